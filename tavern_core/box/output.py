@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tavern_core.box.fork_server import receive
 from tavern_core.box.policy import BoxPolicy
-from tavern_core.box.script_server import receive
-from tavern_core.box.script_server_client import Child
+from tavern_core.box.script_client import Child
 from tavern_core.box.writes import Writes
 
 Reason = Literal["exit", "stop", "time", "kill", "flood", "failed", "boxless", "lost", "untaken"]
-"""Ended by itself, or why it was ended; `failed`: never started; `boxless`: not started for want of a layer; `lost`: its guard is gone; `untaken`: the keeper was gone
+"""Ended by itself, or why it was ended; `failed`: never started; `boxless`: not started for want of a layer; `lost`: its guard is gone; `untaken`: the fork server was gone
 before it took the request, so nothing was run."""
 _AT_ONCE = 65_536
 _LONGEST_WORD = 4096

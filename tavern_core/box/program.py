@@ -7,7 +7,7 @@
 When init ends, the kernel ends every process of the namespace; no `setsid`, no double fork leads out of it. Init ends when
 the program does, and when whoever started it does. Without PID namespaces the program is started directly.
 
-Whoever forks a process only to watch over a program (the keeper) makes it init itself, which is two processes less and so half
+Whoever forks a process only to watch over a program (the guard of a script) makes it init itself, which is two processes less and so half
 the time: `fork_init`, then `start_as_init` in the copy.
 """
 

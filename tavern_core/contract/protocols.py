@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tavern_core.box.output import Serve
     from tavern_core.box.policy import BoxPolicy, Level
-    from tavern_core.box.script_server_client import Child, Launch
+    from tavern_core.box.script_client import Child, Launch
     from tavern_core.model.call import Rights, ToolCall
     from tavern_core.model.config import LimitsConfig
     from tavern_core.model.result import ToolResult

@@ -13,14 +13,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from tavern_core.box.fork_server import EXIT
 from tavern_core.box.policy import BoxPolicy
 from tavern_core.box.writes import Writes
 from tavern_core.errors import Outcome, UpstreamError
 from tavern_core.frozen import dataclass
-from tavern_core.isolation.fork_server import CONFINED, STATUS
-from tavern_core.isolation.fork_server_client import fork_server
 from tavern_core.isolation.transport import MOST_AT_ONCE, BrokenChannel, Gone, Stream, encode
+from tavern_core.isolation.worker_job import CONFINED
 from tavern_core.isolation.worker_output import Printed
+from tavern_core.isolation.worker_server import worker_server
 from tavern_core.isolation.worker_watch import Watch
 
 HANG_UP_S: Final = 0.7
@@ -105,36 +106,33 @@ class WorkerProcess(ABC):
         self._side, side = socket.socketpair()
         self._output, output = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(output, True)
-        self._obituary, obituary = os.pipe2(os.O_CLOEXEC)
         own, lane = socket.socketpair()
         try:
-            fds = [obituary, output, side.fileno(), lane.fileno()]
-            spawned = fork_server.spawn({**request, "lanes": ["sync"]}, fds, modules)
+            fds = [output, side.fileno(), lane.fileno()]
+            spawned = worker_server.spawn({**request, "modules": modules}, fds)
         except BaseException:
             own.close()
             self._side.close()
             os.close(self._output)
-            os.close(self._obituary)
             raise
         finally:
             side.close()
             lane.close()
             os.close(output)
-            os.close(obituary)
-        self.pid, self._handle = spawned.pid, spawned.handle
+        self.pid, self._handle, self._status = spawned.pid, spawned.handle, spawned.status
         self.first_lane(own)
         self._watch.add(self._output, self._prints)
         try:
             self._await_box(time.perf_counter() + seconds, str(request["policy"]))
         except Gone:
-            self._watch.add(self._obituary, self._ended)
+            self._watch.add(self._status.fileno(), self._ended)
             text = f"the worker of {self.plugin} {self.fate()} before it began"
             raise UpstreamError(text, printed=self._printed.end()) from None
         except BaseException:
             self.kill("it did not begin")
-            self._watch.add(self._obituary, self._ended)
+            self._watch.add(self._status.fileno(), self._ended)
             raise
-        self._watch.add(self._obituary, self._ended)  # not before: its last words stand on the side channel
+        self._watch.add(self._status.fileno(), self._ended)  # not before: its last words stand on the side channel
         self._side.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(5))
         self._watch.add(self._side.fileno(), self._speaks)
 
@@ -212,10 +210,10 @@ class WorkerProcess(ABC):
         return f"exited with code {self.status}"
 
     def _ended(self) -> None:
-        """In the watching thread: the obituary is there."""
-        told = os.read(self._obituary, STATUS.size)
-        if len(told) == STATUS.size:
-            self.status = STATUS.unpack(told)[0]
+        """In the watching thread: its exit status is there."""
+        told = self._status.recv(EXIT.size)
+        if len(told) == EXIT.size:
+            self.status = EXIT.unpack(told)[0]
         else:  # the fork server died, and took its workers with it
             self.kill("the fork server died")
         self._prints()
@@ -226,11 +224,11 @@ class WorkerProcess(ABC):
             self.dead.set()
             os.close(self._handle)
         self.hang_up()
-        self._watch.remove(self._side.fileno())
-        for fd in (self._obituary, self._output):
-            self._watch.remove(fd)
-            os.close(fd)
-        self._side.close()
+        self._watch.remove(self._output)
+        os.close(self._output)
+        for line in (self._side, self._status):
+            self._watch.remove(line.fileno())
+            line.close()
 
     # What it says unasked -------------------------------------------------------------------------------------------------
 
@@ -261,7 +259,7 @@ class WorkerProcess(ABC):
             self._watch.remove(self._side.fileno())
             self._patience = threading.Timer(
                 HANG_UP_S, self._mourn
-            )  # it is dying, as a rule: its obituary is on the way
+            )  # it is dying, as a rule: its exit status is on the way
             self._patience.daemon = True
             self._patience.start()
             return

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tavern_core.isolation.backoff import Pauses
-from tavern_core.isolation.fork_server_client import fork_server
 from tavern_core.isolation.proxy_plugin import IsolatedPlugin, stand_in
 from tavern_core.isolation.sandbox import Sandboxes
 from tavern_core.isolation.supervisor import Supervisor, WorkerLimits
 from tavern_core.isolation.transport import longest
 from tavern_core.isolation.worker_launch import WorkerLaunch
 from tavern_core.isolation.worker_output import Printed
+from tavern_core.isolation.worker_server import worker_server
 from tavern_core.isolation.worker_watch import Watch
 from tavern_core.kernel.execution.portal import Portal
 from tavern_core.kernel.foundation import Foundation
@@ -53,7 +53,7 @@ class HostWorkers:
             watch, portal = parts
             watch.close()
             portal.close()
-            fork_server.leave()
+            worker_server.leave()
 
     def load(self, candidate: Candidate) -> IsolatedPlugin:
         """Start the plugin's worker; what stands in for it here.
@@ -91,5 +91,5 @@ class HostWorkers:
         with self._lock:
             if self._parts is None:
                 self._parts = Watch(), Portal()
-                fork_server.use()
+                worker_server.use()
             return self._parts

@@ -21,34 +21,28 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.review.audit.observed_use import Use
-from tavern_core.review.probe_process import ProbeProcess
+from tavern_core.review.probe_job import IDLE_S
+from tavern_core.review.probe_process import LONGEST, Answer, Unavailable, probe_server, tried
 from tavern_core.review.probe_result import Import, Probe
-from tavern_core.review.probe_server import IDLE_S, LONGEST
 
 _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
 _MOST_NEEDED: Final = 2000
 _AT_ONCE: Final = 4
 """Imports that are tried at a time; more wait for their turn."""
-_PATIENCE_S: Final = 0.3
-"""How long to wait for a process that is busy before another one is started: it takes about a tenth of a second."""
 _COLLECT_S: Final = IDLE_S + 2.0
-"""How long after an import to look whether the processes have ended."""
+"""How long after an import to look whether the process has ended."""
 
 
 class Prober:
-    """Tries imports in copies of small warm processes, which all hosts of this process share. Safe for threads.
-
-    One process tries one import after the other. Nearly always one is all there is: only an import that takes its time lets
-    another be started for the next.
-    """
+    """Tries imports in copies of a small warm process, which all hosts of this process share. Safe for threads."""
 
     _collector: asyncio.AbstractEventLoop | None
-    """Looks whether processes have ended, at the time `_collects_at` of the monotonic clock."""
+    """Looks whether the process has ended, at the time `_collects_at` of the monotonic clock."""
     _collects_at: float
 
     def __init__(self) -> None:
         self._begin()
-        os.register_at_fork(after_in_child=self._begin_anew)
+        os.register_at_fork(after_in_child=self._begin)  # that process belongs to the original
         atexit.register(self.close)
 
     def probe(self, what: Import, *, seconds: float, guarded: bool = False) -> Probe:
@@ -58,31 +52,29 @@ class Prober:
             seconds: how long it may take.
             guarded: put the audit guard on, to see what it uses.
         """
-        process = self._turn()
-        try:
-            answer = _asked(process, _request(what, guarded, self._needed), seconds)
-        except BaseException:  # Ctrl-C: whoever comes next must not be given what this one asked for
-            process.close()
-            raise
-        finally:
-            self._next(process)
-        if answer is None:
-            if process.trouble:
-                return Probe("unknown", process.trouble)
+        with self._turns:
+            try:
+                for _ in range(2):  # it may be another import that ends what tries them
+                    answer = tried(self._server, _request(what, guarded, self._needed), seconds)
+                    if answer.code is not None:
+                        break
+            except Unavailable as error:
+                return Probe("unknown", str(error))
+        said = _object(answer.said) or {}
+        if answer.code is None:
             return Probe("crashed", "importing it ended the process that tries imports")
-        said = _object(str(answer.get("said") or "")) or {}
         needed = said.get("needed")
         if isinstance(needed, list) and len(self._needed) < _MOST_NEEDED:
             self._needed.update(dict.fromkeys(name for name in needed if isinstance(name, str)))
         return _judged(answer, said, what.folder, seconds)
 
     def collect_later(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have `loop`, which runs this, collect the processes when they have ended for want of work: else they stay as zombies.
+        """Have `loop`, which runs this, collect the process when it has ended for want of work: else it stays as a zombie.
 
         A loop that is there anyway does so without a thread. When it is closed before, the next import or the end of this process does.
         """
         now = time.monotonic()
-        with self._change:
+        with self._lock:
             if self._collector is not None and not self._collector.is_closed() and now < self._collects_at:
                 return
             self._collector = loop
@@ -90,64 +82,26 @@ class Prober:
         loop.call_later(_COLLECT_S, self._collect, loop)
 
     def _collect(self, loop: asyncio.AbstractEventLoop) -> None:
-        with self._change:
-            idle = [process.is_there() for process in self._idle]
+        with self._lock:
             self._collector = None
-            is_done = len(idle) == len(self._processes) and not any(idle)
-        if not is_done:
+        if self._server.is_running():
             self.collect_later(loop)
 
     def close(self) -> None:
-        """End the processes."""
-        for process in self._processes:
-            process.close()
-
-    def _turn(self) -> ProbeProcess:
-        """A process that is trying nothing."""
-        with self._change:
-            if not self._idle and len(self._processes) > 0:
-                self._change.wait_for(lambda: self._idle, _PATIENCE_S)
-            while not self._idle:
-                if len(self._processes) < _AT_ONCE:
-                    self._processes.append(process := ProbeProcess())
-                    return process
-                self._change.wait()
-            return self._idle.pop()
-
-    def _next(self, process: ProbeProcess) -> None:
-        with self._change:
-            self._idle.append(process)
-            self._change.notify()
+        """End the process, and what it is trying."""
+        self._server.close()
 
     def _begin(self) -> None:
-        self._change = threading.Condition()
-        self._processes: list[ProbeProcess] = []
-        self._idle: list[ProbeProcess] = []
+        self._lock = threading.Lock()
+        self._turns = threading.Semaphore(_AT_ONCE)
+        self._server = probe_server()
         self._needed: dict[str, None] = {}
         self._collector = None
         self._collects_at = 0.0
 
-    def _begin_anew(self) -> None:
-        """A forked copy of this process has none: they belong to the original, and so do the threads that hold the lock."""
-        for process in self._processes:
-            process.disown()
-        self._begin()
-
 
 prober: Final = Prober()
 """The one of this process."""
-
-
-def _asked(process: ProbeProcess, request: bytes, seconds: float) -> dict[str, Any] | None:
-    """What a process says of an import; None when it said nothing."""
-    for _ in range(2):  # it may have ended, idle, just when it was asked
-        if not process.ask(request):
-            break
-        if not process.is_heard(seconds):
-            process.hurry()
-        if (answer := _object(process.answer())) is not None:
-            return answer
-    return None
 
 
 def _request(what: Import, guarded: bool, needed: Iterable[str]) -> bytes:
@@ -164,18 +118,16 @@ def _request(what: Import, guarded: bool, needed: Iterable[str]) -> bytes:
         "no_bytecode": sys.dont_write_bytecode, "bytecode": sys.pycache_prefix,
         "needed": list(needed),
     }  # fmt: skip
-    return json.dumps(asked).encode() + b"\n"
+    return json.dumps(asked).encode()
 
 
-def _judged(answer: dict[str, Any], said: dict[str, Any], folder: Path | None, seconds: float) -> Probe:
+def _judged(answer: Answer, said: dict[str, Any], folder: Path | None, seconds: float) -> Probe:
     """What came of an import, as a verdict. `said` is what the copy said: nothing where it was kept from that."""
-    trace = str(answer.get("trace") or "").encode()
-    if answer.get("late"):
-        return Probe("hung", f"importing it has not ended after {round(seconds, 1):g} s{own_line(trace, folder)}")
-    if not said:
-        return Probe(
-            "crashed", f"importing it ended the process with {_ending(int(answer['code']))}{own_line(trace, folder)}"
-        )
+    line = own_line(answer.trace, folder)
+    if answer.is_late:
+        return Probe("hung", f"importing it has not ended after {round(seconds, 1):g} s{line}")
+    if not said and answer.code is not None:
+        return Probe("crashed", f"importing it ended the process with {_ending(answer.code)}{line}")
     if broken := said.get("broken"):
         return Probe("unknown", str(broken))
     notes = tuple(text for key, text in _NOTES.items() if said.get(key))
@@ -193,7 +145,7 @@ _NOTES: Final = {
 }
 
 
-def _object(text: str) -> dict[str, Any] | None:
+def _object(text: bytes) -> dict[str, Any] | None:
     try:
         found = json.loads(text)
     except ValueError:

@@ -1,126 +1,93 @@
-"""Imports one plugin, in the process that was made for it, and says how that went. Never returns.
+"""The fork server's job for imports that are tried: a copy of a process that has loaded what nearly every plugin imports.
 
-The import sees the host's environment, path, working folder and command line. What it prints goes nowhere; what kills it
-leaves a trace.
+    host ──(request, descriptors)──> fork server ──fork──> copy: imports the plugin
+      ^                                                      │
+      └────────────── one JSON line: what came of it ────────┘
+
+A copy may crash, hang or end as it likes. It dies with the server, which kills whatever it started.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import faulthandler
+import gc
+import importlib
 import json
 import os
 import sys
-import threading
-from collections.abc import Sequence
-from itertools import islice
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
 
-from tavern_core.kernel.plugins.plugin_code import FolderCode, PackageCode, handler_in
+from tavern_core.box.confine import close_others
+from tavern_core.box.policy import BoxLimits
+from tavern_core.box.rlimits import apply
+from tavern_core.box.subreaper import die_with_parent
 
-_LONGEST: Final = 65_536
+EARLY: Final = (
+    "tavern_core.contract.hookspecs",
+    "tavern_core.contract.tools",
+    "tavern_core.review.probe_import",
+)
+FAMILIES: Final = ("asyncio", "pydantic", "tavern_core")
+"""Of these packages everything that a copy has needed is loaded here before the next copy is made."""
+IDLE_S: Final = 20.0
+"""After this long without a request the server ends."""
+_MEMORY: Final = max(1 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+"""How many bytes a copy may use: half of what the machine has."""
 
 
-def import_plugin(asked: dict[str, Any], tell: int, traces: int, memory: int, families: Sequence[str]) -> NoReturn:
-    """Import what `asked` names, say how it went, and end.
+class Job:
+    """Descriptors of a request: status, where to say what came of it, where a crash leaves its trace. See `fork_server.Job`."""
 
-    Args:
-        tell: where to say it: one JSON line.
-        traces: where a crash leaves its trace.
-        memory: bytes that this process may use.
-        families: packages of which is said which modules were needed.
-    """
-    faulthandler.enable(traces)
-    loaded = len(sys.modules)
-    _as_in_the_host(asked)
-    me, forks = os.getpid(), list[int]()
-    os.register_at_fork(before=lambda: forks.append(1))
-    uses: list[dict[str, Any]] = []
-    hooks: list[tuple[str, str]] = []
-    if asked["guarded"]:
-        _listen(asked["folder"], uses)
-    threads = threading.active_count()
-    error, greed = "", ""
+    descriptors = 3
+    idle_s = IDLE_S
+    ends_children = True
+    reports = True
+
+    def __init__(self, arguments: list[str]) -> None:
+        for module in EARLY:
+            importlib.import_module(module)
+
+    def fork(self, request: bytes, descriptors: list[int], shed: Callable[[], None]) -> int:
+        """Fork a copy."""
+        asked, server = json.loads(request), os.getpid()
+        _warm_up(asked["needed"])
+        pid = os.fork()
+        if pid == 0:
+            _become_copy(asked, server, shed, *descriptors[1:])
+        return pid
+
+    def forked(self) -> None:
+        """Nothing more to do."""
+
+
+def _warm_up(needed: Sequence[str]) -> None:
+    """Load what copies have needed before, so that the next need not."""
+    if new := [name for name in needed if name not in sys.modules and name.partition(".")[0] in FAMILIES]:
+        for name in new:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+        gc.collect()
+        gc.freeze()
+
+
+def _become_copy(asked: dict[str, Any], server: int, shed: Callable[[], None], tell: int, traces: int) -> NoReturn:
+    """In the copy: shed what is the server's, then import."""
     try:
-        thing = _imported(asked)
-        if asked["guarded"]:
-            hooks += _hooks(thing, asked["name"])
-    except BaseException as raised:  # noqa: BLE001 - told to whoever asked
-        if isinstance(raised, MemoryError) or (isinstance(raised, OSError) and raised.errno == errno.ENOMEM):
-            greed = f"it takes more than {memory >> 20} MiB of memory"
-        else:
-            error = _told(raised)
-    if os.getpid() != me:
-        os._exit(0)  # a copy that the plugin made of this process
-    said = {"error": error, "greed": greed, "forks": len(forks), "threads": threading.active_count() - threads, "uses": uses, "hooks": hooks,
-            "needed": _added(loaded, families)}  # fmt: skip
-    while len(line := json.dumps(said).encode()) >= _LONGEST and (uses or said["needed"]):
-        said["needed"] = []
-        del uses[-1:]
-    os.write(tell, line + b"\n")
-    os._exit(0)  # threads and exit handlers of the plugin are not waited for
+        die_with_parent(server)
+        shed()
+        os.dup2(0, 2)  # what it prints goes nowhere
+        close_others((tell, traces))
+        os.setsid()
+        apply(BoxLimits(_MEMORY, is_address_space=False, open_files=None, processes=None, file_bytes=None))
+        with contextlib.suppress(OSError):
+            score = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+            os.write(score, b"1000")  # should the machine's memory be used up, let this be the first to go
+            os.close(score)
+        from tavern_core.review.probe_import import import_plugin
 
-
-def _as_in_the_host(asked: dict[str, Any]) -> None:
-    environment = asked["environment"]
-    if os.environ != environment:  # nearly always it is what this process was started with, and each change costs
-        os.environ.clear()
-        os.environ.update(environment)
-    sys.path[:] = asked["path"]
-    sys.argv[:] = asked["argv"]
-    sys.dont_write_bytecode = asked["no_bytecode"]
-    sys.pycache_prefix = asked["bytecode"]
-    with contextlib.suppress(OSError):  # removed meanwhile: the host has none either
-        os.chdir(asked["cwd"])
-
-
-def _imported(asked: dict[str, Any]) -> Any:
-    """Import everything that a host would: the package, what is below `nodes.entry`, and the modules of handlers."""
-    name, folder = asked["name"], Path(asked["folder"]) if asked["folder"] else None
-    code = PackageCode(asked["module"]) if asked["module"] else FolderCode(name, folder)
-    thing = code.load() if asked["has_code"] else None
-    if asked["nodes"]:
-        from tavern_core.kernel.nodes.entry_files import nodes_in
-
-        nodes_in(thing, folder, asked["nodes"], name)
-    for handler in asked["handlers"]:
-        try:
-            handler_in(thing, handler, name)
-        except Exception:  # noqa: BLE001, S110 - the real import tells it; the others are still to be tried
-            pass
-    return thing
-
-
-def _added(loaded: int, families: Sequence[str]) -> list[str]:
-    """The modules of these packages that are new; only the new ones are looked at, because each look at an old one copies memory."""
-    new = list(islice(reversed(sys.modules), max(0, len(sys.modules) - loaded)))
-    return [
-        name
-        for name in reversed(new)
-        if isinstance(name, str) and name.partition(".")[0] in families and name != "tavern_core.__main__"
-    ]
-
-
-def _told(raised: BaseException) -> str:
-    try:
-        return f"{type(raised).__name__}: {raised}"[:2000]
-    except BaseException:  # noqa: BLE001 - its own `__str__` is the plugin's code, too
-        return type(raised).__name__
-
-
-def _hooks(module: object, name: str) -> list[tuple[str, str]]:
-    """The hooks that the imported module implements, and where; also those that no reader of its source sees."""
-    from tavern_core.kernel.hooks.table import read_implementations
-
-    return [(found.hook.name, found.where) for found in read_implementations(module, name)]
-
-
-def _listen(folder: str, uses: list[dict[str, Any]]) -> None:
-    """Put the audit guard on; it adds to `uses`."""
-    from tavern_core.review.audit.attribution import Stack
-    from tavern_core.review.audit.guard import Guard
-    from tavern_core.review.audit.path_names import Spelling
-
-    Guard(Stack(folder), Spelling(folder), lambda use: uses.append(use.to_json())).start()
+        import_plugin(asked, tell, traces, _MEMORY, FAMILIES)
+    except BaseException as error:  # noqa: BLE001 - nothing of the plugin has run yet, so it is not its fault
+        os.write(tell, json.dumps({"broken": str(error)[:2000]}).encode() + b"\n")
+    finally:
+        os._exit(0)

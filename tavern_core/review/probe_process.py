@@ -1,144 +1,153 @@
-"""The host's handle on the warm process in which imports are tried: started when it is first needed, and again when it is gone."""
+"""One import that is tried in a process of its own: what it says, its time, how it ended."""
 
 from __future__ import annotations
 
-import json
+import math
 import os
 import select
-import socket
-import subprocess
+import signal
 import sys
-from contextlib import suppress
-from typing import Final
+import time
+from typing import Any, Final
 
+from tavern_core.box.fork_server import EXIT
+from tavern_core.box.fork_server_client import Forked, ForkServer, ForkServerGone, by_import
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.execution.module_path import module_path
-from tavern_core.review.probe_server import BOOT, LATE, READY
 
-_END_S: Final = 5.0
-_ANSWER_S: Final = 60.0
-"""How long the process may take to begin, and to answer when the time of an import is over, in seconds."""
-_LONGEST_CHUNK: Final = 65_536
+LONGEST: Final = 65_536
+"""Bytes that are kept of what a copy says, and of its trace."""
+_START_S: Final = 60.0
+"""How long the process may take to begin, and to fork, in seconds."""
+_TRACE_S: Final = 5.0
+"""How long a hanging copy may take to say where it hangs."""
+_SILENT_S: Final = 1.0
+"""How long a copy that can say nothing any more has to end."""
 
 
-class ProbeProcess:
-    """One process. It ends by itself when nobody needs it for a while, and with this process. One user at a time."""
+class Unavailable(Exception):
+    """No process can be had; the message says why."""
 
-    def __init__(self) -> None:
-        self.trouble = ""
-        """Why it cannot be started; empty where it can."""
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
 
-    def ask(self, request: bytes) -> bool:
-        """Have an import tried; False when there is no process to be had."""
-        for _ in range(2):
-            if (control := self._running()) is None:
-                return False
-            try:
-                control.sendall(request)
-            except OSError:
-                self.close()
-            else:
-                return True
-        return False
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of an import."""
 
-    def hurry(self) -> None:
-        """The import has had its time."""
-        if self._control is not None:
-            with suppress(OSError):  # it has ended: there is no answer
-                self._control.sendall(LATE)
+    said: bytes
+    """One line of JSON; empty where it was kept from that."""
+    trace: bytes
+    """What `faulthandler` wrote."""
+    is_late: bool
+    code: int | None
+    """Exit code, or minus the signal; None: it ended the fork server as well."""
 
-    def is_heard(self, seconds: float) -> bool:
-        """Whether it says something within the time, or ends."""
-        if self._control is None:
-            return True
-        waiting = select.poll()
-        waiting.register(self._control, select.POLLIN)
-        return bool(waiting.poll(seconds * 1000))
 
-    def answer(self) -> str:
-        """Its next line; empty when it says nothing in time, or has ended. Whatever goes wrong here ends it."""
-        text = bytearray()
+def probe_server() -> ForkServer:
+    """The warm process. It ends by itself when nobody needs it for a while."""
+    return ForkServer(
+        lambda: by_import([*_flags(), "-P"], module_path(), "tavern_core.review.probe_job"), lambda: dict(os.environ)
+    )
+
+
+def tried(server: ForkServer, request: bytes, seconds: float) -> Answer:
+    """Have one import tried.
+
+    Args:
+        seconds: how long it may take.
+
+    Raises:
+        Unavailable: there is no process to be had.
+    """
+    if getattr(sys, "frozen", False) or not sys.executable:
+        raise Unavailable("there is no interpreter to be started: this program carries its own")
+    told, tell = os.pipe2(os.O_CLOEXEC)
+    trace, traces = os.pipe2(os.O_CLOEXEC)
+    try:
         try:
-            while (
-                self._control is not None and not text.endswith(b"\n") and (chunk := self._control.recv(_LONGEST_CHUNK))
-            ):
-                text += chunk
-            return text.decode("utf-8", "replace")
-        except OSError:
-            return ""
+            copy = server.fork([tell, traces], request, _START_S)
+        except ForkServerGone as error:
+            raise Unavailable(f"the process in which imports are tried does not begin: {error}") from error
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise Unavailable(f"the process in which imports are tried cannot be had: {why}") from error
         finally:
-            if not text.endswith(b"\n"):
-                self.close()
+            os.close(tell)
+            os.close(traces)
+        with copy:
+            watch = _Watch(copy, told, trace)
+            is_late = watch.until_told(time.monotonic() + seconds)
+            copy.kill()
+            watch.until_ended(time.monotonic() + _START_S)
+        return Answer(watch.said, watch.last_words, is_late, watch.code)
+    finally:
+        os.close(told)
+        os.close(trace)
 
-    def is_there(self) -> bool:
-        """Whether it runs; what is left of one that has ended by itself goes."""
-        if self._process is not None and self._process.poll() is not None:
-            self.close()
-        return self._process is not None
 
-    def close(self) -> None:
-        """End it, and what it is trying."""
-        control, process = self._control, self._process
-        self._control = self._process = None
-        if control is not None:
-            control.close()
-        if process is None:
-            return
-        try:
-            process.wait(_END_S)  # it ends with its socket, and what it is trying with it
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+class _Watch:
+    """What a copy says, and how it ended."""
 
-    def disown(self) -> None:
-        """This is a forked copy: the process belongs to the original."""
-        if self._control is not None:
-            self._control.close()
-        if self._process is not None:
-            self._process.returncode = 0  # nothing of ours to wait for
+    def __init__(self, copy: Forked, told: int, trace: int) -> None:
+        self.said = self.last_words = b""
+        self.code: int | None = None
+        self._copy, self._told, self._trace = copy, told, trace
+        self._sources: list[Any] = [told, trace, copy.status]
 
-    def _running(self) -> socket.socket | None:
-        if self._process is not None and self._process.poll() is None and self._control is not None:
-            return self._control
-        self.close()
-        if getattr(sys, "frozen", False) or not sys.executable:
-            self.trouble = "there is no interpreter to be started: this program carries its own"
-            return None
-        own, its = socket.socketpair()
-        with its:
-            command = [
-                sys.executable,
-                *_flags(),
-                "-P",
-                "-c",
-                BOOT,
-                json.dumps(module_path()),
-                str(its.fileno()),
-                str(os.getpid()),
-            ]
-            nothing = subprocess.DEVNULL
-            try:
-                process = subprocess.Popen(
-                    command,
-                    stdin=nothing,
-                    stdout=nothing,
-                    stderr=nothing,
-                    cwd="/",
-                    pass_fds=[its.fileno()],
-                    start_new_session=True,
-                )
-            except (OSError, ValueError) as error:
-                own.close()
-                self.trouble = f"the process in which imports are tried cannot be started: {error}"
-                return None
-        own.settimeout(_ANSWER_S)
-        self._process, self._control, self.trouble = process, own, ""
-        if self.answer() != READY.decode():
-            self.close()
-            self.trouble = f"the process in which imports are tried does not begin; see {sys.executable}"
-            return None
-        return own
+    def until_told(self, end: float) -> bool:
+        """Wait until the copy has spoken or ended; True when its time was over before."""
+        is_late = False
+        while True:
+            ready = _readable(self._sources, end - time.monotonic())
+            if self._copy.status in ready:
+                self._hear_end()
+                return is_late
+            if self._trace in ready:
+                self._read(self._trace)
+            if self._told in ready:
+                if not self._read(self._told):  # it became another program, or closed what it speaks through
+                    end = min(end, time.monotonic() + _SILENT_S)
+                elif self.said.endswith(b"\n"):
+                    return is_late
+            if time.monotonic() < end:
+                continue
+            if is_late or self._told not in self._sources:
+                return is_late
+            is_late, end = True, time.monotonic() + _TRACE_S
+            self._copy.kill(signal.SIGABRT)
+
+    def until_ended(self, end: float) -> None:
+        """It has been killed: hear how it ended, and read what it left on its way out."""
+        if self._copy.status in self._sources and _readable([self._copy.status], end - time.monotonic()):
+            self._hear_end()
+        while _readable([self._trace], 0.0) and self._read(self._trace):
+            pass
+
+    def _hear_end(self) -> None:
+        self._sources.remove(self._copy.status)
+        word = self._copy.status.recv(EXIT.size)
+        self.code = EXIT.unpack(word)[0] if len(word) == EXIT.size else None
+        while _readable([self._told], 0.0) and self._read(self._told):
+            pass
+
+    def _read(self, end: int) -> bytes:
+        data = os.read(end, LONGEST)
+        if not data and end in self._sources:
+            self._sources.remove(end)
+        if end == self._told:
+            self.said = (self.said + data)[:LONGEST]
+        else:
+            self.last_words = (self.last_words + data)[:LONGEST]
+        return data
+
+
+def _readable(sources: list[Any], seconds: float) -> list[Any]:
+    """Those that can be read, as soon as one can or the time is over. Not `select.select`: a host may have many descriptors."""
+    waiting, by_number = select.poll(), {}
+    for source in sources:
+        number = source if isinstance(source, int) else source.fileno()
+        by_number[number] = source
+        waiting.register(number, select.POLLIN)
+    return [by_number[number] for number, _ in waiting.poll(max(0.0, math.ceil(seconds * 1000)))]
 
 
 def _flags() -> list[str]:

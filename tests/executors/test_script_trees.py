@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tavern_core.box import script_server
+from tavern_core.box import subreaper
 from tavern_core.errors import CallTimeout, ConnectionLost, OutputTooLarge, UpstreamError
 
 from .workbench import (
@@ -318,7 +318,7 @@ def test_children_are_found_without_the_kernels_list_of_them(monkeypatch: pytest
     if pid == 0:
         signal.pause()
     try:
-        listed = script_server.children()
+        listed = subreaper.children()
         missing = {f"/proc/self/task/{os.getpid()}/children"}
         opened = open
 
@@ -329,15 +329,15 @@ def test_children_are_found_without_the_kernels_list_of_them(monkeypatch: pytest
 
         monkeypatch.setattr("builtins.open", without_list)
         assert pid in listed
-        assert sorted(script_server.children()) == sorted(listed)
+        assert sorted(subreaper.children()) == sorted(listed)
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
 
 
 def test_the_parent_of_a_process_is_read_past_any_name(tmp_path: Path) -> None:
-    assert script_server.parent_of(os.getpid()) == os.getppid()
-    assert script_server.parent_of(2**22 + 1) == 0
+    assert subreaper.parent_of(os.getpid()) == os.getppid()
+    assert subreaper.parent_of(2**22 + 1) == 0
 
 
 @IN_BOTH

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tavern_core.isolation.fork_server_client import fork_server
+from tavern_core.isolation.worker_server import worker_server
 
 from ..host.workshop import Workshop
 
 
 @pytest.fixture(scope="session", autouse=True)
 def one_fork_server() -> Iterator[None]:
-    fork_server.use()
+    worker_server.use()
     yield
-    fork_server.leave()
+    worker_server.leave()
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tavern_core import Budget, CallContext, Tavern, ToolResult
-from tavern_core.isolation.fork_server_client import fork_server
+from tavern_core.isolation.worker_server import worker_server
 
 from ..host.workshop import Workshop
 from .waiting import until
@@ -285,22 +285,22 @@ def test_several_hosts_of_one_process_share_the_fork_server_and_nothing_else(wor
     folder(workshop)
     one, two = workshop.open(), workshop.open(home=workshop.root / "home2")
     assert value(one, "p:pid") != value(two, "p:pid")
-    assert len(children(fork_server.pid)) == 2
+    assert len(children(worker_server.pid)) == 2
     workshop.close(one)
     assert value(two, "p:pid")
-    assert len(children(fork_server.pid)) == 1
+    assert len(children(worker_server.pid)) == 1
 
 
 @pytest.mark.slow
 def test_the_fork_server_may_die(workshop: Workshop) -> None:
     folder(workshop)
     host = workshop.open()
-    worker, server = value(host, "p:pid"), fork_server.pid
+    worker, server = value(host, "p:pid"), worker_server.pid
     assert server is not None
     os.kill(server, signal.SIGKILL)
     until(lambda: not lives(worker))
     until(lambda: host.invoke_sync("p:pid").ok, 20)
-    assert fork_server.pid != server
+    assert worker_server.pid != server
 
 
 PROGRAM = """
@@ -341,8 +341,8 @@ def test_an_object_of_a_forked_host_has_a_fork_server_of_its_own() -> None:
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
-        fork_server.use()
-        os.write(writer, str(fork_server.pid).encode())
+        worker_server.use()
+        os.write(writer, str(worker_server.pid).encode())
         os._exit(0)
     os.waitpid(pid, 0)
     assert os.read(reader, 100) == b"None"
@@ -443,6 +443,6 @@ def test_five_hundred_deaths_leave_nothing_behind(workshop: Workshop) -> None:
             )
         assert time.monotonic() - began < 1
         until(lambda: host.invoke_sync("p:pid").ok, 5)
-    until(lambda: len(children(fork_server.pid)) == 1)
+    until(lambda: len(children(worker_server.pid)) == 1)
     assert descriptors() <= before + 3
     until(lambda: threading.active_count() <= threads + 3)

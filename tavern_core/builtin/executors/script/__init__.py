@@ -5,7 +5,7 @@ environment.py  what it sees of the host         script_output.py  what it print
 work_folder.py  a folder for each call           masking.py        no secret comes back out
 executor.py     one call, from top to bottom     queue.py          how many at once
 
-What starts them, ends them and listens to them: `tavern_core/box` (script_server_client.py, script_server.py, output.py).
+What starts them, ends them and listens to them: `tavern_core/box` (script_client.py, script_job.py, output.py).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Final
 
 from tavern_core.box.output import Ended, Serve, collect
-from tavern_core.box.script_server_client import Launch, Spawner
+from tavern_core.box.script_client import Launch, Spawner
 from tavern_core.builtin.executors.script.command import ScriptCommand, read_command
 from tavern_core.builtin.executors.script.environment import check_names, environment, granted_places
 from tavern_core.builtin.executors.script.masking import Masking, secrets_of
@@ -64,7 +64,7 @@ class ScriptExecutor:
             launch, held = script.launch(arguments, config, call, work)
             async with script.gateway(call, held) as serve:
                 ended = await self._watched(launch, script.home.limits, serve)
-                if ended.reason == "untaken":  # the keeper was killed just before; the next one takes it
+                if ended.reason == "untaken":  # the fork server was killed just before; the next one takes it
                     ended = await self._watched(launch, script.home.limits, serve)
         script.noticed(ended)
         return script.report(ended, masking, held).answer()

@@ -1,0 +1,266 @@
+"""The host's handle on a fork server: started with the first request, and again when it is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from tavern_core.box.fork_server import BOOT, FORKED, TAKEN
+
+SERVER: Final = Path(__file__).with_name("fork_server.py")
+_CONTROL: Final = 3
+_MOST_SAID: Final = 65_536
+_LONGEST_WORD: Final = 256
+_END_S: Final = 5.0
+"""How long a server may take to end by itself, and what it forked with it."""
+
+
+class ForkServerGone(OSError):
+    """A fork server ends as soon as it is started; the message is the last line it wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """A child of a fork server whose job reports."""
+
+    pid: int
+    handle: int
+    """A pidfd: it is this process and never another that was given its number later."""
+    status: socket.socket
+    """Says its exit status in the end (`fork_server.EXIT`); ends without that when the fork server does."""
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send it a signal."""
+        with contextlib.suppress(OSError):  # it has ended
+            signal.pidfd_send_signal(self.handle, number)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Kill it if it still runs."""
+        self.kill()
+        os.close(self.handle)
+        self.status.close()
+
+
+class ForkServer:
+    """The process of one job. Safe for threads, and after a fork of the host: a copy of the host starts its own.
+
+    Args:
+        command: makes the words behind the interpreter (`by_path`, `by_import`).
+        environment: makes the variables that it is started with.
+    """
+
+    def __init__(self, command: Callable[[], Sequence[str]], environment: Callable[[], Mapping[str, str]]) -> None:
+        self._command = command
+        self._environment = environment
+        self._lock = threading.Lock()
+        self._process: _Process | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id while it runs."""
+        process = self._process
+        return None if process is None or process.owner != os.getpid() else process.pid
+
+    def request(self, descriptors: Sequence[int], request: bytes) -> None:
+        """Ask for a child; what becomes of it comes over the status socket, whose other end is the first descriptor.
+
+        Raises:
+            ForkServerGone: no server can be reached.
+            OSError: descriptors or processes are used up.
+        """
+        with readable(request) as file:
+            for _ in range(2):
+                process = self._running()
+                try:
+                    socket.send_fds(process.control, [b"fork"], [*descriptors, file])
+                except (BrokenPipeError, ConnectionError):  # it was killed: nothing was handed over
+                    why = process.last_words()
+                    self._drop(process)
+                else:
+                    return
+        raise ForkServerGone(why)
+
+    def fork(self, descriptors: Sequence[int], request: bytes, seconds: float) -> Forked:
+        """Have a child forked by a job that reports. A server that has died is replaced.
+
+        Args:
+            descriptors: without the status socket.
+            seconds: how long that may take.
+
+        Raises:
+            ForkServerGone: it ends before it forks.
+            OSError: descriptors or processes are used up.
+        """
+        for _ in range(2):
+            if (child := self._forked(descriptors, request, seconds)) is not None:
+                return child
+        raise ForkServerGone(self.last_words() or "it ends as soon as it is started")
+
+    def _forked(self, descriptors: Sequence[int], request: bytes, seconds: float) -> Forked | None:
+        """None when the server ended before it had forked."""
+        with contextlib.ExitStack() as opened:
+            status, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            opened.enter_context(status)
+            with its:
+                self.request([its.fileno(), *descriptors], request)
+            status.settimeout(seconds)
+            said, given = TAKEN, list[int]()
+            while said == TAKEN:
+                said, given, _, _ = socket.recv_fds(status, _LONGEST_WORD, 1)
+            if given:
+                opened.pop_all()
+                status.settimeout(None)
+                os.set_inheritable(given[0], False)
+                return Forked(FORKED.unpack(said)[0], given[0], status)
+            if said:
+                number = int(said.split()[1])
+                raise OSError(number, os.strerror(number))
+            return None
+
+    def last_words(self) -> str:
+        """The last line that the running server wrote: why it does not begin; empty where there is none."""
+        process = self._process
+        return "" if process is None else process.last_words()
+
+    def is_running(self) -> bool:
+        """Whether it runs; one that has ended by itself is cleared away."""
+        process = self._process
+        if process is not None and process.has_ended():
+            self._drop(process)
+        return self._process is not None
+
+    def close(self) -> None:
+        """End it. Whether what it has forked ends with it is a matter of its job."""
+        if (process := self._process) is not None:
+            self._drop(process)
+
+    def _drop(self, process: _Process) -> None:
+        with self._lock:
+            if self._process is process:
+                self._process = None
+        process.end()
+
+    def _running(self) -> _Process:
+        with self._lock:
+            if self._process is None or self._process.owner != os.getpid():
+                self._process = _Process(self._command(), self._environment())
+            return self._process
+
+
+def by_path(job: str) -> list[str]:
+    """Start the server by its path, with nothing but the standard library and the box.
+
+    Args:
+        job: the module of the job.
+    """
+    return ["-I", "-S", str(SERVER), job, str(_CONTROL), str(os.getpid())]
+
+
+def by_import(flags: Sequence[str], path: Sequence[str], job: str, *arguments: str) -> list[str]:
+    """Start the server with a path of modules.
+
+    Args:
+        flags: of the interpreter.
+        job: the module of the job.
+        arguments: for the job.
+    """
+    return [*flags, "-c", BOOT, json.dumps(path), job, str(_CONTROL), str(os.getpid()), *arguments]
+
+
+class _Process:
+    """A server process and the socket to it."""
+
+    def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.owner = os.getpid()
+        self.control, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._said = os.memfd_create("said") if hasattr(os, "memfd_create") else os.open(os.devnull, os.O_RDWR)
+        argv = [sys.executable, *words]
+        nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(2)]
+        said = fcntl.fcntl(self._said, fcntl.F_DUPFD_CLOEXEC, _CONTROL + 1)  # not where the socket goes
+        try:
+            actions = [(os.POSIX_SPAWN_DUP2, end.fileno(), _CONTROL), (os.POSIX_SPAWN_DUP2, said, 2), *nowhere]
+            self.pid = os.posix_spawn(argv[0], argv, environment, file_actions=actions, setsid=True, setsigmask=())
+        except OSError:
+            self.control.close()
+            os.close(self._said)
+            raise
+        finally:
+            os.close(said)
+            end.close()
+        # Also at exit and when nobody holds the ForkServer any more: a server does not outlive its host.
+        self.end = weakref.finalize(self, _end, self.control, self._said, self.pid, self.owner)
+
+    def has_ended(self) -> bool:
+        """Whether it has ended by itself, or belongs to the process that this one was forked from."""
+        return self.owner != os.getpid() or _is_over(self.pid, 0.0)
+
+    def last_words(self) -> str:
+        """The last line it wrote."""
+        lines = os.pread(self._said, _MOST_SAID, 0).decode("utf-8", "replace").strip().splitlines()
+        return lines[-1] if lines else ""
+
+
+def _end(control: socket.socket, said: int, pid: int, owner: int) -> None:
+    if owner == os.getpid():
+        with contextlib.suppress(OSError):
+            # closing alone would not do while a forked copy of the host holds the socket
+            control.shutdown(socket.SHUT_RDWR)
+        if not _is_over(pid, _END_S):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+    control.close()
+    os.close(said)
+
+
+def _is_over(pid: int, seconds: float) -> bool:
+    """Whether a child process ends within the time."""
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:  # it was reaped already, or the system has no such handles: then it is waited for
+        return True
+    try:
+        waiting = select.poll()
+        waiting.register(handle, select.POLLIN)
+        return bool(waiting.poll(seconds * 1000))
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def readable(content: bytes) -> Iterator[int]:
+    """A descriptor that holds `content`.
+
+    A file in memory and not a pipe: however large it is, and whether it is read or not, nobody waits.
+    """
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("given")
+        try:
+            with open(descriptor, "wb", closefd=False) as file:
+                file.write(content)
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+    else:
+        with tempfile.TemporaryFile() as file:
+            file.write(content)
+            file.seek(0)
+            yield file.fileno()

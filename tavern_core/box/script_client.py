@@ -1,0 +1,126 @@
+"""The host's side of scripts: start one through the fork server, hold its descriptors."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tavern_core.box.fork_server_client import ForkServer, ForkServerGone, by_path, readable
+from tavern_core.errors import ConnectionLost, UpstreamError
+
+LARGEST_REQUEST: Final = 192_000
+"""Bytes of command line and environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One script to start."""
+
+    argv: tuple[str, ...]
+    """The program's absolute path first."""
+    environment: Mapping[str, str]
+    folder: str
+    """Working directory."""
+    stdin: bytes
+    seconds: float
+    """When its time is over."""
+    policy: str = ""
+    """The `BoxPolicy` it runs under, as JSON; empty: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A started script, seen from here. Closing `status` ends the script and all it started."""
+
+    stdout: int
+    stderr: int
+    status: socket.socket
+    """What is said of it: ``taken``, ``gateway <token>`` and ``asking`` with their descriptors, ``started <pid>``, ``boxless <layer> <why>``, ``weak <layers as JSON>``,
+    ``failed <errno>``, ``ended <wait status> <why> <left>``."""
+    policy: str = ""
+    """As of its `Launch`."""
+
+    def say(self, word: str) -> None:
+        """``stop``: SIGTERM, a moment, SIGKILL. ``kill``: at once."""
+        with contextlib.suppress(OSError):  # it has ended by itself
+            self.status.send(word.encode())
+
+    def close(self) -> None:
+        """Let go of it; what still runs is killed."""
+        self.status.close()
+        os.close(self.stdout)
+        os.close(self.stderr)
+
+
+class Spawner:
+    """Starts scripts. May be used from any thread and any event loop, and after a fork of the host."""
+
+    def __init__(self) -> None:
+        self._server = ForkServer(lambda: by_path("tavern_core.box.script_job"), _environment)
+
+    def start(self, launch: Launch) -> Child:
+        """Hand a script to the fork server; what becomes of it comes over `Child.status`.
+
+        Raises:
+            UpstreamError: the command line is too long, or descriptors or processes are used up (UPSTREAM_ERROR).
+            ConnectionLost: no fork server can be reached (CONNECTION_LOST).
+        """
+        request = {
+            "argv": launch.argv,
+            "env": dict(launch.environment),
+            "cwd": launch.folder,
+            "seconds": launch.seconds,
+        }
+        words = json.dumps(request).encode()
+        if len(words) > LARGEST_REQUEST:
+            raise UpstreamError(
+                f"command line and environment take {len(words):,} bytes, more than {LARGEST_REQUEST:,}",
+                hint="pass large values in the arguments: they go over stdin",
+            )
+        try:
+            return self._hand_over(words + b"\n" + launch.policy.encode(), launch.stdin, launch.policy)
+        except ForkServerGone as error:
+            raise ConnectionLost(
+                "the process that starts scripts ends as soon as it is started",
+                hint=f"check that {sys.executable!r} is a working Python interpreter",
+                retryable=True,
+            ) from error
+        except OSError as error:
+            raise UpstreamError(f"cannot start a process: {error.strerror or error}", retryable=True) from error
+
+    def close(self) -> None:
+        """End the fork server. Scripts that still run are ended by their own calls."""
+        self._server.close()
+
+    def _hand_over(self, request: bytes, stdin: bytes, policy: str) -> Child:
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+            given = theirs.enter_context(readable(stdin))
+            stdout, stdout_end = _pipe(ours, theirs)
+            stderr, stderr_end = _pipe(ours, theirs)
+            status, status_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours.enter_context(status)
+            theirs.enter_context(status_end)
+            self._server.request([status_end.fileno(), given, stdout_end, stderr_end], request)
+            status.setblocking(False)
+            ours.pop_all()  # from here on they are the Child's to close
+            return Child(stdout, stderr, status, policy)
+
+
+def _environment() -> dict[str, str]:
+    """Some interpreters need it to start."""
+    return {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"}
+
+
+def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[int, int]:
+    """(our end to read, never blocking; their end to write)."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    ours.callback(os.close, reader)
+    theirs.callback(os.close, writer)
+    os.set_blocking(reader, False)
+    return reader, writer

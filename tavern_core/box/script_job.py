@@ -1,0 +1,219 @@
+"""The fork server's job for programs: scripts of tools, and code.
+
+    fork server ──fork──> guard ──exec──> script ──> whatever it starts
+                            │
+    host <──────────────────┘ "taken", "started", "ended <status> <why>"
+
+Each script has a guard that is a child subreaper (`subreaper.py`). A guard that is killed hands its children on to the fork server,
+which kills them too. The guard watches its status socket to the host: the word "stop" ends the script politely, "kill" or the end of
+the host at once. It also watches the time, so that a host whose event loop is stuck cannot prolong a script's life.
+
+A guard puts its script into the box that the request describes. Where the system has PID namespaces the guard is forked as number 1 of
+one: then whatever is in it is the guard's to kill at once, and the kernel's when the guard ends.
+
+Imports the standard library and the box, and never reads what a script says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import resource
+import signal
+import socket
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from tavern_core.box.subreaper import become_subreaper, end_all, look_for, wait_for, wake_on_children
+
+if TYPE_CHECKING:
+    from tavern_core.box.listener import Listener
+    from tavern_core.box.policy import BoxPolicy
+    from tavern_core.box.program import Ending, Started
+
+GRACE_S = 0.1
+"""Between SIGTERM and SIGKILL. Less than the host waits for cancelled work (0.25 s)."""
+_DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGINT, signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGXFSZ)
+
+
+class Job:
+    """Descriptors of a request: status, stdin, stdout, stderr."""
+
+    descriptors = 4
+    idle_s = None
+    ends_children = False  # each is ended by its own call
+    reports = False  # a guard speaks for itself
+
+    def __init__(self, arguments: list[str]) -> None:
+        # A script's memory holds secrets. Not 0: for that a core handler behind a pipe is run all the same, for 1 it is not.
+        if resource.getrlimit(resource.RLIMIT_CORE)[1] != 0:
+            resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+
+    def fork(self, request: bytes, descriptors: list[int], shed: Callable[[], None]) -> int:
+        """Fork a guard. See `fork_server.Job`."""
+        words, _, rules = request.partition(b"\n")
+        asked = json.loads(words)
+        asked["policy"] = _warmed_up(rules.decode()) if rules else None
+        user = os.geteuid(), os.getegid()
+        pid, is_init = _fork_guard(asked["policy"])
+        if pid == 0:
+            shed()
+            guard_script(asked, descriptors, user if is_init else None)
+        return pid
+
+    def forked(self) -> None:
+        """Nothing more to do."""
+
+
+def _fork_guard(policy: BoxPolicy | None) -> tuple[int, bool]:
+    """(process id, 0 in the guard; whether the guard is number 1 of namespaces of its own).
+
+    Raises:
+        OSError: there can be no more processes.
+    """
+    if policy is not None:
+        from tavern_core.box import program
+
+        with contextlib.suppress(OSError):  # the guard finds out what is missing
+            return program.fork_init(policy), True
+    return os.fork(), False
+
+
+def _warmed_up(rules: str) -> BoxPolicy:
+    """Import and work out here, once, what the guards need that are forked from this process. Returns the policy."""
+    from tavern_core.box import program
+    from tavern_core.box.policy import BoxPolicy
+
+    policy = BoxPolicy.from_json(rules)
+    program.warm(policy)
+    gc.freeze()  # nothing of it is written to only to be counted
+    return policy
+
+
+def guard_script(request: dict[str, Any], descriptors: list[int], init: tuple[int, int] | None) -> NoReturn:
+    """Start one script, wait for its end or for a reason to end it, kill what is left, report.
+
+    Args:
+        init: this is number 1 of namespaces of its own, and was this user and group outside; None: it is not.
+    """
+    status = socket.socket(fileno=descriptors[0])
+    os.setsid()  # a script that kills its guard's process group hits no other call
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # what a script may still send to number 1 of its namespace
+    become_subreaper()
+    wake = wake_on_children()
+    boxed = None
+    try:
+        os.chdir(request["cwd"])
+        if request["policy"] is not None:
+            boxed = start_boxed(request, descriptors, status, init)
+            script = boxed.pid
+        else:
+            script = start(request, descriptors)
+    except OSError as error:
+        say(status, f"failed {error.errno or 0}")
+        os._exit(0)
+    for descriptor in descriptors[1:]:
+        os.close(descriptor)
+    say(status, f"started {script}")
+    code, why = watch(script, status, wake, request["seconds"])
+    if why in ("stop", "time"):
+        code = end_politely(script, status, wake)
+    code, left = end_all(script, code, wake, is_init=init is not None)
+    if boxed is not None:
+        code = tell_of_box(boxed.ending(code), status)
+    say(status, f"ended {code} {why or 'exit'} {left}")
+    os._exit(0)
+
+
+def start_boxed(
+    request: dict[str, Any], descriptors: list[int], status: socket.socket, init: tuple[int, int] | None
+) -> Started:
+    """As `start`, in a box. Ends this process when a layer is required that is not there."""
+    from tavern_core.box import policy, program
+
+    streams = descriptors[1], descriptors[2], descriptors[3]
+    what = program.Program(request["argv"], request["env"], request["cwd"], streams)
+    try:
+        if init is not None:
+            started = program.start_as_init(request["policy"], what, init)
+        else:
+            started = program.start(request["policy"], what)
+    except policy.BoxUnavailable as error:
+        say(status, f"boxless {error.layer} {error.reason}")
+        os._exit(0)
+    if started.gateway is not None:
+        hand_over(started.gateway, status)
+    if started.asking >= 0:  # where that fails nothing is written: there is nobody to ask
+        with contextlib.suppress(OSError):
+            socket.send_fds(status, [b"asking"], [started.asking])
+        os.close(started.asking)
+    return started
+
+
+def hand_over(gateway: Listener, status: socket.socket) -> None:
+    """Give the socket to the host, which serves it; the script finds nobody there when that fails."""
+    with gateway.socket as listening, contextlib.suppress(OSError):
+        socket.send_fds(status, [f"gateway {gateway.token}".encode()], [listening.fileno()])
+
+
+def tell_of_box(ending: Ending, status: socket.socket) -> int:
+    """Tell what kept the script from running, which ends this process, or what it ran without. Returns its wait status."""
+    if ending.missing is not None:
+        say(status, f"boxless {ending.missing[0]} {ending.missing[1]}")
+        os._exit(0)
+    if ending.errno:
+        say(status, f"failed {ending.errno}")
+        os._exit(0)
+    if ending.skipped:
+        say(status, f"weak {json.dumps(dict(ending.skipped))}")
+    return ending.status
+
+
+def start(request: dict[str, Any], descriptors: list[int]) -> int:
+    """Run the script in a session of its own, with three descriptors and nothing else of ours."""
+    actions = [(os.POSIX_SPAWN_DUP2, descriptors[number + 1], number) for number in range(3)]
+    argv = [os.fsencode(word) for word in request["argv"]]
+    environment = {os.fsencode(name): os.fsencode(value) for name, value in request["env"].items()}
+    return os.posix_spawn(
+        argv[0], argv, environment, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_DEFAULT_SIGNALS
+    )
+
+
+def watch(script: int, status: socket.socket, wake: int, seconds: float) -> tuple[int | None, str]:
+    """Wait for the script's end, the host's word, or the end of the time.
+
+    Returns:
+        (the wait status or None while it runs, why it must end: ``""``, ``stop``, ``time`` or ``kill``).
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        readable = wait_for([status, wake], max(0.0, deadline - time.monotonic()))
+        if (code := look_for(script, wake)) is not None:
+            return code, ""
+        if status in readable:
+            return None, "stop" if hear(status) == b"stop" else "kill"
+        if time.monotonic() >= deadline:  # whatever was readable: a storm of ending children must not stop the clock
+            return None, "time"
+
+
+def end_politely(script: int, status: socket.socket, wake: int) -> int | None:
+    """SIGTERM to the script's own group and a moment to tidy up. Returns its wait status when it ended."""
+    with contextlib.suppress(OSError):
+        os.killpg(script, signal.SIGTERM)
+    return watch(script, status, wake, GRACE_S)[0]
+
+
+def hear(status: socket.socket) -> bytes:
+    """A word from the host; empty when the host is gone."""
+    try:
+        return status.recv(16)
+    except OSError:
+        return b""
+
+
+def say(status: socket.socket, text: str) -> None:
+    with contextlib.suppress(OSError):  # the host is gone and nobody listens; the killing goes on
+        status.send(text.encode())

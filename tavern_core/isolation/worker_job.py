@@ -1,0 +1,146 @@
+"""The fork server's job for workers of plugins.
+
+    host ──(request, descriptors)──> fork server ──fork──> worker: confined first, then it runs the plugin
+      ^                                   │
+      └── its process id and handle, at last its exit status ──┘
+
+The server has imported what a worker needs. It is started with a clean path and environment: no .pth file, no variable and no working
+folder decides what is imported. Workers die with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Final, NoReturn
+
+from tavern_core.box.confine import Begun, confine
+from tavern_core.box.policy import BoxPolicy, BoxUnavailable
+from tavern_core.box.subreaper import die_with_parent
+from tavern_core.errors import sayable
+from tavern_core.isolation.transport import encode
+
+CONFINED: Final = b"C"
+NOT_CONFINED: Final = b"F"
+"""First byte on the side channel: the worker is confined; or the box could not be closed, and a frame says why."""
+
+_MODULES: Final = (
+    "asyncio", "concurrent.futures", "ctypes", "dataclasses", "decimal", "inspect", "json", "logging", "pydantic", "random",
+    "tempfile", "typing", "uuid", "tavern_core.contract.hookspecs",
+    "tavern_core.isolation.worker.main", "tavern_core.schema.signature",
+)  # fmt: skip
+
+
+class Job:
+    """Descriptors of a request: status, output, side channel, first lane. See `fork_server.Job`."""
+
+    descriptors = 4
+    idle_s = None
+    ends_children = True
+    reports = True
+
+    def __init__(self, arguments: list[str]) -> None:
+        for module in _MODULES:
+            importlib.import_module(module)
+        _use_once()
+        self._policy: BoxPolicy | None = None
+
+    def fork(self, request: bytes, descriptors: list[int], shed: Callable[[], None]) -> int:
+        """Fork a worker."""
+        asked = json.loads(request)
+        for module in asked["modules"]:
+            with contextlib.suppress(Exception):  # the worker says what is wrong with it
+                importlib.import_module(module)
+        self._policy = policy = _policy(asked["policy"])
+        server, begun = os.getpid(), Begun(policy)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                _become_worker(asked, policy, begun, descriptors, server, shed)
+        finally:
+            begun.close()
+        return pid
+
+    def forked(self) -> None:
+        """What is written to after a fork is copied: let the next worker find it copied."""
+        if self._policy is not None:
+            Begun(self._policy).close()
+
+
+def _become_worker(
+    asked: dict[str, Any],
+    policy: BoxPolicy,
+    begun: Begun,
+    descriptors: list[int],
+    server: int,
+    shed: Callable[[], None],
+) -> NoReturn:
+    """The forked child: sheds what is the fork server's, is confined, runs the plugin. Never returns."""
+    try:
+        die_with_parent(server)
+        shed()
+        status, output, side, lane = descriptors
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        for fd in (nothing, output, status):
+            os.close(fd)
+        os.chdir(asked["folder"])
+        _confine(policy, begun, side)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the host's to hear
+        sys.path[:] = asked["path"]
+        sys.dont_write_bytecode = True
+        os.environ.clear()
+        os.environ.update(asked["environment"])
+        from tavern_core.isolation.worker.main import run
+
+        run(socket.socket(fileno=side), [("sync", socket.socket(fileno=lane))])
+    except BaseException as error:  # noqa: BLE001 - nothing may climb back into the server's code
+        os.write(2, f"the worker could not begin: {error!r}\n".encode("utf-8", "backslashreplace")[:4000])
+    finally:
+        os._exit(70)
+
+
+def _confine(policy: BoxPolicy, begun: Begun, side: int) -> None:
+    """Close the box and say which layers hold; or say why not, and end."""
+    asking: list[int] = []
+    try:
+        layers = confine(policy, begun=begun, asking=asking.append)
+    except BoxUnavailable as error:
+        said = {"layer": str(error.layer), "reason": sayable(str(error.reason))}
+        os.write(side, NOT_CONFINED + encode(said))  # the socket is new and has room
+        os._exit(0)
+    except Exception as error:  # noqa: BLE001 - half a box is none
+        os.write(side, NOT_CONFINED + encode({"layer": "box", "reason": sayable(repr(error))}))
+        os._exit(0)
+    with socket.socket(fileno=os.dup(side)) as line:
+        socket.send_fds(line, [CONFINED + encode({"layers": list(layers)})], asking)
+    for descriptor in asking:
+        os.close(descriptor)
+
+
+@lru_cache(maxsize=64)
+def _policy(text: str) -> BoxPolicy:
+    """A policy as it is asked for again and again, whenever a worker is replaced."""
+    return BoxPolicy.from_json(text)
+
+
+def _use_once() -> None:
+    """Run once what is slow the first time, so that no worker pays for it."""
+    from tavern_core.contract.tools import tool
+    from tavern_core.kernel.plugins.tool_offers import Owner, describe
+
+    @tool
+    def warm(text: str, count: int = 1) -> list[str]:
+        """Warm up."""
+        return [text] * count
+
+    describe([warm], Owner("warm", "0", {}))

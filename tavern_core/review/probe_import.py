@@ -1,0 +1,126 @@
+"""Imports one plugin, in the process that was made for it, and says how that went. Never returns.
+
+The import sees the host's environment, path, working folder and command line. What it prints goes nowhere; what kills it
+leaves a trace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import faulthandler
+import json
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from tavern_core.kernel.plugins.plugin_code import FolderCode, PackageCode, handler_in
+
+_LONGEST: Final = 65_536
+
+
+def import_plugin(asked: dict[str, Any], tell: int, traces: int, memory: int, families: Sequence[str]) -> NoReturn:
+    """Import what `asked` names, say how it went, and end.
+
+    Args:
+        tell: where to say it: one JSON line.
+        traces: where a crash leaves its trace.
+        memory: bytes that this process may use.
+        families: packages of which is said which modules were needed.
+    """
+    faulthandler.enable(traces)
+    loaded = len(sys.modules)
+    _as_in_the_host(asked)
+    me, forks = os.getpid(), list[int]()
+    os.register_at_fork(before=lambda: forks.append(1))
+    uses: list[dict[str, Any]] = []
+    hooks: list[tuple[str, str]] = []
+    if asked["guarded"]:
+        _listen(asked["folder"], uses)
+    threads = threading.active_count()
+    error, greed = "", ""
+    try:
+        thing = _imported(asked)
+        if asked["guarded"]:
+            hooks += _hooks(thing, asked["name"])
+    except BaseException as raised:  # noqa: BLE001 - told to whoever asked
+        if isinstance(raised, MemoryError) or (isinstance(raised, OSError) and raised.errno == errno.ENOMEM):
+            greed = f"it takes more than {memory >> 20} MiB of memory"
+        else:
+            error = _told(raised)
+    if os.getpid() != me:
+        os._exit(0)  # a copy that the plugin made of this process
+    said = {"error": error, "greed": greed, "forks": len(forks), "threads": threading.active_count() - threads, "uses": uses, "hooks": hooks,
+            "needed": _added(loaded, families)}  # fmt: skip
+    while len(line := json.dumps(said).encode()) >= _LONGEST and (uses or said["needed"]):
+        said["needed"] = []
+        del uses[-1:]
+    os.write(tell, line + b"\n")
+    os._exit(0)  # threads and exit handlers of the plugin are not waited for
+
+
+def _as_in_the_host(asked: dict[str, Any]) -> None:
+    environment = asked["environment"]
+    if os.environ != environment:  # nearly always it is what this process was started with, and each change costs
+        os.environ.clear()
+        os.environ.update(environment)
+    sys.path[:] = asked["path"]
+    sys.argv[:] = asked["argv"]
+    sys.dont_write_bytecode = asked["no_bytecode"]
+    sys.pycache_prefix = asked["bytecode"]
+    with contextlib.suppress(OSError):  # removed meanwhile: the host has none either
+        os.chdir(asked["cwd"])
+
+
+def _imported(asked: dict[str, Any]) -> Any:
+    """Import everything that a host would: the package, what is below `nodes.entry`, and the modules of handlers."""
+    name, folder = asked["name"], Path(asked["folder"]) if asked["folder"] else None
+    code = PackageCode(asked["module"]) if asked["module"] else FolderCode(name, folder)
+    thing = code.load() if asked["has_code"] else None
+    if asked["nodes"]:
+        from tavern_core.kernel.nodes.entry_files import nodes_in
+
+        nodes_in(thing, folder, asked["nodes"], name)
+    for handler in asked["handlers"]:
+        try:
+            handler_in(thing, handler, name)
+        except Exception:  # noqa: BLE001, S110 - the real import tells it; the others are still to be tried
+            pass
+    return thing
+
+
+def _added(loaded: int, families: Sequence[str]) -> list[str]:
+    """The modules of these packages that are new; only the new ones are looked at, because each look at an old one copies memory."""
+    new = list(islice(reversed(sys.modules), max(0, len(sys.modules) - loaded)))
+    return [
+        name
+        for name in reversed(new)
+        if isinstance(name, str) and name.partition(".")[0] in families and name != "tavern_core.__main__"
+    ]
+
+
+def _told(raised: BaseException) -> str:
+    try:
+        return f"{type(raised).__name__}: {raised}"[:2000]
+    except BaseException:  # noqa: BLE001 - its own `__str__` is the plugin's code, too
+        return type(raised).__name__
+
+
+def _hooks(module: object, name: str) -> list[tuple[str, str]]:
+    """The hooks that the imported module implements, and where; also those that no reader of its source sees."""
+    from tavern_core.kernel.hooks.table import read_implementations
+
+    return [(found.hook.name, found.where) for found in read_implementations(module, name)]
+
+
+def _listen(folder: str, uses: list[dict[str, Any]]) -> None:
+    """Put the audit guard on; it adds to `uses`."""
+    from tavern_core.review.audit.attribution import Stack
+    from tavern_core.review.audit.guard import Guard
+    from tavern_core.review.audit.path_names import Spelling
+
+    Guard(Stack(folder), Spelling(folder), lambda use: uses.append(use.to_json())).start()
