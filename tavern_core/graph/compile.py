@@ -17,11 +17,10 @@ from tavern_core.graph.order import behind, circles, topological
 from tavern_core.graph.plan import GROUPS, REFERENCE_KEY, FlowPlan, Step
 from tavern_core.graph.problems import Problem, Report, did_you_mean_one_of
 from tavern_core.graph.wiring import Wiring
+from tavern_core.model import depths
 from tavern_core.model.node import NodeSpec
 from tavern_core.model.workflow import Workflow, WorkflowNode
 
-DEEPEST: Final = 64
-"""Groups in groups."""
 MOST_NODES: Final = 200_000
 MOST_EDGES: Final = 1_000_000
 MOST_EXPANDED: Final = 1_000_000
@@ -179,10 +178,12 @@ class _Contained:
                 Problem("GROUP_RECURSION", f"a workflow contains itself: {text}", hint="take one of these groups out")
             )
             self.circular.update(zip(path, [*path[1:], path[0]], strict=True))
-        if not report.errors and (depth := _depth(holds, order)) > DEEPEST:
+        if not report.errors and (depth := _depth(holds, order)) > depths.VALUE:
             report.add(
                 Problem(
-                    "TOO_DEEP", f"groups are nested {depth} levels deep; the limit is {DEEPEST}", hint="flatten some"
+                    "TOO_DEEP",
+                    f"groups are nested {depth} levels deep; the limit is {depths.VALUE}",
+                    hint="flatten some",
                 )
             )
         inner_first = [self.workflows[everything[at]] for at in reversed(order) if at != 0] if not report.errors else []

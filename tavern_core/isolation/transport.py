@@ -13,12 +13,11 @@ from typing import Any, Final
 
 from pydantic_core import from_json, to_json
 
+from tavern_core.model import depths
 from tavern_core.schema.limits import is_plain
 
 HEADER: Final = struct.Struct(">I")
 MOST_AT_ONCE: Final = 65_536
-DEEPEST: Final = 100
-"""Levels of nesting in one frame: those of a value, and what is wrapped around it."""
 
 _A_TICK: Final = -2.0
 """Marks a channel that waits for a tick of the clock."""
@@ -85,7 +84,7 @@ def judged(value: Any) -> Any:
     Raises:
         BrokenChannel: it is not.
     """
-    if not is_plain([value], max_depth=DEEPEST):
+    if not is_plain([value], max_depth=depths.WRAPPED):
         raise BrokenChannel("a value that is not JSON, or is nested too deep")
     return value
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tavern_core.errors import SchemaInvalid
-from tavern_core.schema.limits import MAX_DEPTH, MAX_NODES, json_copy
+from tavern_core.model import depths
+from tavern_core.schema.limits import MAX_NODES, json_copy
 from tavern_core.schema.normalise import normalise_schema
 from tavern_core.schema.tree import Refs, nodes_of
 
@@ -159,8 +160,8 @@ class _Compiler:
         if key not in done:
             done[key] = _BUSY
             self.depth += 1
-            if self.depth > MAX_DEPTH:
-                raise SchemaInvalid(f"defaults inside defaults, more than {MAX_DEPTH} deep", hint="flatten them")
+            if self.depth > depths.VALUE:
+                raise SchemaInvalid(f"defaults inside defaults, more than {depths.VALUE} deep", hint="flatten them")
             value = json_copy(plan.defaults[name])[0]
             done[key] = self.inside(plan.members[name], value, done) if name in plan.members else value
             self.depth -= 1
@@ -216,7 +217,7 @@ def _flat(defaults: dict[str, Any]) -> Fill:
 
 def _nested(plan: _Plan) -> Fill:
     def fill(arguments: Any) -> Any:
-        return _fill(plan, arguments, MAX_DEPTH, [MAX_NODES]) if isinstance(arguments, dict | list) else arguments
+        return _fill(plan, arguments, depths.VALUE, [MAX_NODES]) if isinstance(arguments, dict | list) else arguments
 
     return fill
 

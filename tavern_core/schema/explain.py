@@ -12,6 +12,7 @@ from functools import reduce
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from tavern_core.model import depths
 from tavern_core.model.language import Row, say
 from tavern_core.model.nearest import did_you_mean, nearest
 from tavern_core.schema.problem import SchemaProblem, describe, json_type, pointer, printable
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
 
 _MOST_NAMES = 12
-_DEEPEST_BRANCH = 8
 
 
 _WORDS: Final[dict[str, Row]] = {
@@ -257,7 +257,7 @@ def _best_branch(error: ValidationError, depth: int) -> Iterator[SchemaProblem]:
         )
         return
     best = min(branches.values(), key=lambda group: _distance(group, here))
-    if depth >= _DEEPEST_BRANCH:
+    if depth >= depths.BRANCHES:
         yield _plain(error, str(error.validator))
     else:
         yield from _explain_all(best, depth + 1)

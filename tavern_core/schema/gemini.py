@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from tavern_core.model import depths
 from tavern_core.schema.problem import json_type
 from tavern_core.schema.tree import Refs
 
@@ -29,7 +30,6 @@ _KEPT = (
     "pattern",
 )
 _FORMATS = {"string": ("date-time",), "number": ("float", "double"), "integer": ("int32", "int64")}
-_DEEPEST = 12
 _MOST_NODES = 5_000
 
 
@@ -48,7 +48,7 @@ class _Writer:
 
     def write(self, node: Any, depth: int) -> dict[str, Any]:
         self.left -= 1
-        if not isinstance(node, dict) or depth > _DEEPEST or self.left < 0:
+        if not isinstance(node, dict) or depth > depths.GEMINI or self.left < 0:
             return {"type": "object"} if isinstance(node, dict) else {"type": "string"}
         node = self.merged(node)
         options = [option for option in self.options(node) if option.get("type") != "null"]

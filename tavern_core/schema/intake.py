@@ -18,9 +18,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from tavern_core.schema.limits import MAX_DEPTH, is_text
+from tavern_core.model import depths
+from tavern_core.schema.limits import is_text
 from tavern_core.schema.quick_copy import SMALL, quick_copy
-from tavern_core.schema.shapes import MAX_LEVELS, Anything, Items, Members, NoShape, Rule, Scalar, Shape, Shaping, Table
+from tavern_core.schema.shapes import Anything, Items, Members, NoShape, Rule, Scalar, Shape, Shaping, Table
 
 Intake: TypeAlias = "Callable[[Any], dict[str, Any] | None]"
 
@@ -238,7 +239,7 @@ class _Source:
         if isinstance(rule, Anything):
             self.line(
                 level,
-                f"{place} = {held} = quick_copy({item}, {self.constant(_LOOSE)}, {self.constant(MAX_DEPTH - MAX_LEVELS)})",
+                f"{place} = {held} = quick_copy({item}, {self.constant(_LOOSE)}, {self.constant(depths.VALUE - depths.COMPILED)})",
             )
             self.refuse(level, f"{held} is None")
             return

@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
+from tavern_core.model import depths
 from tavern_core.model.language import Row, say
 
-DEEPEST: Final = 100
 _LONGEST_NUMBER: Final = 1000
 
 
@@ -63,8 +63,8 @@ def read_json(text: str) -> Any:
     Raises:
         NotJson: with the reason.
     """
-    if text.count("[") + text.count("{") > DEEPEST and _depth(text) > DEEPEST:
-        raise NotJson(say(WORDS["nested_deeper"], most=DEEPEST))
+    if text.count("[") + text.count("{") > depths.WRAPPED and _depth(text) > depths.WRAPPED:
+        raise NotJson(say(WORDS["nested_deeper"], most=depths.WRAPPED))
     try:
         return _DECODER.decode(text)
     except NotJson:
@@ -92,7 +92,7 @@ def _depth(text: str) -> int:
         elif sign in "[{":
             depth += 1
             deepest = max(deepest, depth)
-            if deepest > DEEPEST:
+            if deepest > depths.WRAPPED:
                 return deepest
         elif sign in "]}":
             depth -= 1

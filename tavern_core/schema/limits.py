@@ -13,10 +13,9 @@ import json
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
+from tavern_core.model import depths
 from tavern_core.schema.problem import SchemaProblem, json_type, pointer, printable
 
-MAX_DEPTH = 64
-"""Levels of nesting in one value. Both engines recurse, so this also protects the stack."""
 MAX_NODES = 500_000
 """Values in one value (a small shared structure can stand for an endless one)."""
 MAX_CHARS = 64_000_000
@@ -47,7 +46,7 @@ _INSTEAD = {
 }
 
 
-def is_plain(value: object, max_depth: int = MAX_DEPTH, max_nodes: int = MAX_NODES) -> bool:
+def is_plain(value: object, max_depth: int = depths.VALUE, max_nodes: int = MAX_NODES) -> bool:
     """True when `value` is JSON made of exact builtin types within the limits.
 
     This runs before every validation, so it is the quick form of `measure`: no paths, no stack, no reasons.
@@ -89,7 +88,7 @@ def _plain(value: Any, depth: int, budget: int) -> int:
 
 
 def measure(
-    value: object, max_depth: int = MAX_DEPTH, max_nodes: int = MAX_NODES, max_chars: int = MAX_CHARS
+    value: object, max_depth: int = depths.VALUE, max_nodes: int = MAX_NODES, max_chars: int = MAX_CHARS
 ) -> SchemaProblem | None:
     """The first reason why `value` is not JSON or is too large, or None.
 
@@ -178,7 +177,7 @@ _BASES: tuple[type, ...] = (dict, list, str, int, float)
 
 
 def json_copy(
-    value: object, max_depth: int = MAX_DEPTH, max_nodes: int = MAX_NODES
+    value: object, max_depth: int = depths.VALUE, max_nodes: int = MAX_NODES
 ) -> tuple[Any, SchemaProblem | None]:
     """A deep copy made of exact builtin types that shares no mutable part with `value`, or the problem.
 
@@ -198,7 +197,7 @@ def json_copy(
 
 
 def measured_copy(
-    value: object, max_depth: int = MAX_DEPTH, max_nodes: int = MAX_NODES
+    value: object, max_depth: int = depths.VALUE, max_nodes: int = MAX_NODES
 ) -> tuple[Any, SchemaProblem | None]:
     """`json_copy` for a value that is known not to be plain."""
     problem = measure(value, max_depth, max_nodes)
@@ -251,7 +250,7 @@ def _collision(value: Any) -> str:
 
 
 def _copy(value: Any) -> Any:
-    """The copy of a measured value; recursion is bounded by MAX_DEPTH."""
+    """The copy of a measured value; recursion is bounded by depths.VALUE."""
     kind = type(value)
     if kind is str or kind is int or kind is bool or value is None:
         return value

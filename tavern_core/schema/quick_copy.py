@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tavern_core.schema.limits import MAX_DEPTH, is_text
+from tavern_core.model import depths
+from tavern_core.schema.limits import is_text
 
 ROOM: Final = 65_536
 """Values and characters, names included, in one quick copy. A part counts as often as it is met."""
 SMALL: Final = 1 << 63
 
 
-def quick_copy(value: Any, room: int = ROOM, levels: int = MAX_DEPTH) -> Any | None:
+def quick_copy(value: Any, room: int = ROOM, levels: int = depths.VALUE) -> Any | None:
     """`json_copy` of an exact dict or list, or None when the careful way must judge.
 
     Args:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+from tavern_core.model import depths
 from tavern_core.schema.problem import printable
 from tavern_core.schema.secret_forms import MASK
 from tavern_core.schema.secret_text import is_prose, redact_text
@@ -30,7 +31,6 @@ MAX_TEXT: Final = 2_000
 """Characters shown of one text."""
 _MAX_SCANNED: Final = 32_000
 """Characters of one text that are searched for secrets; only MAX_TEXT of them are shown."""
-_MAX_DEPTH: Final = 24
 _MAX_NODES: Final = 5_000
 _MAX_KEY: Final = 200
 _SMALL: Final = 1 << 63
@@ -54,7 +54,7 @@ def compile_redactor(schema: Mapping[str, Any] | bool | None = None, *, known_se
         known = current()
         if marks is None and not known and type(value) is dict and (copy := _plain_copy(value)) is not None:
             return copy
-        return _Copy(frozenset(known)).copy(value, marks, _MAX_DEPTH)
+        return _Copy(frozenset(known)).copy(value, marks, depths.SHOWN)
 
     return redact
 
@@ -93,7 +93,7 @@ def compile_marked(schema: Mapping[str, Any] | bool | None) -> Callable[[Any], l
 
     def texts(value: Any) -> list[str]:
         found: list[str] = []
-        _collect(value, root, found, _MAX_DEPTH)
+        _collect(value, root, found, depths.SHOWN)
         return found
 
     return texts
@@ -162,7 +162,7 @@ def _all_secret() -> _Marks:
 
 def summary(value: Any, limit: int = 200, *, known_secrets: Iterable[str] = ()) -> str:
     """One line about a value, redacted, of at most `limit` characters; what was cut is noted with its size."""
-    copy = _Copy(frozenset(known_secrets)).copy(value, None, _MAX_DEPTH)
+    copy = _Copy(frozenset(known_secrets)).copy(value, None, depths.SHOWN)
     text = copy if isinstance(copy, str) else json.dumps(copy, ensure_ascii=False)
     text = " ".join(text.split())
     if len(text) <= limit:

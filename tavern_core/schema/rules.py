@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final, Literal, TypeAlias
 
 from tavern_core.frozen import dataclass
+from tavern_core.model import depths
 from tavern_core.model.guard import MARK, mark_flaws
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.schema.limits import is_plain, measure
@@ -18,7 +19,6 @@ from tavern_core.schema.tree import Refs, at, same_place, walk
 
 Draft: TypeAlias = Literal["draft-07", "2019-09", "2020-12"]
 
-MAX_SCHEMA_DEPTH: Final = 64
 MAX_SCHEMA_NODES: Final = 20_000
 MAX_SCHEMA_CHARS: Final = 1_000_000
 _FEW_NODES: Final = 500
@@ -80,8 +80,8 @@ def draft_of(schema: dict[str, Any]) -> Draft | None:
 def house_flaws(schema: object) -> list[Flaw]:
     """Every house rule a schema breaks, in the order of the document's walk; empty when it may be used."""
     # The quick question first: most schemas are small, and their text is at least as long as all strings in them.
-    small = is_plain(schema, MAX_SCHEMA_DEPTH, _FEW_NODES) and len(repr(schema)) <= MAX_SCHEMA_CHARS
-    problem = None if small else measure(schema, MAX_SCHEMA_DEPTH, MAX_SCHEMA_NODES, MAX_SCHEMA_CHARS)
+    small = is_plain(schema, depths.VALUE, _FEW_NODES) and len(repr(schema)) <= MAX_SCHEMA_CHARS
+    problem = None if small else measure(schema, depths.VALUE, MAX_SCHEMA_NODES, MAX_SCHEMA_CHARS)
     if problem is not None:
         return [Flaw(problem.path, f"not usable as a schema: {problem.message}", problem.hint)]
     if isinstance(schema, bool):

@@ -14,11 +14,10 @@ from types import NoneType
 from typing import Any, Final, TypeAlias
 
 from tavern_core.frozen import dataclass
+from tavern_core.model import depths
 from tavern_core.schema.tree import Refs
 
 MAX_PLACES: Final = 100
-MAX_LEVELS: Final = 12
-"""Containers inside each other; the compiler of Python has a limit of twenty."""
 _EXACT: Final = 1 << 53
 """Up to here integers and floats compare alike in every language."""
 
@@ -124,7 +123,7 @@ class Shaping:
             NoShape: there is none.
         """
         self._places += 1
-        if self._places > MAX_PLACES or level > MAX_LEVELS:
+        if self._places > MAX_PLACES or level > depths.COMPILED:
             raise NoShape("too large")
         if node is True:
             return ANYTHING

@@ -11,7 +11,7 @@ from functools import reduce
 from operator import or_
 from typing import Annotated, Any, Literal, NotRequired, Required, Union, get_args, get_origin, get_type_hints
 
-_DEEPEST = 32
+from tavern_core.model import depths
 
 
 def modern(annotation: Any, depth: int = 0) -> Any:
@@ -19,7 +19,7 @@ def modern(annotation: Any, depth: int = 0) -> Any:
 
     A TypedDict that contains itself is left as it is; pydantic then says what to do.
     """
-    if sys.version_info >= (3, 12) or depth > _DEEPEST:
+    if sys.version_info >= (3, 12) or depth > depths.ANNOTATION:
         return annotation
     if isinstance(annotation, type) and type(annotation).__name__ == "_TypedDictMeta":
         return annotation if type(annotation).__module__ == "typing_extensions" else _rebuilt(annotation, depth)

@@ -6,12 +6,12 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
+from tavern_core.model import depths
 from tavern_core.model.language import say
 from tavern_core.tam.wording import WORDS, joined
 
 Schema: TypeAlias = Mapping[str, Any]
 
-_DEEPEST: Final = 100
 _SHOWN: Final = 60
 _MOST_LEAVES: Final = 100
 TYPES: Final = ("null", "boolean", "integer", "number", "object", "array", "string")
@@ -19,7 +19,7 @@ TYPES: Final = ("null", "boolean", "integer", "number", "object", "array", "stri
 
 def resolve(schema: Any, root: Schema) -> Any:
     """Follow local `$ref`s (`#/…`); other references and endless ones mean anything."""
-    for _ in range(_DEEPEST):
+    for _ in range(depths.WRAPPED):
         if not isinstance(schema, Mapping) or not isinstance(reference := schema.get("$ref"), str):
             return schema
         beside = {key: value for key, value in schema.items() if key != "$ref"}
@@ -46,7 +46,7 @@ def _pointed(reference: str, root: Schema) -> Any:
 def leaves(schema: Any, root: Schema, depth: int = 0) -> list[Any]:
     """The alternatives of a schema: unions taken apart, `$ref` followed, `allOf` merged."""
     schema = resolve(schema, root)
-    if not isinstance(schema, Mapping) or depth > 8:
+    if not isinstance(schema, Mapping) or depth > depths.BRANCHES:
         return [schema]
     if isinstance(parts := schema.get("allOf"), list):
         merged: dict[str, Any] = {}

@@ -9,12 +9,12 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from tavern_core.model import depths
 from tavern_core.model.language import say
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.tam.alternatives import TYPES, Schema, expected, literals_of, resolve, same, shown, type_of, types_of
 from tavern_core.tam.wording import WORDS
 
-_DEEPEST: Final = 100
 _MOST_STEPS: Final = 50_000
 _BOUNDS: Final[tuple[tuple[str, Callable[[Any, Any], bool], str], ...]] = (
     ("minimum", operator.ge, "at least"),
@@ -54,7 +54,7 @@ def _misfit(value: Any, schema: Any, root: Schema, path: str, depth: int, budget
     schema = resolve(schema, root)
     if schema is False:
         return _wrong(path, say(WORDS["nothing_allowed"]))
-    if not isinstance(schema, Mapping) or depth > _DEEPEST or not budget.spend():
+    if not isinstance(schema, Mapping) or depth > depths.WRAPPED or not budget.spend():
         return ""
     allowed = types_of(schema) if "type" in schema else frozenset(TYPES)
     if not _is_type(value, allowed):

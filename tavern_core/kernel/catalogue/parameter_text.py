@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tavern_core.frozen import dataclass
+from tavern_core.model import depths
 from tavern_core.model.language import Language
 from tavern_core.model.safe_text import seen
 
-_DEEPEST: Final = 3
 _MOST_LINES: Final = 100
 _MOST_CHOICES: Final = 50
 _LONGEST_VALUE: Final = 80
@@ -80,7 +80,7 @@ class _Writer:
 
     def lines(self, schema: Any, depth: int) -> Iterator[str]:
         properties = schema.get("properties") if isinstance(schema, Mapping) else None
-        if not isinstance(properties, Mapping) or depth >= _DEEPEST:
+        if not isinstance(properties, Mapping) or depth >= depths.MANUAL:
             return
         required = schema.get("required")
         needed = set(map(str, required)) if isinstance(required, list | tuple) else set()
@@ -120,14 +120,14 @@ class _Writer:
         declared = part.get("type")
         if isinstance(declared, list | tuple):
             return " | ".join(fold_lines(str(kind), 40) for kind in declared[:8]) or "any"
-        if declared == "array" and depth < _DEEPEST:
+        if declared == "array" and depth < depths.MANUAL:
             items = self._follow(part.get("items"))
             return f"array of {self._type(items, depth + 1)}" if items else "array"
         if isinstance(declared, str):
             return fold_lines(declared, 40)
         for keyword in ("anyOf", "oneOf"):
             branches = part.get(keyword)
-            if isinstance(branches, list | tuple) and depth < _DEEPEST:
+            if isinstance(branches, list | tuple) and depth < depths.MANUAL:
                 kinds = dict.fromkeys(self._type(self._follow(branch), depth + 1) for branch in branches[:8])
                 return " | ".join(kinds) or "any"
         return self._type_of_values(part)

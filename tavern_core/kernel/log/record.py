@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic_core import to_json
 
+from tavern_core.model import depths
 from tavern_core.model.event import Event
 from tavern_core.model.result import iso_utc
 
@@ -33,7 +34,6 @@ _END: Final = b'"}\n'
 _HASH_TAIL: Final = len(_HASH) + 64 + len(_END)
 _PREV_TAIL: Final = _HASH_TAIL + 1 + 64 + len(_PREV)
 _KEPT_OF_TOO_LARGE: Final = 2_000
-_DEEPEST: Final = 60
 
 _MOST_DIGITS: Final = 4_000
 _second: tuple[int, str] = (0, "1970-01-01T00:00:00")  # formatted once a second, not once a record
@@ -151,7 +151,7 @@ def _plain(value: Any, depth: int) -> Any:
     """`value` as JSON can say it; whatever it cannot becomes a short text."""
     if isinstance(value, str):
         return _text(value)
-    if depth >= _DEEPEST:
+    if depth >= depths.VALUE:
         return _described(value)
     if isinstance(value, Mapping):
         return {_text(str(key)): _plain(item, depth + 1) for key, item in value.items()}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tavern_core.errors import Finding, Location, WorkflowInvalid
 from tavern_core.kernel.manifest.foreign_workflows import Foreign, foreign, foreign_text
 from tavern_core.kernel.text.json_document import JsonDocument, read_json
-from tavern_core.kernel.text.yaml_dialect import DEEPEST
+from tavern_core.model import depths
 from tavern_core.schema.limits import json_copy
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def workflow_of(data: Any, id_: str = "", document: JsonDocument | None = None) 
     from tavern_core.model.workflow import Workflow  # here: its models take as long to load as all of this package
 
     if document is None and isinstance(data, Mapping):
-        data, problem = json_copy(dict(data), max_depth=DEEPEST, max_nodes=MOST_VALUES)
+        data, problem = json_copy(dict(data), max_depth=depths.VALUE, max_nodes=MOST_VALUES)
         if problem is not None:
             raise _invalid(id_, (Finding(CODE, f"{problem.path or 'it'} {problem.message}", problem.hint),))
     if (other := foreign(data)) is not None:

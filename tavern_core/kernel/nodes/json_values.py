@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tavern_core.contract.nodes import Skip
+from tavern_core.model import depths
 
 _BYTES: Final = "$bytes"
 _SKIP: Final = "$skip"
@@ -19,7 +20,7 @@ class NotPlain(ValueError):
     """A value that no file can hold."""
 
 
-def to_plain(value: Any, depth: int = 100, *, tagged: bool = True) -> Any:
+def to_plain(value: Any, depth: int = depths.WRAPPED, *, tagged: bool = True) -> Any:
     """`value` as JSON.
 
     Args:

@@ -16,12 +16,12 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from tavern_core.contract.nodes import Skip
+from tavern_core.model import depths
 from tavern_core.schema.conversion import whole_numbers
 
 Misfit = Callable[[str, str], Exception]
 """(input, what is wrong) → what is raised."""
 SIMPLE: Final = frozenset({str, int, float, bool, bytes, type(None), type(Skip)})
-_DEEPEST: Final = 100
 _ANYTHING: Final = TypeAdapter[Any](Any)
 
 
@@ -115,7 +115,7 @@ def plain(value: Any) -> Any:
     if type(value) in SIMPLE:
         return value
     try:
-        return _plain(value, _DEEPEST)
+        return _plain(value, depths.WRAPPED)
     except _NotPlain:
         return value
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from math import isfinite
 from typing import Any
 
+from tavern_core.model import depths
 from tavern_core.model.result import ToolError, ToolResult
 from tavern_core.model.safe_text import printed
 from tavern_core.schema.redact import named_secrets, redact_text
@@ -19,8 +20,6 @@ from tavern_core.schema.secret_forms import SHORTEST, Striker, striker
 from tavern_core.schema.secret_text import may_hold_secret, redact_sentence
 from tavern_core.schema.secrets import is_secret_name
 
-_DEEPEST = 70
-"""Levels of an answer; results are not deeper, but what a tool puts into an error may be endless."""
 _SCALARS = frozenset({int, float, bool, type(None)})
 _OF_TOOLS = frozenset({"TOOL_ERROR", "UPSTREAM_ERROR"})
 """Errors whose words are the tool's own."""
@@ -39,7 +38,7 @@ def struck(result: ToolResult, secrets: Iterable[str], named: Iterable[str] = ()
         return result
     out = striker(wanted)
     changes: dict[str, Any] = {}
-    if result.value is not None and (value := _each_text(result.value, out, _DEEPEST)) != result.value:
+    if result.value is not None and (value := _each_text(result.value, out, depths.WRAPPED)) != result.value:
         changes["value"] = value
     changes |= _struck_beside(result, out)
     return result.replace(**changes) if changes else result
@@ -48,12 +47,14 @@ def struck(result: ToolResult, secrets: Iterable[str], named: Iterable[str] = ()
 def _struck_beside(result: ToolResult, change: Callable[[str], str]) -> dict[str, Any]:
     """What changes of a result besides its value and error."""
     changes: dict[str, Any] = {}
-    if result._content and (content := _each_text(list(result._content), change, _DEEPEST)) != list(result._content):
+    if result._content and (content := _each_text(list(result._content), change, depths.WRAPPED)) != list(
+        result._content
+    ):
         changes["content"] = tuple(content)
     if result._evidence:
         evidence = tuple(replace(one, ref=change(one.ref), summary=change(one.summary)) for one in result._evidence)
         changes |= {"evidence": evidence} if evidence != result._evidence else {}
-    if result._meta and (meta := _each_text(dict(result._meta), change, _DEEPEST)) != result._meta:
+    if result._meta and (meta := _each_text(dict(result._meta), change, depths.WRAPPED)) != result._meta:
         changes["meta"] = meta
     return changes
 
@@ -62,7 +63,7 @@ def _without_secrets(result: ToolResult, error: ToolError, wanted: frozenset[str
     out = striker(wanted | named)
 
     def clean(value: Any) -> Any:
-        return _each_text(value, lambda text: redact_text(out(text)), _DEEPEST)
+        return _each_text(value, lambda text: redact_text(out(text)), depths.WRAPPED)
 
     own: Callable[[str], str] = clean
     if error.kind not in _OF_TOOLS:  # its words are the host's: "extensions.a.token: there is no such setting"
@@ -70,7 +71,7 @@ def _without_secrets(result: ToolResult, error: ToolError, wanted: frozenset[str
     shown = replace(error, message=own(error.message), details=clean(dict(error.details)), fix=own(error.fix))
     changes: dict[str, Any] = {"error": shown} if shown != error else {}
     changes |= _struck_beside(result, lambda text: redact_text(out(text)))
-    if result.value is not None and (value := _each_text(result.value, out, _DEEPEST)) != result.value:
+    if result.value is not None and (value := _each_text(result.value, out, depths.WRAPPED)) != result.value:
         changes["value"] = value
     return result.replace(**changes) if changes else result
 
@@ -87,7 +88,7 @@ def masking(known: Callable[[], Iterable[str]]) -> Callable[[Any], Any]:
         if value is None or isinstance(value, int | float):
             return value
         out = striker(frozenset([*known(), *named_secrets(value)]))
-        return _each_text(value, lambda text: redact_text(out(text)), _DEEPEST)
+        return _each_text(value, lambda text: redact_text(out(text)), depths.WRAPPED)
 
     return mask
 
@@ -104,7 +105,7 @@ def judging(known: Callable[[], Iterable[str]]) -> Callable[[Any], bool]:
         if not secrets and _is_plainly_harmless(value):
             return False
         out = striker(secrets) if secrets else None
-        stack: list[tuple[Any, int, bool]] = [(value, _DEEPEST, False)]
+        stack: list[tuple[Any, int, bool]] = [(value, depths.WRAPPED, False)]
         while stack:
             each, depth, is_named = stack.pop()
             if isinstance(each, str):
@@ -142,7 +143,7 @@ def _is_plainly_harmless(value: Any) -> bool:
 def strike(value: Any, secrets: Iterable[str]) -> Any:
     """A copy of plain JSON with each secret replaced wherever it occurs, in whatever spelling."""
     wanted = frozenset(secrets)
-    return _each_text(value, striker(wanted), _DEEPEST) if wanted else value
+    return _each_text(value, striker(wanted), depths.WRAPPED) if wanted else value
 
 
 def struck_outputs(outputs: Mapping[str, Any], secrets: Iterable[str]) -> dict[str, Any]:
@@ -151,7 +152,7 @@ def struck_outputs(outputs: Mapping[str, Any], secrets: Iterable[str]) -> dict[s
         return dict(outputs)
     out = striker(wanted)
     return {
-        key: _each_text(value, out, _DEEPEST) if _holds(value, out, _DEEPEST) else value
+        key: _each_text(value, out, depths.WRAPPED) if _holds(value, out, depths.WRAPPED) else value
         for key, value in outputs.items()
     }
 

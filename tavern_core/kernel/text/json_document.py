@@ -19,7 +19,6 @@ from typing import Any, Final
 
 from tavern_core.errors import Finding, Location
 from tavern_core.kernel.text.yaml_dialect import (
-    DEEPEST,
     FLATTER,
     LARGEST_FILE,
     MOST_FINDINGS,
@@ -29,6 +28,7 @@ from tavern_core.kernel.text.yaml_dialect import (
     Path,
 )
 from tavern_core.kernel.text.yaml_reader import decode
+from tavern_core.model import depths
 
 _TOKEN: Final = re.compile(r'[ \t\r\n,:]+|("(?:[^"\\]|\\.)*(?:"|\\?\Z))|([\[\]{}])|([^\s,:\[\]{}"]+)', re.DOTALL)
 """Something at nearly every character, the string that never ends included: what is broken costs no second look."""
@@ -113,7 +113,7 @@ class _Reading:
             message = f"not JSON: {said[:1].lower()}{said[1:]}"
             return self._document(None, [Finding(self._code, message, _hint(error), where)])
         except RecursionError:
-            message = f"nested deeper than {DEEPEST}"
+            message = f"nested deeper than {depths.VALUE}"
             return self._document(None, [Finding(self._code, message, FLATTER, Location(self._file))])
         plain = JsonDocument(self._file, self._text, None)
         findings = [
@@ -187,8 +187,8 @@ def _refusals(data: Any, most_values: int) -> list[tuple[Path, str, str]]:
         count += len(value)
         if count > most_values:  # before anything is put aside for each of them
             return [((), f"more than {most_values:,} values", SMALLER)]
-        if len(path) >= DEEPEST:
-            return [(path, f"nested deeper than {DEEPEST}", FLATTER)]
+        if len(path) >= depths.VALUE:
+            return [(path, f"nested deeper than {depths.VALUE}", FLATTER)]
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
             if type(key) is str and not key.isascii() and _SURROGATE.search(key) is not None:
                 found.append((path, "a key holds half of a surrogate pair", "write the character itself"))
@@ -245,7 +245,7 @@ def _scan(text: str) -> tuple[dict[Path, tuple[Mark, Mark]], list[tuple[Path, Ma
         marks[path] = (mark if key is None else key[1], mark)
         key = None
         if bracket is not None:
-            if len(stack) >= DEEPEST:
+            if len(stack) >= depths.VALUE:
                 break
             stack.append((path, {} if bracket == "{" else None))
             index.append(0)

@@ -22,7 +22,6 @@ from yaml.events import (
 
 from tavern_core.kernel.text.yaml_dialect import (
     CONTROL,
-    DEEPEST,
     MOST_NODES,
     NUMBER_STARTS,
     WORDS,
@@ -30,6 +29,7 @@ from tavern_core.kernel.text.yaml_dialect import (
     NotSimple,
     number,
 )
+from tavern_core.model import depths
 
 
 def read_data(text: str) -> Any:
@@ -91,7 +91,7 @@ def read_data(text: str) -> Any:
             if kind is not ScalarEvent:
                 stack.append((items, key))
                 items = value
-                if len(stack) > DEEPEST:
+                if len(stack) > depths.VALUE:
                     raise NotSimple
     finally:
         parser.dispose()

@@ -27,7 +27,6 @@ from yaml.events import (
 from tavern_core.errors import Finding, Location
 from tavern_core.kernel.text.yaml_dialect import (
     CONTROL,
-    DEEPEST,
     FLATTER,
     MOST_FINDINGS,
     MOST_NODES,
@@ -40,6 +39,7 @@ from tavern_core.kernel.text.yaml_dialect import (
     Path,
     number,
 )
+from tavern_core.model import depths
 
 
 @dataclass
@@ -119,12 +119,12 @@ class LocatedReading:
             elif kind in (StreamStartEvent, DocumentStartEvent, DocumentEndEvent):
                 continue
             nodes += 1
-            if nodes > MOST_NODES or len(self._stack) > DEEPEST or len(self.findings) >= MOST_FINDINGS:
+            if nodes > MOST_NODES or len(self._stack) > depths.VALUE or len(self.findings) >= MOST_FINDINGS:
                 if len(self.findings) < MOST_FINDINGS:
                     limit, hint = (
                         (f"more than {MOST_NODES:,} values", SMALLER)
                         if nodes > MOST_NODES
-                        else (f"nested deeper than {DEEPEST}", FLATTER)
+                        else (f"nested deeper than {depths.VALUE}", FLATTER)
                     )
                     self._refuse(limit, _mark(event), self._path(), hint)
                 return

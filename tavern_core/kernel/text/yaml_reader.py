@@ -22,7 +22,6 @@ import yaml
 from tavern_core.errors import Finding, Location
 from tavern_core.kernel.text.yaml_data import read_data
 from tavern_core.kernel.text.yaml_dialect import (
-    DEEPEST,
     FORBIDDEN,
     LARGEST_FILE,
     MOST_FINDINGS,
@@ -35,7 +34,7 @@ from tavern_core.kernel.text.yaml_dialect import (
 from tavern_core.kernel.text.yaml_findings import LocatedReading
 
 __all__ = [
-    "DEEPEST", "LARGEST_FILE", "MOST_FINDINGS", "MOST_NODES", "Mark", "Path", "YamlDocument", "decode", "place",
+    "LARGEST_FILE", "MOST_FINDINGS", "MOST_NODES", "Mark", "Path", "YamlDocument", "decode", "place",
     "read_yaml",
 ]  # fmt: skip
 

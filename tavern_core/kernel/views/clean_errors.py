@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from tavern_core import errors
 from tavern_core.errors import CallError, Finding, TavernError, UpstreamError, sayable
+from tavern_core.model import depths
 from tavern_core.schema.limits import json_copy
 
 _BUILTIN: Final = frozenset(
@@ -25,10 +26,9 @@ _OURS: Final = frozenset(
 _MISLEADING: Final = (StopIteration, StopAsyncIteration, GeneratorExit, SystemExit)
 """They would end a loop, a generator or the process of whoever calls."""
 _MOST_GROUPED: Final = 100
-_DEEPEST: Final = 8
 
 
-def fresh(error: BaseException, who: str, depth: int = _DEEPEST) -> BaseException:
+def fresh(error: BaseException, who: str, depth: int = depths.CAUSES) -> BaseException:
     """An error that says the same and shares nothing with `error`. Never raises.
 
     Args:

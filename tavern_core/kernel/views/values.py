@@ -11,7 +11,8 @@ import inspect
 from types import MappingProxyType
 from typing import Any, Final
 
-from tavern_core.schema.limits import MAX_DEPTH, MAX_NODES, json_copy, measure
+from tavern_core.model import depths
+from tavern_core.schema.limits import MAX_NODES, json_copy, measure
 from tavern_core.schema.quick_copy import ROOM, quick_copy
 
 SCALARS: Final = frozenset({str, int, float, bool, type(None)})
@@ -66,7 +67,7 @@ def _carefully(value: Any, most_chars: int) -> Any:
     if problem is not None:
         if (why := _endless(value)) is not None:
             raise NotPlain(*why)
-        copy, again = json_copy(_unfrozen(value, MAX_DEPTH, [MAX_NODES]))
+        copy, again = json_copy(_unfrozen(value, depths.VALUE, [MAX_NODES]))
         problem = again and problem
     problem = problem or measure(copy, max_chars=most_chars)
     if problem is not None:
