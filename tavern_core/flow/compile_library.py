@@ -14,7 +14,7 @@ from tavern_core.contract.nodes import MisfitInput, Node
 from tavern_core.errors import TavernError
 from tavern_core.flow.node_catalogue import Nodes
 from tavern_core.flow.workflow_files import Shelved, WorkflowShelf
-from tavern_core.graph.problems import Problem
+from tavern_core.graph.problems import FlowProblem
 from tavern_core.graph.slots import chosen, value_misfit
 from tavern_core.kernel.nodes.node_code import NodeCode
 from tavern_core.kernel.nodes.value_conversion import adapted
@@ -42,7 +42,7 @@ class CompileLibrary:
         self._types: dict[str, NodeSpec | None] = {}
         self._written: dict[str, Workflow | None] = {}
         self._upgraded: dict[str, Workflow] = {}
-        self._failed: dict[int, list[Problem]] = {}
+        self._failed: dict[int, list[FlowProblem]] = {}
         """Identity of an upgraded workflow → what went wrong with its nodes."""
         self._known: Collection[str] | None = None
         self._shelved: Mapping[str, Shelved] | None = None
@@ -92,7 +92,7 @@ class CompileLibrary:
 
     def upgraded(self, workflow: Workflow) -> Workflow:
         """The workflow with nodes of an older version upgraded by their class; the file itself stays as it is."""
-        problems: list[Problem] = []
+        problems: list[FlowProblem] = []
         nodes: list[WorkflowNode] = []
         written = workflow.raw.get("nodes") or ()
         for at, node in enumerate(workflow.nodes):
@@ -105,7 +105,7 @@ class CompileLibrary:
         self._failed[id(workflow)] = problems
         return workflow
 
-    def said(self, workflow: Workflow) -> Iterator[Problem]:
+    def said(self, workflow: Workflow) -> Iterator[FlowProblem]:
         """What is wrong with one workflow by the word of others: requirements, upgrades, configuration schemas, `validate`."""
         yield from self._failed.get(id(workflow), ())
         yield from self._unmet(workflow)
@@ -115,12 +115,12 @@ class CompileLibrary:
                 continue
             if node.type_version is not None and node.type_version > spec.version:
                 text = f"{node.id!r} was written for version {node.type_version} of {spec.type}; version {spec.version} is there"
-                yield Problem("REQUIREMENT", text, node.id, hint=f"update the plugin {spec.plugin}", severity="warning")
+                yield FlowProblem("REQUIREMENT", text, node.id, hint=f"update the plugin {spec.plugin}", severity="warning")
             config = {**spec.config_values, **{k: v for k, v in node.config_values.items() if k != EXEC_KEY}}
             if spec.config_schema:
                 for found in compile_validator(spec.config_schema, name=spec.type).problems(config):
                     where = f"{found.path}: " if found.path else ""
-                    yield Problem(
+                    yield FlowProblem(
                         "BAD_CONFIG",
                         f"configuration of {node.id!r} ({spec.type}): {where}{found.message}",
                         node.id,
@@ -135,13 +135,13 @@ class CompileLibrary:
             ):
                 yield from _validated(code.cls, node, spec, config)
 
-    def _unmet(self, workflow: Workflow) -> Iterable[Problem]:
+    def _unmet(self, workflow: Workflow) -> Iterable[FlowProblem]:
         """Plugins that the file requires and that are missing or have another version."""
         for name, wanted in workflow.requires.items():
             record = self._lifecycle.records.get(_IN_THE_HOST if name in _HOST else name)
             if record is None or not record.usable:
                 why = f"is {record.state}: {record.reason}" if record is not None else "is not installed"
-                yield Problem(
+                yield FlowProblem(
                     "REQUIREMENT",
                     f"the workflow requires plugin {name!r}, which {why}",
                     hint=f"install or enable {name}",
@@ -153,16 +153,16 @@ class CompileLibrary:
                     version = Version(version.base_version)
                 fits = not wanted or version in SpecifierSet(wanted, prereleases=True)
             except (InvalidSpecifier, InvalidVersion) as error:
-                yield Problem(
+                yield FlowProblem(
                     "REQUIREMENT", f"requires.{name}: {wanted!r} cannot be compared ({error})", hint='write ">=1,<2"'
                 )
                 continue
             if not fits:
                 text = f"the workflow requires {name} {wanted}; {record.candidate.version} is there"
-                yield Problem("REQUIREMENT", text, hint=f"install {name} {wanted}")
+                yield FlowProblem("REQUIREMENT", text, hint=f"install {name} {wanted}")
 
 
-def _misfits(node: WorkflowNode, spec: NodeSpec, config: Mapping[str, Any]) -> Iterable[Problem]:
+def _misfits(node: WorkflowNode, spec: NodeSpec, config: Mapping[str, Any]) -> Iterable[FlowProblem]:
     """Values of the file that have the type of their input, and do not fit its schema or its annotation."""
     mode = spec.modes.get(spec.mode_of(config))
     slots = spec.inputs if mode is None or mode.inputs is None else mode.inputs
@@ -173,7 +173,7 @@ def _misfits(node: WorkflowNode, spec: NodeSpec, config: Mapping[str, Any]) -> I
             continue
         why, hint = _misfit(slot, chosen(slot, value), adapters)
         if why:
-            yield Problem("BAD_VALUE", f"input {key!r} of {node.id!r}: {why}", node.id, key, hint=hint)
+            yield FlowProblem("BAD_VALUE", f"input {key!r} of {node.id!r}: {why}", node.id, key, hint=hint)
 
 
 def _misfit(slot: Slot, value: Any, adapters: Mapping[str, TypeAdapter[Any]]) -> tuple[str, str]:
@@ -191,16 +191,16 @@ def _misfit(slot: Slot, value: Any, adapters: Mapping[str, TypeAdapter[Any]]) ->
     return "", ""
 
 
-def _validated(cls: type[Node], node: WorkflowNode, spec: NodeSpec, config: Mapping[str, Any]) -> Iterable[Problem]:
+def _validated(cls: type[Node], node: WorkflowNode, spec: NodeSpec, config: Mapping[str, Any]) -> Iterable[FlowProblem]:
     try:
         said = cls.validate(copy.deepcopy(node.input_values), copy.deepcopy(dict(config))) or ()
         for text in [said] if isinstance(said, str) else list(said):
-            yield Problem("BAD_VALUE", f"{node.id!r} ({spec.type}): {text}", node.id)
+            yield FlowProblem("BAD_VALUE", f"{node.id!r} ({spec.type}): {text}", node.id)
     except Exception as error:  # noqa: BLE001 - whatever a plugin raises
-        yield Problem("BAD_VALUE", f"{node.id!r}: validate of {spec.type} failed with {error!r}", node.id)
+        yield FlowProblem("BAD_VALUE", f"{node.id!r}: validate of {spec.type} failed with {error!r}", node.id)
 
 
-def _upgrade(node: WorkflowNode, spec: NodeSpec, raw: Any, problems: list[Problem]) -> WorkflowNode:
+def _upgrade(node: WorkflowNode, spec: NodeSpec, raw: Any, problems: list[FlowProblem]) -> WorkflowNode:
     """The node as its class has it now.
 
     Args:
@@ -215,5 +215,5 @@ def _upgrade(node: WorkflowNode, spec: NodeSpec, raw: Any, problems: list[Proble
         return WorkflowNode.model_validate({**changed, "id": node.id, "type": node.type, "typeVersion": spec.version})
     except Exception as error:  # noqa: BLE001 - whatever a plugin raises
         text = f"{node.id!r} was written for version {node.type_version} of {spec.type}, and its upgrade failed with {error!r}"
-        problems.append(Problem("BAD_CONFIG", text, node.id, hint="report it to the plugin's author"))
+        problems.append(FlowProblem("BAD_CONFIG", text, node.id, hint="report it to the plugin's author"))
         return node

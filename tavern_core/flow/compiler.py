@@ -17,7 +17,7 @@ from tavern_core.flow.node_catalogue import Nodes
 from tavern_core.flow.workflow_files import WorkflowShelf
 from tavern_core.frozen import dataclass
 from tavern_core.graph.compile import compile_workflow, resolved
-from tavern_core.graph.problems import Problem
+from tavern_core.graph.problems import FlowProblem
 from tavern_core.kernel.manifest.workflow_files import SUFFIX, document_of, workflow_of
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.workflow import Workflow
@@ -34,7 +34,7 @@ class Made:
     workflow: Workflow
     """As it was compiled: old nodes upgraded."""
     prepared: Prepared | None
-    problems: tuple[Problem, ...]
+    problems: tuple[FlowProblem, ...]
 
     def refuse(self) -> WorkflowInvalid:
         """The error that tells all its problems."""

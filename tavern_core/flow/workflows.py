@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tavern_core.flow.run_steps import Begun, Caches, Running
     from tavern_core.flow.workflow_files import Shelved, WorkflowShelf
     from tavern_core.graph.edit import WorkflowEditor
-    from tavern_core.graph.problems import Problem
+    from tavern_core.graph.problems import FlowProblem
     from tavern_core.model.call import CallContext
     from tavern_core.model.workflow import Workflow
 
@@ -132,7 +132,7 @@ class Workflows(Mapping[str, "Workflow"]):
 
         return self._shelf.read(Path(path), f"{plugin}.{Path(path).name.removesuffix(SUFFIX)}")
 
-    def check(self, what: Any) -> builtins.list[Problem]:
+    def check(self, what: Any) -> builtins.list[FlowProblem]:
         """Everything that is wrong with a workflow: its id, the path of a file, its content. Nothing is run.
 
         Raises:
@@ -141,7 +141,7 @@ class Workflows(Mapping[str, "Workflow"]):
         """
         return self._wait(self.checked(what))  # type: ignore[no-any-return]
 
-    async def checked(self, what: Any) -> builtins.list[Problem]:
+    async def checked(self, what: Any) -> builtins.list[FlowProblem]:
         """`check` for code in an event loop."""
         made: Made = await self._running.made(what)
         return [*made.problems]

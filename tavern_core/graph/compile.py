@@ -15,7 +15,7 @@ from tavern_core.frozen import dataclass
 from tavern_core.graph.nodes import NodeReader, Placed
 from tavern_core.graph.order import behind, circles, topological
 from tavern_core.graph.plan import GROUPS, REFERENCE_KEY, FlowPlan, Step
-from tavern_core.graph.problems import Problem, Report, did_you_mean_one_of
+from tavern_core.graph.problems import FlowProblem, Report, did_you_mean_one_of
 from tavern_core.graph.wiring import Wiring
 from tavern_core.model import depths
 from tavern_core.model.node import NodeSpec
@@ -50,7 +50,7 @@ class Library(Protocol):
         """All of them, for near names."""
         ...
 
-    def said(self, workflow: Workflow) -> Iterable[Problem]:
+    def said(self, workflow: Workflow) -> Iterable[FlowProblem]:
         """What is wrong with one workflow by the word of others: of what it requires, and of the code of its nodes."""
         ...
 
@@ -61,11 +61,11 @@ class Compiled:
 
     plan: FlowPlan | None
     """None when something is wrong with it."""
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[FlowProblem, ...] = ()
     """Errors and warnings, in the order of the file."""
 
     @property
-    def errors(self) -> tuple[Problem, ...]:
+    def errors(self) -> tuple[FlowProblem, ...]:
         return tuple(problem for problem in self.problems if problem.severity == "error")
 
 
@@ -94,7 +94,7 @@ def compile_workflow(workflow: Workflow, library: Library) -> Compiled:
     _tell_of_groups(workflow, found, report, library)
     if (size := _size(workflow, sizes, library)) > MOST_EXPANDED:
         text = f"with those of its groups it has {size:,} nodes; at most {MOST_EXPANDED:,}"
-        report.add(Problem("TOO_LARGE", text, hint="use a core:Map or core:Loop instead of groups in groups"))
+        report.add(FlowProblem("TOO_LARGE", text, hint="use a core:Map or core:Loop instead of groups in groups"))
     return Compiled(plan if not report.errors else None, report.problems)
 
 
@@ -175,12 +175,12 @@ class _Contained:
             path = [everything[at] or root.id or "this workflow" for at in circle]
             text = " → ".join([*path, path[0]])
             report.add(
-                Problem("GROUP_RECURSION", f"a workflow contains itself: {text}", hint="take one of these groups out")
+                FlowProblem("GROUP_RECURSION", f"a workflow contains itself: {text}", hint="take one of these groups out")
             )
             self.circular.update(zip(path, [*path[1:], path[0]], strict=True))
         if not report.errors and (depth := _depth(holds, order)) > depths.VALUE:
             report.add(
-                Problem(
+                FlowProblem(
                     "TOO_DEEP",
                     f"groups are nested {depth} levels deep; the limit is {depths.VALUE}",
                     hint="flatten some",
@@ -212,7 +212,7 @@ def _compile_one(
     """One workflow whose groups are compiled already."""
     if len(workflow.nodes) > MOST_NODES or len(workflow.edges) > MOST_EDGES:
         text = f"{len(workflow.nodes):,} nodes and {len(workflow.edges):,} edges; at most {MOST_NODES:,} and {MOST_EDGES:,}"
-        report.add(Problem("TOO_LARGE", text, hint="split the workflow into groups"))
+        report.add(FlowProblem("TOO_LARGE", text, hint="split the workflow into groups"))
         return None
     for problem in library.said(workflow):
         report.add(problem)
@@ -229,7 +229,7 @@ def _compile_one(
         ids = [steps[at].id for at in circle]
         text = " → ".join([*ids[:20], *(["…"] if len(ids) > 20 else []), ids[0]])
         report.add(
-            Problem("CYCLE", f"these nodes wait for each other: {text}", ids[0], hint="remove one of these edges")
+            FlowProblem("CYCLE", f"these nodes wait for each other: {text}", ids[0], hint="remove one of these edges")
         )
     if report.errors:
         return None
@@ -252,7 +252,7 @@ def _place(
     for node in workflow.nodes:
         if node.id in placed:
             report.add(
-                Problem(
+                FlowProblem(
                     "DUPLICATE_NODE", f"two nodes have the id {node.id!r}", node.id, hint="give one of them another id"
                 )
             )
@@ -271,14 +271,14 @@ def _place(
         outer = next((name for at in range(1, len(parts)) if (name := "/".join(parts[:at])) in groups), None)
         if outer is not None:
             text = f"node {node.id!r} has the path of a node inside of group {outer!r}"
-            report.add(Problem("DUPLICATE_NODE", text, node.id, hint="take the / out of its id"))
+            report.add(FlowProblem("DUPLICATE_NODE", text, node.id, hint="take the / out of its id"))
     return placed
 
 
-def _unknown_type(node: WorkflowNode, library: Library, report: Report) -> Problem:
+def _unknown_type(node: WorkflowNode, library: Library, report: Report) -> FlowProblem:
     near = report.near(node.type, library.node_types())
     hint = did_you_mean_one_of(near) or library.why_no_node(node.type)
-    return Problem(
+    return FlowProblem(
         "UNKNOWN_TYPE",
         f"node {node.id!r} has the type {node.type!r}, which does not exist",
         node.id,
@@ -287,9 +287,9 @@ def _unknown_type(node: WorkflowNode, library: Library, report: Report) -> Probl
     )
 
 
-def _no_group(node: WorkflowNode, reference: str, library: Library, report: Report) -> Problem:
+def _no_group(node: WorkflowNode, reference: str, library: Library, report: Report) -> FlowProblem:
     if not reference:
-        return Problem(
+        return FlowProblem(
             "GROUP_MISSING",
             f"group {node.id!r} names no workflow",
             node.id,
@@ -298,10 +298,10 @@ def _no_group(node: WorkflowNode, reference: str, library: Library, report: Repo
     known = library.workflow_ids()
     if reference in known:
         text = f"group {node.id!r} stands for workflow {reference!r}, whose file cannot be read"
-        return Problem("GROUP_INVALID", text, node.id, hint=f"tavern workflows check {reference}")
+        return FlowProblem("GROUP_INVALID", text, node.id, hint=f"tavern workflows check {reference}")
     near = report.near(reference, known)
     hint = did_you_mean_one_of(near) or "put it into a workflow folder"
-    return Problem(
+    return FlowProblem(
         "GROUP_MISSING",
         f"group {node.id!r} stands for workflow {reference!r}, which does not exist",
         node.id,

@@ -13,12 +13,12 @@ from pydantic import ValidationError
 
 from tavern_core.errors import UsageError, WorkflowInvalid, sayable
 from tavern_core.graph.layout import COLUMN, layout
-from tavern_core.graph.problems import Problem
+from tavern_core.graph.problems import FlowProblem
 from tavern_core.model.ids import split_id
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.workflow import Workflow
 
-Check = Callable[[Workflow], list[Problem]]
+Check = Callable[[Workflow], list[FlowProblem]]
 """All problems of a workflow; what judges whether an edit is allowed."""
 _Name = tuple[str, str, str, str]
 """An error by its code, node, slot and edge."""
@@ -265,11 +265,11 @@ def _judge_id(id_: Any, *, may_be_empty: bool = False) -> None:
         )
 
 
-def _errors(problems: list[Problem]) -> set[_Name]:
+def _errors(problems: list[FlowProblem]) -> set[_Name]:
     return {_name(problem) for problem in problems if problem.severity == "error"}
 
 
-def _name(problem: Problem) -> _Name:
+def _name(problem: FlowProblem) -> _Name:
     return problem.code, problem.node, problem.slot, problem.edge
 
 

@@ -24,7 +24,7 @@ from tavern_core.graph.plan import (
     Kind,
     map_keys,
 )
-from tavern_core.graph.problems import Problem, Report, did_you_mean_one_of
+from tavern_core.graph.problems import FlowProblem, Report, did_you_mean_one_of
 from tavern_core.graph.slots import chosen, value_misfit
 from tavern_core.model.node import JSON_TYPES, NodeSpec, PassThrough, Slot
 from tavern_core.model.workflow import EXEC_KEY, NodeExec, Workflow, WorkflowNode
@@ -210,7 +210,7 @@ class NodeReader:
         near: tuple[str, ...] = (), is_warning: bool = False,
     ) -> None:  # fmt: skip
         severity = "warning" if is_warning else "error"
-        self._report.add(Problem(code, message, node.id, slot, "", hint, near, severity))  # type: ignore[arg-type]
+        self._report.add(FlowProblem(code, message, node.id, slot, "", hint, near, severity))  # type: ignore[arg-type]
 
 
 def bypass_of(placed: Placed) -> PassThrough | str | None:

@@ -46,7 +46,7 @@ _MOST_COMPARED: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class FlowProblem:
     """One thing wrong with a workflow."""
 
     code: str
@@ -92,12 +92,12 @@ class Report:
     """What was found wrong so far; bounded, however much there is."""
 
     def __init__(self) -> None:
-        self.errors: list[Problem] = []
-        self._warnings: list[Problem] = []
-        self._order: list[Problem] = []
+        self.errors: list[FlowProblem] = []
+        self._warnings: list[FlowProblem] = []
+        self._order: list[FlowProblem] = []
         self._left = _MOST_COMPARED
 
-    def add(self, problem: Problem) -> None:
+    def add(self, problem: FlowProblem) -> None:
         """Take note of a problem."""
         kind = self.errors if problem.severity == "error" else self._warnings
         if len(kind) < MOST_REPORTED:
@@ -115,11 +115,11 @@ class Report:
         """Whether nothing that `other` holds would be taken note of."""
         return all(len(own) >= MOST_REPORTED or not theirs for own, theirs in self._pairs(other))
 
-    def _pairs(self, other: Report) -> tuple[tuple[list[Problem], list[Problem]], ...]:
+    def _pairs(self, other: Report) -> tuple[tuple[list[FlowProblem], list[FlowProblem]], ...]:
         return (self.errors, other.errors), (self._warnings, other._warnings)
 
     @property
-    def problems(self) -> tuple[Problem, ...]:
+    def problems(self) -> tuple[FlowProblem, ...]:
         """All of them, in the order in which they were found."""
         return tuple(self._order)
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from tavern_core.graph.nodes import Placed, bypass_of
 from tavern_core.graph.plan import GROUP_OUTPUT, Binding, Source, Step
-from tavern_core.graph.problems import Problem, Report, did_you_mean_one_of
+from tavern_core.graph.problems import FlowProblem, Report, did_you_mean_one_of
 from tavern_core.graph.slots import chosen, misfit, value_misfit
 from tavern_core.model.node import ABSENT, NodeSpec, Slot
 from tavern_core.model.workflow import Workflow, WorkflowEdge
@@ -110,7 +110,7 @@ class Wiring:
         near = self._report.near(node, self._all)
         hint = did_you_mean_one_of(near) or "remove the edge"
         text = f"edge {edge.id!r} {verb} at {node!r}, which does not exist"
-        self._report.add(Problem("DANGLING_EDGE", text, node, "", edge.id, hint, near))
+        self._report.add(FlowProblem("DANGLING_EDGE", text, node, "", edge.id, hint, near))
         return False
 
     def _slot(self, edge: WorkflowEdge, placed: Placed, handle: str | None, is_output: bool) -> Slot | None:
@@ -165,7 +165,7 @@ class Wiring:
                     continue
                 text = f"input {key!r} of {node.id!r} ({node.type}) is required and has neither edge nor value"
                 self._report.add(
-                    Problem("MISSING_INPUT", text, node.id, key, hint="connect it, or set it in inputValues")
+                    FlowProblem("MISSING_INPUT", text, node.id, key, hint="connect it, or set it in inputValues")
                 )
         return bindings
 
@@ -175,7 +175,7 @@ class Wiring:
         except Exception as error:  # noqa: BLE001 - whatever the function of a plugin raises
             text = f"whether input {slot.key!r} of {placed.node.id!r} ({placed.node.type}) is required cannot be told: it failed with {error!r}"
             self._report.add(
-                Problem(
+                FlowProblem(
                     "BAD_CONFIG",
                     text,
                     placed.node.id,
@@ -195,14 +195,14 @@ class Wiring:
             ):
                 text = f"the default of input {key!r} of the workflow does not fit: it {why}"
                 self._report.add(
-                    Problem("INTERFACE", text, slot=key, hint="correct interfaceInputs", severity="warning")
+                    FlowProblem("INTERFACE", text, slot=key, hint="correct interfaceInputs", severity="warning")
                 )
         if not self._workflow.interface_outputs:
             return
         ends = [placed.node.id for placed in self._all.values() if placed.node.type == GROUP_OUTPUT]
         if not ends:
             text = "the workflow has interfaceOutputs and no core:GroupOutput node gives them"
-            self._report.add(Problem("INTERFACE", text, hint="add a core:GroupOutput node"))
+            self._report.add(FlowProblem("INTERFACE", text, hint="add a core:GroupOutput node"))
             return
         given: dict[str, str] = {}
         for end in ends:
@@ -218,7 +218,7 @@ class Wiring:
             if key not in given and key not in told and not out.required:
                 text = f"no edge gives output {key!r} of the workflow"
                 self._report.add(
-                    Problem(
+                    FlowProblem(
                         "INTERFACE", text, slot=key, hint="connect it at a core:GroupOutput node", severity="warning"
                     )
                 )
@@ -227,7 +227,7 @@ class Wiring:
         self, code: str, message: str, edge: WorkflowEdge, node: str = "", slot: str = "", hint: str = "",
         near: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
-        self._report.add(Problem(code, message, node or edge.target, slot, edge.id, hint, near))
+        self._report.add(FlowProblem(code, message, node or edge.target, slot, edge.id, hint, near))
 
 
 def _step(

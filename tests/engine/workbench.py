@@ -10,7 +10,7 @@ from typing import Any
 from tavern_core.flow.engine.plan_tables import prepare
 from tavern_core.flow.engine.run import Run, RunOptions
 from tavern_core.graph.compile import Compiled, compile_workflow
-from tavern_core.graph.problems import Problem
+from tavern_core.graph.problems import FlowProblem
 from tavern_core.kernel.execution.threads import Workers
 from tavern_core.kernel.nodes.node_types import NodeOwner, describe_nodes
 from tavern_core.model.call import CallContext
@@ -54,7 +54,7 @@ class Library:
     def workflow_ids(self) -> Iterable[str]:
         return self.flows
 
-    def said(self, workflow: Workflow) -> Iterable[Problem]:
+    def said(self, workflow: Workflow) -> Iterable[FlowProblem]:
         return ()
 
 

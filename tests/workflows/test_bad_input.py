@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tavern_core import Tavern
 from tavern_core.errors import TavernError, UsageError, WorkflowInvalid, WorkflowNotFound
-from tavern_core.graph.problems import Problem
+from tavern_core.graph.problems import FlowProblem
 from tavern_core.model.workflow import Workflow
 from tests.workflows.folder import CALLS, Flows
 
@@ -121,7 +121,7 @@ def test_a_damaged_workflow_runs_or_is_refused_with_problems(
         pass
 
 
-def _checked(host: Tavern, document: Any) -> tuple[list[Problem], WorkflowInvalid | None]:
+def _checked(host: Tavern, document: Any) -> tuple[list[FlowProblem], WorkflowInvalid | None]:
     try:
         return host.workflows.check(document), None
     except WorkflowInvalid as error:

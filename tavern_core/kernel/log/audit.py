@@ -77,12 +77,12 @@ class AuditLog:
         Raises:
             StateDamaged: a file cannot be opened (STATE_DAMAGED).
         """
-        from tavern_core.kernel.log.verify import Problem, verify
+        from tavern_core.kernel.log.verify import LogProblem, verify
 
         report = verify(self.path, first=first)
         if report.files or report.problems:
             return report
-        return replace(report, ok=False, problems=(Problem(str(self.path), 0, "missing", "there is no log here"),))
+        return replace(report, ok=False, problems=(LogProblem(str(self.path), 0, "missing", "there is no log here"),))
 
     def explain(self, call_id: str) -> CallStory | None:
         """Who called what and why, who changed or refused it, what came of it and which calls it made; None: nothing is on record.

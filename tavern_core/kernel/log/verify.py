@@ -29,7 +29,7 @@ _REMEMBERED: Final = 4096  # hashes of the latest records, to check one that sta
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class LogProblem:
     """One place where the log is not what was written."""
 
     file: str
@@ -51,7 +51,7 @@ class VerifyReport:
     ok: bool
     records: int
     """Intact records."""
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[LogProblem, ...] = ()
     files: tuple[str, ...] = ()
     first: int = 0
     last: int = 0
@@ -117,7 +117,7 @@ class _Chain:
     """The number that comes next."""
     file: str = ""
     line: int = 0
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[LogProblem] = field(default_factory=list)
     repairs: list[str] = field(default_factory=list)
     records: int = 0
     lowest: int = 0
@@ -125,7 +125,7 @@ class _Chain:
     head: str = GENESIS
     is_broken: bool = False
     """The line before is no record: what it was nobody knows."""
-    gaps: dict[int, Problem] = field(default_factory=dict)
+    gaps: dict[int, LogProblem] = field(default_factory=dict)
     """Numbers that were left out so far, while there are not too many of them → where."""
     hashes: OrderedDict[int, str] = field(default_factory=OrderedDict)
 
@@ -172,7 +172,7 @@ class _Chain:
         self.expected = max(self.expected, seq + 1)
 
     def _left_out(self, first: int, last: int) -> None:
-        gap = Problem(self.file, self.line, "missing", f"{_numbers(first, last)} missing before this line")
+        gap = LogProblem(self.file, self.line, "missing", f"{_numbers(first, last)} missing before this line")
         if last - first < _REMEMBERED:
             self.gaps |= dict.fromkeys(range(first, last + 1), gap)
         else:
@@ -194,7 +194,7 @@ class _Chain:
 
     def _say(self, what: What, message: str) -> None:
         if len(self.problems) <= MOST_PROBLEMS:
-            self.problems.append(Problem(self.file, self.line, what, message))
+            self.problems.append(LogProblem(self.file, self.line, what, message))
 
 
 def _numbers(first: int, last: int) -> str:
