@@ -115,7 +115,9 @@ class CompileLibrary:
                 continue
             if node.type_version is not None and node.type_version > spec.version:
                 text = f"{node.id!r} was written for version {node.type_version} of {spec.type}; version {spec.version} is there"
-                yield FlowProblem("REQUIREMENT", text, node.id, hint=f"update the plugin {spec.plugin}", severity="warning")
+                yield FlowProblem(
+                    "REQUIREMENT", text, node.id, hint=f"update the plugin {spec.plugin}", severity="warning"
+                )
             config = {**spec.config_values, **{k: v for k, v in node.config_values.items() if k != EXEC_KEY}}
             if spec.config_schema:
                 for found in compile_validator(spec.config_schema, name=spec.type).problems(config):

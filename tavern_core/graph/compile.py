@@ -175,7 +175,9 @@ class _Contained:
             path = [everything[at] or root.id or "this workflow" for at in circle]
             text = " → ".join([*path, path[0]])
             report.add(
-                FlowProblem("GROUP_RECURSION", f"a workflow contains itself: {text}", hint="take one of these groups out")
+                FlowProblem(
+                    "GROUP_RECURSION", f"a workflow contains itself: {text}", hint="take one of these groups out"
+                )
             )
             self.circular.update(zip(path, [*path[1:], path[0]], strict=True))
         if not report.errors and (depth := _depth(holds, order)) > depths.VALUE:

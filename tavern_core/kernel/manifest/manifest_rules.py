@@ -79,7 +79,9 @@ def _namespaces(manifest: Manifest) -> Iterator[ManifestProblem]:
 
 def _versions(manifest: Manifest) -> Iterator[ManifestProblem]:
     if not _is_version(manifest.version):
-        yield ManifestProblem(("version",), f"{manifest.version!r} is no version", "write it like 1.2.0 or 1.2.0rc1 (PEP 440)")
+        yield ManifestProblem(
+            ("version",), f"{manifest.version!r} is no version", "write it like 1.2.0 or 1.2.0rc1 (PEP 440)"
+        )
     for key, specifier in (("host", manifest.requires.host), ("tested", manifest.requires.tested)):
         if not _is_specifier(specifier):
             yield ManifestProblem(("requires", key), f"{specifier!r} is no version range", _range_hint(specifier))
@@ -302,7 +304,9 @@ def _tools(manifest: Manifest) -> Iterator[ManifestProblem]:
         earlier = first.setdefault(fold(found.id), index)
         if earlier != index:
             other = manifest.tools[earlier].id
-            yield ManifestProblem(path, f"{definition.id!r} is the same tool as {other!r} above", "rename or delete one")
+            yield ManifestProblem(
+                path, f"{definition.id!r} is the same tool as {other!r} above", "rename or delete one"
+            )
 
 
 # Hints for authors -----------------------------------------------------------------------------------------------------
@@ -339,7 +343,9 @@ def _needless(manifest: Manifest) -> Iterator[ManifestProblem]:
             message = f"no hook that the plugin asks for hands out what {right!r} protects"
             yield ManifestProblem(("permissions", "data", index), message, "delete the line", "info")
     if asked.tryfirst and not asked.hooks:
-        yield ManifestProblem(("permissions", "tryfirst"), "tryfirst without any hook does nothing", "delete it", "info")
+        yield ManifestProblem(
+            ("permissions", "tryfirst"), "tryfirst without any hook does nothing", "delete it", "info"
+        )
 
 
 def _strongest_ui(manifest: Manifest) -> Iterator[ManifestProblem]:
