@@ -63,10 +63,10 @@ python:
 
 # The guard on SQL is tried against real servers, which the tests start themselves in temporary folders.
 databases:
-	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 && test -x /usr/sbin/mariadbd || { \
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 && test -x /usr/sbin/mariadbd && command -v redis-server >/dev/null || { \
 		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
-			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql mariadb-server; \
-		else echo "PostgreSQL or MariaDB is missing, and their tests will fail: apt install postgresql mariadb-server"; fi; }
+			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql mariadb-server redis-server; \
+		else echo "PostgreSQL, MariaDB or Redis is missing, and their tests will fail: apt install postgresql mariadb-server redis-server"; fi; }
 
 .venv/.ready: pyproject.toml Makefile | python
 	$(PYTHON) -m venv .venv

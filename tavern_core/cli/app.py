@@ -31,6 +31,11 @@ COMMANDS: Final = {
     "config": Lazy(f"{_HERE}.config", "config", "Show and change configuration and settings."),
     "hooks": Lazy(f"{_HERE}.hooks", "hooks", "List the hooks and who implements them, in the order in which they run."),
     "logs": Lazy(f"{_HERE}.logs", "logs", "Read, check and explain the audit log."),
+    "limits": Lazy(
+        f"{_HERE}.limits",
+        "limits",
+        "Show every limit of tavern.yaml and of tools, and how much of each rate is used up.",
+    ),
     "schema": Lazy(f"{_HERE}.schema", "schema", "Print the JSON Schema of a file format, for editors."),
     "doctor": Lazy(f"{_HERE}.doctor", "doctor", "Say what is wrong here and how to repair it."),
     "new": Lazy(f"{_HERE}.new", "new", "Make a new plugin from the template."),

@@ -35,6 +35,7 @@ LARGEST_INPUT: Final = 64_000_000
 @click.option("--permissions", metavar="A,B", help="Call with exactly these capabilities instead of the host's own.")
 @click.option("--profile", metavar="NAME", help="Call as this agent profile; without --permissions it has none.")
 @click.option("--timeout-ms", type=click.IntRange(1), metavar="N", help="Deadline of the call in milliseconds.")
+@click.option("--key", metavar="KEY", help="Idempotency key: the same call with it is made once.")
 @click.option("--purpose", default="", metavar="TEXT", help="Why, for the audit log.")
 @json_option
 @pass_session
@@ -47,6 +48,7 @@ def call(
     permissions: str | None,
     profile: str | None,
     timeout_ms: int | None,
+    key: str | None,
     purpose: str,
     as_json: bool,
 ) -> None:
@@ -61,7 +63,9 @@ def call(
     host = session.host()
     arguments = {**whole, **typed(host, tool, texts)}
     context = caller(permissions, profile)
-    result = host.invoke_from_sync(DOOR, tool, arguments, context=context, purpose=purpose, timeout_ms=timeout_ms)
+    result = host.invoke_from_sync(
+        DOOR, tool, arguments, context=context, purpose=purpose, timeout_ms=timeout_ms, idempotency_key=key
+    )
     if as_json:
         session.out.json(result.to_json())
     elif result.ok:

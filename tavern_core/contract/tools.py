@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload, runtime_chec
 
 from tavern_core.errors import UsageError
 from tavern_core.frozen import dataclass
+from tavern_core.model.limits import NO_LIMITS, ToolLimits
 from tavern_core.model.tool import Example, ToolSpec
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class ToolMark:
     parameters: Mapping[str, Any] | None = None
     output: Mapping[str, Any] | bool | None = None
     version: str = ""
+    limits: ToolLimits = NO_LIMITS
 
 
 @overload
@@ -65,6 +67,7 @@ def tool(
     parameters: Mapping[str, Any] | None = None,
     output: Mapping[str, Any] | bool | None = None,
     version: str = "",
+    limits: ToolLimits | Mapping[str, Any] = NO_LIMITS,
 ) -> Callable[[F], F]: ...
 
 
@@ -89,6 +92,7 @@ def tool(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
         parameters: a JSON Schema instead of the one from the signature.
         output: JSON Schema of the answer instead of the one from the return annotation.
         version: default: the plugin's.
+        limits: ``{"rate": "10/minute", "concurrency": 2, "retries": 2, "cache_ms": 60_000}``; see `ToolLimits`.
     """
     if function is not None:
         if not callable(function):
@@ -100,6 +104,8 @@ def tool(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
     options["capabilities"] = frozenset(options.get("capabilities", ()))
     options["tags"] = tuple(options.get("tags", ()))
     options["examples"] = tuple(_example(e) for e in options.get("examples", ()))
+    if not isinstance(limits := options.get("limits", NO_LIMITS), ToolLimits):
+        options["limits"] = ToolLimits.from_json(dict(limits) if isinstance(limits, Mapping) else limits)
     mark = ToolMark(**options)
     return lambda marked: _mark(marked, mark)
 

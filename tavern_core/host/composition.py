@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tavern_core.contract.stores import RecordStore
 from tavern_core.flow.composition import Flow
 from tavern_core.frozen import dataclass
 from tavern_core.host.core_services import Parts, core_services
@@ -23,6 +24,7 @@ from tavern_core.kernel.access.profile_files import ProfileShelf
 from tavern_core.kernel.calls.approvals import Approvals
 from tavern_core.kernel.calls.caller_scopes import CallerScopes
 from tavern_core.kernel.calls.compiler import Compiler
+from tavern_core.kernel.calls.idempotency import Idempotency
 from tavern_core.kernel.calls.pipeline import Pipeline
 from tavern_core.kernel.catalogue.descriptions import Descriptions
 from tavern_core.kernel.catalogue.namespaces import Namespaces
@@ -40,6 +42,8 @@ from tavern_core.kernel.hooks.quarantine import FILE as QUARANTINE
 from tavern_core.kernel.hooks.quarantine import Quarantine
 from tavern_core.kernel.hooks.quarantine_report import QuarantineReport
 from tavern_core.kernel.hooks.table import HookTable
+from tavern_core.kernel.limits.limit_table import LimitTable
+from tavern_core.kernel.limits.limits import Limits
 from tavern_core.kernel.plugins.consent import Consent
 from tavern_core.kernel.plugins.contributions import Contributions
 from tavern_core.kernel.plugins.effective_scopes import Reach
@@ -58,6 +62,8 @@ from tavern_core.kernel.plugins.tables import Tables
 from tavern_core.kernel.plugins.upkeep import Upkeep
 from tavern_core.kernel.registry import Registry
 from tavern_core.kernel.settings.store import SettingsStore
+from tavern_core.kernel.stores.memory_records import MemoryRecords
+from tavern_core.kernel.stores.sqlite_records import SqliteRecords
 from tavern_core.model.approval import Approver
 from tavern_core.model.call import CallContext
 from tavern_core.model.event import SETTINGS_CHANGED
@@ -149,9 +155,20 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     namespaces = Namespaces(specs)
     inventories = Inventories(base, profiles, lifecycle, namespaces)
     tools = Tools(specs, namespaces, inventories, upkeep, events)
-    compiler = Compiler(specs, namespaces, inventories, ToolHomes(tables, sandboxes.of), reach)
+    kept = _records(base)
+    limit_table = LimitTable(
+        kept,
+        {key: rule.limits() for key, rule in limits.callers.items()},
+        limits.retries,
+        limits.cache_bytes,
+        base.recorder,
+        base.diagnostics,
+    )
+    base.signals.settings.subscribe(limit_table.cache.clear)
+    compiler = Compiler(specs, namespaces, inventories, ToolHomes(tables, sandboxes.of), reach, limit_table)
+    idempotency = Idempotency(kept, config.idempotency.ttl_ms / 1000, base.diagnostics)
     approvals = Approvals(options.approve, config.approval.timeout_ms / 1000, base.recorder, base.portal)
-    pipeline = Pipeline.create(compiler, hook_calls, base.recorder, limits, approvals, base.known_secrets)
+    pipeline = Pipeline.create(compiler, hook_calls, base.recorder, limits, approvals, base.known_secrets, idempotency)
 
     flow = Flow.build(specs, inventories, pipeline)
     parts = Parts(tools, flow.nodes, flow.workflows, flow.models, _called_by_plugin(base, pipeline))
@@ -168,6 +185,13 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         sections=Sections(lifecycle, contributions, services),
         compiler=compiler,
         pipeline=pipeline,
+        records=kept,
+        limits=Limits(
+            config,
+            limit_table,
+            tools.list,
+            lambda tool: limit_table.governor(tool, specs.policy().limits),
+        ),
         events=events,
         flow=flow,
         isolation=isolation,
@@ -180,6 +204,7 @@ def _settings(base: Foundation, hooks: HookTable, calls: HookCalls, undeclared: 
         return step_by_hand(calls.change_settings(asked, changes, base.inline)) if asked else None
 
     def saved(made: Any) -> None:
+        base.signals.settings.emit()
         base.recorder.note(SETTINGS_CHANGED, {"changes": {c.key: c.new for c in made.changes}})
 
     return SettingsStore(
@@ -193,6 +218,27 @@ def _settings(base: Foundation, hooks: HookTable, calls: HookCalls, undeclared: 
         on_saved=saved,
         on_finding=base.diagnostics.add_finding,
     )
+
+
+def _records(base: Foundation) -> RecordStore:
+    """Where keys, approvals, jobs and rates are kept."""
+    where = base.config.state.store
+    if where == "memory":
+        return MemoryRecords()
+    if where != "sqlite":
+        from tavern_core.builtin.stores.redis_records import RedisRecords
+
+        return RedisRecords(where)
+
+    def damaged(path: Path, aside: Path) -> None:
+        base.diagnostics.add(
+            "STATE_DAMAGED",
+            f"{path} was damaged and is kept as {aside.name}; keys, approvals and jobs of before are not known any more",
+            hint="look what was running; a call whose key is lost would be made again",
+            severity="error",
+        )
+
+    return SqliteRecords(base.home / "state.sqlite", damaged)
 
 
 def _kept_files(loaded: LoadedConfig) -> tuple[Path, ...]:

@@ -72,6 +72,7 @@ class Tavern:
         self.services = host.tables.services
         self.nodes = host.flow.nodes
         self.workflows = host.flow.workflows
+        self.limits = host.limits
         self.jobs = Unfilled("tavern.jobs", "background jobs")
         self.events = Events(host.base.recorder)
         self.logs = AuditLog(host.base.home)
@@ -191,7 +192,8 @@ class Tavern:
             context: who calls and with what rights; None: the host itself, with the rights that the tool's plugin was
                 granted, except ``danger:*``. Inside a tool: the caller of that tool.
             purpose: why, for the audit log.
-            idempotency_key: recorded with the call.
+            idempotency_key: the same call with the same key is made once, however often it is asked for and from whichever
+                process; another call with it is IDEMPOTENCY_CONFLICT. A key belongs to this tool and this caller.
         """
         # Hands on the pipeline's own coroutine: a coroutine around it would cost a tenth of the call.
         run = self._run
@@ -227,6 +229,7 @@ class Tavern:
         context: CallContext | None = None,
         purpose: str = "",
         timeout_ms: int | None = None,
+        idempotency_key: str | None = None,
     ) -> Coroutine[Any, Any, ToolResult]:
         """`invoke` for an entry point of its own (a server, a chat bot): its name is in the audit log.
 
@@ -235,14 +238,21 @@ class Tavern:
         Args:
             door: name of the entry point.
             timeout_ms: a deadline for this call, in addition to those of the tool and the caller.
+            idempotency_key: as for `invoke`.
         """
         if _running_loop() is None:
             return self.invoke_from_sync(  # type: ignore[return-value]
-                door, tool, arguments, context=context, purpose=purpose, timeout_ms=timeout_ms
+                door,
+                tool,
+                arguments,
+                context=context,
+                purpose=purpose,
+                timeout_ms=timeout_ms,
+                idempotency_key=idempotency_key,
             )
         if self._state != "open":
             return _as_coroutine(self._not_open())
-        return self._host.invoke_from(door, tool, arguments, context, purpose, timeout_ms)
+        return self._host.invoke_from(door, tool, arguments, context, purpose, timeout_ms, idempotency_key)
 
     def invoke_from_sync(
         self,
@@ -253,13 +263,16 @@ class Tavern:
         context: CallContext | None = None,
         purpose: str = "",
         timeout_ms: int | None = None,
+        idempotency_key: str | None = None,
     ) -> ToolResult:
         """`invoke_from` for code without an event loop (a command line)."""
         if self._state != "open":
             return self._not_open()
         if _running_loop() is not None:
             return _inside_a_loop(tool)
-        return self._host.base.portal.run(self._host.invoke_from(door, tool, arguments, context, purpose, timeout_ms))
+        return self._host.base.portal.run(
+            self._host.invoke_from(door, tool, arguments, context, purpose, timeout_ms, idempotency_key)
+        )
 
     async def run_text(self, text: str | bytes | None, *, context: CallContext | None = None) -> TextOutcome:
         """Run the TAM blocks in what a model wrote; see docs/tam.md.

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from tavern_core.contract.stores import RecordStore
 from tavern_core.errors import TavernError
 from tavern_core.flow.composition import Flow
 from tavern_core.frozen import dataclass
@@ -19,6 +20,7 @@ from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.frontend import Extension, extension
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
+from tavern_core.kernel.limits.limits import Limits
 from tavern_core.kernel.plugins.consent import Consent
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.plugins import Plugins
@@ -45,6 +47,8 @@ class Host:
     sections: Sections
     compiler: Compiler
     pipeline: Pipeline
+    records: RecordStore
+    limits: Limits
     events: EventEmitter
     flow: Flow
     isolation: Isolation
@@ -77,6 +81,8 @@ class Host:
         self.isolation.sandboxes.release()
         self.base.release()
         self.pipeline.approvals.close()
+        self.pipeline.governance.idempotency.close()
+        self.records.close()
         if self.base.log is not None:
             self.base.log.close()
 
@@ -96,6 +102,7 @@ class Host:
         context: CallContext | None,
         purpose: str,
         timeout_ms: int | None,
+        key: str | None,
     ) -> ToolResult:
         """One call that came in by another entry point than the API; see `Tavern.invoke_from`."""
         if timeout_ms is not None and context is None:
@@ -105,7 +112,7 @@ class Host:
                 timeout_ms = None  # the call itself says why there is nothing to call
         if timeout_ms is not None and context is not None:
             context = replace(context, budget=replace(context.budget, timeout_ms=timeout_ms))
-        return await self.pipeline.run(self.base.mode, tool, arguments, context, purpose, None, door)
+        return await self.pipeline.run(self.base.mode, tool, arguments, context, purpose, key, door)
 
     async def run_text(self, text: str, context: CallContext | None, invoke: Any) -> TextOutcome:
         """Run the blocks in a text; see `Tavern.run_text`."""

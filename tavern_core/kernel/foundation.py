@@ -29,6 +29,8 @@ class Signals:
     """What was handed to plugins no longer holds: services, grants or states have changed."""
     lookup: Signal
     """Somebody is about to look for tools: those that are read from files are brought up to date."""
+    settings: Signal
+    """A setting was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class Foundation:
             diagnostics.add_finding(finding, severity="warning")
         known.add(*(value for value in config.secrets.values() if isinstance(value, str)))
         log = _event_log(loaded, diagnostics, known) if config.audit.enabled else None
-        signals = Signals(Signal(), Signal(), Signal())
+        signals = Signals(Signal(), Signal(), Signal(), Signal())
         audit = config.audit
         recorder = Recorder(log, diagnostics, signals.tools, required=audit.required, arguments=audit.arguments)
         stuck, portal = StuckThreads(diagnostics, recorder), Portal()

@@ -12,9 +12,11 @@ from pydantic.alias_generators import to_camel
 
 from tavern_core.model.capability import unknown_capability
 from tavern_core.model.ids import is_reserved, split_id
+from tavern_core.model.limits import MOST_RETRIES
 from tavern_core.model.manifest import refused
 from tavern_core.model.nearest import fold
 from tavern_core.model.scope import entry_problem
+from tavern_core.model.written_limits import WrittenLimits
 
 
 class _Section(BaseModel):
@@ -152,6 +154,18 @@ class LimitsConfig(_Section):
     stderr_bytes: Annotated[int, Field(ge=0)] = 64_000
     keep_raw: bool = False
     script_timeout_ms: Annotated[int, Field(gt=0)] = 30_000
+    retries: Annotated[int, Field(ge=0, le=MOST_RETRIES)] = 0
+    """Further attempts of a call whose failure may pass, where doing it again does no harm; a tool and a caller may say otherwise."""
+    tools: dict[str, WrittenLimits] = Field(default_factory=dict)
+    """Rate, concurrency, retries, cache and breaker of tools; entries as in lists of tools."""
+    plugins: dict[str, WrittenLimits] = Field(default_factory=dict)
+    """What all tools of a plugin share."""
+    callers: dict[str, WrittenLimits] = Field(default_factory=dict)
+    """What each caller has for itself; keys as in `callers`."""
+    upstreams: dict[str, WrittenLimits] = Field(default_factory=dict)
+    """What all tools behind one host share, by its name and port."""
+    cache_bytes: Annotated[int, Field(ge=0)] = 64_000_000
+    """Of all answers that are kept for `cacheMs`."""
     manual_chars: Annotated[int, Field(gt=0)] = 60_000
 
 
@@ -238,6 +252,20 @@ class IsolationConfig(_Section):
     """How long such a plugin may take to be imported."""
 
 
+class IdempotencyConfig(_Section):
+    """Calls with a key (docs/tools.md)."""
+
+    ttl_ms: Annotated[int, Field(gt=0, le=31_536_000_000)] = 86_400_000
+    """How long the answer to a key is kept."""
+
+
+class StateConfig(_Section):
+    """Where keys, approvals, jobs and rates are kept."""
+
+    store: Annotated[str, Field(pattern=r"^(sqlite|memory|rediss?://.+|unix://.+)$")] = "sqlite"
+    """``sqlite`` (a file of the state folder), ``memory`` (of this process), or the address of a Redis server (extra ``redis``)."""
+
+
 class HostConfig(_Section):
     """tavern.yaml."""
 
@@ -250,6 +278,8 @@ class HostConfig(_Section):
     capabilities: CapabilitiesConfig = CapabilitiesConfig()
     approval: ApprovalConfig = ApprovalConfig()
     limits: LimitsConfig = LimitsConfig()
+    idempotency: IdempotencyConfig = IdempotencyConfig()
+    state: StateConfig = StateConfig()
     isolation: IsolationConfig = IsolationConfig()
     net: NetConfig = NetConfig()
     sql: SqlConfig = SqlConfig()

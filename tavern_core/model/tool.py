@@ -8,6 +8,7 @@ from typing import Any
 
 from tavern_core.frozen import dataclass
 from tavern_core.model.ids import split_id
+from tavern_core.model.limits import NO_LIMITS, ToolLimits
 from tavern_core.model.safe_text import seen
 from tavern_core.model.variables import is_name, permission_for
 
@@ -79,6 +80,8 @@ class ToolSpec:
     source: str = ""
     """Where it is defined, for people: ``tools/a.tool.json:3`` or ``tavern_plugin_text/__init__.py:12``."""
     requires_approval: bool = False
+    limits: ToolLimits = NO_LIMITS
+    """How often, how many at a time, what after failures; tavern.yaml may say otherwise."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "display_name", seen(self.display_name))
@@ -141,6 +144,8 @@ class ToolSpec:
             "configSchema": [dict(item) for item in self.config_schema],
             "source": self.source,
         }
+        if self.limits != NO_LIMITS:
+            data["limits"] = self.limits.to_json()
         if self.endpoint is not None:
             data["endpoint"] = self.endpoint
         if self.resource_id is not None:
@@ -182,4 +187,5 @@ class ToolSpec:
             config_schema=tuple(data.get("configSchema", ())),
             source=data.get("source", ""),
             requires_approval=bool(data.get("requiresApproval")),
+            limits=ToolLimits.from_json(data["limits"]) if "limits" in data else NO_LIMITS,
         )

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 from pydantic.alias_generators import to_camel
 
 from tavern_core.model.settings import Line, Prose, SettingItem
+from tavern_core.model.written_limits import WrittenLimits
 
 
 class _Part(BaseModel):
@@ -88,6 +89,8 @@ class ToolDefinition(_Part):
     optional: StrictBool = False
     timeout: Annotated[StrictInt, Field(gt=0, le=86_400_000)] | None = None
     """Milliseconds; for kinds whose implementation has none of its own."""
+    limits: WrittenLimits | None = None
+    """How often it may be called, how many at a time, and what follows failures."""
 
 
 def workflow_file_names(written: str) -> tuple[str, ...]:

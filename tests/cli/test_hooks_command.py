@@ -105,7 +105,6 @@ COMING = [
     "state",
     "jobs",
     "approvals",
-    "limits",
     "kb",
     "artifacts",
 ]

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import RunNotFound, StateDamaged
 from tavern_core.flow.engine import journal
-from tavern_core.flow.engine.corrupt_database import is_damaged, put_aside
 from tavern_core.flow.engine.journal import Journal
 from tavern_core.flow.engine.node_outputs import Outputs
 from tavern_core.flow.engine.node_values import encoded, is_large, written
@@ -32,6 +31,7 @@ from tavern_core.flow.engine.run_events import Row
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder
 from tavern_core.kernel.nodes.json_values import NotPlain, from_plain, to_plain
+from tavern_core.kernel.stores.corrupt_database import is_damaged, put_aside
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import iso_utc
 from tavern_core.model.run import RunEvent

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 from tavern_core.frozen import dataclass
-from tavern_core.kernel.access.tool_lists import Known, ToolList, ToolNames, is_all_plugins, is_group, local_key
+from tavern_core.kernel.access.tool_lists import Known, Rank, ToolList, ToolNames, is_group, specificity
 from tavern_core.model.capability import forbids, is_capability
 from tavern_core.model.config import ApprovalConfig
 from tavern_core.model.tool import ToolSpec
@@ -28,7 +28,6 @@ from tavern_core.model.tool import ToolSpec
 CAPABILITY: Final = "capability:"
 _Decision = Literal["deny", "ask", "allow"]
 _STRENGTH: Final[Mapping[str, int]] = {"deny": 2, "ask": 1, "allow": 0}
-_Rank = tuple[int, int]
 _NAMED: Final = 4
 
 
@@ -49,24 +48,14 @@ class _Entry:
     written: str
     matcher: ToolList | None
     """None for a capability."""
-    known: Known
 
-    def rank(self, tool: ToolSpec, names: ToolNames) -> _Rank | None:
+    def rank(self, tool: ToolSpec, names: ToolNames) -> Rank | None:
         """How specifically it names the tool; None when it does not."""
         if self.matcher is None:
             wanted = self.written.strip()[len(CAPABILITY) :]
             named = any(forbids((wanted,), capability) for capability in tool.capabilities)
             return (0 if "*" in wanted else 1, 0) if named else None
-        if self.matcher.match(names) is None:
-            return None
-        entry = self.written.strip()
-        if is_all_plugins(entry) or not entry.strip("*:"):
-            return 0, 0
-        if "*" in entry:
-            return (2, 0) if entry.endswith(":*") and entry.count("*") == 1 else (3, len(entry.replace("*", "")))
-        if ":" in entry or "/" in entry or self.known.tool(entry) == names.key:
-            return 5, 0
-        return (4, 0) if local_key(entry) == names.local and self.known.plugin(entry) != names.plugin else (2, 0)
+        return specificity(self.written, self.matcher, names)
 
 
 class ApprovalRules:
@@ -81,11 +70,11 @@ class ApprovalRules:
                     matcher = None
                     if not is_capability_entry(entry):
                         matcher = ToolList.compile(place, [entry], known, wide=decision != "allow")
-                    self._entries.append(_Entry(decision, f"{place}[{index}]", entry, matcher, known))
+                    self._entries.append(_Entry(decision, f"{place}[{index}]", entry, matcher))
 
     def of(self, tool: ToolSpec) -> ApprovalRule | None:
         """Whether calls of `tool` are refused or asked about; None when they run unasked."""
-        best: tuple[_Rank, int, _Entry] | None = None
+        best: tuple[Rank, int, _Entry] | None = None
         names = ToolNames.of(tool) if self._entries else None
         for entry in self._entries:
             if names is not None and (rank := entry.rank(tool, names)) is not None:

@@ -19,10 +19,11 @@ from typing import Any, Final, Protocol
 from tavern_core.errors import Finding
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.access.approval_rules import ApprovalRule, ApprovalRules, tool_entries
+from tavern_core.kernel.access.limit_rules import LimitRules
 from tavern_core.kernel.access.list_review import ListReview
 from tavern_core.kernel.access.tool_lists import GROUP, Groups, Known, ToolList, ToolNames, normalize_tool_name
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
-from tavern_core.model.config import AccessRule, ApprovalConfig, ToolsConfig
+from tavern_core.model.config import AccessRule, ApprovalConfig, LimitsConfig, ToolsConfig
 from tavern_core.model.ids import SEARCH_TOOLS, split_id
 from tavern_core.model.tool import ToolSpec
 
@@ -98,7 +99,7 @@ class ToolAccess:
 
     def _keys(self, context: CallContext, profile: Inventory | None) -> list[str]:
         """The rules that fit this caller."""
-        keys = _caller_keys(context, profile)
+        keys = caller_keys(context, profile)
         # Somebody whose principal reads like a role has that role no more than anybody else: it does not make him known.
         own = keys[1:] if context.principal.startswith(("role:", "profile:")) else keys
         if context.principal == HOST_PRINCIPAL or any(key in self.named for key in own):
@@ -124,6 +125,7 @@ class AccessPolicy:
     _file: str
     _approval: ApprovalRules
     _known: Known
+    limits: LimitRules
     diagnostics: tuple[Finding, ...] = field(default=())
     """Entries that name nothing, circles of groups, names that mean several tools. None of them widens anything."""
 
@@ -194,6 +196,7 @@ def compile_access(
     file: str = "tavern.yaml",
     approval: ApprovalConfig = ApprovalConfig(),  # noqa: B008 - frozen
     host: Iterable[str] = (),
+    limits: LimitsConfig = LimitsConfig(),  # noqa: B008 - frozen
 ) -> AccessPolicy:
     """Compile the lists of a host. Never fails: what is wrong becomes a diagnostic and allows nothing.
 
@@ -207,6 +210,7 @@ def compile_access(
         file: what messages call the configuration.
         approval: the section `approval`.
         host: names of the plugins that are the host's own.
+        limits: the section `limits`.
     """
     review = ListReview(config, callers, known_tools, known_plugins, aliases or {}, file, host)
     known = review.known
@@ -226,8 +230,19 @@ def compile_access(
         file,
         ApprovalRules(approval, known, file),
         known,
-        (*review.findings(), *review.further(tool_entries(approval))),
+        _limit_rules(limits, known),
+        (
+            *review.findings(),
+            *review.further(tool_entries(approval)),
+            *review.further((f"limits.tools.{entry}", [entry], True) for entry in limits.tools),
+        ),
     )
+
+
+def _limit_rules(config: LimitsConfig, known: Known) -> LimitRules:
+    sections = (config.tools, config.plugins, config.upstreams)
+    tools, plugins, upstreams = ({name: rule.limits() for name, rule in section.items()} for section in sections)
+    return LimitRules(tools, plugins, upstreams, known)
 
 
 def _unless_denied(access: ToolAccess) -> ToolAccess:
@@ -239,7 +254,7 @@ def _id_of(tool: ToolSpec | str) -> str:
     return tool if isinstance(tool, str) else tool.id
 
 
-def _caller_keys(context: CallContext, profile: Inventory | None) -> list[str]:
+def caller_keys(context: CallContext, profile: Inventory | None) -> list[str]:
     """The keys of `callers` that this caller falls under, sorted by kind and name so that reasons are stable."""
     keys = [context.principal]
     if context.user_id:

@@ -98,8 +98,8 @@ class ToolList:
     _owners: Mapping[str, int]
     _patterns: tuple[tuple[str, int], ...]
     _all_plugins: int | None
-    _host: frozenset[str]
-    """The host's own plugins, of which `group:plugins` says nothing."""
+    known: Known
+    """`known.host` are the host's own plugins, of which `group:plugins` says nothing."""
 
     @classmethod
     def compile(cls, place: str, entries: Sequence[str], known: Known, *, wide: bool) -> ToolList:
@@ -123,16 +123,14 @@ class ToolList:
                         owners.setdefault(known.plugin(reading), index)
                         if wide or known.plugin(reading) not in known.plugins:
                             local.setdefault(local_key(reading), index)
-        return cls(
-            place, tuple(entries), exact, local, owners, tuple(patterns), min(all_plugins, default=None), known.host
-        )
+        return cls(place, tuple(entries), exact, local, owners, tuple(patterns), min(all_plugins, default=None), known)
 
     def match(self, tool: ToolNames) -> int | None:
         """The index of the first entry that names `tool`, None when none does."""
         found = [self._exact.get(tool.key), self._locals.get(tool.local), self._owners.get(tool.plugin)]
         if tool.namespace in RESERVED_NAMESPACES:
             found.append(self._owners.get(tool.namespace))
-        found.append(self._owners.get(HOST) if tool.plugin in self._host else self._all_plugins)
+        found.append(self._owners.get(HOST) if tool.plugin in self.known.host else self._all_plugins)
         hits = [index for index in found if index is not None]
         first = min(hits, default=len(self.entries))
         for pattern, index in self._patterns:
@@ -143,6 +141,28 @@ class ToolList:
     def entry(self, index: int) -> str:
         """How the entry is named in messages: ``'text' (tools.deny[0])``."""
         return f"{self.entries[index]!r} ({self.place}[{index}])"
+
+
+Rank = tuple[int, int]
+"""How specifically an entry names a tool; a higher one goes before a lower one."""
+
+
+def specificity(written: str, matcher: ToolList, names: ToolNames) -> Rank | None:
+    """How specifically an entry names a tool; None when it does not.
+
+    Args:
+        matcher: the compiled list of nothing but this entry.
+    """
+    if matcher.match(names) is None:
+        return None
+    entry, known = written.strip(), matcher.known
+    if is_all_plugins(entry) or not entry.strip("*:"):
+        return 0, 0
+    if "*" in entry:
+        return (2, 0) if entry.endswith(":*") and entry.count("*") == 1 else (3, len(entry.replace("*", "")))
+    if ":" in entry or "/" in entry or known.tool(entry) == names.key:
+        return 5, 0
+    return (4, 0) if local_key(entry) == names.local and known.plugin(entry) != names.plugin else (2, 0)
 
 
 class Known:

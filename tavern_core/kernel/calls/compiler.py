@@ -19,6 +19,7 @@ from tavern_core.kernel.catalogue.profile_inventories import Inventories
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.hooks.arguments import ShownTool
 from tavern_core.kernel.hooks.table import Implementation
+from tavern_core.kernel.limits.limit_table import LimitTable
 from tavern_core.kernel.plugins.effective_scopes import Reach
 from tavern_core.kernel.plugins.executor_facilities import ToolHomes
 from tavern_core.kernel.plugins.record import Record
@@ -47,8 +48,10 @@ class Compiler:
         inventories: Inventories,
         homes: ToolHomes,
         reach: Reach,
+        limit_table: LimitTable,
     ) -> None:
         base, tables = specs.base, specs.lifecycle.tables
+        self._limit_table = limit_table
         self._specs = specs
         self._namespaces = namespaces
         self._profile = inventories.resolved
@@ -290,6 +293,7 @@ class Compiler:
             needs_call=needs_call,
             ends_quietly=not needs_call and marked is None,
             is_recorded=self._recorder.is_on or bool(events),
+            governor=self._limit_table.governor(spec, policy.limits),
             needs_loop=bound.is_async or any(i.is_async for i in all_hooks),
         )
 

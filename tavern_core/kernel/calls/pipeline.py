@@ -27,6 +27,8 @@ from tavern_core.kernel.calls.attempt import accept
 from tavern_core.kernel.calls.call_errors import error_of, no_context
 from tavern_core.kernel.calls.conclusion import Conclusion, Secrets
 from tavern_core.kernel.calls.error_origin import log_origin
+from tavern_core.kernel.calls.governed import Governance
+from tavern_core.kernel.calls.idempotency import Idempotency
 from tavern_core.kernel.calls.normalise import SCALARS
 from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, begin, current
 from tavern_core.kernel.catalogue.plan import Plan
@@ -81,6 +83,7 @@ class Pipeline:
     limits: CallLimits
     approvals: Approvals
     conclusion: Conclusion
+    governance: Governance
     series: str
     """Start of the call ids of this host."""
     numbers: itertools.count[int]
@@ -94,10 +97,13 @@ class Pipeline:
         limits: LimitsConfig,
         approvals: Approvals,
         known_secrets: Secrets,
+        idempotency: Idempotency,
     ) -> Pipeline:
         series, numbers = secrets.token_hex(6), itertools.count(1)
         conclusion = Conclusion(hooks, recorder, known_secrets, series, numbers)
-        return cls(catalogue, hooks, CallLimits.of(limits), approvals, conclusion, series, numbers)
+        own = CallLimits.of(limits)
+        governance = Governance(idempotency, conclusion, own)
+        return cls(catalogue, hooks, own, approvals, conclusion, governance, series, numbers)
 
     async def run(
         self,
@@ -117,7 +123,7 @@ class Pipeline:
             arguments: JSON; never changed.
             context: who calls; None: the host itself, or the caller of the tool that makes this call.
             purpose: why, for the audit log.
-            key: idempotency key, recorded with the call.
+            key: idempotency key: the same call with it is made once.
             door: how the call came in.
         """
         call = begin(written, arguments, context, purpose, key, door, next(self.numbers))
@@ -155,17 +161,20 @@ class Pipeline:
             if plan.gives_copy:
                 give_copy(plan, call, self.limits.argument_bytes)
 
-            call.stage = "execute"
-            caller = None if context is plan.host else context
-            call.token = current.set((call.depth, call.deadline, caller, call.call.id if call.call else ""))
-            execute = plan.execute
-            value = execute(call, mode)
-            if plan.is_awaited:
-                value = await value
-            if type(value) not in SCALARS and inspect.isawaitable(value):
-                value = await mode.awaited(value, call.seconds)
-            call.value = value
-            result = accept(plan, call, self.limits, self.series)
+            if plan.governor is not None or key is not None or context.budget.max_retries:
+                result = await self.governance.run(plan, call, mode)
+            else:
+                call.stage = "execute"
+                caller = None if context is plan.host else context
+                call.token = current.set((call.depth, call.deadline, caller, call.call.id if call.call else ""))
+                execute = plan.execute
+                value = execute(call, mode)
+                if plan.is_awaited:
+                    value = await value
+                if type(value) not in SCALARS and inspect.isawaitable(value):
+                    value = await mode.awaited(value, call.seconds)
+                call.value = value
+                result = accept(plan, call, self.limits, self.series)
         except BaseException as error:
             failed = error_of(error, call)
             broken = None if failed is error else error
@@ -179,7 +188,7 @@ class Pipeline:
                     raise asyncio.CancelledError from None
                 raise  # Ctrl-C, or the caller's own task is being cancelled: on the record, and then let it end
         finally:
-            if call.token is not None:
+            if call.token is not None and current.get() is not call.outer:
                 current.reset(call.token)
             if call.plan is not None:
                 call.plan.usage.calls.pop(call.number, None)
@@ -203,6 +212,7 @@ class Pipeline:
         """
         assert call.call is not None
         call.stage, call.changes = "before_execute", []
+        call.asked = call.values
         call.call = await self.hooks.change_call(plan.before, call.call, plan.shown, mode, call.changes)
         take_changed(plan, call, call.call.arguments, self.limits.argument_bytes)
 

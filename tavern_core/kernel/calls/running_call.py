@@ -41,7 +41,7 @@ class RunningCall:
     """The state of one call. Each step reads what earlier steps stored, and adds its own."""
 
     __slots__ = (
-        "arguments", "call", "cancellations", "changes", "clock", "context", "deadline", "depth", "door", "fits", "given",
+        "arguments", "asked", "call", "cancellations", "changes", "clock", "context", "deadline", "depth", "door", "fits", "given",
         "handed", "is_recorded", "key", "number", "outer", "plan", "purpose", "stage", "started", "token", "value",
         "values", "written",
     )  # fmt: skip
@@ -71,6 +71,8 @@ class RunningCall:
     """Whether `values` are known to fit the schema."""
     call: ToolCall | None
     """None where no step looks at it; see `Plan.needs_call`."""
+    asked: Mapping[str, Any] | None
+    """`values` as the caller gave them, where hooks may have changed them."""
     changes: list[Change] | None
     """What hooks changed of the arguments; None where no hook may."""
     is_recorded: bool
@@ -143,6 +145,7 @@ def begin(
     call.values = None
     call.fits = False
     call.call = None
+    call.asked = None
     call.changes = None
     call.is_recorded = False
     call.token = None

@@ -13,6 +13,7 @@ from tavern_core.kernel.access.approval_rules import ApprovalRule
 from tavern_core.kernel.access.tool_access import ToolAccess
 from tavern_core.kernel.hooks.arguments import ShownTool
 from tavern_core.kernel.hooks.table import Implementation
+from tavern_core.kernel.limits.limit_table import Governor
 from tavern_core.kernel.log.recorder import Redactor
 from tavern_core.kernel.plugins.running_calls import Usage
 from tavern_core.model.call import CallContext, Rights
@@ -91,6 +92,8 @@ class Plan:
     """True when nothing looks at a call that went well: no log, no hook, no secret among its arguments."""
     is_recorded: bool
     """Whether the log, a subscriber or an observer gets the call."""
+    governor: Governor | None
+    """Its limits; None: it has none."""
     needs_loop: bool
     """True when the tool or a hook is async."""
 
@@ -105,7 +108,11 @@ class Plan:
 
     def steps(self) -> tuple[PlanStep, ...]:
         """The steps of each call of this tool, in their order. What no list, hook or schema asks for is not there."""
-        return tuple(PlanStep(name, does(self), by(self)) for name, does, by, is_there in _STEPS if is_there(self))
+        steps = [PlanStep(name, does(self), by(self)) for name, does, by, is_there in _STEPS if is_there(self)]
+        if self.governor is not None:
+            at = next(at for at, step in enumerate(steps) if step.name == "execute")
+            steps[at:at] = [PlanStep(name, does) for name, does in self.governor.words()]
+        return tuple(steps)
 
 
 @dataclass(frozen=True, slots=True)

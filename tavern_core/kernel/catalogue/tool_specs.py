@@ -268,6 +268,7 @@ class ToolSpecs:
                 file=self._file,
                 approval=self.config.approval,
                 host=self.host_plugins(),
+                limits=self.config.limits,
             )
             for finding in (*self.registry.misfits(), *seen.policy.diagnostics):
                 self.diagnostics.add(finding.code, finding.located, hint=finding.hint)

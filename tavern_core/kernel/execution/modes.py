@@ -8,8 +8,11 @@ right on the caller's thread. So there is one path of a call, not two.
 from __future__ import annotations
 
 import asyncio
+import time
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from functools import partial
 from math import inf
 from typing import Any, Protocol, TypeVar
@@ -25,10 +28,20 @@ GRACE_S = 0.25
 class TimeLimit(Exception):
     """The time was over. `stopped` is False when the work goes on and could not be ended, `begun` when it still waited for its turn."""
 
-    def __init__(self, stopped: bool, begun: bool = True) -> None:
+    def __init__(self, stopped: bool, begun: bool = True, goes_on: Future[Any] | None = None) -> None:
         super().__init__("time limit")
         self.stopped = stopped
         self.begun = begun
+        self.goes_on = goes_on
+        """What nobody waits for any more, and is done when it has ended."""
+
+
+class LeftBehind(asyncio.CancelledError):
+    """The caller was cancelled, and what it waited for goes on in a thread: `goes_on` is done when that has ended."""
+
+    def __init__(self, goes_on: Future[Any]) -> None:
+        super().__init__()
+        self.goes_on = goes_on
 
 
 class NeverBegan(asyncio.CancelledError):
@@ -61,6 +74,14 @@ class Mode(Protocol):
         """Wait for async work."""
         ...
 
+    async def until(self, future: Future[Any], seconds: float | None) -> bool:
+        """Wait until `future` is done, and leave it as it is; False when it is not within `seconds`."""
+        ...
+
+    async def pause(self, seconds: float) -> None:
+        """Wait so long."""
+        ...
+
 
 class LoopMode:
     """Under a running event loop."""
@@ -81,6 +102,30 @@ class LoopMode:
 
     async def awaited(self, awaitable: Awaitable[Any], seconds: float | None) -> Any:
         return await awaitable if seconds is None else await bounded(awaitable, seconds)
+
+    async def until(self, future: Future[Any], seconds: float | None) -> bool:
+        loop = asyncio.get_running_loop()
+        waiter = loop.create_future()
+
+        def wake(_: object = None) -> None:
+            if not waiter.done():
+                waiter.set_result(None)
+
+        def tell(_: object) -> None:
+            with suppress(RuntimeError):  # the loop has been closed meanwhile
+                loop.call_soon_threadsafe(wake)
+
+        future.add_done_callback(tell)
+        timer = None if seconds is None else loop.call_later(max(seconds, 0), wake)
+        try:
+            await waiter
+        finally:
+            if timer is not None:
+                timer.cancel()
+        return future.done()
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
 
 
 class InlineMode:
@@ -108,6 +153,12 @@ class InlineMode:
 
     async def awaited(self, awaitable: Awaitable[Any], seconds: float | None) -> Any:
         return self._portal.run_anywhere(_waited(awaitable, seconds))
+
+    async def until(self, future: Future[Any], seconds: float | None) -> bool:
+        return bool(wait([future], seconds).done)
+
+    async def pause(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 - stepped by hand, on a thread of its own caller
 
 
 def cancellations() -> int:
@@ -176,8 +227,9 @@ def bounded(awaitable: Awaitable[T], seconds: float) -> Generator[Any, Any, T]:
                     timer = loop.call_later(GRACE_S, ring)
                 waiting = work.throw(cancelled)
                 if ours and alarms > 1:
-                    loop.create_task(_left_behind(work, waiting)).add_done_callback(_look)
-                    raise TimeLimit(stopped=False) from None
+                    rest = loop.create_task(_left_behind(work, waiting))
+                    rest.add_done_callback(_look)
+                    raise TimeLimit(stopped=False, goes_on=_end_of(rest)) from None
             except BaseException as error:  # noqa: BLE001 - thrown in by the event loop; the work's own business
                 waiting = work.throw(error)
             else:
@@ -208,6 +260,13 @@ def _left_behind(work: Coroutine[Any, Any, Any], waiting: Any) -> Generator[Any,
             waiting = step()
         except StopIteration as done:
             return done.value
+
+
+def _end_of(task: asyncio.Task[Any]) -> Future[Any]:
+    """Done when `task` has ended, however it ended; may be waited for on any thread."""
+    ended: Future[Any] = Future()
+    task.add_done_callback(lambda _: ended.set_result(None))
+    return ended
 
 
 async def _as_coroutine(awaitable: Awaitable[T]) -> T:
@@ -265,12 +324,12 @@ async def in_thread(
     try:
         if seconds is not None and not await _ended(asyncio.get_running_loop(), wrapped, seconds):
             waited = workers.abandon(work)
-            raise TimeLimit(stopped=waited, begun=not waited)
+            raise TimeLimit(stopped=waited, begun=not waited, goes_on=None if waited else work)
         answer, error = await wrapped
     except asyncio.CancelledError:
         if workers.abandon(work):
             raise NeverBegan from None
-        raise
+        raise LeftBehind(work) from None
     if error is not None:
         raise error
     return answer

@@ -26,6 +26,7 @@ from tavern_core.kernel.text.json_document import JsonDocument, read_json
 from tavern_core.kernel.text.pydantic_errors import Located, as_written, explain
 from tavern_core.kernel.text.yaml_reader import MOST_FINDINGS, Path
 from tavern_core.model.capability import is_capability, known_capability
+from tavern_core.model.limits import NO_LIMITS
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.nearest import did_you_mean, known_instead
 from tavern_core.model.tool import Example, ToolSpec
@@ -287,6 +288,7 @@ class _Making:
             ),
             source=f"{self.document.file}: {place}" if place else self.document.file,
             requires_approval=security.requires_approval,
+            limits=given.limits.limits() if given.limits is not None else NO_LIMITS,
             **optional,
         )
 

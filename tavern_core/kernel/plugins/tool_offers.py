@@ -208,6 +208,7 @@ def _from_function(function: Callable[..., Any], mark: ToolMark, owner: Owner) -
         timeout_ms=mark.timeout_ms,
         source=_source(function),
         requires_approval=mark.requires_approval,
+        limits=mark.limits,
     )
 
 

@@ -1,0 +1,1 @@
+"""Stores besides the host's own."""

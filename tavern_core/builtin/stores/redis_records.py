@@ -1,0 +1,199 @@
+"""Records in Redis, for processes that share no disk (extra ``redis``).
+
+Each method is one round trip; those that read and write are scripts, which Redis runs one at a time. Whether a process is
+alive is a key that it renews, so one that died, or was cut off, is noticed within `_LIFE_S`.
+
+    <prefix>r:<kind>:<key>    hash: owner, state, data, created, expires, version
+    <prefix>i:<kind>          sorted set of keys by age
+    <prefix>u:<key>           sorted set of uses by time
+    <prefix>p:<process>       expires unless renewed
+"""
+
+from __future__ import annotations
+
+import builtins
+import threading
+import time
+from collections.abc import Collection
+from typing import Any, Final
+
+from tavern_core.contract.stores import Record
+from tavern_core.errors import StateDamaged, UsageError
+
+_LIFE_S: Final = 6.0
+_RENEW_S: Final = 2.0
+_PAGE: Final = 500
+_PREFIX: Final = "tavern:"
+_ADD: Final = """
+local old = redis.call('HMGET', KEYS[1], 'owner', 'state', 'data', 'created', 'expires', 'version')
+if old[1] and (tonumber(old[5]) == 0 or tonumber(old[5]) > tonumber(ARGV[4])) then return old end
+redis.call('DEL', KEYS[1])
+redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'state', ARGV[2], 'data', ARGV[3], 'created', ARGV[4], 'expires', ARGV[5], 'version', ARGV[6])
+if tonumber(ARGV[5]) > 0 then redis.call('PEXPIREAT', KEYS[1], math.ceil(tonumber(ARGV[5]) * 1000)) end
+redis.call('ZADD', KEYS[2], ARGV[4], ARGV[7])
+return false
+"""
+_REPLACE: Final = """
+if redis.call('HGET', KEYS[1], 'version') ~= ARGV[4] then return 0 end
+redis.call('HSET', KEYS[1], 'state', ARGV[1], 'data', ARGV[2], 'expires', ARGV[3])
+redis.call('HINCRBY', KEYS[1], 'version', 1)
+if tonumber(ARGV[3]) > 0 then redis.call('PEXPIREAT', KEYS[1], math.ceil(tonumber(ARGV[3]) * 1000)) else redis.call('PERSIST', KEYS[1]) end
+return 1
+"""
+_TAKE: Final = """
+local now, seconds, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. ARGV[1], '+inf')) do redis.call('ZADD', KEYS[1], ARGV[1], member) end
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', tostring(now - seconds))
+if redis.call('ZCARD', KEYS[1]) >= most then
+    local oldest = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
+    return tostring(tonumber(oldest[2]) + seconds - now)
+end
+redis.call('ZADD', KEYS[1], ARGV[1], ARGV[4])
+redis.call('PEXPIRE', KEYS[1], math.ceil(seconds * 1000) + 1000)
+return '0'
+"""
+
+
+class RedisRecords:
+    """A `RecordStore` in Redis.
+
+    Args:
+        address: ``redis://host:port/number``.
+    """
+
+    is_quick = False
+
+    def __init__(self, address: str) -> None:
+        try:
+            import redis
+        except ImportError as error:
+            raise UsageError(
+                "state.store names a Redis server, and the package redis is not installed",
+                hint="pip install 'tavern-core[redis]'",
+            ) from error
+        self._errors = redis.exceptions.RedisError
+        self._redis: Any = redis.Redis.from_url(
+            address, decode_responses=True, socket_timeout=5, socket_connect_timeout=5
+        )
+        self._add, self._replace, self._take = map(self._redis.register_script, (_ADD, _REPLACE, _TAKE))
+        self._number = 0
+        self._present: set[str] = set()
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._renewing: threading.Thread | None = None
+
+    def add(self, record: Record) -> Record | None:
+        keys = [_place(record.kind, record.key), f"{_PREFIX}i:{record.kind}"]
+        args = [
+            record.owner, record.state, record.data, repr(record.created), repr(record.expires), record.version, record.key,
+        ]  # fmt: skip
+        found = self._asked(self._add, keys=keys, args=args)
+        return None if not found else _record(record.kind, record.key, found)
+
+    def get(self, kind: str, key: str) -> Record | None:
+        found = self._asked(self._redis.hmget, _place(kind, key), _FIELDS)
+        record = _record(kind, key, found) if found[0] is not None else None
+        return None if record is None or 0 < record.expires <= time.time() else record
+
+    def replace(self, record: Record) -> bool:
+        args = [record.state, record.data, repr(record.expires), str(record.version)]
+        return bool(self._asked(self._replace, keys=[_place(record.kind, record.key)], args=args))
+
+    def remove(self, kind: str, key: str) -> bool:
+        self._asked(self._redis.zrem, f"{_PREFIX}i:{kind}", key)
+        return bool(self._asked(self._redis.delete, _place(kind, key)))
+
+    def list(
+        self, kind: str, *, owner: str | None = None, states: Collection[str] = (), most: int = 100
+    ) -> tuple[Record, ...]:
+        index, found, at = f"{_PREFIX}i:{kind}", builtins.list[Record](), 0
+        while len(found) < most:
+            keys = self._asked(self._redis.zrevrange, index, at, at + _PAGE - 1)
+            if not keys:
+                break
+            at += len(keys)
+            pipe = self._redis.pipeline(transaction=False)
+            for key in keys:
+                pipe.hmget(_place(kind, key), _FIELDS)
+            gone = []
+            for key, row in zip(keys, self._asked(pipe.execute), strict=True):
+                if row[0] is None:
+                    gone.append(key)
+                    continue
+                record = _record(kind, key, row)
+                if (owner is None or record.owner == owner) and (not states or record.state in states):
+                    found.append(record)
+            if gone:
+                self._asked(self._redis.zrem, index, *gone)
+                at -= len(gone)
+        return tuple(found[:most])
+
+    def take(self, key: str, most: int, seconds: float, now: float) -> float:
+        with self._lock:
+            self._number += 1
+            use = f"{id(self):x}-{threading.get_ident():x}-{self._number}-{now!r}"
+        args = [repr(now), repr(seconds), most, use]
+        return float(self._asked(self._take, keys=[f"{_PREFIX}u:{key}"], args=args))
+
+    def used(self, key: str, most: int, seconds: float, now: float) -> int:
+        return int(self._asked(self._redis.zcount, f"{_PREFIX}u:{key}", f"({now - seconds!r}", "+inf"))
+
+    def enter(self, process: str) -> None:
+        self._renew(process)
+        with self._lock:
+            self._present.add(process)
+            if self._renewing is None:
+                self._renewing = threading.Thread(target=self._renew_all, name="tavern-redis", daemon=True)
+                self._renewing.start()
+
+    def leave(self, process: str) -> None:
+        with self._lock:
+            self._present.discard(process)
+        self._asked(self._redis.delete, f"{_PREFIX}p:{process}")
+
+    def is_present(self, process: str) -> bool:
+        return bool(self._asked(self._redis.exists, f"{_PREFIX}p:{process}"))
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._renewing is not None:
+            self._renewing.join(timeout=1)
+        for process in builtins.list(self._present):
+            try:
+                self.leave(process)
+            except StateDamaged:
+                break  # the server is away; the keys expire by themselves
+        self._redis.close()
+
+    def _renew(self, process: str) -> None:
+        self._asked(self._redis.set, f"{_PREFIX}p:{process}", "1", px=round(_LIFE_S * 1000))
+
+    def _renew_all(self) -> None:
+        while not self._closing.wait(_RENEW_S):
+            with self._lock:
+                present = builtins.list(self._present)
+            for process in present:
+                try:
+                    self._renew(process)
+                except StateDamaged:
+                    break  # tried again in a moment; whoever calls meanwhile is told
+
+    def _asked(self, command: Any, *args: Any, **options: Any) -> Any:
+        try:
+            return command(*args, **options)
+        except self._errors as error:
+            raise StateDamaged(
+                f"the Redis server of state.store cannot be used: {error}", hint="start it, or correct state.store"
+            ) from error
+
+
+_FIELDS: Final = ["owner", "state", "data", "created", "expires", "version"]
+
+
+def _place(kind: str, key: str) -> str:
+    return f"{_PREFIX}r:{kind}:{key}"
+
+
+def _record(kind: str, key: str, row: builtins.list[str]) -> Record:
+    owner, state, data, created, expires, version = row
+    return Record(kind, key, owner, state, data, float(created), float(expires), int(version))

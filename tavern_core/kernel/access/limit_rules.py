@@ -1,0 +1,81 @@
+"""Which limits of tavern.yaml hold for a tool: the sections `tools`, `plugins`, `upstreams` and `callers` of `limits`.
+
+    limits:
+      tools: {"text:*": {rate: 100/minute}, "text:count": {concurrency: 2}}
+      plugins: {text: {concurrency: 8}}
+      upstreams: {api.example.org: {rate: 10/second, breaker: {failures: 5}}}
+      callers: {"*": {rate: 60/minute}, "role:batch": {concurrency: 1}}
+
+An entry of `tools` is one of `tool_lists`. All that name a tool hold; where two say something about the same, the more
+specific one does, and any of them goes before what the tool says itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+from tavern_core.frozen import dataclass
+from tavern_core.kernel.access.tool_lists import Known, ToolList, ToolNames, plugin_key, specificity
+from tavern_core.model.limits import NO_LIMITS, ToolLimits
+from tavern_core.model.tool import ToolSpec
+
+OWN: Final = "the tool"
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRule:
+    """Limits, and where they stand: ``limits.tools.text:count``, or ``the tool``."""
+
+    place: str
+    limits: ToolLimits
+
+
+class LimitRules:
+    """The sections, compiled."""
+
+    def __init__(
+        self,
+        tools: Mapping[str, ToolLimits],
+        plugins: Mapping[str, ToolLimits],
+        upstreams: Mapping[str, ToolLimits],
+        known: Known,
+    ) -> None:
+        self._tools = [
+            (entry, limits, ToolList.compile(f"limits.tools.{entry}", [entry], known, wide=True))
+            for entry, limits in tools.items()
+        ]
+        self._plugins = {known.plugin(name): (name, limits) for name, limits in plugins.items()}
+        self._upstreams = {name.lower(): limits for name, limits in upstreams.items()}
+
+    def of_tool(self, tool: ToolSpec) -> tuple[LimitRule, ...]:
+        """What holds for the tool alone: most specific first, its own last."""
+        names = ToolNames.of(tool)
+        found = [
+            (rank, LimitRule(f"limits.tools.{entry}", limits))
+            for entry, limits, matcher in self._tools
+            if (rank := specificity(entry, matcher, names)) is not None
+        ]
+        rules = [rule for _, rule in sorted(found, key=lambda one: one[0], reverse=True)]
+        return (*rules, LimitRule(OWN, tool.limits)) if tool.limits != NO_LIMITS else tuple(rules)
+
+    def of_plugin(self, tool: ToolSpec) -> LimitRule | None:
+        """What all tools of its plugin share."""
+        found = self._plugins.get(plugin_key(tool.plugin))
+        return None if found is None else LimitRule(f"limits.plugins.{found[0]}", found[1])
+
+    def of_upstream(self, tool: ToolSpec) -> LimitRule | None:
+        """What all tools of its upstream share."""
+        name = upstream_of(tool)
+        return LimitRule(f"limits.upstreams.{name}", self._upstreams[name]) if name in self._upstreams else None
+
+
+def upstream_of(tool: ToolSpec) -> str:
+    """The system behind a tool, by the host and port of its endpoint; empty for one that has none."""
+    if not tool.endpoint:
+        return ""
+    try:
+        return urlsplit(tool.endpoint).netloc.rpartition("@")[2].lower()
+    except ValueError:
+        return ""

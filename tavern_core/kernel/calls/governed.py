@@ -1,0 +1,272 @@
+"""The steps around a tool that only some calls have: key, cache, breaker, rate, places, and trying again.
+
+    idempotency → result cache → ┌ breaker → rate → concurrency → execute ┐ → commit
+                                 └──────────── try again ─────────────────┘
+
+A call without any of them does not come here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from tavern_core.errors import BudgetExceeded, CallError, CircuitOpen
+from tavern_core.frozen import dataclass
+from tavern_core.kernel.calls.arguments import give_copy
+from tavern_core.kernel.calls.attempt import accept
+from tavern_core.kernel.calls.call_errors import error_of
+from tavern_core.kernel.calls.conclusion import Conclusion
+from tavern_core.kernel.calls.idempotency import Claim, Idempotency, ask
+from tavern_core.kernel.calls.normalise import SCALARS
+from tavern_core.kernel.calls.retrying import is_harmless_again, may_pass, pause_before
+from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, current
+from tavern_core.kernel.catalogue.plan import Plan
+from tavern_core.kernel.execution.modes import LeftBehind, Mode, TimeLimit, cancellations, has_begun
+from tavern_core.kernel.limits.limit_table import Governor, Place
+from tavern_core.kernel.limits.slots import Full, held
+from tavern_core.model.call import CallContext
+from tavern_core.model.event import RETRY
+from tavern_core.model.result import ToolResult, failure
+
+_BEHIND: Final = frozenset({"UPSTREAM_ERROR", "TIMEOUT", "CONNECTION_LOST"})
+"""Failures of what is behind a tool: these open a breaker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Governance:
+    """Runs the tool of a call with the steps that this call has. Holds no state of a call."""
+
+    idempotency: Idempotency
+    conclusion: Conclusion
+    limits: CallLimits
+
+    async def run(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
+        """What came of the tool.
+
+        Raises:
+            BaseException: what the tool raised, or why it was not run; as `Pipeline.run` finds it without these steps.
+        """
+        if call.key is None:
+            return await self._cached(plan, call, mode)
+        call.stage = "idempotency"
+        claim = await self.idempotency.claim(plan, call, mode)
+        if not isinstance(claim, Claim):
+            return claim.replace(trace=call.trace(self.conclusion.series))
+        mark = held.set(held.get() | {claim.record.key})
+        try:
+            result = await self._cached(plan, call, mode)
+        except BaseException as error:
+            failed = failure(error_of(error, call), call.trace(self.conclusion.series))
+            await self.idempotency.finish(claim, plan, call, self.conclusion.redacted(call, failed), mode)
+            raise
+        finally:
+            held.reset(mark)
+        result = self.conclusion.redacted(call, result)
+        await self.idempotency.finish(claim, plan, call, result, mode)
+        return result
+
+    async def _cached(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
+        governor, context = plan.governor, call.context
+        assert context is not None
+        if governor is None or not governor.cache_s:
+            return await self._tried(plan, call, mode, context)
+        cache = governor.table.cache
+        key = cache.key(plan.id, call.values or {}, context)
+        if key is not None and (found := cache.get(key, plan.spec, call.trace(self.conclusion.series))) is not None:
+            return found
+        result = await self._tried(plan, call, mode, context)
+        if key is not None:
+            cache.put(key, plan.spec, self.conclusion.redacted(call, result), governor.cache_s)
+        return result
+
+    async def _tried(self, plan: Plan, call: RunningCall, mode: Mode, context: CallContext) -> ToolResult:
+        """Try, and try again as often as may be, while there is time."""
+        governor = plan.governor
+        further = context.budget.max_retries
+        if further is None:
+            further = 0 if governor is None else governor.retries
+        attempt = 1
+        while True:
+            failed, given = None, None
+            if attempt > 1 or further:
+                give_copy(plan, call, self.limits.argument_bytes)  # what a try did to its arguments is its own
+            try:
+                result = await self._attempt(plan, call, mode, context)
+                if result.ok or attempt > further:
+                    return result
+                given = result
+                failed = _error_in(result)
+            except (Exception, asyncio.CancelledError) as error:
+                if attempt > further or (
+                    isinstance(error, asyncio.CancelledError) and cancellations() > call.cancellations
+                ):
+                    raise
+                failed, raised = error_of(error, call), error
+            if failed is None or not may_pass(failed) or not is_harmless_again(failed, plan.spec):
+                if given is not None:
+                    return given
+                raise raised
+            pause = pause_before(attempt + 1, failed)
+            left = call.seconds
+            if left is not None and pause >= left:
+                if given is not None:
+                    return given
+                raise raised
+            attempt += 1
+            await self._tell_retry(plan, call, mode, attempt, pause, failed)
+            await mode.pause(pause)
+
+    async def _tell_retry(
+        self, plan: Plan, call: RunningCall, mode: Mode, attempt: int, pause: float, failed: CallError
+    ) -> None:
+        if not plan.is_recorded or call.call is None:
+            return
+        data = {
+            "tool": plan.id, "attempt": attempt, "pauseMs": round(pause * 1000), "kind": failed.code, "outcome": failed.outcome,
+            "message": plan.redact(failed.message),
+        }  # fmt: skip
+        event = self.conclusion.recorder.note(RETRY, data, plugin=plan.spec.plugin, call_id=call.call.id)
+        if plan.events:
+            await self.conclusion.hooks.tell(plan.events, {"event": event}, mode)
+
+    async def _attempt(self, plan: Plan, call: RunningCall, mode: Mode, context: CallContext) -> ToolResult:
+        """One try, within all limits."""
+        governor = plan.governor
+        if governor is None:
+            return await self._executed(plan, call, mode)
+        call.stage = "breaker"
+        with _watched(plan, governor, call):
+            call.stage = "rate"
+            for rate in governor.rates_of(context):
+                now = time.time()
+                records = governor.table.records
+                wait = await ask(mode, records, records.take, rate.key, rate.most, rate.seconds, now)
+                if wait > 0:
+                    raise BudgetExceeded(
+                        f"{plan.id}: the rate {rate.written} of {rate.place} is used up",
+                        hint=f"wait {wait:.1f} s, or raise {rate.place}.rate",
+                        retryable=True,
+                        retry_after_ms=max(1, round(wait * 1000)),
+                        limit=f"{rate.place}.rate",
+                        rate=rate.written,
+                    )
+            call.stage = "concurrency"
+            taken: list[Place] = []
+            try:
+                for place in governor.places_of(context):
+                    if place.slots not in held.get():  # a tool that calls itself has its place already
+                        await self._take(plan, call, mode, place, context)
+                        taken.append(place)
+                mark = held.set(held.get() | {place.slots for place in taken})
+                try:
+                    return await self._executed(plan, call, mode)
+                finally:
+                    held.reset(mark)
+            except (TimeLimit, LeftBehind) as error:
+                if error.goes_on is not None:  # nobody waits for it any more, and it keeps its places until it ends
+                    for place in taken:
+                        error.goes_on.add_done_callback(lambda _, slots=place.slots: slots.leave())  # type: ignore[misc]
+                    taken = []
+                raise
+            finally:
+                for place in taken:
+                    place.slots.leave()
+
+    async def _take(self, plan: Plan, call: RunningCall, mode: Mode, place: Place, context: CallContext) -> None:
+        """Wait for a place. Raises BudgetExceeded where too many wait, TimeLimit where there is none in time."""
+        slots, caller = place.slots, f"{context.principal}\x1f{context.user_id}"
+        try:
+            waits = slots.enter(caller)
+        except Full:
+            raise BudgetExceeded(
+                f"{plan.id}: {slots.size} calls at a time ({place.place}), and {slots.queue} wait already",
+                hint=f"call it again later, or raise {place.place}.concurrency or .queue",
+                retryable=True,
+                limit=f"{place.place}.queue",
+                running=slots.taken,
+                waiting=slots.waiting,
+            ) from None
+        if waits is None:
+            return
+        try:
+            if await mode.until(waits, call.time_left()):
+                return
+        except BaseException:
+            slots.give_up(caller, waits)
+            raise
+        slots.give_up(caller, waits)
+        raise TimeLimit(stopped=True, begun=False)
+
+    async def _executed(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
+        """The tool itself, as in `Pipeline.run`."""
+        call.stage = "execute"
+        caller = None if call.context is plan.host else call.context
+        token = current.set((call.depth, call.deadline, caller, call.call.id if call.call else ""))
+        call.token = call.token or token
+        try:
+            value: Any = plan.execute(call, mode)
+            if plan.is_awaited:
+                value = await value
+            if type(value) not in SCALARS and inspect.isawaitable(value):
+                value = await mode.awaited(value, call.seconds)
+            call.value = value
+            return accept(plan, call, self.limits, self.conclusion.series)
+        finally:
+            current.reset(token)
+
+
+@contextmanager
+def _watched(plan: Plan, governor: Governor, call: RunningCall) -> Iterator[None]:
+    """Ask the breaker, and tell it what came of the call.
+
+    Raises:
+        CircuitOpen: what is behind the tool is left alone for now (CIRCUIT_OPEN).
+    """
+    breaker = governor.breaker
+    if breaker is None:
+        yield
+        return
+    left = breaker.enter()
+    if left is not None:
+        raise CircuitOpen(
+            f"{plan.id} failed {breaker.rule.failures} times in a row and is left alone ({governor.breaker_place})",
+            hint=f"try again in {left:.1f} s",
+            retryable=True,
+            retry_after_ms=max(1, round(left * 1000)),
+            limit=f"{governor.breaker_place}.breaker",
+            state=breaker.state,
+        )
+    failed: bool | None = False
+    try:
+        yield
+    except TimeLimit as error:
+        failed = True if error.begun else None
+        raise
+    except CallError as error:
+        failed = True if error.code in _BEHIND else None
+        raise
+    except Exception:
+        failed = True
+        raise
+    except BaseException as error:
+        failed = (
+            True if isinstance(error, asyncio.CancelledError) and has_begun(error) and not cancellations() else None
+        )
+        raise
+    finally:
+        breaker.leave(failed)
+
+
+def _error_in(result: ToolResult) -> CallError | None:
+    """What a tool says in its result went wrong."""
+    told = result.error
+    if told is None:
+        return None
+    error = CallError(told.message, retryable=told.retryable, outcome=told.outcome, retry_after_ms=told.retry_after_ms)
+    error.code = told.kind  # type: ignore[misc]
+    return error

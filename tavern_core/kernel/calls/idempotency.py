@@ -1,0 +1,267 @@
+"""Calls with a key: the same call is made once, however often and from wherever it is asked for.
+
+    key is new                    it is written down, and the tool runs
+    the same call is running      its answer is waited for, in whichever process
+    the same call has an answer   that answer
+    another call had the key      IDEMPOTENCY_CONFLICT
+    its process died meanwhile    CONNECTION_LOST, outcome unknown: nobody knows whether it happened
+
+A key belongs to one tool and one caller. It is on the disk before the tool runs. A failure that changed nothing frees it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any, Final
+
+from pydantic_core import to_json
+
+from tavern_core.contract.stores import Record, RecordStore
+from tavern_core.errors import CallError, CallMisused, ConnectionLost, IdempotencyConflict, InternalError, StateDamaged
+from tavern_core.frozen import dataclass
+from tavern_core.kernel.calls.retrying import is_harmless_again
+from tavern_core.kernel.calls.running_call import RunningCall
+from tavern_core.kernel.catalogue.plan import Plan
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.execution.modes import Mode, TimeLimit
+from tavern_core.kernel.limits.slots import held
+from tavern_core.kernel.settings.result_redaction import struck
+from tavern_core.model.call import CallContext
+from tavern_core.model.result import Evidence, ToolError, ToolResult
+from tavern_core.schema.redact import named_secrets
+
+KIND: Final = "answer"
+LONGEST_KEY: Final = 255
+RUNNING: Final = "running"
+DONE: Final = "done"
+UNKNOWN: Final = "unknown"
+_FIRST_LOOK_S: Final = 0.005
+_LONGEST_LOOK_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A key that this call has: nobody else runs it meanwhile."""
+
+    record: Record
+    digest: str
+    answer: Future[ToolResult | None]
+    """For those in this process that wait for the same call; None: it is free again."""
+
+
+class Idempotency:
+    """The keys of one host.
+
+    Args:
+        records: where they are kept.
+        seconds: how long an answer is.
+    """
+
+    def __init__(self, records: RecordStore, seconds: float, diagnostics: Diagnostics) -> None:
+        self._records = records
+        self._seconds = seconds
+        self._diagnostics = diagnostics
+        self._process = secrets.token_hex(8)
+        self._entered = False
+        self._running: dict[str, Claim] = {}
+        self._unwritten: dict[str, ToolResult] = {}
+        """Answers that could not be written; they are known here as long as this host is open."""
+
+    def close(self) -> None:
+        if self._entered:
+            self._records.leave(self._process)
+
+    async def claim(self, plan: Plan, call: RunningCall, mode: Mode) -> Claim | ToolResult:
+        """The key for this call, or the answer that there is already.
+
+        Raises:
+            CallMisused: it is no key (USAGE).
+            IdempotencyConflict: the key was used for another call, or is that of a call around this one (IDEMPOTENCY_CONFLICT).
+            ConnectionLost: the process that made the call ended before its answer was written (CONNECTION_LOST, outcome unknown).
+            TimeLimit: the same call is running, and the time of this one is over.
+        """
+        key, context = _checked(plan, call), call.context
+        assert context is not None
+        name = f"{plan.id}\x1f{key}\x1f{context.principal}\x1f{context.user_id}"
+        digest = _digest(call.asked if call.asked is not None else call.values or {})
+        if name in held.get():
+            raise IdempotencyConflict(
+                f"{plan.id}: the key {key!r} is that of a call which this one is part of",
+                hint="use a key of its own for each call",
+                key=key,
+            )
+        pause = _FIRST_LOOK_S
+        while True:
+            known = self._running.get(name)
+            if known is None:
+                found = await self._written(plan, call, mode, name, digest, context)
+                if isinstance(found, Claim | ToolResult):
+                    return found
+            elif known.digest != digest:
+                raise _conflict(plan, key)
+            seconds = call.time_left()
+            if known is not None:  # in this process: its answer comes from hand to hand
+                if not await mode.until(known.answer, seconds):
+                    raise TimeLimit(stopped=True, begun=False)
+                if (answer := known.answer.result()) is not None:
+                    return _again(answer, call, key, "joined")
+                continue
+            await mode.pause(pause if seconds is None else min(pause, seconds))
+            pause = min(pause * 2, _LONGEST_LOOK_S)
+
+    async def _written(
+        self, plan: Plan, call: RunningCall, mode: Mode, name: str, digest: str, context: CallContext
+    ) -> Claim | ToolResult | None:
+        """Write the key down, or read what stands there; None: another process runs the call."""
+        now = time.time()
+        owner = f"{context.principal}\x1f{context.user_id}"
+        data = f'{{"digest":"{digest}","process":"{self._process}","call":{call.number}}}'
+        own = Record(KIND, name, owner, RUNNING, data, now)
+        if not self._entered:
+            await ask(mode, self._records, self._records.enter, self._process)
+            self._entered = True
+        known = await ask(mode, self._records, self._records.add, own)
+        if known is None:
+            return self._claimed(name, own, digest)
+        if (answer := self._unwritten.get(name)) is not None:
+            return _again(answer, call, call.key or "", "replayed")
+        facts: Mapping[str, Any] = json.loads(known.data) if known.data else {}
+        if facts.get("digest", digest) != digest:
+            raise _conflict(plan, call.key or "")
+        if known.state == DONE:
+            return _again(_result(facts["result"]), call, call.key or "", "replayed")
+        process = str(facts.get("process", ""))
+        if known.state == RUNNING and (
+            process == self._process or await ask(mode, self._records, self._records.is_present, process)
+        ):
+            return None
+        # Its process has ended, or its record is damaged: it may have happened.
+        if plan.spec.idempotent or plan.spec.read_only:
+            mine = replace(known, state=RUNNING, data=data, expires=0.0)
+            if not await ask(mode, self._records, self._records.replace, mine):
+                return None  # somebody was quicker: look again
+            return self._claimed(name, replace(mine, version=known.version + 1), digest)
+        if known.state == RUNNING:
+            lost = replace(known, state=UNKNOWN, expires=now + self._seconds)
+            if not await ask(mode, self._records, self._records.replace, lost):
+                return None
+        raise ConnectionLost(
+            f"{plan.id}: the call with the key {call.key!r} was begun, and its process ended before it had an answer",
+            hint="look whether it happened; if not, call it again with another key",
+            outcome="unknown",
+            key=call.key,
+        )
+
+    def _claimed(self, name: str, record: Record, digest: str) -> Claim:
+        claim = self._running[name] = Claim(record, digest, Future())
+        return claim
+
+    async def finish(self, claim: Claim, plan: Plan, call: RunningCall, result: ToolResult, mode: Mode) -> None:
+        """Write down what came of the call, and tell whoever waits for it. A failure that changed nothing frees the key."""
+        record, error = claim.record, result.error
+        is_free = error is not None and is_harmless_again(error, plan.spec)
+        try:
+            if is_free:
+                await ask(mode, self._records, self._records.remove, record.kind, record.key)
+            else:
+                clean = struck(
+                    result, named_secrets([call.arguments, call.values])
+                )  # on the disk, it is without secrets
+                text = f'{{"digest":"{claim.digest}","result":{_text(clean)}}}'
+                done = replace(record, state=DONE, data=text, expires=time.time() + self._seconds)
+                await ask(mode, self._records, self._records.replace, done)
+        except (CallError, StateDamaged, ValueError, OSError) as failed:
+            self._diagnostics.add(
+                "ANSWER_NOT_KEPT",
+                f"{plan.id}: what came of a call with a key could not be written: {failed}",
+                hint="make room for the state folder; until this host is closed it knows the answer",
+                severity="error",
+            )
+            if not is_free:
+                self._unwritten[record.key] = result
+        finally:
+            self._running.pop(record.key, None)
+            claim.answer.set_result(result)
+
+
+async def ask(mode: Mode, records: RecordStore, method: Callable[..., Any], *args: Any) -> Any:
+    """What a store says: at once where it is quick, else from a worker thread.
+
+    Raises:
+        InternalError: the store cannot be used; nothing has happened yet (INTERNAL).
+    """
+    try:
+        return method(*args) if records.is_quick else await mode.guarded(method, *args, seconds=None)
+    except StateDamaged as error:
+        raise InternalError(f"the state of this host cannot be used: {error.message}", hint=error.hint) from error
+
+
+def _checked(plan: Plan, call: RunningCall) -> str:
+    key = call.key
+    if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY or not key.isprintable():
+        raise CallMisused(
+            f"{plan.id}: {key!r:.80} is no idempotency key",
+            hint=f"1 to {LONGEST_KEY} printable characters, for example the id of the request",
+        )
+    return key
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    """Names these arguments, in whatever order they were given."""
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _conflict(plan: Plan, key: str) -> IdempotencyConflict:
+    return IdempotencyConflict(
+        f"{plan.id}: the key {key!r} was used for a call with other arguments",
+        hint="use a new key for another call; the same key only to repeat the same one",
+        key=key,
+    )
+
+
+def _again(result: ToolResult, call: RunningCall, key: str, how: str) -> ToolResult:
+    """An answer as that of this call."""
+    trace = (call.name, call.number, call.started, time.perf_counter() - call.clock, "")
+    return result.replace(meta={**(result._meta or {}), "idempotency": how, "idempotencyKey": key}, trace=trace)
+
+
+def _text(result: ToolResult) -> str:
+    error = result.error
+    data: dict[str, Any] = {"ok": result.ok, "status": result.status, "value": result.value}
+    if result._content:
+        data["content"] = result._content
+    if result._evidence:
+        data["evidence"] = [[e.type, e.ref, e.summary, e.created] for e in result._evidence]
+    if error is not None:
+        data["error"] = error.to_json()
+    if result.job is not None:
+        data["job"] = result.job
+    if result._meta:
+        data["meta"] = result._meta
+    return to_json(data, inf_nan_mode="constants").decode()
+
+
+def _result(data: Mapping[str, Any]) -> ToolResult:
+    error = data.get("error")
+    return ToolResult(
+        data["ok"],
+        data["value"],
+        tuple(data.get("content", ())),
+        tuple(Evidence(*row) for row in data.get("evidence", ())),
+        None
+        if error is None
+        else ToolError(
+            error["kind"], error["message"], error["details"], error["retryable"], error["outcome"],
+            error["retryAfterMs"], error["fix"],
+        ),
+        data["status"],
+        data.get("job"),
+        data.get("meta"),
+    )  # fmt: skip

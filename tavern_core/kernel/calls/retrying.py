@@ -1,0 +1,48 @@
+"""Whether a failed call may be made again, and when.
+
+    outcome none                                 nothing happened: again, where the failure may pass
+    outcome unknown, the tool is idempotent      doing it twice is doing it once: again, where the failure may pass
+    outcome unknown, any other tool              never
+    outcome done                                 never
+
+A failure may pass that says so (`retryable`), and one of what is behind the tool: a lost connection, an error, a time limit.
+Waits grow from try to try and are drawn at random between nothing and their bound ("full jitter"); `retry_after_ms` is
+the least.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tavern_core.errors import CallError
+from tavern_core.model.result import ToolError
+from tavern_core.model.tool import ToolSpec
+
+FIRST_PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 30.0
+_PASSING: Final = frozenset({"UPSTREAM_ERROR", "CONNECTION_LOST", "TIMEOUT"})
+_OURS: Final = frozenset(
+    {"BUDGET_EXCEEDED", "CIRCUIT_OPEN", "POLICY_DENIED", "APPROVAL_REQUIRED", "IDEMPOTENCY_CONFLICT"}
+)
+"""Refusals of the host's own: trying again would only be refused again."""
+
+
+def is_harmless_again(error: CallError | ToolError, tool: ToolSpec) -> bool:
+    """Whether making the call again can do nothing twice."""
+    return error.outcome == "none" or (error.outcome == "unknown" and (tool.idempotent or tool.read_only))
+
+
+def may_pass(error: CallError | ToolError) -> bool:
+    """Whether the same call may work later."""
+    kind = error.kind if isinstance(error, ToolError) else error.code
+    return kind not in _OURS and (error.retryable or kind in _PASSING)
+
+
+def pause_before(attempt: int, error: CallError) -> float:
+    """Seconds to wait before attempt 2, 3 and so on."""
+    from tenacity import RetryCallState, wait_random_exponential  # only where something has failed
+
+    state = RetryCallState(None, None, (), {})  # type: ignore[arg-type]
+    state.attempt_number = attempt - 1
+    drawn = float(wait_random_exponential(multiplier=FIRST_PAUSE_S, max=LONGEST_PAUSE_S)(state))
+    return max(drawn, (error.retry_after_ms or 0) / 1000)

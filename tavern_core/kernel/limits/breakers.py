@@ -1,0 +1,76 @@
+"""Something that fails again and again is left alone for a while; then one call tries whether it is back.
+
+closed --failures in a row--> open --rest--> half-open --one call works--> closed
+                                ^------------------------ it fails
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from tavern_core.model.limits import Breaker
+
+State = Literal["closed", "open", "half-open"]
+
+
+class CircuitBreaker:
+    """One breaker.
+
+    Args:
+        rule: when it opens, and for how long.
+        changed: told of each new state, outside the lock.
+        clock: seconds, never set back.
+    """
+
+    def __init__(
+        self,
+        rule: Breaker,
+        changed: Callable[[State], None] = lambda state: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.rule = rule
+        self._changed = changed
+        self._clock = clock
+        self._lock = threading.Lock()
+        self.state: State = "closed"
+        self.failures = 0
+        """In a row."""
+        self._opened_at = 0.0
+        self._trial = False
+
+    def enter(self) -> float | None:
+        """None: call it, and say with `leave` what came of it. Else the seconds after which it is worth trying again."""
+        if self.state == "closed":
+            return None
+        with self._lock:
+            left = self._opened_at + self.rule.rest_ms / 1000 - self._clock()
+            if self.state == "open" and left > 0:
+                return left
+            if self.state == "half-open" and self._trial:
+                return min(self.rule.rest_ms / 1000, 1.0)
+            is_new = self.state != "half-open"
+            self.state, self._trial = "half-open", True
+        if is_new:
+            self._changed("half-open")
+        return None
+
+    def leave(self, failed: bool | None) -> None:
+        """What came of a call: it failed, it worked, or (None) it says nothing of what is behind it."""
+        if failed is False and self.state == "closed":
+            self.failures = 0
+            return
+        before = self.state
+        with self._lock:
+            self._trial = False
+            if failed:
+                self.failures += 1
+                if self.state == "half-open" or self.failures >= self.rule.failures:
+                    self.state, self._opened_at = "open", self._clock()
+            elif failed is False and self.state == "half-open":
+                self.state, self.failures = "closed", 0
+            now = self.state
+        if now != before:
+            self._changed(now)

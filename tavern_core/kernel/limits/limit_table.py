@@ -1,0 +1,245 @@
+"""The limits of one host at work: places that are taken, breakers that are open, rates that are used up, answers that hold.
+
+They outlive the plans of tools, which are compiled anew whenever anything changes: a limit goes by its place in the
+configuration, and what was counted under it stays counted.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from tavern_core.contract.stores import RecordStore
+from tavern_core.frozen import dataclass
+from tavern_core.kernel.access.limit_rules import OWN, LimitRule, LimitRules, upstream_of
+from tavern_core.kernel.access.tool_access import caller_keys
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.limits.breakers import CircuitBreaker, State
+from tavern_core.kernel.limits.result_cache import ResultCache
+from tavern_core.kernel.limits.slots import Slots
+from tavern_core.kernel.log.recorder import Recorder
+from tavern_core.model.call import HOST_PRINCIPAL, CallContext
+from tavern_core.model.event import CIRCUIT_CHANGED
+from tavern_core.model.limits import QUEUE, Breaker, ToolLimits, parse_rate
+from tavern_core.model.tool import ToolSpec
+
+_EVERYBODY: Final = "*"
+_MOST_CALLERS: Final = 10_000
+"""Callers whose places are remembered though they take none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many uses of `key` in so many seconds."""
+
+    place: str
+    written: str
+    key: str
+    most: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Calls at a time, and where that is written."""
+
+    place: str
+    slots: Slots
+
+
+@dataclass(frozen=True, slots=True)
+class Governor:
+    """The limits of one tool."""
+
+    table: LimitTable
+    rates: tuple[Rate, ...]
+    places: tuple[Place, ...]
+    breaker: CircuitBreaker | None
+    breaker_place: str
+    cache_s: float
+    """0: no answer is kept."""
+    retries: int
+    is_personal: bool
+    """Whether some limits are those of each caller."""
+
+    def rates_of(self, context: CallContext) -> tuple[Rate, ...]:
+        """The rates that a call counts for; those of its caller first, so that nobody uses up what all share by being refused."""
+        return (*self.table.personal_rates(context), *self.rates) if self.is_personal else self.rates
+
+    def places_of(self, context: CallContext) -> tuple[Place, ...]:
+        return (*self.table.personal_places(context), *self.places) if self.is_personal else self.places
+
+    def words(self) -> tuple[tuple[str, str], ...]:
+        """(step, what it does) for each step that these limits add, in their order."""
+        found = []
+        if self.cache_s:
+            found.append(("result_cache", f"gives an answer again for {self.cache_s:g} s"))
+        if self.breaker is not None:
+            rule = self.breaker.rule
+            found.append(("breaker", f"after {rule.failures} failures in a row nothing for {rule.rest_ms / 1000:g} s"))
+        if self.rates or self.is_personal:
+            told = [f"{rate.written} ({rate.place})" for rate in self.rates]
+            found.append(("rate", ", ".join([*told, *(["limits.callers"] if self.is_personal else [])])))
+        if self.places or self.is_personal:
+            told = [f"{place.slots.size} at a time ({place.place})" for place in self.places]
+            found.append(("concurrency", ", ".join([*told, *(["limits.callers"] if self.is_personal else [])])))
+        if self.retries:
+            found.append(("retry", f"up to {self.retries} further attempts, where doing it again does no harm"))
+        return tuple(found)
+
+
+class LimitTable:
+    """All limits of a host.
+
+    Args:
+        records: where rates are counted.
+        callers: the section `limits.callers`.
+        retries: further attempts where nothing else is said.
+        cache_bytes: of all answers that are kept.
+    """
+
+    def __init__(
+        self,
+        records: RecordStore,
+        callers: Mapping[str, ToolLimits],
+        retries: int,
+        cache_bytes: int,
+        recorder: Recorder,
+        diagnostics: Diagnostics,
+    ) -> None:
+        self.records = records
+        self.cache = ResultCache(cache_bytes)
+        self.clock: Callable[[], float] = time.monotonic
+        """Of breakers; for tests of what takes long."""
+        self._callers = dict(callers)
+        self._retries = retries
+        self._recorder = recorder
+        self._diagnostics = diagnostics
+        self._lock = threading.Lock()
+        self._slots: dict[str, Slots] = {}
+        self._breakers: dict[str, CircuitBreaker] = {}
+        self._personal: dict[tuple[Any, ...], tuple[tuple[Rate, ...], tuple[Place, ...]]] = {}
+
+    def governor(self, tool: ToolSpec, rules: LimitRules) -> Governor | None:
+        """The limits of a tool; None: it has none."""
+        own = rules.of_tool(tool)
+        merged = ToolLimits()
+        origin: dict[str, str] = {}
+        for rule in own:
+            for name in rule.limits.to_json():
+                origin.setdefault(name, f"{rule.place} {tool.id}" if rule.place == OWN else rule.place)
+            merged = merged.over(rule.limits)
+        shared = [rule for rule in (rules.of_upstream(tool), rules.of_plugin(tool)) if rule is not None]
+        everything = [
+            *((rule.place, rule.limits, rule.place) for rule in shared),
+            (f"tool {tool.id}", merged, ""),
+        ]
+        rates = tuple(
+            Rate(where or origin["rate"], limits.rate, key, *parse_rate(limits.rate))
+            for key, limits, where in everything
+            if limits.rate is not None
+        )
+        places = tuple(
+            Place(where or origin["concurrency"], self._slots_of(key, limits))
+            for key, limits, where in everything
+            if limits.concurrency is not None
+        )
+        breaker, breaker_place = self._breaker_of(tool, merged, shared, origin)
+        cache_ms = next((limits.cache_ms for _, limits, _ in reversed(everything) if limits.cache_ms), 0) or 0
+        if cache_ms and not tool.read_only:
+            self._diagnostics.add(
+                "CACHE_IGNORED", f"{tool.id}: answers are kept of tools that only read; this one may do more",
+                hint="mark it read_only, or take cacheMs out of its limits",
+            )  # fmt: skip
+            cache_ms = 0
+        retries = next((limits.retries for _, limits, _ in reversed(everything) if limits.retries is not None), None)
+        retries = self._retries if retries is None else retries
+        if not (rates or places or breaker or cache_ms or retries or self._callers):
+            return None
+        return Governor(self, rates, places, breaker, breaker_place, cache_ms / 1000, retries, bool(self._callers))
+
+    def _slots_of(self, key: str, limits: ToolLimits) -> Slots:
+        size, queue = limits.concurrency or 1, QUEUE if limits.queue is None else limits.queue
+        with self._lock:
+            known = self._slots.get(key)
+            if known is None:
+                known = self._slots[key] = Slots(size, queue)
+        if (known.size, known.queue) != (size, queue):
+            known.resize(size, queue)
+        return known
+
+    def _breaker_of(
+        self, tool: ToolSpec, merged: ToolLimits, shared: list[LimitRule], origin: Mapping[str, str]
+    ) -> tuple[CircuitBreaker | None, str]:
+        """The breaker of a tool: its upstream's, so that all tools behind it stop together; else its own."""
+        found = [(rule.place, rule.place, rule.limits.breaker) for rule in shared if rule.limits.breaker is not None]
+        if merged.breaker is not None:
+            found.append((upstream_of(tool) or tool.id, origin["breaker"], merged.breaker))
+        if not found:
+            return None, ""
+        key, place, rule = found[0]
+        with self._lock:
+            known = self._breakers.get(key)
+            if known is None or known.rule != rule:
+                known = self._breakers[key] = self._new_breaker(key, rule)
+        return known, place
+
+    def _new_breaker(self, key: str, rule: Breaker) -> CircuitBreaker:
+        def changed(state: State) -> None:
+            self._recorder.note(CIRCUIT_CHANGED, {"breaker": key, "state": state})
+            if state == "open":
+                self._diagnostics.add(
+                    "CIRCUIT_OPEN", f"{key} failed {rule.failures} times in a row and is not called for {rule.rest_ms / 1000:g} s",
+                    hint="`tavern logs list --type TOOL_RESULT` shows how",
+                )  # fmt: skip
+
+        return CircuitBreaker(rule, changed, lambda: self.clock())
+
+    # Those of each caller ------------------------------------------------------------------------------------------------
+
+    def personal_rates(self, context: CallContext) -> tuple[Rate, ...]:
+        """What the caller's own rates count."""
+        return self._of_caller(context)[0]
+
+    def personal_places(self, context: CallContext) -> tuple[Place, ...]:
+        """The caller's own places."""
+        return self._of_caller(context)[1]
+
+    def _of_caller(self, context: CallContext) -> tuple[tuple[Rate, ...], tuple[Place, ...]]:
+        who = context.principal, context.user_id, context.roles, context.profile
+        found = self._personal.get(who)
+        if found is None:
+            found = self._worked_out(context)
+            with self._lock:
+                if len(self._personal) >= _MOST_CALLERS:
+                    self._personal.clear()
+                self._personal[who] = found
+        return found
+
+    def _worked_out(self, context: CallContext) -> tuple[tuple[Rate, ...], tuple[Place, ...]]:
+        keys = [key for key in caller_keys(context, None) if key in self._callers]
+        if not keys and _EVERYBODY in self._callers and context.principal != HOST_PRINCIPAL:
+            keys = [_EVERYBODY]
+        rates, places = [], []
+        for key in keys:
+            limits, place = self._callers[key], f"limits.callers.{key}"
+            one = f"{place}\x1f{context.principal}\x1f{context.user_id}"
+            if limits.rate is not None:
+                rates.append(Rate(place, limits.rate, one, *parse_rate(limits.rate)))
+            if limits.concurrency is not None:
+                places.append(Place(place, self._slots_of(one, limits)))
+        return tuple(rates), tuple(places)
+
+    # For people ----------------------------------------------------------------------------------------------------------
+
+    def breakers(self) -> dict[str, CircuitBreaker]:
+        """Breakers by what they guard."""
+        with self._lock:
+            return dict(self._breakers)
+
+    def slots(self) -> dict[str, Slots]:
+        """Places by what they are for."""
+        with self._lock:
+            return dict(self._slots)

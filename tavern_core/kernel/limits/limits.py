@@ -1,0 +1,93 @@
+"""`tavern.limits`: which limits there are and how far they are used up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tavern_core.frozen import dataclass
+from tavern_core.kernel.limits.limit_table import Governor, LimitTable
+from tavern_core.model.config import HostConfig
+from tavern_core.model.limits import NO_LIMITS, ToolLimits, parse_rate
+from tavern_core.model.tool import ToolSpec
+
+
+@dataclass(frozen=True, slots=True)
+class LimitState:
+    """One set of limits."""
+
+    place: str
+    """Where it stands: ``limits.tools.text:*``, or ``the tool text:count``."""
+    limits: ToolLimits
+    used: int | None = None
+    """Calls within the period of the rate, of all processes; None where each caller has its own."""
+    running: int | None = None
+    """Calls that have a place now, in this process."""
+    waiting: int | None = None
+    breaker: str = ""
+    """closed, open or half-open, in this process."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "place": self.place,
+            **self.limits.to_json(),
+            "used": self.used,
+            "running": self.running,
+            "waiting": self.waiting,
+            "state": self.breaker or None,
+        }
+
+
+class Limits:
+    """The limits of a host.
+
+    Args:
+        tools: every tool that is known.
+        governor: the limits of one.
+    """
+
+    def __init__(
+        self,
+        config: HostConfig,
+        table: LimitTable,
+        tools: Callable[[], tuple[ToolSpec, ...]],
+        governor: Callable[[ToolSpec], Governor | None],
+    ) -> None:
+        self._config = config
+        self._table = table
+        self._tools = tools
+        self._governor = governor
+
+    def list(self) -> tuple[LimitState, ...]:
+        """All limits: those of tavern.yaml, then what tools say of themselves; no plugin is activated.
+
+        Raises:
+            StateDamaged: what was used cannot be read (STATE_DAMAGED).
+        """
+        config, found = self._config.limits, []
+        tools = self._tools()
+        governed = {tool.id: governor for tool in tools if (governor := self._governor(tool)) is not None}
+        for section in ("tools", "plugins", "upstreams", "callers"):
+            for name, written in getattr(config, section).items():
+                place = f"limits.{section}.{name}"
+                found.append(self._state(place, written.limits(), None if section == "callers" else governed))
+        for tool in tools:
+            if tool.limits != NO_LIMITS and tool.id in governed:
+                found.append(self._state(f"the tool {tool.id}", tool.limits, {tool.id: governed[tool.id]}))
+        return tuple(found)
+
+    def _state(self, place: str, limits: ToolLimits, governed: dict[str, Governor] | None) -> LimitState:
+        if governed is None:
+            return LimitState(place, limits)
+        keys = {rate.key for governor in governed.values() for rate in governor.rates if rate.place == place}
+        used = None
+        if limits.rate is not None:
+            most, seconds = parse_rate(limits.rate)
+            used = max((self._table.records.used(key, most, seconds, time.time()) for key in keys), default=0)
+        slots = {one.place: one.slots for governor in governed.values() for one in governor.places}.get(place)
+        breakers = [one.breaker for one in governed.values() if one.breaker is not None and one.breaker_place == place]
+        state = next((one.state for one in breakers if one.state != "closed"), "closed" if breakers else "")
+        return LimitState(
+            place, limits, used, None if slots is None else slots.taken, None if slots is None else slots.waiting, state
+        )

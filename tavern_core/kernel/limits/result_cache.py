@@ -1,0 +1,99 @@
+"""Answers of tools that only read, given again while they hold. In memory, apart for each caller, bounded in bytes."""
+
+from __future__ import annotations
+
+import marshal
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from tavern_core.model.call import CallContext
+from tavern_core.model.result import CallTrace, ToolResult, success
+
+_MOST_ARGUMENTS: Final = 64_000
+"""Bytes of the arguments of a call that is looked up; larger ones are called each time."""
+_ROW: Final = 500
+"""Bytes that an entry takes besides its answer, about."""
+Key = tuple[Any, ...]
+
+
+class ResultCache:
+    """Answers of one host.
+
+    Args:
+        most_bytes: of all entries; the ones that were not used longest go first.
+        clock: seconds, never set back.
+    """
+
+    def __init__(self, most_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most_bytes
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[Key, tuple[float, object, bytes]] = OrderedDict()
+        self.bytes = 0
+        self.hits = self.misses = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def key(self, tool: str, values: Mapping[str, Any], context: CallContext) -> Key | None:
+        """What tells calls apart: tool, arguments, and everything of the caller that an answer may depend on."""
+        try:
+            given = marshal.dumps(values, 2)  # type: ignore[arg-type]
+        except ValueError:
+            return None
+        if len(given) > _MOST_ARGUMENTS:
+            return None
+        who = context.principal, context.user_id, context.profile, context.permissions, context.roles
+        where = context.workspace_dir, context.agent_dir, context.agent_id
+        return (tool, given, *who, *where, marshal.dumps(dict(context.scopes), 2) if context.scopes else b"")
+
+    def get(self, key: Key, made_by: object, trace: CallTrace) -> ToolResult | None:
+        """The answer, when `made_by` (the tool as it is now) gave it and it still holds."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                self.misses += 1
+                return None
+            until, maker, data = entry
+            if until <= self._clock() or (maker is not made_by and maker != made_by):
+                self._drop(key)
+                self.misses += 1
+                return None
+            self._entries.move_to_end(key)
+            self.hits += 1
+        value, content, meta = marshal.loads(data)
+        if not content and meta is None:
+            return success(value, trace)
+        return ToolResult(True, value, content, meta=meta, trace=trace)
+
+    def put(self, key: Key, made_by: object, result: ToolResult, seconds: float) -> None:
+        """Keep an answer that went well. One that is no plain data, or larger than an eighth of the cache, is not kept."""
+        if not result.ok or result.status != "ok":
+            return
+        try:
+            kept: Any = result.value, tuple(map(dict, result._content)), result._meta
+            data = marshal.dumps(kept, 2)
+        except ValueError:
+            return
+        size = len(data) + len(key[1]) + _ROW
+        if size > self._most // 8:
+            return
+        with self._lock:
+            self._drop(key)
+            self._entries[key] = self._clock() + seconds, made_by, data
+            self.bytes += size
+            while self.bytes > self._most:
+                self._drop(next(iter(self._entries)))
+
+    def clear(self) -> None:
+        """Forget all answers: what they depend on has changed."""
+        with self._lock:
+            self._entries.clear()
+            self.bytes = 0
+
+    def _drop(self, key: Key) -> None:
+        if (entry := self._entries.pop(key, None)) is not None:
+            self.bytes -= len(entry[2]) + len(key[1]) + _ROW

@@ -1,0 +1,88 @@
+"""How many calls of something run at a time. Further ones wait in line, and callers take turns."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from concurrent.futures import Future
+from contextvars import ContextVar
+from typing import Final
+
+held: Final[ContextVar[frozenset[object]]] = ContextVar("tavern_held", default=frozenset())
+"""What the calls around this one hold: slots, and idempotency keys. Who holds something does not wait for it."""
+
+
+class Full(Exception):
+    """As many wait as may."""
+
+
+class Slots:
+    """Places for calls.
+
+    Args:
+        size: how many there are.
+        queue: how many calls may wait for one.
+    """
+
+    def __init__(self, size: int, queue: int) -> None:
+        self._lock = threading.Lock()
+        self._waiting: OrderedDict[str, deque[Future[None]]] = OrderedDict()
+        """Caller → its calls that wait; the caller whose turn is next comes first."""
+        self.size = size
+        self.queue = queue
+        self.taken = 0
+        self.waiting = 0
+
+    def enter(self, caller: str) -> Future[None] | None:
+        """Take a place; a future that is done when there is one, None when there was one at once.
+
+        Raises:
+            Full: none is free, and too many wait.
+        """
+        with self._lock:
+            if self.taken < self.size and not self.waiting:
+                self.taken += 1
+                return None
+            if self.waiting >= self.queue:
+                raise Full
+            place: Future[None] = Future()
+            self._waiting.setdefault(caller, deque()).append(place)
+            self.waiting += 1
+            return place
+
+    def leave(self) -> None:
+        """Give a place to the next who waits: one call of each caller in turn."""
+        with self._lock:
+            self.taken -= 1
+            self._hand_out()
+
+    def give_up(self, caller: str, place: Future[None]) -> None:
+        """Stop waiting; a place that was given meanwhile goes on to the next."""
+        with self._lock:
+            line = self._waiting.get(caller)
+            if line is not None and place in line:
+                line.remove(place)
+                self.waiting -= 1
+                if not line:
+                    del self._waiting[caller]
+                return
+            self.taken -= 1
+            self._hand_out()
+
+    def resize(self, size: int, queue: int) -> None:
+        """Other numbers, from now on."""
+        with self._lock:
+            self.size, self.queue = size, queue
+            self._hand_out()
+
+    def _hand_out(self) -> None:
+        while self.taken < self.size and self._waiting:
+            caller, line = next(iter(self._waiting.items()))
+            place = line.popleft()
+            self.waiting -= 1
+            if line:
+                self._waiting.move_to_end(caller)
+            else:
+                del self._waiting[caller]
+            self.taken += 1
+            place.set_result(None)

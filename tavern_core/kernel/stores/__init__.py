@@ -1,0 +1,1 @@
+"""What must survive a process, on the disk and in memory."""

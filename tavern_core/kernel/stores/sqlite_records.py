@@ -1,0 +1,243 @@
+"""Records in one SQLite file for all processes of a state folder.
+
+Each method is one transaction, and most are one statement: a record is on the disk when a method returns, as far as a killed
+process is concerned. A file that is no database any more is put aside, and a new one begun.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import threading
+import time
+import zlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tavern_core.contract.stores import Record
+from tavern_core.errors import StateDamaged
+from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder
+from tavern_core.kernel.stores.corrupt_database import is_damaged, put_aside
+from tavern_core.kernel.stores.memory_records import wait_for
+from tavern_core.kernel.stores.presence import Presence
+
+if TYPE_CHECKING:
+    import sqlite3
+
+DAMAGED: Final = "damaged"
+"""State of a record whose data are not what was written; they are empty."""
+_VERSION: Final = 1
+_PURGE_EVERY: Final = 5_000
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS records (
+    kind TEXT NOT NULL, key TEXT NOT NULL, owner TEXT NOT NULL, state TEXT NOT NULL, data TEXT NOT NULL, created REAL NOT NULL,
+    expires REAL NOT NULL, version INTEGER NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY (kind, key)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS by_age ON records (kind, created) WHERE kind != 'answer';
+CREATE TABLE IF NOT EXISTS uses (key TEXT, slot INTEGER, at REAL, PRIMARY KEY (key, slot)) WITHOUT ROWID
+"""
+_COLUMNS: Final = "kind, key, owner, state, data, created, expires, version, crc"
+_ADD: Final = f"""
+INSERT INTO records ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (kind, key) DO UPDATE SET
+    owner = excluded.owner, state = excluded.state, data = excluded.data, created = excluded.created, expires = excluded.expires,
+    version = excluded.version, crc = excluded.crc
+WHERE records.expires > 0 AND records.expires <= excluded.created
+"""
+_REPLACE: Final = (
+    "UPDATE records SET state = ?, data = ?, expires = ?, crc = ?, version = version + 1"
+    " WHERE kind = ? AND key = ? AND version = ?"
+)
+_Row = tuple[str, str, str, str, str, float, float, int, int]
+
+
+class SqliteRecords:
+    """A `RecordStore` in a file.
+
+    Args:
+        path: of the file; made, with its folder, when it is first needed.
+        on_damage: told of a file that was put aside: its old name and its new one.
+    """
+
+    is_quick = True
+
+    def __init__(self, path: Path, on_damage: Callable[[Path, Path], None] = lambda path, aside: None) -> None:
+        self._path = path
+        self._on_damage = on_damage
+        self._presence = Presence(path.with_name("processes"))
+        self._lock = threading.Lock()
+        self._db: sqlite3.Connection | None = None
+        self._added = 0
+
+    def add(self, record: Record) -> Record | None:
+        data = record.data
+        values = (
+            record.kind, record.key, record.owner, record.state, data, record.created, record.expires, record.version,
+            zlib.crc32(data.encode()),
+        )  # fmt: skip
+        while True:
+            if self._run(_ADD, values).rowcount:
+                self._added += 1
+                if self._added % _PURGE_EVERY == 1:
+                    self._run("DELETE FROM records WHERE expires > 0 AND expires <= ?", (record.created,))
+                return None
+            if (known := self.get(record.kind, record.key)) is not None:  # None: it expired in between
+                return known
+
+    def get(self, kind: str, key: str) -> Record | None:
+        found = self._rows(f"SELECT {_COLUMNS} FROM records WHERE kind = ? AND key = ?", (kind, key))
+        return None if not found or 0 < found[0][6] <= time.time() else _record(found[0])
+
+    def replace(self, record: Record) -> bool:
+        data = record.data
+        crc = zlib.crc32(data.encode())
+        values = (record.state, data, record.expires, crc, record.kind, record.key, record.version)
+        return self._run(_REPLACE, values).rowcount == 1
+
+    def remove(self, kind: str, key: str) -> bool:
+        return self._run("DELETE FROM records WHERE kind = ? AND key = ?", (kind, key)).rowcount == 1
+
+    def list(
+        self, kind: str, *, owner: str | None = None, states: Collection[str] = (), most: int = 100
+    ) -> tuple[Record, ...]:
+        where, values = ["kind = ?", "(expires = 0 OR expires > ?)"], builtins.list[object]([kind, time.time()])
+        if owner is not None:
+            where.append("owner = ?")
+            values.append(owner)
+        if states:
+            where.append(f"state IN ({', '.join('?' * len(states))})")
+            values += states
+        rows = self._rows(
+            f"SELECT {_COLUMNS} FROM records WHERE {' AND '.join(where)} ORDER BY created DESC LIMIT ?", (*values, most)
+        )
+        return tuple(map(_record, rows))
+
+    def take(self, key: str, most: int, seconds: float, now: float) -> float:
+        # Slot -1 counts all uses; use n is in slot n modulo `most`, so the slot of the next one holds the oldest that counts.
+        with self._open() as db:
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                (number,) = db.execute("SELECT at FROM uses WHERE key = ? AND slot = -1", (key,)).fetchone() or (0.0,)
+                slot = int(number) % most
+                (earlier,) = db.execute("SELECT at FROM uses WHERE key = ? AND slot = ?", (key, slot)).fetchone() or (
+                    None,
+                )
+                if earlier is not None and (wait := wait_for(earlier, seconds, now)) > 0:
+                    return wait
+                db.execute(
+                    "INSERT OR REPLACE INTO uses VALUES (?, ?, ?), (?, -1, ?)", (key, slot, now, key, number + 1)
+                )
+                return 0.0
+            finally:
+                db.execute("COMMIT")
+
+    def used(self, key: str, most: int, seconds: float, now: float) -> int:
+        statement = "SELECT count(*) FROM uses WHERE key = ? AND slot BETWEEN 0 AND ? AND at > ?"
+        return int(self._rows(statement, (key, most - 1, now - seconds))[0][0])
+
+    def enter(self, process: str) -> None:
+        self._presence.enter(process)
+
+    def leave(self, process: str) -> None:
+        self._presence.leave(process)
+
+    def is_present(self, process: str) -> bool:
+        return self._presence.is_present(process)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._db is not None:
+                self._db.close()
+                self._db = None
+        self._presence.close()
+
+    def _run(self, statement: str, values: Sequence[object]) -> sqlite3.Cursor:
+        """One statement, which is a transaction of its own. Not by `_open`, which takes twice as long."""
+        with self._lock:
+            try:
+                return (self._db or self._opened()).execute(statement, values)
+            except Exception as error:
+                raise self._damage(error) from error
+
+    def _rows(self, statement: str, values: Sequence[object]) -> builtins.list[_Row]:
+        with self._lock:
+            try:
+                return (self._db or self._opened()).execute(statement, values).fetchall()
+            except Exception as error:
+                raise self._damage(error) from error
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._db is None:
+            self._db = self._connected()
+        return self._db
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                yield self._opened()
+            except Exception as error:
+                raise self._damage(error) from error
+
+    def _damage(self, error: Exception) -> Exception:
+        """What to tell of an error of the database; a file that is damaged is put aside. Any other error stays what it is."""
+        import sqlite3
+
+        if not isinstance(error, sqlite3.Error | OSError):
+            return error
+        hint = "free some disk space, and see that the folder can be written"
+        if isinstance(error, sqlite3.Error) and is_damaged(error):
+            if self._db is not None:
+                self._db.close()
+                self._db = None
+            aside = put_aside(self._path)
+            self._on_damage(self._path, aside)
+            hint = f"it was put aside as {aside.name}, and a new one is begun: what was in it is not known any more"
+        return StateDamaged(f"{self._path}: {error}", hint=hint, path=str(self._path))
+
+    def _connected(self) -> sqlite3.Connection:
+        """Open the file; one that is no database any more is kept beside a new one."""
+        import sqlite3
+
+        make_private_folder(self._path.parent)
+        for is_second in (False, True):
+            db = sqlite3.connect(self._path, timeout=10, check_same_thread=False, isolation_level=None)
+            try:
+                db.execute("PRAGMA journal_mode = WAL")
+                db.execute("PRAGMA synchronous = NORMAL")
+                (version,) = db.execute("PRAGMA user_version").fetchone()
+                if version > _VERSION:
+                    raise StateDamaged(
+                        f"{self._path} was written by a newer version",
+                        hint="update this host, or use another TAVERN_HOME",
+                        path=str(self._path),
+                    )
+                if version < _VERSION:
+                    db.execute("BEGIN IMMEDIATE")
+                    for statement in _SCHEMA.split(";"):
+                        db.execute(statement)
+                    db.execute(f"PRAGMA user_version = {_VERSION}")
+                    db.execute("COMMIT")
+                elif db.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
+                    raise sqlite3.DatabaseError("the database is malformed")
+                with contextlib.suppress(OSError):
+                    self._path.chmod(PRIVATE_FILE)
+                return db
+            except sqlite3.DatabaseError as error:
+                db.close()
+                broken = is_damaged(error) or "malformed" in str(error)
+                if is_second or not broken:
+                    raise
+                self._on_damage(self._path, put_aside(self._path))
+            except BaseException:
+                db.close()
+                raise
+        raise AssertionError("unreachable")
+
+
+def _record(row: _Row) -> Record:
+    kind, key, owner, state, data, created, expires, version, crc = row
+    if not isinstance(data, str) or zlib.crc32(data.encode("utf-8", "surrogateescape")) != crc:
+        return Record(kind, key, owner, DAMAGED, "", created, expires, version)
+    return Record(kind, key, owner, state, data, created, expires, version)

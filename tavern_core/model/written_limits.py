@@ -1,0 +1,48 @@
+"""`ToolLimits` as files write them: in tool files and in tavern.yaml."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt
+from pydantic.alias_generators import to_camel
+
+from tavern_core.model.limits import MOST_RETRIES, Breaker, ToolLimits, parse_rate
+
+
+def _rate(text: str) -> str:
+    parse_rate(text)
+    return text
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(
+        defer_build=True, extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True
+    )
+
+
+class WrittenBreaker(_Part):
+    failures: Annotated[StrictInt, Field(gt=0, le=1_000_000)] = 5
+    """Failures in a row after which it opens."""
+    rest_ms: Annotated[StrictInt, Field(gt=0, le=86_400_000)] = 30_000
+    """How long nothing is called then."""
+
+
+class WrittenLimits(_Part):
+    rate: Annotated[str, AfterValidator(_rate)] | None = None
+    """Calls in a period of time: ``10/minute``."""
+    concurrency: Annotated[StrictInt, Field(gt=0, le=100_000)] | None = None
+    """Calls at a time; further ones wait."""
+    queue: Annotated[StrictInt, Field(ge=0, le=1_000_000)] | None = None
+    """Calls that may wait."""
+    retries: Annotated[StrictInt, Field(ge=0, le=MOST_RETRIES)] | None = None
+    """Further attempts of a call that failed in passing, where doing it again does no harm."""
+    cache_ms: Annotated[StrictInt, Field(gt=0, le=86_400_000)] | None = None
+    """How long an answer holds; only for tools that only read."""
+    breaker: WrittenBreaker | None = None
+    """When to stop calling what fails."""
+
+    def limits(self) -> ToolLimits:
+        written = self.breaker
+        breaker = None if written is None else Breaker(written.failures, written.rest_ms)
+        return ToolLimits(self.rate, self.concurrency, self.queue, self.retries, self.cache_ms, breaker)

@@ -1,0 +1,1 @@
+"""Keys, retries, limits, approvals and jobs: what makes calls safe to repeat and hard to overdo."""

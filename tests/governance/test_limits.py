@@ -1,0 +1,537 @@
+"""Rates, places, breakers and answers that hold, as a caller meets them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tavern_core import Budget, CallContext, Plugin, Tavern, tool
+from tavern_core.errors import ConfigInvalid, UpstreamError, UsageError
+from tavern_core.kernel.limits.breakers import CircuitBreaker
+from tavern_core.kernel.limits.slots import Full, Slots
+from tavern_core.model.limits import Breaker, ToolLimits, parse_rate
+from tests.governance import redis_server
+from tests.state.processes import ENVIRONMENT
+
+ANN = CallContext(principal="user:ann")
+BOB = CallContext(principal="user:bob")
+BATCH = CallContext(principal="job", roles=frozenset({"batch"}))
+
+
+@contextmanager
+def host_of(
+    tmp_path: Path, tools: list[Callable[..., Any]], limits: Mapping[str, Any] | None = None, **config: Any
+) -> Any:
+    config = {"limits": limits or {}, **config}
+    with Tavern.open(config, home=tmp_path / "home", plugins=[Plugin(tools, name="t")]) as host:
+        yield host
+
+
+@tool
+def ping() -> int:
+    return 1
+
+
+@tool
+def pong() -> int:
+    return 1
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("10/minute", (10, 60)),
+        ("1 / s", (1, 1)),
+        ("100/15minutes", (100, 900)),
+        ("5/2H", (5, 7200)),
+        ("3/days", (3, 86400)),
+    ],
+)
+def test_rates_read_as_people_write_them(text: str, rate: tuple[int, float]) -> None:
+    assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize(
+    "text", ["", "ten/minute", "10", "0/minute", "10/0s", "10/year", "-1/s", "10/minute/x", "9" * 50]
+)
+def test_what_is_no_rate_is_refused_where_it_stands(text: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is no rate"):
+        tool(limits={"rate": text})
+    with pytest.raises(ConfigInvalid) as refused:
+        Tavern.open({"limits": {"tools": {"t:ping": {"rate": text}}}}, home=tmp_path)
+    assert "limits.tools.t:ping.rate" in str(refused.value.findings[0])
+
+
+@pytest.mark.parametrize("limits", [{"rat": "1/s"}, {"concurrency": 0}, {"retries": 1.5}, {"breaker": {"fail": 1}}, 7])
+def test_what_is_no_limit_is_refused_by_the_decorator(limits: Any) -> None:
+    with pytest.raises(UsageError):
+        tool(limits=limits)
+
+
+@pytest.mark.parametrize(
+    ("limits", "place"),
+    [
+        ({"tools": {"t:ping": {"rate": "2/hour"}}}, "limits.tools.t:ping"),
+        ({"tools": {"t:*": {"rate": "9/hour"}, "t:ping": {"rate": "2/hour"}}}, "limits.tools.t:ping"),
+        ({"plugins": {"t": {"rate": "2/hour"}}}, "limits.plugins.t"),
+        ({"callers": {"user:ann": {"rate": "2/hour"}}}, "limits.callers.user:ann"),
+        ({"callers": {"*": {"rate": "2/hour"}}}, "limits.callers.*"),
+    ],
+)
+def test_a_rate_that_is_used_up_says_which_and_when_to_come_again(tmp_path: Path, limits: Any, place: str) -> None:
+    with host_of(tmp_path, [ping], limits) as host:
+        results = [host.invoke_sync("t:ping", context=ANN) for _ in range(3)]
+    assert [r.ok for r in results] == [True, True, False]
+    error = results[2].error
+    assert (error.kind, error.outcome, error.retryable) == ("BUDGET_EXCEEDED", "none", True)
+    assert error.details["limit"] == f"{place}.rate"
+    assert 3_590_000 < error.retry_after_ms <= 3_600_000
+
+
+def test_each_caller_has_his_own_rate_and_the_host_none(tmp_path: Path) -> None:
+    limits = {"callers": {"*": {"rate": "1/hour"}, "role:batch": {"rate": "2/hour"}}}
+    with host_of(tmp_path, [ping], limits) as host:
+        assert [host.invoke_sync("t:ping", context=c).ok for c in (ANN, BOB, ANN, BATCH, BATCH, BATCH)] == [
+            True, True, False, True, True, False,
+        ]  # fmt: skip
+        assert all(host.invoke_sync("t:ping").ok for _ in range(5))
+
+
+def test_who_is_refused_uses_up_nothing_that_others_share(tmp_path: Path) -> None:
+    limits = {"tools": {"t:ping": {"rate": "3/hour"}}, "callers": {"user:ann": {"rate": "1/hour"}}}
+    with host_of(tmp_path, [ping], limits) as host:
+        for _ in range(10):
+            host.invoke_sync("t:ping", context=ANN)
+        assert [host.invoke_sync("t:ping", context=BOB).ok for _ in range(3)] == [True, True, False]
+
+
+def test_all_tools_of_a_plugin_share_its_rate(tmp_path: Path) -> None:
+    with host_of(tmp_path, [ping, pong], {"plugins": {"t": {"rate": "2/hour"}}}) as host:
+        assert [host.invoke_sync(f"t:{name}").ok for name in ("ping", "pong", "ping")] == [True, True, False]
+
+
+@pytest.mark.parametrize("store", ["sqlite", "redis"])
+def test_all_processes_share_a_rate(tmp_path: Path, store: str) -> None:
+    with redis_server.running(tmp_path) as address:
+        state = {"store": address if store == "redis" else store}
+        answers = []
+        for _ in range(3):
+            with host_of(tmp_path, [ping], {"tools": {"t:ping": {"rate": "2/hour"}}}, state=state) as host:
+                answers.append(host.invoke_sync("t:ping").ok)
+    assert answers == [True, True, False]
+
+
+def test_further_calls_wait_in_line_and_too_many_are_refused(tmp_path: Path) -> None:
+    seen: list[int] = []
+    now = 0
+
+    @tool(limits={"concurrency": 2, "queue": 3})
+    async def work() -> int:
+        nonlocal now
+        now += 1
+        seen.append(now)
+        await asyncio.sleep(0.01)
+        now -= 1
+        return 1
+
+    async def many(host: Tavern) -> list[Any]:
+        return await asyncio.gather(*(host.invoke("t:work") for _ in range(9)))
+
+    with host_of(tmp_path, [work]) as host:
+        results = asyncio.run(many(host))
+    assert sum(r.ok for r in results) == 5
+    assert max(seen) == 2
+    refused = next(r for r in results if not r.ok)
+    assert refused.error.kind == "BUDGET_EXCEEDED"
+    assert refused.error.details["limit"] == "the tool t:work.queue"
+
+
+def test_threads_wait_in_line_too(tmp_path: Path) -> None:
+    lock, now, most = threading.Lock(), 0, 0
+    gate = threading.Event()
+
+    @tool(limits={"concurrency": 2})
+    def work() -> int:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+            if now == 2:
+                gate.set()
+        gate.wait(5)
+        with lock:
+            now -= 1
+        return 1
+
+    with host_of(tmp_path, [work]) as host:
+        results: list[Any] = []
+        threads = [threading.Thread(target=lambda: results.append(host.invoke_sync("t:work"))) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [r.ok for r in results] == [True] * 8
+    assert most == 2
+
+
+def test_sync_work_that_outlives_its_deadline_keeps_its_place(tmp_path: Path) -> None:
+    gate = threading.Event()
+
+    @tool(timeout_ms=20, limits={"concurrency": 1, "queue": 0})
+    def stuck() -> int:
+        gate.wait(10)
+        return 1
+
+    async def both(host: Tavern) -> Any:
+        late = await host.invoke("t:stuck")
+        refused = await host.invoke("t:stuck")
+        gate.set()
+        return late, refused
+
+    with host_of(tmp_path, [stuck]) as host:
+        late, refused = asyncio.run(both(host))
+    assert (late.error.kind, late.error.details["stopped"]) == ("TIMEOUT", False)
+    assert refused.error.kind == "BUDGET_EXCEEDED"
+
+
+def test_a_tool_that_calls_itself_has_its_place_already(tmp_path: Path) -> None:
+    @tool(limits={"concurrency": 1})
+    async def down(n: int) -> int:
+        return n if n == 0 else (await host.invoke("t:down", {"n": n - 1})).unwrap()
+
+    with host_of(tmp_path, [down]) as host:
+        assert host.invoke_sync("t:down", {"n": 3}).value == 0
+
+
+def test_a_breaker_opens_tries_and_closes_again(tmp_path: Path) -> None:
+    ran: list[bool] = []
+
+    @tool(limits={"breaker": {"failures": 2, "rest_ms": 1000}})
+    def shaky(works: bool) -> int:
+        ran.append(works)
+        if not works:
+            raise UpstreamError("away")
+        return 1
+
+    with host_of(tmp_path, [shaky]) as host:
+        now = 0.0
+        host._host.limits._table.clock = lambda: now
+        events: list[Any] = []
+        host.events.subscribe(events.append, "CIRCUIT_CHANGED")
+        kinds = [host.invoke_sync("t:shaky", {"works": False}).error.kind for _ in range(3)]
+        assert kinds == ["UPSTREAM_ERROR", "UPSTREAM_ERROR", "CIRCUIT_OPEN"]
+        refused = host.invoke_sync("t:shaky", {"works": True}).error
+        assert (refused.retry_after_ms, refused.outcome, refused.retryable) == (1000, "none", True)
+        assert host.limits.list()[0].breaker == "open"
+        now = 1.5
+        assert host.invoke_sync("t:shaky", {"works": False}).error.kind == "UPSTREAM_ERROR"
+        assert host.invoke_sync("t:shaky", {"works": True}).error.kind == "CIRCUIT_OPEN"
+        now = 3.0
+        assert host.invoke_sync("t:shaky", {"works": True}).ok
+        assert host.invoke_sync("t:shaky", {"works": True}).ok
+        assert [e.data["state"] for e in events] == ["open", "half-open", "open", "half-open", "closed"]
+        assert "CIRCUIT_OPEN" in {d.code for d in host.diagnostics}
+    assert ran == [False, False, False, True, True]
+
+
+def test_wrong_arguments_open_no_breaker(tmp_path: Path) -> None:
+    @tool(limits={"breaker": {"failures": 1}})
+    def strict(n: int) -> int:
+        return n
+
+    with host_of(tmp_path, [strict]) as host:
+        assert host.invoke_sync("t:strict", {"n": "x"}).error.kind == "INPUT_SCHEMA_INVALID"
+        assert host.invoke_sync("t:strict", {"n": 1}).ok
+
+
+def test_an_answer_holds_for_its_caller_and_his_arguments(tmp_path: Path) -> None:
+    ran: list[int] = []
+
+    @tool(read_only=True, limits={"cache_ms": 60_000})
+    def look(n: int = 1) -> dict[str, list[int]]:
+        ran.append(n)
+        return {"found": [n]}
+
+    with host_of(tmp_path, [look]) as host:
+        first = host.invoke_sync("t:look")
+        first.value["found"].append(99)
+        assert host.invoke_sync("t:look", {"n": 1}).value == {"found": [1]}
+        host.invoke_sync("t:look", {"n": 2})
+        host.invoke_sync("t:look", context=ANN)
+        host.invoke_sync("t:look", context=CallContext(principal="user:ann", roles=frozenset({"admin"})))
+    assert ran == [1, 2, 1, 1]
+
+
+def test_answers_of_a_tool_that_may_change_something_are_not_kept(tmp_path: Path) -> None:
+    ran: list[int] = []
+
+    @tool(limits={"cache_ms": 60_000})
+    def write() -> int:
+        ran.append(1)
+        return 1
+
+    with host_of(tmp_path, [write]) as host:
+        host.invoke_sync("t:write")
+        host.invoke_sync("t:write")
+        assert "CACHE_IGNORED" in {d.code for d in host.diagnostics}
+    assert len(ran) == 2
+
+
+def test_failures_are_not_kept_and_old_answers_make_room(tmp_path: Path) -> None:
+    ran: list[int] = []
+
+    @tool(read_only=True, limits={"cache_ms": 60_000})
+    def look(n: int) -> str:
+        ran.append(n)
+        if n < 0:
+            raise UpstreamError("away")
+        return "x" * 1000
+
+    with host_of(tmp_path, [look], {"cacheBytes": 20_000}) as host:
+        for n in (-1, -1, *range(30), 29, 0):
+            host.invoke_sync("t:look", {"n": n})
+        assert host._host.limits._table.cache.bytes <= 20_000
+    assert ran == [-1, -1, *range(30), 0]
+
+
+def test_a_changed_setting_makes_answers_old(tmp_path: Path) -> None:
+    ran: list[int] = []
+
+    @tool(read_only=True, limits={"cache_ms": 60_000})
+    def look() -> int:
+        ran.append(1)
+        return 1
+
+    manifest = {"configOptions": [{"key": "extensions.t.unit", "type": "string", "default": "a", "label": "Unit"}]}
+    plugin = Plugin([look], name="t", manifest=manifest)
+    with Tavern.open({}, home=tmp_path / "home", plugins=[plugin]) as host:
+        host.invoke_sync("t:look")
+        host.invoke_sync("t:look")
+        assert len(ran) == 1
+        host.settings.save({"extensions.t.unit": "b"})
+        host.invoke_sync("t:look")
+    assert len(ran) == 2
+
+
+def test_retries_wait_and_end_with_the_deadline(tmp_path: Path) -> None:
+    ran: list[int] = []
+
+    @tool(limits={"retries": 20})
+    def away() -> int:
+        ran.append(1)
+        raise UpstreamError("away", retry_after_ms=1 if len(ran) < 3 else 60_000)
+
+    with host_of(tmp_path, [away]) as host:
+        events: list[Any] = []
+        host.events.subscribe(events.append, "RETRY")
+        caller = CallContext(budget=Budget(timeout_ms=5_000))
+        assert host.invoke_sync("t:away", context=caller).error.kind == "UPSTREAM_ERROR"
+    assert len(ran) == 3
+    assert [e.data["attempt"] for e in events] == [2, 3]
+
+
+RETRIES = [
+    # outcome, retryable, idempotent, destructive, tries
+    ("none", True, False, False, 3),
+    ("none", True, False, True, 3),
+    ("unknown", True, False, False, 1),
+    ("unknown", True, True, False, 3),
+    ("unknown", True, False, True, 1),
+    ("done", True, True, False, 1),
+]
+
+
+@pytest.mark.parametrize(("outcome", "retryable", "idempotent", "destructive", "tries"), RETRIES)
+def test_only_what_can_do_nothing_twice_is_tried_again(
+    tmp_path: Path, outcome: Any, retryable: bool, idempotent: bool, destructive: bool, tries: int
+) -> None:
+    ran: list[int] = []
+
+    needs = ["danger:destructive"] if destructive else []
+
+    @tool(idempotent=idempotent, destructive=destructive, capabilities=needs)
+    def fails() -> int:
+        ran.append(1)
+        raise UpstreamError("x", outcome=outcome, retryable=retryable, retry_after_ms=1)
+
+    plugin = Plugin([fails], name="t", manifest={"permissions": {"capabilities": needs}})
+    with Tavern.open({}, home=tmp_path / "home", plugins=[plugin]) as host:
+        host.invoke_sync("t:fails", context=CallContext(permissions=frozenset(needs), budget=Budget(max_retries=2)))
+    assert len(ran) == tries
+
+
+def test_a_try_does_not_see_what_an_earlier_one_did_to_its_arguments(tmp_path: Path) -> None:
+    seen: list[list[int]] = []
+
+    @tool(idempotent=True)
+    def eat(items: list[int]) -> int:
+        seen.append(list(items))
+        items.clear()
+        if len(seen) < 2:
+            raise UpstreamError("away", retry_after_ms=1)
+        return 1
+
+    with host_of(tmp_path, [eat], {"retries": 1}) as host:
+        assert host.invoke_sync("t:eat", {"items": [1, 2]}).ok
+    assert seen == [[1, 2], [1, 2]]
+
+
+def test_limits_of_a_tool_file_and_of_the_configuration_are_steps_of_its_plan(tmp_path: Path) -> None:
+    @tool(read_only=True, limits={"rate": "5/s", "cache_ms": 1000, "breaker": {}})
+    def busy() -> int:
+        return 1
+
+    with host_of(tmp_path, [busy], {"tools": {"busy": {"rate": "9/s", "concurrency": 3, "retries": 2}}}) as host:
+        steps = [step.name for step in host.tool_plan("t:busy")]
+        words = {step.name: step.does for step in host.tool_plan("t:busy")}
+    at = steps.index("execute")
+    assert steps[at - 5 : at] == ["result_cache", "breaker", "rate", "concurrency", "retry"]
+    assert words["rate"] == "9/s (limits.tools.busy)"
+
+
+def test_the_command_line_shows_limits_and_what_is_used(tmp_path: Path) -> None:
+    folder = tmp_path / "plugins" / "echo"
+    folder.mkdir(parents=True)
+    limits = {"rate": "3/hour", "concurrency": 1, "breaker": {"failures": 4}}
+    (folder / "plugin.yaml").write_text("name: echo\nversion: '1'\ntools: {entry: ./tools}\n", encoding="utf-8")
+    (folder / "tools").mkdir()
+    (folder / "tools" / "say.tool.json").write_text(
+        json.dumps(
+            {
+                "id": "say", "description": "d", "limits": limits, "parameters": {"type": "object", "properties": {}},
+                "implementation": {"type": "script", "command": ["python", "say.py"]},
+            }
+        ),
+        encoding="utf-8",
+    )  # fmt: skip
+    (folder / "say.py").write_text("print('{\"ok\": true}')", encoding="utf-8")
+    (tmp_path / "tavern.yaml").write_text(
+        "isolation: {level: none}\nlimits: {callers: {'*': {rate: 9/s}}}\n", encoding="utf-8"
+    )
+    environment = {**ENVIRONMENT, "TAVERN_HOME": str(tmp_path / "home")}
+
+    def tavern(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "tavern_core", *words]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    assert tavern("tools", "call", "echo:say").returncode == 0
+    shown = json.loads(tavern("limits", "--json").stdout)
+    assert [(row["place"], row["rate"], row["used"]) for row in shown] == [
+        ("limits.callers.*", "9/s", None), ("the tool echo:say", "3/hour", 1),
+    ]  # fmt: skip
+    assert "3/hour" in tavern("limits").stdout
+    codes = [tavern("tools", "call", "echo:say").returncode for _ in range(3)]
+    assert codes == [0, 0, 1]
+
+
+class SlotsAsAModel(RuleBasedStateMachine):
+    """Places beside what they must be: never more than there are, nobody forgotten, callers in turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slots = Slots(2, 4)
+        self.inside = 0
+        self.waiting: list[tuple[str, Any]] = []
+
+    @rule(caller=st.sampled_from("abc"))
+    def enter(self, caller: str) -> None:
+        try:
+            place = self.slots.enter(caller)
+        except Full:
+            assert len([1 for _, p in self.waiting if not p.done()]) >= 4
+            return
+        if place is None:
+            self.inside += 1
+        else:
+            self.waiting.append((caller, place))
+
+    @precondition(lambda self: self.inside)
+    @rule()
+    def leave(self) -> None:
+        self.slots.leave()
+        self.inside -= 1
+        self.collect()
+
+    @precondition(lambda self: self.waiting)
+    @rule(at=st.integers(0, 10))
+    def give_up(self, at: int) -> None:
+        caller, place = self.waiting.pop(at % len(self.waiting))
+        self.slots.give_up(caller, place)
+        self.collect()
+
+    def collect(self) -> None:
+        done = [entry for entry in self.waiting if entry[1].done()]
+        self.waiting = [entry for entry in self.waiting if not entry[1].done()]
+        self.inside += len(done)
+
+    @invariant()
+    def adds_up(self) -> None:
+        assert self.slots.taken == self.inside <= 2
+        assert self.slots.waiting == len(self.waiting)
+        assert self.inside == 2 or not self.waiting
+
+
+class BreakerAsAModel(RuleBasedStateMachine):
+    """A breaker beside the rule: so many failures in a row open it, and one call at a time tries after the rest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.breaker = CircuitBreaker(Breaker(3, 1000), clock=lambda: self.now)
+        self.in_a_row = 0
+        self.open_until = 0.0
+
+    @rule(failed=st.sampled_from([True, False, None]))
+    def call(self, failed: bool | None) -> None:
+        left = self.breaker.enter()
+        if self.open_until > self.now:
+            assert left == pytest.approx(self.open_until - self.now)
+            return
+        assert left is None
+        trial = self.breaker.state == "half-open"
+        self.breaker.leave(failed)
+        if failed:
+            self.in_a_row += 1
+            if trial or self.in_a_row >= 3:
+                self.open_until = self.now + 1.0
+        elif failed is False:
+            self.in_a_row = 0
+
+    @rule(seconds=st.floats(0, 1.5))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+
+SlotsAsAModel.TestCase.settings = BreakerAsAModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+TestSlots = SlotsAsAModel.TestCase
+TestBreaker = BreakerAsAModel.TestCase
+
+
+def test_callers_take_turns() -> None:
+    slots = Slots(1, 10)
+    slots.enter("greedy")
+    order: list[str] = []
+    for caller in ("greedy", "greedy", "greedy", "modest"):
+        place = slots.enter(caller)
+        assert place is not None
+        place.add_done_callback(lambda _, who=caller: order.append(who))
+    for _ in range(4):
+        slots.leave()
+    assert order == ["greedy", "modest", "greedy", "greedy"]
+
+
+def test_limits_survive_json() -> None:
+    limits = ToolLimits("5/s", 2, 3, 4, 5, Breaker(6, 7))
+    assert ToolLimits.from_json(limits.to_json()) == limits

@@ -1,0 +1,195 @@
+"""One suite for every store of records: SQLite, memory, Redis."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tavern_core.builtin.stores.redis_records import RedisRecords
+from tavern_core.contract.stores import Record, RecordStore
+from tavern_core.errors import StateDamaged
+from tavern_core.kernel.stores.memory_records import MemoryRecords
+from tavern_core.kernel.stores.sqlite_records import DAMAGED, SqliteRecords
+from tests.governance import redis_server
+
+Opener = Callable[[], RecordStore]
+
+
+@pytest.fixture(scope="module", params=["sqlite", "memory", "redis"])
+def opener(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opener]:
+    folder = tmp_path_factory.mktemp("records")
+    opened: list[RecordStore] = []
+
+    def kept(store: RecordStore) -> RecordStore:
+        opened.append(store)
+        return store
+
+    if request.param == "sqlite":
+        yield lambda: kept(SqliteRecords(folder / "state.sqlite"))
+    elif request.param == "memory":
+        shared = MemoryRecords()
+        yield lambda: kept(shared)
+    else:
+        with redis_server.running(folder) as address:
+            yield lambda: kept(RedisRecords(address))
+            for store in opened:
+                store.close()
+        opened.clear()
+    for store in opened:
+        store.close()
+
+
+def record(key: str, kind: str = "job", **changes: object) -> Record:
+    return replace(Record(kind, key, "ann", "running", '{"n": 1}', time.time()), **changes)  # type: ignore[arg-type]
+
+
+def test_what_is_added_is_there_and_is_added_once(opener: Opener) -> None:
+    store, other = opener(), opener()
+    first = record("a")
+    assert store.add(first) is None
+    assert other.add(record("a", owner="bob")) == first
+    assert other.get("job", "a") == first
+    assert other.get("answer", "a") is None
+
+
+def test_only_who_read_the_newest_version_changes_it(opener: Opener) -> None:
+    store = opener()
+    kept = record("b")
+    store.add(kept)
+    assert store.replace(replace(kept, state="done", data="2"))
+    assert not store.replace(replace(kept, state="failed", data="3"))
+    assert store.get("job", "b") == replace(kept, state="done", data="2", version=2)
+    assert not store.replace(record("nobody"))
+
+
+def test_what_has_expired_is_absent_and_makes_room(opener: Opener) -> None:
+    store = opener()
+    store.add(record("c", created=time.time() - 20, expires=time.time() - 10))
+    assert store.get("job", "c") is None
+    assert store.add(record("c", owner="bob")) is None
+    found = store.get("job", "c")
+    assert found is not None and found.owner == "bob"
+
+
+def test_a_record_that_is_removed_is_gone(opener: Opener) -> None:
+    store = opener()
+    store.add(record("d"))
+    assert store.remove("job", "d")
+    assert not store.remove("job", "d")
+    assert store.get("job", "d") is None
+
+
+def test_lists_are_newest_first_and_show_whose_and_what_was_asked_for(opener: Opener) -> None:
+    store = opener()
+    now = time.time()
+    for number in range(30):
+        owner, state = ("ann", "bob")[number % 2], ("running", "done", "failed")[number % 3]
+        store.add(record(f"l{number}", "list", owner=owner, state=state, created=now + number))
+    assert [r.key for r in store.list("list", most=3)] == ["l29", "l28", "l27"]
+    assert [r.key for r in store.list("list", owner="ann", states=("done", "failed"), most=3)] == ["l28", "l26", "l22"]
+    assert len(store.list("list", owner="bob")) == 15
+    assert store.list("nothing") == ()
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_no_period_has_more_uses_than_the_rate(opener: Opener, most: int) -> None:
+    store, key = opener(), f"rate{most}"
+    for at in range(most):
+        assert store.take(key, most, 10.0, 100.0 + at) == 0
+    assert store.take(key, most, 10.0, 100.0 + most) == pytest.approx(10.0 - most)
+    assert store.take(key, most, 10.0, 110.5) == 0
+    assert most == 1 or store.take(key, most, 10.0, 110.6) == pytest.approx(0.4)
+
+
+def test_a_clock_that_is_set_back_stops_nobody_for_longer_than_the_period(opener: Opener) -> None:
+    store = opener()
+    assert store.take("clock", 1, 10.0, 1_000_000.0) == 0
+    assert 0 < store.take("clock", 1, 10.0, 100.0) <= 10.0
+
+
+def test_many_threads_add_a_key_once_and_use_a_rate_as_often_as_it_says(opener: Opener) -> None:
+    stores = [opener(), opener()]
+    added: list[bool] = []
+    taken: list[float] = []
+
+    def work(number: int) -> None:
+        store = stores[number % 2]
+        for key in range(20):
+            added.append(store.add(record(f"t{key}", "threads")) is None)
+        taken.append(store.take("threads", 5, 60.0, time.time()))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(added) == 20
+    assert taken.count(0.0) == 5
+
+
+def test_a_process_is_present_from_entering_to_leaving(opener: Opener) -> None:
+    store, other = opener(), opener()
+    assert not other.is_present("p1")
+    store.enter("p1")
+    assert other.is_present("p1")
+    store.leave("p1")
+    assert not other.is_present("p1")
+
+
+@given(text=st.text(max_size=200), key=st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=80))
+@settings(max_examples=40)
+def test_any_text_comes_back_as_it_was(opener: Opener, text: str, key: str) -> None:
+    store = opener()
+    data = text.encode("utf-8", "replace").decode()
+    kept = record(key, "text", data=data)
+    store.remove("text", key)
+    assert store.add(kept) is None
+    assert store.get("text", key) == kept
+
+
+def test_a_file_that_is_no_database_is_kept_and_a_new_one_begun(tmp_path: Path) -> None:
+    path = tmp_path / "state.sqlite"
+    path.write_bytes(b"this is not a database" * 100)
+    told: list[tuple[Path, Path]] = []
+    store = SqliteRecords(path, lambda old, new: told.append((old, new)))
+    assert store.add(record("a")) is None
+    assert told == [(path, tmp_path / "state.sqlite.damaged")]
+    assert (tmp_path / "state.sqlite.damaged").read_bytes().startswith(b"this is not")
+    store.close()
+
+
+def test_a_store_that_is_damaged_anywhere_starts_or_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "state.sqlite"
+    store = SqliteRecords(path)
+    for number in range(300):
+        store.add(record(f"k{number}", data="x" * 50))
+    store.close()
+    whole = path.read_bytes()
+    for step in range(20):
+        offset = step * len(whole) // 20
+        path.write_bytes(whole[:offset] + b"\xff" * 200 + whole[offset + 200 :])
+        damaged = SqliteRecords(path)
+        said = whole_or_told(damaged)
+        assert said == "" or "put aside as state.sqlite.damaged" in said
+        damaged.close()
+        for leftover in tmp_path.iterdir():
+            if leftover.is_file():
+                leftover.unlink()
+
+
+def whole_or_told(store: SqliteRecords) -> str:
+    """Reads everything; what the store says of its damage, empty where it can be used."""
+    try:
+        for found in (*store.list("job", most=1000), store.get("job", "k7")):
+            assert found is None or found.state == DAMAGED or found.data == "x" * 50
+        store.add(record("new"))
+    except StateDamaged as error:
+        return error.hint
+    return ""
