@@ -35,6 +35,8 @@ LARGEST_INPUT: Final = 64_000_000
 @click.option("--permissions", metavar="A,B", help="Call with exactly these capabilities instead of the host's own.")
 @click.option("--profile", metavar="NAME", help="Call as this agent profile; without --permissions it has none.")
 @click.option("--timeout-ms", type=click.IntRange(1), metavar="N", help="Deadline of the call in milliseconds.")
+@click.option("--dry-run", is_flag=True, help="Show what would happen, and give a token for --commit.")
+@click.option("--commit", "token", metavar="TOKEN", help="Make the call that a dry run planned.")
 @click.option("--key", metavar="KEY", help="Idempotency key: the same call with it is made once.")
 @click.option("--purpose", default="", metavar="TEXT", help="Why, for the audit log.")
 @json_option
@@ -48,6 +50,8 @@ def call(
     permissions: str | None,
     profile: str | None,
     timeout_ms: int | None,
+    dry_run: bool,
+    token: str | None,
     key: str | None,
     purpose: str,
     as_json: bool,
@@ -63,9 +67,20 @@ def call(
     host = session.host()
     arguments = {**whole, **typed(host, tool, texts)}
     context = caller(permissions, profile)
-    result = host.invoke_from_sync(
-        DOOR, tool, arguments, context=context, purpose=purpose, timeout_ms=timeout_ms, idempotency_key=key
-    )
+    if token is not None:
+        again = arguments or None
+        result = host.commit_sync(token, again, context=context, purpose=purpose, idempotency_key=key, door=DOOR)
+    else:
+        result = host.invoke_from_sync(
+            DOOR,
+            tool,
+            arguments,
+            context=context,
+            purpose=purpose,
+            timeout_ms=timeout_ms,
+            idempotency_key=key,
+            dry_run=dry_run,
+        )
     if as_json:
         session.out.json(result.to_json())
     elif result.ok:

@@ -33,6 +33,8 @@ class PythonTarget:
     inject: Mapping[str, Literal["call", "context", "home"]] = field(default_factory=dict)
     style: Literal["keywords", "execute"] = "keywords"
     annotation: Mapping[str, Any] | None = None
+    preview: Callable[..., Any] | None = None
+    """Says what a call would do, and does nothing; with the parameters of `function`."""
 
 
 class BindsItself(ABC):

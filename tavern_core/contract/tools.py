@@ -42,6 +42,7 @@ class ToolMark:
     output: Mapping[str, Any] | bool | None = None
     version: str = ""
     limits: ToolLimits = NO_LIMITS
+    preview: Callable[..., Any] | None = None
 
 
 @overload
@@ -68,6 +69,7 @@ def tool(
     output: Mapping[str, Any] | bool | None = None,
     version: str = "",
     limits: ToolLimits | Mapping[str, Any] = NO_LIMITS,
+    preview: Callable[..., Any] | None = None,
 ) -> Callable[[F], F]: ...
 
 
@@ -93,6 +95,7 @@ def tool(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
         output: JSON Schema of the answer instead of the one from the return annotation.
         version: default: the plugin's.
         limits: ``{"rate": "10/minute", "concurrency": 2, "retries": 2, "cache_ms": 60_000}``; see `ToolLimits`.
+        preview: a function with the same parameters that says what a call would do and does nothing; for dry runs.
     """
     if function is not None:
         if not callable(function):

@@ -26,6 +26,8 @@ from tavern_core.kernel.calls.caller_scopes import CallerScopes
 from tavern_core.kernel.calls.compiler import Compiler
 from tavern_core.kernel.calls.idempotency import Idempotency
 from tavern_core.kernel.calls.pipeline import Pipeline
+from tavern_core.kernel.calls.plan_tokens import PlanTokens
+from tavern_core.kernel.calls.stored_approvals import StoredApprovals
 from tavern_core.kernel.catalogue.descriptions import Descriptions
 from tavern_core.kernel.catalogue.namespaces import Namespaces
 from tavern_core.kernel.catalogue.profile_inventories import Inventories
@@ -167,8 +169,12 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     base.signals.settings.subscribe(limit_table.cache.clear)
     compiler = Compiler(specs, namespaces, inventories, ToolHomes(tables, sandboxes.of), reach, limit_table)
     idempotency = Idempotency(kept, config.idempotency.ttl_ms / 1000, base.diagnostics)
-    approvals = Approvals(options.approve, config.approval.timeout_ms / 1000, base.recorder, base.portal)
-    pipeline = Pipeline.create(compiler, hook_calls, base.recorder, limits, approvals, base.known_secrets, idempotency)
+    stored = StoredApprovals(kept, config.approval.keep_ms / 1000, base.recorder)
+    approvals = Approvals(options.approve, config.approval.timeout_ms / 1000, base.recorder, base.portal, stored)
+    plans = PlanTokens(kept, config.approval.plan_ms / 1000)
+    pipeline = Pipeline.create(
+        compiler, hook_calls, base.recorder, limits, approvals, base.known_secrets, idempotency, plans
+    )
 
     flow = Flow.build(specs, inventories, pipeline)
     parts = Parts(tools, flow.nodes, flow.workflows, flow.models, _called_by_plugin(base, pipeline))

@@ -28,6 +28,7 @@ from tavern_core.host.host import Host
 from tavern_core.host.unavailable import Unfilled
 from tavern_core.kernel.access.profiles import ProfileLike
 from tavern_core.kernel.access.tool_access import PluginToolGroups
+from tavern_core.kernel.calls.pipeline import DRY_RUN
 from tavern_core.kernel.catalogue.plan import Plan, PlanStep
 from tavern_core.kernel.catalogue.tools import ToolsDiff
 from tavern_core.kernel.config import configuration
@@ -73,6 +74,7 @@ class Tavern:
         self.nodes = host.flow.nodes
         self.workflows = host.flow.workflows
         self.limits = host.limits
+        self.approvals = host.pipeline.approvals.stored
         self.jobs = Unfilled("tavern.jobs", "background jobs")
         self.events = Events(host.base.recorder)
         self.logs = AuditLog(host.base.home)
@@ -183,6 +185,7 @@ class Tavern:
         context: CallContext | None = None,
         purpose: str = "",
         idempotency_key: str | None = None,
+        dry_run: bool = False,
     ) -> Coroutine[Any, Any, ToolResult]:
         """Call a tool. Never raises: whatever happens comes back as a ToolResult.
 
@@ -194,9 +197,13 @@ class Tavern:
             purpose: why, for the audit log.
             idempotency_key: the same call with the same key is made once, however often it is asked for and from whichever
                 process; another call with it is IDEMPOTENCY_CONFLICT. A key belongs to this tool and this caller.
+            dry_run: run hooks, checks and gates and not the tool; `value` says what would happen, and its `planToken` is for
+                `commit`.
         """
         # Hands on the pipeline's own coroutine: a coroutine around it would cost a tenth of the call.
         run = self._run
+        if dry_run:
+            return run(self._loop_mode, tool, arguments, context, purpose, idempotency_key, "api", DRY_RUN)
         return run(self._loop_mode, tool, arguments, context, purpose, idempotency_key)
 
     def invoke_sync(
@@ -207,18 +214,64 @@ class Tavern:
         context: CallContext | None = None,
         purpose: str = "",
         idempotency_key: str | None = None,
+        dry_run: bool = False,
     ) -> ToolResult:
         """`invoke` for code without an event loop; sync tools run right here, on the caller's thread."""
         if self._state != "open":
             return self._not_open()
         if _running_loop() is not None:
             return _inside_a_loop(tool)
+        phase = DRY_RUN if dry_run else None
         plan = (self._ready(tool) if isinstance(tool, str) else None) or self._prepared(tool, context)
         if plan is None or plan.needs_loop:
             # Async work needs an event loop; the portal has one.
-            call = self._run(self._loop_mode, tool, arguments, context, purpose, idempotency_key)
+            call = self._run(self._loop_mode, tool, arguments, context, purpose, idempotency_key, "api", phase)
             return self._host.base.portal.run(call)
-        return step_by_hand(self._run(self._inline_mode, tool, arguments, context, purpose, idempotency_key))
+        return step_by_hand(
+            self._run(self._inline_mode, tool, arguments, context, purpose, idempotency_key, "api", phase)
+        )
+
+    async def commit(
+        self,
+        plan_token: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        context: CallContext | None = None,
+        purpose: str = "",
+        idempotency_key: str | None = None,
+        door: str = "api",
+    ) -> ToolResult:
+        """Make the call that a dry run planned, when it would still run as planned. Never raises.
+
+        Args:
+            plan_token: `planToken` of the dry run's value; it is used once, by the caller to whom it was given.
+            arguments: only where those of the dry run held secrets, which are not kept: the same again.
+            context: as for `invoke`.
+        """
+        if self._state != "open":
+            return self._not_open()
+        return await self._host.commit(plan_token, arguments, context, purpose, idempotency_key, door)
+
+    def commit_sync(
+        self,
+        plan_token: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        context: CallContext | None = None,
+        purpose: str = "",
+        idempotency_key: str | None = None,
+        door: str = "api",
+    ) -> ToolResult:
+        """`commit` for code without an event loop."""
+        if self._state != "open":
+            return self._not_open()
+        if _running_loop() is not None:
+            return failure(
+                CallMisused("commit_sync was called inside a running event loop", hint="use `await tavern.commit(...)`")
+            )
+        return self._host.base.portal.run(
+            self._host.commit(plan_token, arguments, context, purpose, idempotency_key, door)
+        )
 
     def invoke_from(
         self,
@@ -230,6 +283,7 @@ class Tavern:
         purpose: str = "",
         timeout_ms: int | None = None,
         idempotency_key: str | None = None,
+        dry_run: bool = False,
     ) -> Coroutine[Any, Any, ToolResult]:
         """`invoke` for an entry point of its own (a server, a chat bot): its name is in the audit log.
 
@@ -238,7 +292,7 @@ class Tavern:
         Args:
             door: name of the entry point.
             timeout_ms: a deadline for this call, in addition to those of the tool and the caller.
-            idempotency_key: as for `invoke`.
+            idempotency_key, dry_run: as for `invoke`.
         """
         if _running_loop() is None:
             return self.invoke_from_sync(  # type: ignore[return-value]
@@ -249,10 +303,11 @@ class Tavern:
                 purpose=purpose,
                 timeout_ms=timeout_ms,
                 idempotency_key=idempotency_key,
+                dry_run=dry_run,
             )
         if self._state != "open":
             return _as_coroutine(self._not_open())
-        return self._host.invoke_from(door, tool, arguments, context, purpose, timeout_ms, idempotency_key)
+        return self._host.invoke_from(door, tool, arguments, context, purpose, timeout_ms, idempotency_key, dry_run)
 
     def invoke_from_sync(
         self,
@@ -264,6 +319,7 @@ class Tavern:
         purpose: str = "",
         timeout_ms: int | None = None,
         idempotency_key: str | None = None,
+        dry_run: bool = False,
     ) -> ToolResult:
         """`invoke_from` for code without an event loop (a command line)."""
         if self._state != "open":
@@ -271,7 +327,7 @@ class Tavern:
         if _running_loop() is not None:
             return _inside_a_loop(tool)
         return self._host.base.portal.run(
-            self._host.invoke_from(door, tool, arguments, context, purpose, timeout_ms, idempotency_key)
+            self._host.invoke_from(door, tool, arguments, context, purpose, timeout_ms, idempotency_key, dry_run)
         )
 
     async def run_text(self, text: str | bytes | None, *, context: CallContext | None = None) -> TextOutcome:

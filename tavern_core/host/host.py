@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from tavern_core.contract.stores import RecordStore
-from tavern_core.errors import TavernError
+from tavern_core.errors import CallError, CallMisused, TavernError
 from tavern_core.flow.composition import Flow
 from tavern_core.frozen import dataclass
 from tavern_core.isolation.placement import Isolation
 from tavern_core.kernel.calls.compiler import Compiler
-from tavern_core.kernel.calls.pipeline import Pipeline
+from tavern_core.kernel.calls.pipeline import DRY_RUN, Phase, Pipeline
 from tavern_core.kernel.catalogue.descriptions import Descriptions
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.catalogue.tools import Tools
@@ -29,7 +29,7 @@ from tavern_core.kernel.plugins.section_lookup import Sections
 from tavern_core.kernel.plugins.tables import Tables
 from tavern_core.kernel.plugins.upkeep import Upkeep
 from tavern_core.model.call import CallContext
-from tavern_core.model.result import ToolResult
+from tavern_core.model.result import ToolResult, failure
 from tavern_core.model.text_outcome import TextOutcome
 
 
@@ -103,6 +103,7 @@ class Host:
         purpose: str,
         timeout_ms: int | None,
         key: str | None,
+        dry_run: bool,
     ) -> ToolResult:
         """One call that came in by another entry point than the API; see `Tavern.invoke_from`."""
         if timeout_ms is not None and context is None:
@@ -112,7 +113,32 @@ class Host:
                 timeout_ms = None  # the call itself says why there is nothing to call
         if timeout_ms is not None and context is not None:
             context = replace(context, budget=replace(context.budget, timeout_ms=timeout_ms))
-        return await self.pipeline.run(self.base.mode, tool, arguments, context, purpose, key, door)
+        return await self.pipeline.run(
+            self.base.mode, tool, arguments, context, purpose, key, door, DRY_RUN if dry_run else None
+        )
+
+    async def commit(
+        self,
+        token: str,
+        arguments: Mapping[str, Any] | None,
+        context: CallContext | None,
+        purpose: str,
+        key: str | None,
+        door: str,
+    ) -> ToolResult:
+        """Make the call that was planned; see `Tavern.commit`."""
+        pipeline, mode = self.pipeline, self.base.mode
+        try:
+            planned = await pipeline.plans.find(token, context, mode)
+            if planned.arguments is None and arguments is None:
+                raise CallMisused(
+                    f"{planned.tool}: the arguments of the plan held secrets and were not kept",
+                    hint="pass the same arguments again: commit(token, arguments)",
+                )
+        except CallError as error:
+            return failure(error)
+        given = planned.arguments if arguments is None else arguments
+        return await pipeline.run(mode, planned.tool, given, context, purpose, key, door, Phase(False, token))
 
     async def run_text(self, text: str, context: CallContext | None, invoke: Any) -> TextOutcome:
         """Run the blocks in a text; see `Tavern.run_text`."""

@@ -131,6 +131,10 @@ class ApprovalConfig(_Section):
     deny: tuple[ApprovalEntry, ...] = ()
     timeout_ms: Annotated[int, Field(gt=0)] = 300_000
     """How long somebody may take to answer; afterwards the call is refused."""
+    keep_ms: Annotated[int, Field(gt=0, le=31_536_000_000)] = 86_400_000
+    """How long a stored request waits for its answer, and an approval for its call."""
+    plan_ms: Annotated[int, Field(gt=0, le=31_536_000_000)] = 600_000
+    """How long the token of a dry run holds."""
 
 
 class LimitsConfig(_Section):

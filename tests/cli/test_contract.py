@@ -125,6 +125,7 @@ def test_every_command_that_a_message_names_exists() -> None:
         "tavern logs",
         "tavern nodes",
         "tavern workflows",
+        "tavern approvals",
     }
     wrong = []
     for file in (ROOT / "tavern_core").rglob("*.py"):

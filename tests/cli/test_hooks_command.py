@@ -104,7 +104,6 @@ COMING = [
     "cluster",
     "state",
     "jobs",
-    "approvals",
     "kb",
     "artifacts",
 ]

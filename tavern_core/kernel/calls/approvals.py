@@ -1,6 +1,6 @@
 """Asking somebody whether one frozen call may run (SECURITY §1, FEATURES G12).
 
-    nobody can be asked           APPROVAL_REQUIRED
+    nobody can be asked           APPROVAL_REQUIRED, and the request is stored for an answer later (`stored_approvals.py`)
     refused, too late, an error   APPROVAL_REJECTED: only a plain yes is one
     the caller's own time is up   TIMEOUT
 
@@ -18,8 +18,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from tavern_core.errors import ApprovalRejected, ApprovalRequired, CallError, PolicyDenied
+from tavern_core.errors import ApprovalRejected, ApprovalRequired, CallError, PolicyDenied, StateDamaged
 from tavern_core.kernel.calls.messages import MESSAGES
+from tavern_core.kernel.calls.stored_approvals import StoredApprovals
 from tavern_core.kernel.catalogue.plan import Plan
 from tavern_core.kernel.execution.modes import InlineMode, LoopMode, Mode, TimeLimit, cancellations
 from tavern_core.kernel.execution.portal import Portal
@@ -46,9 +47,13 @@ class Approvals:
     Args:
         approver: the callback; None: nobody can be asked.
         seconds: how long an answer may take.
+        stored: where requests wait that the callback cannot answer.
     """
 
-    def __init__(self, approver: Approver | None, seconds: float, recorder: Recorder, portal: Portal) -> None:
+    def __init__(
+        self, approver: Approver | None, seconds: float, recorder: Recorder, portal: Portal, stored: StoredApprovals
+    ) -> None:
+        self.stored = stored
         self._approver = approver
         self._seconds = seconds
         self._recorder = recorder
@@ -73,7 +78,7 @@ class Approvals:
             tell: awaited with each event, for observers.
 
         Raises:
-            ApprovalRequired: nobody can be asked (APPROVAL_REQUIRED).
+            ApprovalRequired: nobody can be asked now; the request is stored (APPROVAL_REQUIRED).
             ApprovalRejected: it was refused, nobody answered in time, or the callback failed (APPROVAL_REJECTED).
             PolicyDenied: the request cannot be recorded and audit.required is set (POLICY_DENIED).
             TimeLimit: the caller's own time was over first.
@@ -82,10 +87,15 @@ class Approvals:
         seconds = self._seconds if left is None else min(self._seconds, left)
         request = _request(plan, call, wish, mark, time.time() + seconds)
         facts = {**wish.details, "plugin": wish.by, "fingerprint": mark, "risk": request.risk}
-        self.check_possible(plan, wish.reason, **_details(facts, plan.id))
-        if (known := self._recalled(plan, mark)) is not None:
+        known = self._recalled(plan, mark)
+        if known is None:
+            known = await self.stored.asked(mode, self._ruled, call, mark, plan)
+        if known is not None:
             await tell(self._decided(call, request, known, 0.0, "remembered"))
             _judge(known, request, facts)
+            return
+        if self._approver is None:
+            await self._settle_later(plan, call, request, facts, mode, tell)
             return
         await tell(self._requested(call, request))
         began = time.perf_counter()
@@ -114,14 +124,43 @@ class Approvals:
         await tell(self._decided(call, request, answer, time.perf_counter() - began, "answered"))
         _judge(answer, request, facts)
 
-    def check_possible(self, plan: Plan, reason: str, **details: Any) -> None:
-        """Return when there is an approver to ask. Raises ApprovalRequired."""
-        if self._approver is None:
-            raise ApprovalRequired(
-                say(MESSAGES["needs_approval"], tool=plan.id, reason=reason),
-                hint="nobody can be asked here: Tavern.open(approve=...), a terminal, or `approval: {allow: [...]}` in tavern.yaml",
-                **details,
+    async def _settle_later(
+        self,
+        plan: Plan,
+        call: ToolCall,
+        request: ApprovalRequest,
+        facts: dict[str, Any],
+        mode: Mode,
+        tell: Callable[[Event], Any],
+    ) -> None:
+        """Use the stored answer, or leave a request to be answered."""
+        why = say(MESSAGES["needs_approval"], tool=plan.id, reason=request.reason)
+        try:
+            answer = await self.stored.asked(
+                mode, self.stored.settle, call, request, definition_of(plan.spec), why, _details(facts, plan.id)
             )
+        except ApprovalRequired:
+            await tell(self._requested(call, request))
+            raise
+        except StateDamaged as error:
+            raise ApprovalRequired(why, hint=error.hint, **_details(facts, plan.id)) from error
+        await tell(self._decided(call, request, answer, 0.0, "stored"))
+        _judge(answer, request, facts)
+
+    def _ruled(self, call: ToolCall, mark: str, plan: Plan) -> Approval | None:
+        try:
+            return self.stored.ruled(call, mark, definition_of(plan.spec))
+        except StateDamaged:
+            return None  # it is asked about, as without rules
+
+    def check_possible(self, plan: Plan, call: ToolCall, wish: Wish) -> None:
+        """Return when there is an approver to ask, or an answer is there. Raises ApprovalRequired."""
+        mark = fingerprint(call, plan.spec)
+        if self._approver is not None or self._ruled(call, mark, plan) is not None:
+            return
+        request = _request(plan, call, wish, mark, time.time() + self._seconds)
+        why = say(MESSAGES["needs_approval"], tool=plan.id, reason=wish.reason)
+        self.stored.check(call, request, definition_of(plan.spec), why, {"tool": plan.id})
 
     async def _ask(self, request: ApprovalRequest, mode: Mode, seconds: float) -> Any:
         """What the callback says. A callback that ends in anything but an answer has failed."""
@@ -208,6 +247,13 @@ def fingerprint(call: ToolCall, spec: ToolSpec) -> str:
         whole.append(more)
     text = json.dumps(whole, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def definition_of(spec: ToolSpec) -> str:
+    """What names the tool as it is defined: everything but where that stands."""
+    data = spec.to_json()
+    del data["source"]
+    return hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
 def risk_of(spec: ToolSpec) -> Risk:

@@ -14,7 +14,7 @@ from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError
 from tavern_core.kernel.calls.attempt import execute_of, way_of
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.catalogue.namespaces import Namespaces
-from tavern_core.kernel.catalogue.plan import Inner, Plan
+from tavern_core.kernel.catalogue.plan import Execute, Inner, Plan
 from tavern_core.kernel.catalogue.profile_inventories import Inventories
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.hooks.arguments import ShownTool
@@ -236,6 +236,7 @@ class Compiler:
             raise UpstreamError(
                 f"{spec.id} cannot be used: {error.message}", hint=error.hint, code=error.code
             ) from error
+        preview = self._preview(executor, spec, record, brought_by)
         limits = self._specs.config.limits
         inputs = compile_validator(spec.input_schema, name=spec.id).build()
         intake = compile_intake(inputs.judged_by, limits.argument_bytes) if is_kept else None
@@ -263,6 +264,7 @@ class Compiler:
             id=spec.id,
             usage=record.usage,
             execute=execute_of(bound, (record.name, spec.id)),
+            preview=preview,
             is_awaited=bound.is_async or bound.blocking,
             way=f"runs the {spec.kind} tool {way_of(bound)}",
             gives_copy=marked is not None or (needs_call and (bound.wants_call or ends_in_hooks)),
@@ -296,6 +298,15 @@ class Compiler:
             governor=self._limit_table.governor(spec, policy.limits),
             needs_loop=bound.is_async or any(i.is_async for i in all_hooks),
         )
+
+    def _preview(self, executor: Any, spec: ToolSpec, record: Record, brought_by: str) -> Execute | None:
+        """What shows what a tool would do: a function beside its own, called as that is."""
+        target = spec.impl
+        if not isinstance(target, PythonTarget) or target.preview is None:
+            return None
+        shown = replace(spec, impl=replace(target, function=target.preview, preview=None), output_schema=None)
+        bound = executor.bind(shown, self._homes.of(record, spec, brought_by))
+        return execute_of(bound, (record.name, spec.id))
 
     def _for_tool(self, hook: str, spec: ToolSpec) -> tuple[Implementation, ...]:
         return self._specs.hooks.for_tool(hook, spec)

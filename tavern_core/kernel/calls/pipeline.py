@@ -16,12 +16,13 @@ import itertools
 import secrets
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any, Final, Protocol
 
 from tavern_core.errors import CallError
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.calls.admission import admit, check_budget, check_depth, check_rule, tool_call
-from tavern_core.kernel.calls.approvals import Approvals
+from tavern_core.kernel.calls.approvals import Approvals, definition_of
 from tavern_core.kernel.calls.arguments import fill_and_validate, give_copy, take, take_changed
 from tavern_core.kernel.calls.attempt import accept
 from tavern_core.kernel.calls.call_errors import error_of, no_context
@@ -29,7 +30,8 @@ from tavern_core.kernel.calls.conclusion import Conclusion, Secrets
 from tavern_core.kernel.calls.error_origin import log_origin
 from tavern_core.kernel.calls.governed import Governance
 from tavern_core.kernel.calls.idempotency import Idempotency
-from tavern_core.kernel.calls.normalise import SCALARS
+from tavern_core.kernel.calls.normalise import SCALARS, to_result
+from tavern_core.kernel.calls.plan_tokens import PlanTokens
 from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, begin, current
 from tavern_core.kernel.catalogue.plan import Plan
 from tavern_core.kernel.execution.modes import Mode, TimeLimit, cancellations, has_begun
@@ -39,7 +41,7 @@ from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.event import Event
-from tavern_core.model.result import ToolResult, failure
+from tavern_core.model.result import ToolResult, failure, iso_utc, success
 
 
 class Catalogue(Protocol):
@@ -75,6 +77,17 @@ class Catalogue(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Phase:
+    """Half of a call that is made in two: its plan, or what was planned."""
+
+    is_dry: bool
+    token: str = ""
+
+
+DRY_RUN: Final = Phase(True)
+
+
+@dataclass(frozen=True, slots=True)
 class Pipeline:
     """Runs calls. Holds no state of a call."""
 
@@ -84,6 +97,7 @@ class Pipeline:
     approvals: Approvals
     conclusion: Conclusion
     governance: Governance
+    plans: PlanTokens
     series: str
     """Start of the call ids of this host."""
     numbers: itertools.count[int]
@@ -98,12 +112,13 @@ class Pipeline:
         approvals: Approvals,
         known_secrets: Secrets,
         idempotency: Idempotency,
+        plans: PlanTokens,
     ) -> Pipeline:
         series, numbers = secrets.token_hex(6), itertools.count(1)
         conclusion = Conclusion(hooks, recorder, known_secrets, series, numbers)
         own = CallLimits.of(limits)
         governance = Governance(idempotency, conclusion, own)
-        return cls(catalogue, hooks, own, approvals, conclusion, governance, series, numbers)
+        return cls(catalogue, hooks, own, approvals, conclusion, governance, plans, series, numbers)
 
     async def run(
         self,
@@ -114,6 +129,7 @@ class Pipeline:
         purpose: str = "",
         key: str | None = None,
         door: str = "api",
+        phase: Phase | None = None,
     ) -> ToolResult:
         """Run one call and return its result.
 
@@ -125,6 +141,7 @@ class Pipeline:
             purpose: why, for the audit log.
             key: idempotency key: the same call with it is made once.
             door: how the call came in.
+            phase: show what would happen, or do what was planned; None: just do it.
         """
         call = begin(written, arguments, context, purpose, key, door, next(self.numbers))
         broken: BaseException | None = None
@@ -153,8 +170,12 @@ class Pipeline:
             call.stage = "validate_input"
             if plan.fill is not None or not call.fits:
                 fill_and_validate(plan, call)
+            if phase is not None and phase.is_dry:
+                return self.conclusion.redacted(call, await self._planned(plan, call, context, mode))
             if plan.gates or plan.approval is not None:
                 await self._judge(plan, call, mode)
+            if phase is not None:
+                await self._use_token(plan, call, context, mode, phase.token)
             if plan.is_recorded and (event := self.conclusion.record_beginning(plan, call)) is not None:
                 await self.hooks.tell(plan.events, {"event": event}, mode)
             call.given, call.handed = call.values or {}, call.call
@@ -230,6 +251,35 @@ class Pipeline:
             call.deadline = None  # a person may take longer than the tool may
             call.deadline = await self._approved(mode, plan, call, call.call, wish)
 
+    async def _planned(self, plan: Plan, call: RunningCall, context: CallContext, mode: Mode) -> ToolResult:
+        """What the call would do, and a token that lets it."""
+        asked = call.call or tool_call(plan, call, context, self.series)
+        asked = call.call = replace(asked, arguments=call.values or {})
+        call.stage = "check_call"
+        wish = await self.hooks.judge(_own_gates(plan), asked, plan.shown, mode)
+        if (rule := plan.approval) is not None:
+            check_rule(plan, rule)
+        given = call.asked if call.asked is not None else call.values or {}
+        token, until = await self.plans.issue(plan, asked, given, mode)
+        value: dict[str, Any] = {
+            "tool": plan.id, "version": plan.spec.version, "definition": definition_of(plan.spec),
+            "arguments": plan.redact(call.values or {}), "steps": [step.to_json() for step in plan.steps()],
+            "needsApproval": wish is not None or rule is not None, "planToken": token, "expiresAt": iso_utc(until),
+        }  # fmt: skip
+        if plan.preview is not None:
+            call.stage = "preview"
+            give_copy(plan, call, self.limits.argument_bytes)
+            call.token = current.set((call.depth, call.deadline, None if context is plan.host else context, asked.id))
+            seen: Any = plan.preview(call, mode)
+            if inspect.isawaitable(seen):
+                seen = await mode.awaited(seen, call.seconds)
+            value["preview"] = to_result(seen, call.trace(self.series), self.limits.output_bytes, plan.id).value
+        return success(value, call.trace(self.series)).replace(meta={"dryRun": True})
+
+    async def _use_token(self, plan: Plan, call: RunningCall, context: CallContext, mode: Mode, token: str) -> None:
+        asked = call.call or tool_call(plan, call, context, self.series)
+        await self.plans.use(token, plan, replace(asked, arguments=call.values or {}), mode)
+
     async def _approved(
         self, mode: Mode, plan: Plan, call: RunningCall, asked: ToolCall, wish: Wish | None
     ) -> float | None:
@@ -298,8 +348,8 @@ class Pipeline:
             if (rule := plan.approval) is not None:
                 check_rule(plan, rule)
             if wish is not None or rule is not None:
-                reason = wish.reason if wish is not None else rule.reason if rule is not None else ""
-                self.approvals.check_possible(plan, reason)
+                wanted = wish or Wish(rule.place if rule is not None else "", rule.reason if rule is not None else "")
+                self.approvals.check_possible(plan, asked, wanted)
         except CallError as error:
             return error
         return None

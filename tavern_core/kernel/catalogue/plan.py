@@ -40,6 +40,8 @@ class Plan:
     id: str
     usage: Usage
     execute: Execute
+    preview: Execute | None
+    """``preview(running_call, mode)`` shows what the tool would do, where it can."""
     is_awaited: bool
     """Whether `execute` returns what is to be awaited, rather than the value itself."""
     way: str

@@ -196,6 +196,7 @@ def _from_function(function: Callable[..., Any], mark: ToolMark, owner: Owner) -
             found.convert if mark.parameters is None else None,
             {k: v for k, v in found.injected.items() if v in ("call", "context")},  # type: ignore[misc]
             annotation=None if mark.output is not None else found.returns,
+            preview=mark.preview,
         ),
         display_name=mark.display_name,
         plugin=owner.name,

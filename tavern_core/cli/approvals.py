@@ -1,0 +1,167 @@
+"""``tavern approvals``: what waits for somebody's decision, and deciding it."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from tavern_core.cli.errors import NOTHING_FOUND, Told
+from tavern_core.cli.lazy_groups import Group
+from tavern_core.cli.output import as_json as json_text
+from tavern_core.cli.session import Command, Session, json_option, pass_session
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.calls.stored_approvals import StoredApproval
+    from tavern_core.model.call import CallContext
+
+_COLUMNS: Final = ("id", "state", "tool", "caller", "risk", "ends in", "why")
+_reason = click.option("--reason", default="", metavar="TEXT", help="Told to the caller, and to the log.")
+_remember = click.option(
+    "--remember",
+    type=click.Choice(["call", "tool"]),
+    help="Answer alike from now on: this very call, or every call of this tool by this caller.",
+)
+
+
+@click.group(cls=Group, default="list")
+def approvals() -> None:
+    """Show the calls that wait for approval, and decide them.
+
+    `tavern approvals` alone lists them.
+    """
+
+
+@approvals.command("list", cls=Command)
+@click.option("--all", "everything", is_flag=True, help="Also those that were decided or expired.")
+@json_option
+@pass_session
+def list_(session: Session, everything: bool, as_json: bool) -> None:
+    """List the calls that wait, newest first."""
+    found = session.host().approvals.list(None if everything else "pending")
+    if as_json:
+        session.out.json([one.to_json() for one in found])
+        return
+    session.out.table(_COLUMNS, [_row(one) for one in found], empty="no call waits for approval")
+
+
+@approvals.command(cls=Command)
+@click.argument("approval", metavar="ID")
+@json_option
+@pass_session
+def show(session: Session, approval: str, as_json: bool) -> None:
+    """Show one request: the call with its arguments, who makes it and why somebody is asked."""
+    found = session.host().approvals.get(approval)
+    if as_json:
+        session.out.json(found.to_json())
+        return
+    asked = found.request
+    session.out.facts(
+        [
+            ("id", found.id),
+            ("state", found.state),
+            ("tool", found.tool),
+            ("caller", found.principal),
+            ("profile", asked.get("profile") or ""),
+            ("risk", asked.get("risk", "")),
+            ("capabilities", ", ".join(asked.get("capabilities", ()))),
+            ("why", asked.get("reason", "")),
+            ("purpose", asked.get("purpose", "")),
+            ("arguments", json_text(asked.get("arguments", {}), indent=2)),
+            ("ends", found.to_json()["expiresAt"]),
+            ("decided by", found.decided_by),
+            ("reason", found.reason),
+        ]
+    )
+
+
+@approvals.command(cls=Command)
+@click.argument("approval", metavar="ID")
+@_reason
+@_remember
+@json_option
+@pass_session
+def approve(session: Session, approval: str, reason: str, remember: str | None, as_json: bool) -> None:
+    """Let a call run, once, when it is made again."""
+    _decide(session, approval, True, reason, remember, as_json)
+
+
+@approvals.command(cls=Command)
+@click.argument("approval", metavar="ID")
+@_reason
+@_remember
+@json_option
+@pass_session
+def reject(session: Session, approval: str, reason: str, remember: str | None, as_json: bool) -> None:
+    """Refuse a call."""
+    _decide(session, approval, False, reason, remember, as_json)
+
+
+@approvals.command(cls=Command)
+@json_option
+@pass_session
+def rules(session: Session, as_json: bool) -> None:
+    """List what answers later requests."""
+    found = session.host().approvals.rules()
+    if as_json:
+        session.out.json([rule.to_json() for rule in found])
+        return
+    rows = [
+        (rule.id, "approve" if rule.approved else "reject", rule.scope, rule.tool, rule.principal, rule.by)
+        for rule in found
+    ]
+    session.out.table(("id", "answer", "for each", "tool", "caller", "made by"), rows, empty="no rules")
+
+
+@approvals.command(cls=Command)
+@click.argument("rule", metavar="RULE")
+@json_option
+@pass_session
+def forget(session: Session, rule: str, as_json: bool) -> None:
+    """Remove a rule: what it answered is asked about again."""
+    session.host().approvals.forget(rule)
+    if as_json:
+        session.out.json({"forgotten": rule})
+        return
+    session.out.text(f"{rule} is forgotten")
+
+
+def _decide(session: Session, approval: str, approved: bool, reason: str, remember: Any, as_json: bool) -> None:
+    store = session.host().approvals
+    decide = store.approve if approved else store.reject
+    found = decide(approval, by=_person(), reason=reason, remember=remember or "")
+    if as_json:
+        session.out.json(found.to_json())
+    elif approved:
+        session.out.text(f"approved: {found.tool} runs when {found.principal} makes the same call again")
+    else:
+        session.out.text(f"rejected: {found.tool} of {found.principal}")
+    if found.state == "expired":
+        raise Told(NOTHING_FOUND)
+
+
+def _person() -> CallContext:
+    """Whoever sits at this home's command line may approve; not what they call themselves."""
+    from tavern_core.model.call import CallContext
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container without an entry for its user
+        user = str(os.getuid())
+    return CallContext(principal=f"user:{user}", user_id=user, roles=frozenset({"approver"}))
+
+
+def _row(one: StoredApproval) -> tuple[str, ...]:
+    left = max(one.until - time.time(), 0)
+    ends = (
+        ""
+        if one.state not in ("pending", "approved")
+        else f"{left / 3600:.0f} h"
+        if left > 5400
+        else f"{left / 60:.0f} min"
+    )
+    asked = one.request
+    return (one.id, one.state, one.tool, one.principal, str(asked.get("risk", "")), ends, str(asked.get("reason", "")))

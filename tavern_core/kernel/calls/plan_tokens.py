@@ -1,0 +1,121 @@
+"""What would happen, and a token that lets exactly that happen once.
+
+    invoke(..., dry_run=True)     hooks, defaults, validation and gates run; the tool does not, or only its preview
+    commit(token)                 runs that call, when it is still the same, once
+
+A token says *what* runs. It is no approval: a call that needs one needs it all the same.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from pydantic_core import to_json
+
+from tavern_core.contract.stores import Record, RecordStore
+from tavern_core.errors import CallMisused, PolicyDenied
+from tavern_core.frozen import dataclass
+from tavern_core.kernel.calls.approvals import definition_of, fingerprint
+from tavern_core.kernel.calls.idempotency import ask
+from tavern_core.kernel.catalogue.plan import Plan
+from tavern_core.kernel.execution.modes import Mode
+from tavern_core.model.call import CallContext, ToolCall
+from tavern_core.schema.redact import named_secrets
+
+KIND: Final = "plan"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCall:
+    """What a token stands for."""
+
+    token: str
+    tool: str
+    arguments: Mapping[str, Any] | None
+    """None: they held secrets and were not kept; they are passed again."""
+
+
+class PlanTokens:
+    """The tokens of one host.
+
+    Args:
+        seconds: how long one holds.
+    """
+
+    def __init__(self, records: RecordStore, seconds: float) -> None:
+        self._records = records
+        self._seconds = seconds
+
+    async def issue(self, plan: Plan, call: ToolCall, given: Mapping[str, Any], mode: Mode) -> tuple[str, float]:
+        """A token for this call, and until when it holds.
+
+        Args:
+            given: the arguments as the caller gave them: hooks change them again when the call is made.
+        """
+        token, now = f"plan-{secrets.token_hex(16)}", time.time()
+        marked = plan.marked(call.arguments) if plan.marked is not None else ()
+        is_secret = any(marked) or any(named_secrets([given, call.arguments]))
+        data = {"tool": plan.id, "mark": _mark(call, plan), "arguments": None if is_secret else dict(given)}
+        record = Record(KIND, token, _owner(call.context), "open", to_json(data).decode(), now, now + self._seconds)
+        await ask(mode, self._records, self._records.add, record)
+        return token, now + self._seconds
+
+    async def find(self, token: object, context: CallContext | None, mode: Mode) -> PlannedCall:
+        """The call behind a token.
+
+        Raises:
+            PolicyDenied: it is nobody's, somebody else's, used, or over (POLICY_DENIED).
+        """
+        record = await self._open(token, mode)
+        if context is not None and record.owner != _owner(context):
+            raise _refused("it is no token of this caller")
+        data = json.loads(record.data)
+        return PlannedCall(record.key, data["tool"], data["arguments"])
+
+    async def use(self, token: str, plan: Plan, call: ToolCall, mode: Mode) -> None:
+        """Use a token up, for the call as it will run.
+
+        Raises:
+            PolicyDenied: the call is not the one that was planned, or the token cannot be used (POLICY_DENIED).
+        """
+        record = await self._open(token, mode)
+        if record.owner != _owner(call.context):
+            raise _refused("it is no token of this caller")
+        if json.loads(record.data)["mark"] != _mark(call, plan):
+            raise _refused(
+                f"{plan.id} would not run as planned: the tool or the arguments changed",
+                "make a new plan with dry_run=True",
+            )
+        if not await ask(mode, self._records, self._records.replace, replace(record, state="used", data="{}")):
+            raise _refused("it was used just now")
+
+    async def _open(self, token: object, mode: Mode) -> Record:
+        if not isinstance(token, str) or not token.startswith("plan-") or len(token) > 80:
+            raise CallMisused(
+                f"{token!r:.40} is no plan token", hint="invoke(..., dry_run=True) gives one in its value"
+            )
+        record: Record | None = await ask(mode, self._records, self._records.get, KIND, token)
+        if record is None:
+            raise _refused("there is none of this name, or it is over")
+        if record.state != "open":
+            raise _refused("it was used before")
+        return record
+
+
+def _mark(call: ToolCall, plan: Plan) -> str:
+    return f"{fingerprint(call, plan.spec)} {definition_of(plan.spec)}"
+
+
+def _owner(context: CallContext) -> str:
+    return f"{context.principal}\x1f{context.user_id}"
+
+
+def _refused(
+    why: str, hint: str = "a token is used once, by whom it was given to, in time; make a new plan"
+) -> PolicyDenied:
+    return PolicyDenied(f"the plan token cannot be used: {why}", hint=hint)

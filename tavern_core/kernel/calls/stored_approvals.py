@@ -1,0 +1,400 @@
+"""Requests for approval that nobody could answer at once: kept, answered later and from any process, and used once.
+
+    pending --approve--> approved --the call is made again--> used
+       |  \\--reject--> rejected
+       '--nobody in time--> expired, which is a denial
+
+A request is about one call: tool and its definition, caller, every argument. An approval comes from somebody else than the
+caller who may approve. A rule answers alike what is asked later: for the same call, or for every call of this tool by this caller.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final, Literal, TypeVar
+
+from pydantic_core import to_json
+
+from tavern_core.contract.stores import Record, RecordStore
+from tavern_core.errors import ApprovalRejected, ApprovalRequired, PolicyDenied, UsageError
+from tavern_core.frozen import dataclass
+from tavern_core.kernel.calls.running_call import current
+from tavern_core.kernel.execution.modes import Mode
+from tavern_core.kernel.log.recorder import Recorder
+from tavern_core.model.approval import Approval, ApprovalRequest
+from tavern_core.model.call import HOST_PRINCIPAL, CallContext, ToolCall
+from tavern_core.model.event import APPROVAL_DECIDED
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.result import iso_utc
+
+T = TypeVar("T")
+KIND: Final = "approval"
+RULE: Final = "approval-rule"
+APPROVER: Final = "approver"
+"""The role whose holders may approve."""
+State = Literal["pending", "approved", "rejected", "used", "expired"]
+Remember = Literal["", "call", "tool"]
+_KEPT_AFTER_S: Final = 7 * 86_400.0
+"""How long a request can still be looked at after it was decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredApproval:
+    """One request as it is kept."""
+
+    id: str
+    state: State
+    request: Mapping[str, Any]
+    """`ApprovalRequest.to_json`: arguments with secrets masked."""
+    created: float
+    """Seconds since the epoch, UTC."""
+    until: float
+    """When a pending request becomes a denial, and an approval that was not used ends. Seconds since the epoch, UTC."""
+    decided_by: str = ""
+    reason: str = ""
+    user_id: str = ""
+    definition: str = ""
+    """Names the tool as it was defined."""
+
+    @property
+    def tool(self) -> str:
+        return str(self.request.get("tool", ""))
+
+    @property
+    def principal(self) -> str:
+        """Who calls."""
+        return str(self.request.get("principal", ""))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "state": self.state,
+            "request": dict(self.request),
+            "created": iso_utc(self.created),
+            "expiresAt": iso_utc(self.until),
+            "decidedBy": self.decided_by or None,
+            "reason": self.reason or None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRule:
+    """What answers later requests."""
+
+    id: str
+    tool: str
+    principal: str
+    approved: bool
+    scope: Remember
+    """call: this very call; tool: every call of this tool by this caller, while the tool is what it is."""
+    by: str
+    until: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id, "tool": self.tool, "principal": self.principal, "approved": self.approved, "scope": self.scope,
+            "by": self.by, "expiresAt": iso_utc(self.until) if self.until else None,
+        }  # fmt: skip
+
+
+class StoredApprovals:
+    """`tavern.approvals`.
+
+    Args:
+        seconds: how long a request may wait for its answer, and an approval for its call.
+    """
+
+    def __init__(self, records: RecordStore, seconds: float, recorder: Recorder) -> None:
+        self._records = records
+        self._seconds = seconds
+        self._recorder = recorder
+
+    async def asked(self, mode: Mode, method: Callable[..., T], *args: Any) -> T:
+        """What a method says; in a worker thread where the store is slow."""
+        if self._records.is_quick:
+            return method(*args)
+        return await mode.guarded(method, *args, seconds=None)  # type: ignore[no-any-return]
+
+    # The pipeline ------------------------------------------------------------------------------------------------------
+
+    def ruled(self, call: ToolCall, mark: str, definition: str) -> Approval | None:
+        """What a rule says of the call; None: no rule does."""
+        for name in (_call_rule(mark, definition), _tool_rule(call, definition)):
+            if (record := self._records.get(RULE, name)) is not None and record.data:
+                data = json.loads(record.data)
+                return Approval(bool(data["approved"]), str(data.get("reason", "")), str(data["by"]))
+        return None
+
+    def settle(
+        self, call: ToolCall, request: ApprovalRequest, definition: str, why: str, facts: dict[str, Any]
+    ) -> Approval:
+        """The stored answer to a request, which is used by that, or a new request.
+
+        Returns:
+            The answer.
+
+        Raises:
+            ApprovalRequired: nobody has answered yet (APPROVAL_REQUIRED); `details.approval` is its id.
+            ApprovalRejected: nobody answered in time (APPROVAL_REJECTED).
+        """
+        name, now = approval_id(request.fingerprint, definition), time.time()
+        for _ in range(100):
+            record = self._records.get(KIND, name)
+            known = None if record is None else _stored(record)
+            if record is None or known is None or known.state == "used":
+                data = json.loads(record.data) if record is not None and record.data else {}
+                if call.idempotency_key is not None and data.get("key") == call.idempotency_key:
+                    return Approval(True, known.reason if known else "", known.decided_by if known else "")
+                if self._keep(record, call, request, definition, name):
+                    raise self._required(request, why, name, now + self._seconds, facts)
+                continue
+            if known.state == "pending":
+                raise self._required(request, why, name, known.until, facts)
+            if known.state == "expired":
+                self._records.remove(KIND, name)
+                raise ApprovalRejected(
+                    f"{request.tool} was not approved: nobody answered in time",
+                    hint="call it again; it is asked about anew",
+                    timedOut=True,
+                    **facts,
+                )
+            if known.state == "rejected":
+                return Approval(False, known.reason, known.decided_by)
+            data = json.loads(record.data)
+            used = replace(
+                record, state="used", data=_text({**data, "key": call.idempotency_key}), expires=now + _KEPT_AFTER_S
+            )
+            if self._records.replace(used):
+                return Approval(True, known.reason, known.decided_by)
+        raise ApprovalRequired(f"{request.tool}: its approval is being used elsewhere", hint="call it again", **facts)
+
+    def check(self, call: ToolCall, request: ApprovalRequest, definition: str, why: str, facts: dict[str, Any]) -> None:
+        """Return when the call is approved; use nothing up.
+
+        Raises:
+            ApprovalRequired: nobody has answered yet; a request is left (APPROVAL_REQUIRED).
+            ApprovalRejected: it was refused (APPROVAL_REJECTED).
+        """
+        record = self._records.get(KIND, approval_id(request.fingerprint, definition))
+        known = None if record is None else _stored(record)
+        if known is None or known.state != "approved":
+            self.settle(call, request, definition, why, facts)
+
+    def _keep(self, old: Record | None, call: ToolCall, request: ApprovalRequest, definition: str, name: str) -> bool:
+        now = time.time()
+        until = now + self._seconds
+        data = _text(
+            {
+                "request": {**request.to_json(), "expiresAt": iso_utc(until)},
+                "until": until,
+                "userId": call.context.user_id,
+                "definition": definition,
+            }
+        )
+        new = Record(KIND, name, request.principal, "pending", data, now, until + _KEPT_AFTER_S)
+        if old is None:
+            return self._records.add(new) is None
+        self._records.remove(KIND, name)
+        return self._records.add(new) is None
+
+    def _required(
+        self, request: ApprovalRequest, why: str, name: str, until: float, facts: dict[str, Any]
+    ) -> ApprovalRequired:
+        return ApprovalRequired(
+            why,
+            hint=f"nobody can be asked here: somebody else answers with `tavern approvals approve {name}`, then make the same call again; "
+            "or use Tavern.open(approve=...), a terminal, or `approval: {allow: [...]}` in tavern.yaml",
+            **{**facts, "approval": name, "expiresAt": iso_utc(until)},
+        )
+
+    # People --------------------------------------------------------------------------------------------------------------
+
+    def list(self, state: State | None = "pending", *, most: int = 100) -> tuple[StoredApproval, ...]:
+        """Requests, newest first.
+
+        Args:
+            state: pending, approved, rejected, used or expired; None: all.
+        """
+        found = (_stored(record) for record in self._records.list(KIND, most=10_000 if state else most))
+        return tuple([one for one in found if one is not None and state in (None, one.state)][:most])
+
+    def get(self, approval: str) -> StoredApproval:
+        """One request.
+
+        Raises:
+            UsageError: there is none; names the nearest (USAGE).
+        """
+        return self._found(approval)[1]
+
+    def approve(
+        self, approval: str, *, by: CallContext | None = None, reason: str = "", remember: Remember = ""
+    ) -> StoredApproval:
+        """Let the call run, once, when it is made again.
+
+        Args:
+            by: who decides: somebody with the role ``approver`` who is not the caller; None: the host's own program.
+            remember: ``call`` or ``tool``: also make a rule; see `ApprovalRule`.
+
+        Raises:
+            PolicyDenied: whoever decides may not (POLICY_DENIED).
+            UsageError: there is no such request, or it was decided (USAGE).
+        """
+        return self._decide(approval, True, by, reason, remember)
+
+    def reject(
+        self, approval: str, *, by: CallContext | None = None, reason: str = "", remember: Remember = ""
+    ) -> StoredApproval:
+        """Refuse the call; the arguments are those of `approve`."""
+        return self._decide(approval, False, by, reason, remember)
+
+    def rules(self) -> tuple[ApprovalRule, ...]:
+        """What answers later requests, newest first."""
+        return tuple(_rule(record) for record in self._records.list(RULE, most=10_000) if record.data)
+
+    def forget(self, rule: str) -> None:
+        """Remove a rule.
+
+        Raises:
+            UsageError: there is none (USAGE).
+        """
+        for record in self._records.list(RULE, most=10_000):
+            if record.data and _rule(record).id == rule:
+                self._records.remove(RULE, record.key)
+                return
+        raise UsageError(f"there is no rule {rule!r:.80}", hint="`tavern approvals rules` lists them")
+
+    def _decide(
+        self, approval: str, approved: bool, by: CallContext | None, reason: str, remember: Remember
+    ) -> StoredApproval:
+        if remember not in ("", "call", "tool"):
+            raise UsageError(f"remember={remember!r:.80}", hint='remember="call" or remember="tool"')
+        record, known = self._found(approval)
+        who = _entitled(by, known)
+        if known.state != "pending":
+            raise UsageError(f"{approval} is {known.state} already", hint="`tavern approvals list` shows all requests")
+        now = time.time()
+        data = json.loads(record.data)
+        decided: dict[str, Any] = {**data, "by": who, "reason": reason[:1000], "until": now + self._seconds}
+        changed = replace(
+            record,
+            state="approved" if approved else "rejected",
+            data=_text(decided),
+            expires=now + self._seconds if approved else now + _KEPT_AFTER_S,
+        )
+        if not self._records.replace(changed):
+            return self._decide(approval, approved, by, reason, remember)
+        if remember:
+            self._remember(known, approved, who, reason, remember, now)
+        told = {
+            "tool": known.tool, "approved": approved, "how": "stored", "fingerprint": known.request.get("fingerprint", ""), "by": who,
+            "approval": approval, **({"reason": reason[:1000]} if reason else {}), **({"remember": remember} if remember else {}),
+        }  # fmt: skip
+        call_id, plugin = str(known.request.get("callId", "")), str(known.request.get("plugin", ""))
+        self._recorder.note(APPROVAL_DECIDED, told, plugin=plugin, call_id=call_id)
+        return self._found(approval)[1]
+
+    def _remember(
+        self, known: StoredApproval, approved: bool, who: str, reason: str, scope: Remember, now: float
+    ) -> None:
+        request = known.request
+        key = (
+            _call_rule(str(request["fingerprint"]), known.definition)
+            if scope == "call"
+            else f"tool\x1f{known.tool}\x1f{known.principal}\x1f{known.user_id}\x1f{known.definition}"
+        )
+        data = _text(
+            {"tool": known.tool, "principal": known.principal, "approved": approved, "scope": scope, "by": who, "reason": reason[:1000]}
+        )  # fmt: skip
+        self._records.remove(RULE, key)
+        self._records.add(Record(RULE, key, who, "rule", data, now))
+
+    def _found(self, approval: str) -> tuple[Record, StoredApproval]:
+        record = self._records.get(KIND, approval) if isinstance(approval, str) else None
+        known = None if record is None else _stored(record)
+        if record is None or known is None:
+            near = [one.id for one in self.list(None)]
+            raise UsageError(
+                f"there is no request {approval!r:.80}",
+                hint=did_you_mean(str(approval), near) or "`tavern approvals list` shows them",
+            )
+        return record, known
+
+
+def approval_id(mark: str, definition: str) -> str:
+    """The id of the request for the call that `mark` names, of the tool as it is defined."""
+    return "apr-" + hashlib.sha256(f"{mark}{definition}".encode()).hexdigest()[:20]
+
+
+def _call_rule(mark: str, definition: str) -> str:
+    return f"call\x1f{mark}\x1f{definition}"
+
+
+def _tool_rule(call: ToolCall, definition: str) -> str:
+    return f"tool\x1f{call.tool}\x1f{call.context.principal}\x1f{call.context.user_id}\x1f{definition}"
+
+
+def _entitled(by: CallContext | None, known: StoredApproval) -> str:
+    """The name of who decides.
+
+    Raises:
+        PolicyDenied: it is the caller, or nobody who may approve (POLICY_DENIED).
+    """
+    if by is None:
+        frame = current.get()
+        by = frame[2] if frame is not None else None
+    if by is not None and not isinstance(by, CallContext):
+        raise UsageError(
+            f"by= takes a CallContext, got {type(by).__name__}",
+            hint='CallContext(principal="user:ann", roles={"approver"})',
+        )
+    who = HOST_PRINCIPAL if by is None else by.principal
+    user = "" if by is None else by.user_id
+    own_user = known.user_id
+    if who == known.principal or (user and user == own_user):
+        raise PolicyDenied(
+            f"{known.tool}: {who} calls it and cannot approve it",
+            hint="somebody else approves: a person with `tavern approvals`, or the role approver",
+        )
+    if by is not None and APPROVER not in by.roles:
+        raise PolicyDenied(
+            f"{who} may not approve", hint=f'give the role: CallContext(principal={who!r}, roles={{"{APPROVER}"}})'
+        )
+    return who
+
+
+def _stored(record: Record) -> StoredApproval | None:
+    try:
+        data = json.loads(record.data)
+        until = float(data["until"])
+        state: Any = record.state
+        if state in ("pending", "approved") and until <= time.time():
+            state = "expired"
+        return StoredApproval(
+            record.key,
+            state,
+            data["request"],
+            record.created,
+            until,
+            str(data.get("by", "")),
+            str(data.get("reason", "")),
+            str(data.get("userId", "")),
+            str(data.get("definition", "")),
+        )
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _rule(record: Record) -> ApprovalRule:
+    data = json.loads(record.data)
+    name = "rule-" + hashlib.sha256(record.key.encode()).hexdigest()[:12]
+    return ApprovalRule(
+        name, data["tool"], data["principal"], data["approved"], data["scope"], data["by"], record.expires
+    )
+
+
+def _text(data: Mapping[str, Any]) -> str:
+    return to_json(data, inf_nan_mode="strings").decode()

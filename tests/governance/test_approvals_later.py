@@ -1,0 +1,342 @@
+"""Approvals that are given later and elsewhere, and calls that are made in two phases."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tavern_core import CallContext, Plugin, Tavern, tool
+from tavern_core.errors import PolicyDenied, UsageError
+from tests.state.processes import ENVIRONMENT
+
+ANN = CallContext(principal="user:ann", user_id="ann")
+BOSS = CallContext(principal="user:boss", user_id="boss", roles=frozenset({"approver"}))
+
+
+class Office:
+    def __init__(self, home: Path, config: dict[str, Any] | None = None) -> None:
+        self.ran: list[Any] = []
+        self.home = home
+        self.config = config or {}
+        office = self
+
+        @tool(requires_approval=True)
+        def pay(amount: int, password: str = "") -> int:
+            office.ran.append(amount)
+            return amount
+
+        def preview(amount: int) -> dict[str, int]:
+            return {"would pay": amount}
+
+        @tool(preview=preview)
+        def send(amount: int = 1) -> int:
+            office.ran.append(amount)
+            return amount
+
+        @tool(requires_approval=True)
+        def decide(approval: str) -> str:
+            try:
+                office.host.approvals.approve(approval)
+            except PolicyDenied as error:
+                return error.message
+            return "approved"
+
+        self.tools = [pay, send, decide]
+        self.host: Tavern
+
+    @contextmanager
+    def open(self, **options: Any) -> Iterator[Tavern]:
+        with Tavern.open(self.config, home=self.home, plugins=[Plugin(self.tools, name="o")], **options) as self.host:
+            yield self.host
+
+
+@pytest.fixture
+def office(tmp_path: Path) -> Office:
+    return Office(tmp_path / "home")
+
+
+def pending(host: Tavern, **options: Any) -> str:
+    result = host.invoke_sync("o:pay", {"amount": 5}, context=ANN, **options)
+    assert (result.status, result.error.kind) == ("input_required", "APPROVAL_REQUIRED")  # type: ignore[union-attr]
+    return str(result.error.details["approval"])  # type: ignore[union-attr]
+
+
+def test_a_call_runs_once_when_it_was_approved_and_is_made_again(office: Office) -> None:
+    with office.open() as host:
+        approval = pending(host)
+        assert pending(host) == approval
+    with office.open() as host:  # another process would do
+        assert [one.id for one in host.approvals.list()] == [approval]
+        assert host.approvals.approve(approval, by=BOSS, reason="fine").state == "approved"
+    with office.open() as host:
+        assert host.invoke_sync("o:pay", {"amount": 6}, context=ANN).error.kind == "APPROVAL_REQUIRED"  # type: ignore[union-attr]
+        assert host.invoke_sync("o:pay", {"amount": 5}, context=BOSS).error.kind == "APPROVAL_REQUIRED"  # type: ignore[union-attr]
+        assert host.invoke_sync("o:pay", {"amount": 5}, context=ANN).value == 5
+        assert host.invoke_sync("o:pay", {"amount": 5}, context=ANN).error.kind == "APPROVAL_REQUIRED"  # type: ignore[union-attr]
+    assert office.ran == [5]
+
+
+def test_a_rejection_is_told_with_its_reason(office: Office) -> None:
+    with office.open() as host:
+        host.approvals.reject(pending(host), by=BOSS, reason="too much")
+        error = host.invoke_sync("o:pay", {"amount": 5}, context=ANN).error
+        assert error is not None and error.kind == "APPROVAL_REJECTED"
+        assert "by user:boss: too much" in error.message
+    assert office.ran == []
+
+
+@pytest.mark.parametrize(
+    ("by", "says"),
+    [
+        (ANN, "calls it and cannot approve it"),
+        (CallContext(principal="user:ann", roles=frozenset({"approver"})), "cannot approve it"),
+        (CallContext(principal="other", user_id="ann", roles=frozenset({"approver"})), "cannot approve it"),
+        (CallContext(principal="user:bob"), "may not approve"),
+    ],
+)
+def test_neither_the_caller_nor_just_anybody_approves(office: Office, by: CallContext, says: str) -> None:
+    with office.open() as host:
+        approval = pending(host)
+        with pytest.raises(PolicyDenied, match=says):
+            host.approvals.approve(approval, by=by)
+        assert host.approvals.get(approval).state == "pending"
+
+
+def test_what_the_host_calls_itself_it_does_not_approve_itself(office: Office) -> None:
+    with office.open() as host:
+        result = host.invoke_sync("o:pay", {"amount": 5})
+        with pytest.raises(PolicyDenied):
+            host.approvals.approve(result.error.details["approval"])  # type: ignore[union-attr]
+        host.approvals.approve(pending(host))
+
+
+def test_a_tool_approves_with_the_rights_of_its_caller(office: Office) -> None:
+    office.config = {"approval": {"allow": ["o:decide"]}}
+    with office.open() as host:
+        approval = pending(host)
+        asked = host.invoke_sync("o:decide", {"approval": approval}, context=ANN)
+        assert "cannot approve it" in asked.value
+        assert host.approvals.get(approval).state == "pending"
+
+
+def test_nobody_in_time_is_a_denial(office: Office) -> None:
+    office.config = {"approval": {"keepMs": 1}}
+    with office.open() as host:
+        approval = pending(host)
+        while host.approvals.get(approval).state == "pending":
+            pass
+        with pytest.raises(UsageError, match="expired already"):
+            host.approvals.approve(approval, by=BOSS)
+        error = host.invoke_sync("o:pay", {"amount": 5}, context=ANN).error
+        assert error is not None and (error.kind, error.details["timedOut"]) == ("APPROVAL_REJECTED", True)
+    assert office.ran == []
+
+
+@pytest.mark.parametrize(("remember", "amounts"), [("call", [5, 5]), ("tool", [5, 7, 9])])
+def test_a_rule_answers_what_is_asked_later(office: Office, remember: Any, amounts: list[int]) -> None:
+    with office.open() as host:
+        host.approvals.approve(pending(host), by=BOSS, remember=remember)
+    with office.open() as host:
+        for amount in amounts:
+            assert host.invoke_sync("o:pay", {"amount": amount}, context=ANN).ok
+        assert not host.invoke_sync("o:pay", {"amount": 5}, context=CallContext(principal="user:bob")).ok
+        (rule,) = host.approvals.rules()
+        assert (rule.tool, rule.principal, rule.by, rule.scope) == ("o:pay", "user:ann", "user:boss", remember)
+        host.approvals.forget(rule.id)
+        host.invoke_sync("o:pay", {"amount": amounts[-1]}, context=ANN)  # the approval itself, where it was not used
+        assert not host.invoke_sync("o:pay", {"amount": amounts[-1]}, context=ANN).ok
+
+
+def test_a_rule_for_a_tool_ends_when_the_tool_changes(office: Office) -> None:
+    with office.open() as host:
+        host.approvals.approve(pending(host), by=BOSS, remember="tool")
+
+    @tool(requires_approval=True, description="Pays more than it says.")
+    def pay(amount: int, password: str = "") -> int:
+        return amount
+
+    office.tools = [pay]
+    with office.open() as host:
+        assert host.invoke_sync("o:pay", {"amount": 7}, context=ANN).error.kind == "APPROVAL_REQUIRED"  # type: ignore[union-attr]
+
+
+def test_an_approval_is_used_by_one_of_many_calls_at_once(office: Office) -> None:
+    with office.open() as host:
+        host.approvals.approve(pending(host), by=BOSS)
+        results: list[Any] = []
+        threads = [
+            threading.Thread(target=lambda: results.append(host.invoke_sync("o:pay", {"amount": 5}, context=ANN)))
+            for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sum(r.ok for r in results) == 1
+    assert office.ran == [5]
+
+
+def test_a_keyed_call_is_repeated_under_the_approval_it_had(office: Office) -> None:
+    with office.open() as host:
+        host.approvals.approve(pending(host, idempotency_key="k"), by=BOSS)
+        for _ in range(3):
+            assert host.invoke_sync("o:pay", {"amount": 5}, context=ANN, idempotency_key="k").value == 5
+        assert not host.invoke_sync("o:pay", {"amount": 5}, context=ANN, idempotency_key="other").ok
+    assert office.ran == [5]
+
+
+def test_secrets_of_a_waiting_call_are_not_kept(office: Office) -> None:
+    with office.open() as host:
+        host.invoke_sync("o:pay", {"amount": 5, "password": "hunter2-very-secret"}, context=ANN)
+        (one,) = host.approvals.list()
+        assert one.request["arguments"]["password"] == "***"
+    for file in office.home.rglob("*"):
+        assert not file.is_file() or b"hunter2-very-secret" not in file.read_bytes()
+
+
+def test_requests_and_decisions_are_on_the_record(office: Office) -> None:
+    with office.open() as host:
+        host.approvals.approve(pending(host), by=BOSS)
+        host.invoke_sync("o:pay", {"amount": 5}, context=ANN)
+        types = [r.type for r in host.logs.records("APPROVAL_REQUESTED", "APPROVAL_DECIDED")]
+    assert types == ["APPROVAL_REQUESTED", "APPROVAL_DECIDED", "APPROVAL_DECIDED"]
+
+
+# Two phases ----------------------------------------------------------------------------------------------------------
+
+
+def plan_of(
+    host: Tavern, arguments: dict[str, Any] | None = None, name: str = "o:send", **options: Any
+) -> dict[str, Any]:
+    result = host.invoke_sync(name, {"amount": 3} if arguments is None else arguments, dry_run=True, **options)
+    assert result.ok, result.error
+    return result.value  # type: ignore[no-any-return]
+
+
+def test_a_dry_run_shows_what_would_happen_and_commit_makes_it_happen_once(office: Office) -> None:
+    with office.open() as host:
+        plan = plan_of(host)
+        assert (plan["tool"], plan["arguments"], plan["preview"]) == ("o:send", {"amount": 3}, {"would pay": 3})
+        assert plan["needsApproval"] is False
+        assert "execute" in [step["step"] for step in plan["steps"]]
+        assert office.ran == []
+        assert host.commit_sync(plan["planToken"]).value == 3
+        again = host.commit_sync(plan["planToken"])
+        assert again.error is not None and again.error.kind == "POLICY_DENIED"
+    assert office.ran == [3]
+
+
+def test_defaults_are_part_of_a_plan_and_gates_are_asked_for_it(office: Office) -> None:
+    office.config = {"tools": {"deny": ["o:pay"]}}
+    with office.open() as host:
+        assert plan_of(host, {})["arguments"] == {"amount": 1}
+        assert host.invoke_sync("o:pay", {"amount": 1}, dry_run=True).error.kind == "POLICY_DENIED"  # type: ignore[union-attr]
+        assert host.invoke_sync("o:send", {"amount": "x"}, dry_run=True).error.kind == "INPUT_SCHEMA_INVALID"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("token", ["", "plan-", "plan-0000", 7, None, "x" * 1000])
+def test_what_is_no_token_commits_nothing(office: Office, token: Any) -> None:
+    with office.open() as host:
+        result = host.commit_sync(token)
+        assert result.error is not None and result.error.kind in ("USAGE", "POLICY_DENIED")
+    assert office.ran == []
+
+
+def test_a_token_is_its_callers_and_ends(office: Office) -> None:
+    with office.open() as host:
+        plan = plan_of(host, context=ANN)
+        assert host.commit_sync(plan["planToken"], context=BOSS).error.kind == "POLICY_DENIED"  # type: ignore[union-attr]
+        assert host.commit_sync(plan["planToken"]).error.kind == "POLICY_DENIED"  # type: ignore[union-attr]
+        assert host.commit_sync(plan["planToken"], {"amount": 4}, context=ANN).error.kind == "POLICY_DENIED"  # type: ignore[union-attr]
+        assert host.commit_sync(plan["planToken"], context=ANN).value == 3
+    office.config = {"approval": {"planMs": 1}}
+    with office.open() as host:
+        plan = plan_of(host)
+        threading.Event().wait(0.01)
+        assert host.commit_sync(plan["planToken"]).error.kind == "POLICY_DENIED"  # type: ignore[union-attr]
+    assert office.ran == [3]
+
+
+def test_a_plan_is_no_approval(office: Office) -> None:
+    with office.open() as host:
+        plan = plan_of(host, {"amount": 5}, "o:pay", context=ANN)
+        assert plan["needsApproval"] is True
+        waiting = host.commit_sync(plan["planToken"], context=ANN)
+        assert waiting.status == "input_required"
+        host.approvals.approve(waiting.error.details["approval"], by=BOSS)  # type: ignore[union-attr]
+        assert host.commit_sync(plan["planToken"], context=ANN).value == 5
+    assert office.ran == [5]
+
+
+def test_a_plan_with_secrets_is_committed_with_its_arguments(office: Office) -> None:
+    office.config = {"approval": {"allow": ["o:pay"]}}
+    secret = {"amount": 5, "password": "hunter2-very-secret"}
+    with office.open() as host:
+        plan = plan_of(host, secret, "o:pay")
+        assert host.commit_sync(plan["planToken"]).error.kind == "USAGE"  # type: ignore[union-attr]
+        assert host.commit_sync(plan["planToken"], secret).value == 5
+    for file in office.home.rglob("*"):
+        assert not file.is_file() or b"hunter2-very-secret" not in file.read_bytes()
+
+
+def test_a_tool_that_changed_does_not_run_by_an_old_plan(office: Office) -> None:
+    with office.open() as host:
+        plan = plan_of(host)
+
+    @tool(destructive=False, description="Another one.")
+    def send(amount: int = 1) -> int:
+        return amount
+
+    office.tools = [send]
+    with office.open() as host:
+        refused = host.commit_sync(plan["planToken"])
+        assert refused.error is not None and "would not run as planned" in refused.error.message
+
+
+def test_the_command_line_plans_approves_and_commits(tmp_path: Path) -> None:
+    folder = tmp_path / "plugins" / "pen"
+    folder.mkdir(parents=True)
+    (folder / "plugin.yaml").write_text(
+        "name: pen\nversion: '1'\ntools: [{id: add, implementation: {type: python}}]\n", encoding="utf-8"
+    )
+    (folder / "__init__.py").write_text(
+        "from tavern_core import hookimpl, tool\n\n\n@tool(requires_approval=True)\ndef add(line: str) -> str:\n"
+        "    return line * 2\n\n\n@hookimpl\ndef tavern_register_tools():\n    return [add]\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "tavern.yaml").write_text("{}", encoding="utf-8")
+    environment = {**ENVIRONMENT, "TAVERN_HOME": str(tmp_path / "home")}
+
+    def tavern(*words: str) -> Any:
+        command = [sys.executable, "-m", "tavern_core", *words]
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    code, out, _ = tavern("tools", "call", "pen:add", "line=x", "--dry-run", "--json")
+    token = json.loads(out)["value"]["planToken"]
+    code, _, err = tavern("tools", "call", "pen:add", "--commit", token)
+    assert code == 3 and "tavern approvals approve apr-" in err
+    (waiting,) = json.loads(tavern("approvals", "--json")[1])
+    assert waiting["request"]["arguments"] == {"line": "x"}
+    assert waiting["id"] in tavern("approvals", "list")[1]
+    assert "pen:add" in tavern("approvals", "show", waiting["id"])[1]
+    assert tavern("approvals", "approve", "apr-nothing")[0] == 2
+    assert tavern("approvals", "approve", waiting["id"], "--reason", "ok")[0] == 0
+    assert tavern("tools", "call", "pen:add", "--commit", token)[:2] == (0, "xx\n")
+    assert json.loads(tavern("approvals", "list", "--all", "--json")[1])[0]["state"] == "used"
