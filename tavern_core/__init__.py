@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tavern_core.contract.llm import LLM, LLMAnswer, ScriptedLLM
     from tavern_core.contract.nodes import Final, Node, NodeContext, Out, Port, Skip, Stream, node
     from tavern_core.contract.protocols import BoundTool, Command, Contribution, Executor, Service
+    from tavern_core.contract.running import ToolContext
     from tavern_core.contract.tools import Tool, factory, offer, tool
     from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError, ToolFailed
     from tavern_core.host import Plugin, Tavern
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from tavern_core.model.call import Budget, CallContext, ToolCall
     from tavern_core.model.event import Event
     from tavern_core.model.guard import Guard
+    from tavern_core.model.limits import ToolLimits
     from tavern_core.model.node import NodeMode, NodeSpec, PassThrough, Slot
     from tavern_core.model.result import Evidence, ToolError, ToolResult
     from tavern_core.model.tool import Example, ToolSpec
@@ -74,8 +76,10 @@ __all__ = [  # noqa: RUF022 - as `sorted` does it, so that dir() is the same
     "TavernError",
     "Tool",
     "ToolCall",
+    "ToolContext",
     "ToolError",
     "ToolFailed",
+    "ToolLimits",
     "ToolResult",
     "ToolSpec",
     "__version__",
@@ -100,6 +104,7 @@ _HOME = {
     "tavern_core.contract.llm": ("LLM", "LLMAnswer", "ScriptedLLM"),
     "tavern_core.contract.nodes": ("Final", "Node", "NodeContext", "Out", "Port", "Skip", "Stream", "node"),
     "tavern_core.contract.protocols": ("BoundTool", "Command", "Contribution", "Executor", "Service"),
+    "tavern_core.contract.running": ("ToolContext",),
     "tavern_core.contract.tools": ("Tool", "factory", "offer", "tool"),
     "tavern_core.errors": ("CallError", "PluginError", "PolicyDenied", "TavernError", "ToolFailed"),
     "tavern_core.host": ("Plugin", "Tavern"),
@@ -110,6 +115,7 @@ _HOME = {
     "tavern_core.model.guard": ("Guard",),
     "tavern_core.model.node": ("NodeMode", "NodeSpec", "PassThrough", "Slot"),
     "tavern_core.model.result": ("Evidence", "ToolError", "ToolResult"),
+    "tavern_core.model.limits": ("ToolLimits",),
     "tavern_core.model.tool": ("Example", "ToolSpec"),
 }
 _LAZY = {name: module for module, names in _HOME.items() for name in names}

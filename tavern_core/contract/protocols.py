@@ -41,6 +41,8 @@ class BoundTool:
     wants_call: bool = False
     stoppable: bool = False
     """True where cancelling (async) really ends the work."""
+    wants_control: bool = False
+    """Whether it says how far it is, or looks whether it was cancelled (`ToolContext`)."""
 
 
 class Sandbox(Protocol):

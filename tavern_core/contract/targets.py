@@ -22,15 +22,15 @@ class PythonTarget:
         function: sync or async.
         convert: turns validated JSON arguments into what the annotations ask for (models, enums, dates); None when
             they are the same.
-        inject: parameter → what the host fills in: the `ToolCall` or the `CallContext` of the call, the `ToolHome` of
-            its plugin.
+        inject: parameter → what the host fills in: the `ToolCall`, the `CallContext` or the `ToolContext` of the
+            call, the `ToolHome` of its plugin.
         annotation: JSON Schema of the function's return annotation; None when it has none.
         style: ``keywords`` calls ``function(**arguments)``; ``execute`` calls ``function(call_id, arguments)`` (seed 002).
     """
 
     function: Callable[..., Any]
     convert: Callable[[dict[str, Any]], dict[str, Any]] | None = None
-    inject: Mapping[str, Literal["call", "context", "home"]] = field(default_factory=dict)
+    inject: Mapping[str, Literal["call", "context", "control", "home"]] = field(default_factory=dict)
     style: Literal["keywords", "execute"] = "keywords"
     annotation: Mapping[str, Any] | None = None
     preview: Callable[..., Any] | None = None

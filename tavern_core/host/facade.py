@@ -231,6 +231,20 @@ class Tavern:
             self._run(self._inline_mode, tool, arguments, context, purpose, idempotency_key, "api", phase)
         )
 
+    def cancel(self, call_id: str) -> bool:
+        """Ask a running call to end, from any thread; it comes back as CANCELLED.
+
+        Scripts, workers and async code are ended. Sync code in a worker thread goes on unseen (`details.stopped` is false) and keeps its
+        place in limits until it ends; it sees `ToolContext.is_cancelled`. Sync code on the thread of `invoke_sync` only sees that.
+
+        Args:
+            call_id: as in events, `result.call_id` and `ToolContext.call_id`.
+
+        Returns:
+            Whether a call of this id runs in this host and was asked to end.
+        """
+        return self._host.pipeline.cancel(call_id)
+
     async def commit(
         self,
         plan_token: str,

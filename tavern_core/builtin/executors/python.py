@@ -15,6 +15,7 @@ from typing import Any, Literal
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.protocols import BoundTool, Executor, ToolHome
+from tavern_core.contract.running import ToolContext
 from tavern_core.contract.targets import BindsItself, PythonTarget
 from tavern_core.contract.tools import Tool, ToolObject
 from tavern_core.errors import SchemaInvalid, SettingsInvalid, ToolFailed, ToolFileInvalid
@@ -61,7 +62,8 @@ class PythonExecutor:
         if tool.config_schema:
             run = _when_set_up(run, tool, home)
         is_async = inspect.iscoroutinefunction(kind)
-        return BoundTool(run, is_async, blocking=not tool.fast, wants_call=wants_call, stoppable=is_async)
+        is_watched = isinstance(target.inject, Mapping) and "control" in target.inject.values()
+        return BoundTool(run, is_async, not tool.fast, wants_call, stoppable=is_async, wants_control=is_watched)
 
 
 def _target(tool: ToolSpec, home: ToolHome) -> PythonTarget | BindsItself:
@@ -131,6 +133,8 @@ def _keywords(target: PythonTarget, home: ToolHome) -> Run:
 def _injected(what: str, call: ToolCall | None, home: ToolHome) -> Any:
     if what == "home":
         return home
+    if what == "control":
+        return ToolContext("" if call is None else call.id)
     return call if what == "call" or call is None else call.context
 
 

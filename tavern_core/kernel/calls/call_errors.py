@@ -11,6 +11,7 @@ from tavern_core.errors import (
     CallError,
     CallMisused,
     CallTimeout,
+    ConnectionLost,
     InternalError,
     Outcome,
     UpstreamError,
@@ -18,7 +19,7 @@ from tavern_core.errors import (
 from tavern_core.kernel.calls.messages import MESSAGES, together
 from tavern_core.kernel.calls.running_call import RunningCall
 from tavern_core.kernel.catalogue.plan import Plan
-from tavern_core.kernel.execution.modes import TimeLimit, has_begun
+from tavern_core.kernel.execution.modes import LeftBehind, TimeLimit, cancellations, has_begun
 from tavern_core.kernel.registry import no_text
 from tavern_core.model.language import say
 from tavern_core.model.safe_text import notes_of, with_type
@@ -34,9 +35,30 @@ def error_of(error: BaseException, call: RunningCall) -> CallError:
         outcome = _outcome(call.plan, error)
         failed: CallError = timed_out(call, stopped=error.stopped, outcome=outcome, begun=error.begun)
     else:
-        failed = _as_call_error(error, call.plan, call.written, in_tool=call.token is not None)
+        in_tool = call.token is not None
+        is_lost = (
+            isinstance(error, asyncio.CancelledError)
+            and in_tool
+            and not call.is_cancelled
+            and cancellations() <= call.cancellations
+        )
+        failed = _lost(error, call) if is_lost else _as_call_error(error, call.plan, call.written, in_tool=in_tool)
+        if isinstance(error, LeftBehind):
+            failed.details["stopped"] = False
     failed.details.setdefault("stage", call.stage)
     return failed
+
+
+def _lost(error: BaseException, call: RunningCall) -> ConnectionLost:
+    """What the tool waited for was cancelled, and neither the caller nor anybody else asked for that."""
+    assert call.plan is not None
+    outcome = _outcome(call.plan, error)
+    return ConnectionLost(
+        f"{call.plan.id}: what it waited for was cancelled, and nobody asked for that: what ran it went away",
+        hint="look at `outcome` before you repeat the call",
+        retryable=outcome == "none" or call.plan.spec.idempotent,
+        outcome=outcome,
+    )
 
 
 def no_context(written: str, given: object) -> CallMisused:

@@ -12,7 +12,7 @@ from typing import Any
 from tavern_core.contract.targets import PythonTarget
 from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError, ToolNotFound, UpstreamError
 from tavern_core.kernel.calls.attempt import execute_of, way_of
-from tavern_core.kernel.calls.running_call import current
+from tavern_core.kernel.calls.running_call import RunningCall, current
 from tavern_core.kernel.catalogue.namespaces import Namespaces
 from tavern_core.kernel.catalogue.plan import Execute, Inner, Plan
 from tavern_core.kernel.catalogue.profile_inventories import Inventories
@@ -143,6 +143,13 @@ class Compiler:
                 f"{plan.id} was refused: the tool, its plugin or its grants changed while the call waited for approval",
                 hint="call it again; it is asked about anew",
             )
+
+    def running(self, number: int) -> RunningCall | None:
+        """See `pipeline.Catalogue`."""
+        for record in self._specs.lifecycle.records.values():
+            if (call := record.usage.calls.get(number)) is not None:
+                return call  # type: ignore[no-any-return]
+        return None
 
     async def _made_for(self, written: str, context: CallContext | None) -> Plan | None:
         """A tool that a factory without names makes for this caller."""
@@ -293,6 +300,7 @@ class Compiler:
             redact=compile_redactor(spec.input_schema, known_secrets=lambda: self._known_secrets.values),
             marked=marked,
             needs_call=needs_call,
+            wants_control=bound.wants_control,
             ends_quietly=not needs_call and marked is None,
             is_recorded=self._recorder.is_on or bool(events),
             governor=self._limit_table.governor(spec, policy.limits),

@@ -19,12 +19,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
+from tavern_core.contract.running import RUNNING
 from tavern_core.errors import CallError
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.calls.admission import admit, check_budget, check_depth, check_rule, tool_call
 from tavern_core.kernel.calls.approvals import Approvals, definition_of
 from tavern_core.kernel.calls.arguments import fill_and_validate, give_copy, take, take_changed
 from tavern_core.kernel.calls.attempt import accept
+from tavern_core.kernel.calls.call_control import CallControl
 from tavern_core.kernel.calls.call_errors import error_of, no_context
 from tavern_core.kernel.calls.conclusion import Conclusion, Secrets
 from tavern_core.kernel.calls.error_origin import log_origin
@@ -65,6 +67,10 @@ class Catalogue(Protocol):
         Raises:
             PolicyDenied: they do not (POLICY_DENIED).
         """
+        ...
+
+    def running(self, number: int) -> RunningCall | None:
+        """The call of this number, while it runs."""
         ...
 
     async def still_holds(self, plan: Plan, context: CallContext) -> None:
@@ -150,7 +156,7 @@ class Pipeline:
                 call.context = None
                 raise no_context(written, context)
             plan = call.plan = self.catalogue.ready(written) or await self.catalogue.find(written, context)
-            plan.usage.calls[call.number] = None
+            plan.usage.calls[call.number] = call
 
             call.stage = "admit"
             if context is None and call.outer is None:  # the host itself, with no call around it
@@ -182,6 +188,8 @@ class Pipeline:
             if plan.gives_copy:
                 give_copy(plan, call, self.limits.argument_bytes)
 
+            if plan.wants_control and call.call is not None:
+                RUNNING[call.call.id] = CallControl(call, self.conclusion.recorder)
             if plan.governor is not None or key is not None or context.budget.max_retries:
                 result = await self.governance.run(plan, call, mode)
             else:
@@ -203,6 +211,8 @@ class Pipeline:
             if isinstance(error, GeneratorExit):  # the coroutine may be on its way out: nothing can be awaited any more
                 self.conclusion.record(call, result)
                 return result
+            if call.is_cancelled and isinstance(error, asyncio.CancelledError) and call.task is not None:
+                call.task.uncancel()  # it was meant for this call, and ends here
             if _must_not_wait(error, call):
                 self.conclusion.record(call, result)
                 if not has_begun(error):  # true of this call, and not of one that made it
@@ -211,6 +221,8 @@ class Pipeline:
         finally:
             if call.token is not None and current.get() is not call.outer:
                 current.reset(call.token)
+            if call.plan is not None and call.plan.wants_control and call.call is not None:
+                RUNNING.pop(call.call.id, None)
             if call.plan is not None:
                 call.plan.usage.calls.pop(call.number, None)
 
@@ -224,6 +236,34 @@ class Pipeline:
             return await self.conclusion.finish(call.plan, call, result, mode)
         self.conclusion.record(call, result)
         return result
+
+    def cancel(self, call_id: str) -> bool:
+        """Ask a running call to end, from any thread; False: there is none of this id here, or it is sync code on the thread of its caller.
+
+        Scripts and workers are ended, async work is cancelled. Sync code in a thread cannot be ended: nobody waits for it any
+        more, and it sees `ToolContext.is_cancelled`.
+        """
+        series, _, number = call_id.rpartition("-") if isinstance(call_id, str) else ("", "", "")
+        try:
+            call = self.catalogue.running(int(number, 16)) if series == self.series else None
+        except ValueError:
+            return False
+        if call is None:
+            return False
+        call.is_cancelled = True
+        task, known = call.task, call.number
+        if task is None:
+            return False
+
+        def end() -> None:
+            if self.catalogue.running(known) is call:
+                task.cancel()
+
+        try:
+            task.get_loop().call_soon_threadsafe(end)
+        except RuntimeError:  # its loop has been closed
+            return False
+        return True
 
     async def _change(self, plan: Plan, call: RunningCall, mode: Mode) -> None:
         """Hooks change the arguments, before anything is decided about them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar, Token
@@ -42,7 +43,7 @@ class RunningCall:
 
     __slots__ = (
         "arguments", "asked", "call", "cancellations", "changes", "clock", "context", "deadline", "depth", "door", "fits", "given",
-        "handed", "is_recorded", "key", "number", "outer", "plan", "purpose", "stage", "started", "token", "value",
+        "handed", "is_cancelled", "is_recorded", "key", "moved_at", "number", "outer", "plan", "purpose", "stage", "started", "task", "token", "value",
         "values", "written",
     )  # fmt: skip
 
@@ -81,6 +82,12 @@ class RunningCall:
     """What the tool gets of `values`."""
     handed: ToolCall | None
     """`call` as the tool gets it."""
+    is_cancelled: bool
+    """Whether somebody asked to end it (`Pipeline.cancel`)."""
+    moved_at: float
+    """When it last said how far it is, on the monotonic clock."""
+    task: asyncio.Task[Any] | None
+    """The one in which it runs; None without an event loop."""
     token: Token[Frame | None] | None
     """Set while, and after, the tool runs."""
     value: Any
@@ -135,7 +142,9 @@ def begin(
     call.door = door
     call.number = number
     call.outer = current.get()
-    call.cancellations = cancellations()
+    loop = asyncio._get_running_loop()
+    task = call.task = None if loop is None else asyncio.current_task(loop)
+    call.cancellations = 0 if task is None or not task.cancelling() else cancellations()
     call.started = time.time()
     call.clock = time.perf_counter()
     call.stage = "resolve"
@@ -147,7 +156,8 @@ def begin(
     call.call = None
     call.asked = None
     call.changes = None
-    call.is_recorded = False
+    call.is_recorded = call.is_cancelled = False
+    call.moved_at = 0.0
     call.token = None
     call.value = None
     return call

@@ -90,6 +90,8 @@ class Plan:
     """Lists the texts of the arguments that the schema marks as secret; None when it marks none."""
     needs_call: bool
     """True when any step looks at the ToolCall; without one it is never built."""
+    wants_control: bool
+    """Whether the tool sees its own call while it runs (`ToolContext`)."""
     ends_quietly: bool
     """True when nothing looks at a call that went well: no log, no hook, no secret among its arguments."""
     is_recorded: bool

@@ -250,17 +250,28 @@ class Recorder:
         self.tell(event)
         return event
 
+    def show(self, type_: str, data: Mapping[str, Any], *, plugin: str = "", call_id: str = "") -> None:
+        """An event for subscribers alone: there are too many of its kind for the log."""
+        if self._subscribers:
+            event = Event(type_, time.time(), data, call_id, plugin)
+            object.__setattr__(event, "seq", next(self._numbers))
+            self._call(event)
+
     def tell(self, event: Event) -> bool:
         """Number `event`, log it and call subscribers; False when the log failed."""
         object.__setattr__(event, "seq", next(self._numbers))  # ours until now: everybody else gets it from here
         kept = self._log is None or self._keep(self._log.append, event)
+        if self._subscribers:
+            self._call(event)
+        return kept
+
+    def _call(self, event: Event) -> None:
         for callback, types in self._subscribers:
             if types is None or event.type in types:
                 try:
                     callback(event)
                 except Exception as error:  # noqa: BLE001 - an observer changes nothing
                     self._diagnostics.add("SUBSCRIBER_FAILED", f"a subscriber failed with {printed(error)}")
-        return kept
 
     def _keep(self, write: Callable[..., Any], *what: Any) -> bool:
         """Put something into the log; False when that failed."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class Usage:
     """The calls of one plugin that are running now. `calls` is only ever changed by single dict operations."""
@@ -10,4 +12,5 @@ class Usage:
 
     def __init__(self, owner: str) -> None:
         self.owner = owner
-        self.calls: dict[int, None] = {}
+        self.calls: dict[int, Any] = {}
+        """Number → the call (`calls/running_call.py`)."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any, Final
 
+from tavern_core.contract.running import ToolContext
 from tavern_core.contract.targets import PythonTarget
 from tavern_core.contract.tools import Offer, Tool, ToolFactory, ToolMark, mark_of, toolbox_methods
 from tavern_core.errors import ActivationFailed, PluginError, ToolFileInvalid
@@ -21,7 +22,7 @@ from tavern_core.model.manifest import Manifest
 from tavern_core.model.nearest import fold
 from tavern_core.model.tool import ToolSpec
 
-INJECTED = {CallContext: "context", ToolCall: "call"}
+INJECTED = {CallContext: "context", ToolCall: "call", ToolContext: "control"}
 SKETCH: Final = object()
 """`ToolSpec.impl` of a returned mapping without parameters: the node, workflow or handler that it names says them."""
 _CHAINS = 4  # an Offer of an Offer of … is a mistake
@@ -194,7 +195,7 @@ def _from_function(function: Callable[..., Any], mark: ToolMark, owner: Owner) -
         impl=PythonTarget(
             function,
             found.convert if mark.parameters is None else None,
-            {k: v for k, v in found.injected.items() if v in ("call", "context")},  # type: ignore[misc]
+            {k: v for k, v in found.injected.items() if v in ("call", "context", "control")},  # type: ignore[misc]
             annotation=None if mark.output is not None else found.returns,
             preview=mark.preview,
         ),

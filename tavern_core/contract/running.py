@@ -1,0 +1,71 @@
+"""What a tool sees and says of its own call while it runs.
+
+@tool
+def convert(pages: list[str], ctx: ToolContext) -> int:
+    for number, page in enumerate(pages):
+        ctx.check()                                   # ends here once somebody cancelled the call
+        ctx.progress(number, len(pages), page)
+        ...
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from tavern_core.errors import CallCancelled
+
+
+class Control(Protocol):
+    """The host's side of one running call."""
+
+    @property
+    def is_cancelled(self) -> bool: ...
+
+    @property
+    def seconds_left(self) -> float | None: ...
+
+    def progress(self, done: float, total: float | None, message: str) -> None: ...
+
+
+RUNNING: Final[dict[str, Control]] = {}
+"""Call id → its control, for calls of tools that want one."""
+
+
+class ToolContext:
+    """A parameter that is annotated with it is filled in by the host; a model does not see it."""
+
+    __slots__ = ("_control", "call_id")
+
+    def __init__(self, call_id: str = "") -> None:
+        self.call_id = call_id
+        """Names the call in events and in the log."""
+        self._control = RUNNING.get(call_id)
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether somebody asked to end this call."""
+        return self._control is not None and self._control.is_cancelled
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the deadline, at least 0; None: there is none."""
+        return None if self._control is None else self._control.seconds_left
+
+    def check(self) -> None:
+        """End here, when somebody asked to end this call: sync code cannot be ended from outside.
+
+        Raises:
+            CallCancelled: somebody did (CANCELLED).
+        """
+        if self.is_cancelled:
+            raise CallCancelled("the call was cancelled", outcome="unknown")
+
+    def progress(self, done: float, total: float | None = None, message: str = "") -> None:
+        """Say how far the work is. It extends no deadline but that of being idle.
+
+        Args:
+            done: of `total`, in any unit.
+            message: at most 500 characters are kept.
+        """
+        if self._control is not None:
+            self._control.progress(done, total, message)

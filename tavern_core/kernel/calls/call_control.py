@@ -1,0 +1,75 @@
+"""One running call, as its tool and whoever follows it see it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, Final
+
+from tavern_core.frozen import dataclass
+from tavern_core.kernel.calls.running_call import RunningCall
+from tavern_core.kernel.log.recorder import Recorder
+from tavern_core.model.event import TOOL_PROGRESS
+
+_LONGEST_MESSAGE: Final = 500
+_BETWEEN_S: Final = 0.05
+"""What comes quicker than that is left out, but for the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a call is."""
+
+    done: float
+    total: float | None = None
+    message: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"done": self.done, "total": self.total, "message": self.message}
+
+
+on_progress: Final[ContextVar[Callable[[Progress], None] | None]] = ContextVar("tavern_on_progress", default=None)
+"""Told how far the calls within are: what runs a job sets it."""
+
+
+class CallControl:
+    """See `contract.running.Control`."""
+
+    __slots__ = ("_call", "_listener", "_recorder", "_told_at")
+
+    def __init__(self, call: RunningCall, recorder: Recorder) -> None:
+        self._call = call
+        self._recorder = recorder
+        self._listener = on_progress.get()
+        self._told_at = 0.0
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self._call.is_cancelled
+
+    @property
+    def seconds_left(self) -> float | None:
+        return self._call.seconds
+
+    def progress(self, done: float, total: float | None, message: str) -> None:
+        call, now = self._call, time.perf_counter()
+        call.moved_at = now
+        progress = Progress(_number(done) or 0, _number(total), str(message)[:_LONGEST_MESSAGE])
+        if now - self._told_at < _BETWEEN_S and progress.done != progress.total:
+            return
+        self._told_at = now
+        if self._listener is not None:
+            self._listener(progress)
+        plan = call.plan
+        if plan is not None and call.call is not None:
+            data = {"tool": plan.id, **plan.redact(progress.to_json())}
+            self._recorder.show(TOOL_PROGRESS, data, plugin=plan.spec.plugin, call_id=call.call.id)
+
+
+def _number(value: object) -> float | None:
+    """A number that JSON can hold; anything else a tool gives is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if math.isfinite(value) and abs(value) < 1e15 else None
