@@ -19,6 +19,7 @@
     ├── WorkflowNotFound           WORKFLOW_NOT_FOUND     no workflow has this id
     ├── NodeNotFound               NODE_NOT_FOUND         no node type has this name
     ├── RunNotFound                RUN_NOT_FOUND          no run has this id
+    ├── JobNotFound                JOB_NOT_FOUND          no job of this caller has this id
     ├── StateDamaged               STATE_DAMAGED          a state file (lock, index, audit log) cannot be read
     └── CallError                  (becomes ToolResult.error; the code is the wire value `kind`)
         ├── ToolNotFound           TOOL_NOT_FOUND
@@ -244,6 +245,12 @@ class RunNotFound(TavernError):
     code = "RUN_NOT_FOUND"
 
 
+class JobNotFound(TavernError):
+    """No job has this id, or it is another caller's."""
+
+    code = "JOB_NOT_FOUND"
+
+
 class StateDamaged(TavernError):
     """A state file of the host cannot be read; the damaged file is kept beside the new one."""
 
@@ -437,6 +444,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "`tavern nodes list` shows the types; the message names the nearest.",
     ),
     "RUN_NOT_FOUND": ErrorCode("No run has this id.", 5, "`tavern workflows runs` shows the runs that are kept."),
+    "JOB_NOT_FOUND": ErrorCode("No job of this caller has this id.", 5, "`tavern jobs list` shows the jobs."),
     "STATE_DAMAGED": ErrorCode(
         "A state file of the host is damaged.",
         1,

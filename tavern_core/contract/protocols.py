@@ -5,7 +5,7 @@ A plugin returns these from its ``tavern_register_*`` hooks; the host checks the
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from tavern_core.box.output import Serve
     from tavern_core.box.policy import BoxPolicy, Level
     from tavern_core.box.script_client import Child, Launch
-    from tavern_core.model.call import Rights, ToolCall
+    from tavern_core.model.call import CallContext, Rights, ToolCall
     from tavern_core.model.config import LimitsConfig
+    from tavern_core.model.job import Job
     from tavern_core.model.result import ToolResult
     from tavern_core.model.scope import Scope
     from tavern_core.model.tool import ToolSpec
@@ -43,6 +44,41 @@ class BoundTool:
     """True where cancelling (async) really ends the work."""
     wants_control: bool = False
     """Whether it says how far it is, or looks whether it was cancelled (`ToolContext`)."""
+
+
+class Calls(Protocol):
+    """Makes a call that belongs to a job already; see `Tavern.invoke`."""
+
+    async def __call__(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None,
+        context: CallContext | None,
+        purpose: str,
+        key: str | None,
+        door: str,
+        /,
+    ) -> ToolResult: ...
+
+
+class RunJobs(Protocol):
+    """The runs of workflows, which are jobs too."""
+
+    def job(self, run_id: str) -> Job | None: ...
+
+    def list(self, statuses: Collection[str], most: int) -> Sequence[Job]: ...
+
+    def cancel(self, run_id: str) -> bool: ...
+
+    def answer(self, run_id: str, question: str, value: Any) -> bool: ...
+
+    def owner(self, run_id: str) -> tuple[str, str] | None:
+        """(principal, user) of its caller."""
+        ...
+
+    async def outcome(self, run_id: str) -> ToolResult:
+        """What comes of a run of this host that asked a person something."""
+        ...
 
 
 class Sandbox(Protocol):

@@ -41,6 +41,7 @@ class ToolMark:
     parameters: Mapping[str, Any] | None = None
     output: Mapping[str, Any] | bool | None = None
     version: str = ""
+    job: bool = False
     limits: ToolLimits = NO_LIMITS
     preview: Callable[..., Any] | None = None
 
@@ -68,6 +69,7 @@ def tool(
     parameters: Mapping[str, Any] | None = None,
     output: Mapping[str, Any] | bool | None = None,
     version: str = "",
+    job: bool = False,
     limits: ToolLimits | Mapping[str, Any] = NO_LIMITS,
     preview: Callable[..., Any] | None = None,
 ) -> Callable[[F], F]: ...
@@ -94,6 +96,7 @@ def tool(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
         parameters: a JSON Schema instead of the one from the signature.
         output: JSON Schema of the answer instead of the one from the return annotation.
         version: default: the plugin's.
+        job: every call goes on in the background, and its caller gets a job.
         limits: ``{"rate": "10/minute", "concurrency": 2, "retries": 2, "cache_ms": 60_000}``; see `ToolLimits`.
         preview: a function with the same parameters that says what a call would do and does nothing; for dry runs.
     """

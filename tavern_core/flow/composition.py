@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tavern_core.flow.llm_calls import Models
 from tavern_core.flow.node_catalogue import Nodes
 from tavern_core.flow.plugin_workflows import Brought
+from tavern_core.flow.runs_as_jobs import RunsAsJobs
 from tavern_core.flow.workflow_files import WorkflowShelf
 from tavern_core.flow.workflow_tools import Engine, WorkflowTools
 from tavern_core.flow.workflows import Workflows
@@ -55,7 +56,19 @@ class Flow:
             return _running(specs, inventories, models, nodes, shelf, prepare)
 
         workflows = Workflows(shelf, running, wait=base.portal.run, prepare=prepare)
-        tables.engines.enter(Engine(workflows, specs.is_host), models.spec)
+        engine = Engine(workflows, specs.is_host)
+
+        async def within_job(
+            tool: str,
+            arguments: Mapping[str, Any] | None,
+            context: CallContext | None,
+            purpose: str,
+            key: str | None,
+            door: str,
+        ) -> ToolResult:
+            return await pipeline.run(mode, tool, arguments, context, purpose, key, door)
+
+        tables.engines.enter(engine, RunsAsJobs(workflows, engine, base.config.jobs), within_job, models.spec)
         return cls(nodes, workflows, WorkflowTools(shelf, tables), models)
 
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tavern_core import errors
 from tavern_core.errors import CallError, TavernError, UpstreamError, call_error_of
+from tavern_core.kernel.calls.background import job_id
 from tavern_core.kernel.nodes.json_values import NotPlain, to_plain
 from tavern_core.kernel.registry import Entry
 from tavern_core.model.plugin import Diagnostic
-from tavern_core.model.result import ToolResult
+from tavern_core.model.result import ToolResult, failure
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.slots import workflow_schema
 
@@ -134,6 +135,19 @@ class Engine:
     def __init__(self, workflows: Workflows, is_host: Callable[[CallContext], bool]) -> None:
         self._workflows = workflows
         self._is_host = is_host
+        self._asking: dict[str, tuple[RunHandle, str]] = {}
+        """Runs that asked a person something, and the one node whose outputs their answer is."""
+
+    async def outcome(self, run_id: str) -> ToolResult:
+        """What comes of a run that asked a person something."""
+        handle, only = self._asking.pop(run_id)
+        try:
+            return _tool_result(await handle, only)
+        except CallError as error:
+            return failure(error)
+        except asyncio.CancelledError:
+            await handle.stop()
+            raise
 
     async def run_workflow(
         self, what: str, arguments: Mapping[str, Any], call: ToolCall | None, plugin: str = ""
@@ -160,7 +174,9 @@ class Engine:
     async def _run(self, what: Any, arguments: Mapping[str, Any], call: ToolCall | None, only: str = "") -> ToolResult:
         context = None if call is None or self._is_host(call.context) else call.context
         try:
-            handle = await self._workflows.start(what, arguments, context=context)
+            wanted = job_id.get() if call is not None and not call.parent else ""
+            options = {"run_id": wanted} if wanted.startswith("run-") else {}
+            handle = await self._workflows.start(what, arguments, context=context, **options)
         except CallError:
             raise
         except TavernError as error:
@@ -169,6 +185,8 @@ class Engine:
             ) from error
         result = await _result_or_question(handle)
         if result is None:
+            if options:
+                self._asking[handle.id] = handle, only
             asked = [question.to_json() for question in handle.questions]
             return ToolResult(True, value={"runId": handle.id, "questions": asked}, status="job", job=handle.id)
         return _tool_result(result, only)

@@ -295,6 +295,10 @@ class Workflows(Mapping[str, "Workflow"]):
         """The runs in the store, newest first; those of other processes of this state folder included."""
         return self._caches.runs.list(workflow, most)
 
+    def kept_run(self, run_id: str) -> KeptRun | None:
+        """One run of the store, or None. Raises StateDamaged (STATE_DAMAGED)."""
+        return self._caches.runs.get(run_id)
+
     async def record(self, run_id: str) -> RunRecord:
         """A kept run node by node: states, times, what each was given and gave; of one that goes on, what there is by now.
 

@@ -44,6 +44,8 @@ from tavern_core.kernel.hooks.quarantine import FILE as QUARANTINE
 from tavern_core.kernel.hooks.quarantine import Quarantine
 from tavern_core.kernel.hooks.quarantine_report import QuarantineReport
 from tavern_core.kernel.hooks.table import HookTable
+from tavern_core.kernel.jobs.job_records import JobRecords
+from tavern_core.kernel.jobs.jobs import Jobs
 from tavern_core.kernel.limits.limit_table import LimitTable
 from tavern_core.kernel.limits.limits import Limits
 from tavern_core.kernel.plugins.consent import Consent
@@ -172,8 +174,18 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     stored = StoredApprovals(kept, config.approval.keep_ms / 1000, base.recorder)
     approvals = Approvals(options.approve, config.approval.timeout_ms / 1000, base.recorder, base.portal, stored)
     plans = PlanTokens(kept, config.approval.plan_ms / 1000)
+    jobs = Jobs(
+        JobRecords(kept, config.jobs.ttl_ms / 1000),
+        stored,
+        base.portal,
+        base.recorder,
+        tables.engines,
+        concurrency=config.jobs.concurrency,
+        poll_ms=config.jobs.poll_ms,
+        ttl_ms=config.jobs.ttl_ms,
+    )
     pipeline = Pipeline.create(
-        compiler, hook_calls, base.recorder, limits, approvals, base.known_secrets, idempotency, plans
+        compiler, hook_calls, base.recorder, limits, approvals, base.known_secrets, idempotency, plans, jobs
     )
 
     flow = Flow.build(specs, inventories, pipeline)
@@ -192,6 +204,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         compiler=compiler,
         pipeline=pipeline,
         records=kept,
+        jobs=jobs,
         limits=Limits(
             config,
             limit_table,

@@ -25,10 +25,9 @@ from tavern_core.contract.plugin import Plugin
 from tavern_core.errors import CallError, CallMisused, UsageError
 from tavern_core.host.composition import Options, compose
 from tavern_core.host.host import Host
-from tavern_core.host.unavailable import Unfilled
 from tavern_core.kernel.access.profiles import ProfileLike
 from tavern_core.kernel.access.tool_access import PluginToolGroups
-from tavern_core.kernel.calls.pipeline import DRY_RUN
+from tavern_core.kernel.calls.pipeline import AS_JOB, DRY_RUN
 from tavern_core.kernel.catalogue.plan import Plan, PlanStep
 from tavern_core.kernel.catalogue.tools import ToolsDiff
 from tavern_core.kernel.config import configuration
@@ -75,7 +74,7 @@ class Tavern:
         self.workflows = host.flow.workflows
         self.limits = host.limits
         self.approvals = host.pipeline.approvals.stored
-        self.jobs = Unfilled("tavern.jobs", "background jobs")
+        self.jobs = host.jobs
         self.events = Events(host.base.recorder)
         self.logs = AuditLog(host.base.home)
         self.config = host.base.config
@@ -186,6 +185,7 @@ class Tavern:
         purpose: str = "",
         idempotency_key: str | None = None,
         dry_run: bool = False,
+        job: bool = False,
     ) -> Coroutine[Any, Any, ToolResult]:
         """Call a tool. Never raises: whatever happens comes back as a ToolResult.
 
@@ -199,11 +199,13 @@ class Tavern:
                 process; another call with it is IDEMPOTENCY_CONFLICT. A key belongs to this tool and this caller.
             dry_run: run hooks, checks and gates and not the tool; `value` says what would happen, and its `planToken` is for
                 `commit`.
+            job: go on in the background: `result.job` is the id for `tavern.jobs`, `result.value` says how far it is.
         """
         # Hands on the pipeline's own coroutine: a coroutine around it would cost a tenth of the call.
         run = self._run
-        if dry_run:
-            return run(self._loop_mode, tool, arguments, context, purpose, idempotency_key, "api", DRY_RUN)
+        if dry_run or job:
+            phase = DRY_RUN if dry_run else AS_JOB
+            return run(self._loop_mode, tool, arguments, context, purpose, idempotency_key, "api", phase)
         return run(self._loop_mode, tool, arguments, context, purpose, idempotency_key)
 
     def invoke_sync(
@@ -215,13 +217,14 @@ class Tavern:
         purpose: str = "",
         idempotency_key: str | None = None,
         dry_run: bool = False,
+        job: bool = False,
     ) -> ToolResult:
         """`invoke` for code without an event loop; sync tools run right here, on the caller's thread."""
         if self._state != "open":
             return self._not_open()
         if _running_loop() is not None:
             return _inside_a_loop(tool)
-        phase = DRY_RUN if dry_run else None
+        phase = DRY_RUN if dry_run else AS_JOB if job else None
         plan = (self._ready(tool) if isinstance(tool, str) else None) or self._prepared(tool, context)
         if plan is None or plan.needs_loop:
             # Async work needs an event loop; the portal has one.

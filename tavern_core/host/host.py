@@ -20,6 +20,7 @@ from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.frontend import Extension, extension
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
+from tavern_core.kernel.jobs.jobs import Jobs
 from tavern_core.kernel.limits.limits import Limits
 from tavern_core.kernel.plugins.consent import Consent
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
@@ -48,6 +49,7 @@ class Host:
     compiler: Compiler
     pipeline: Pipeline
     records: RecordStore
+    jobs: Jobs
     limits: Limits
     events: EventEmitter
     flow: Flow
@@ -72,6 +74,7 @@ class Host:
 
     async def close(self) -> None:
         """End all runs, stop all plugins."""
+        await self.jobs.close()
         await self.flow.workflows.close()
         await self.lifecycle.close()
 
@@ -138,7 +141,7 @@ class Host:
         except CallError as error:
             return failure(error)
         given = planned.arguments if arguments is None else arguments
-        return await pipeline.run(mode, planned.tool, given, context, purpose, key, door, Phase(False, token))
+        return await pipeline.run(mode, planned.tool, given, context, purpose, key, door, Phase(token=token))
 
     async def run_text(self, text: str, context: CallContext | None, invoke: Any) -> TextOutcome:
         """Run the blocks in a text; see `Tavern.run_text`."""

@@ -263,6 +263,17 @@ class IdempotencyConfig(_Section):
     """How long the answer to a key is kept."""
 
 
+class JobsConfig(_Section):
+    """Calls in the background (docs/governance.md)."""
+
+    concurrency: Annotated[int, Field(gt=0, le=10_000)] = 16
+    """Jobs of one process that run at a time; callers take turns."""
+    poll_ms: Annotated[int, Field(gt=0, le=3_600_000)] = 500
+    """How long callers are told to wait before they ask again."""
+    ttl_ms: Annotated[int, Field(gt=0, le=31_536_000_000)] = 604_800_000
+    """How long a job can be asked about after its end."""
+
+
 class StateConfig(_Section):
     """Where keys, approvals, jobs and rates are kept."""
 
@@ -283,6 +294,7 @@ class HostConfig(_Section):
     approval: ApprovalConfig = ApprovalConfig()
     limits: LimitsConfig = LimitsConfig()
     idempotency: IdempotencyConfig = IdempotencyConfig()
+    jobs: JobsConfig = JobsConfig()
     state: StateConfig = StateConfig()
     isolation: IsolationConfig = IsolationConfig()
     net: NetConfig = NetConfig()

@@ -68,6 +68,7 @@ class ToolLimits:
         retries: further attempts of one call, where doing it again does no harm.
         cache_ms: how long an answer holds; only for tools that only read.
         breaker: when to stop calling something that fails.
+        inline_ms: how long a caller waits before the call becomes a job.
     """
 
     rate: str | None = None
@@ -76,6 +77,7 @@ class ToolLimits:
     retries: int | None = None
     cache_ms: int | None = None
     breaker: Breaker | None = None
+    inline_ms: int | None = None
 
     def __post_init__(self) -> None:
         if self.rate is not None:
@@ -96,7 +98,7 @@ class ToolLimits:
         return ToolLimits(
             *(
                 mine if (mine := getattr(self, name)) is not None else getattr(below, name)
-                for name in ("rate", "concurrency", "queue", "retries", "cache_ms", "breaker")
+                for name in ("rate", "concurrency", "queue", "retries", "cache_ms", "breaker", "inline_ms")
             )
         )
 
@@ -108,6 +110,7 @@ class ToolLimits:
             "queue": self.queue,
             "retries": self.retries,
             "cacheMs": self.cache_ms,
+            "inlineMs": self.inline_ms,
             "breaker": self.breaker and {"failures": self.breaker.failures, "restMs": self.breaker.rest_ms},
         }
         return {key: value for key, value in data.items() if value is not None}
@@ -120,7 +123,7 @@ class ToolLimits:
             UsageError: unknown or wrong (USAGE).
         """
         names = {"rate": "rate", "concurrency": "concurrency", "queue": "queue", "retries": "retries",
-                 "cacheMs": "cache_ms", "cache_ms": "cache_ms", "breaker": "breaker"}  # fmt: skip
+                 "cacheMs": "cache_ms", "cache_ms": "cache_ms", "inlineMs": "inline_ms", "inline_ms": "inline_ms", "breaker": "breaker"}  # fmt: skip
         if not isinstance(data, dict) or (unknown := [key for key in data if key not in names]):
             what = f"{unknown[0]!r:.60} is no limit" if isinstance(data, dict) else f"got {type(data).__name__}"
             raise UsageError(f"limits: {what}", hint=f"there are: {', '.join(sorted(set(names.values())))}")
@@ -141,5 +144,6 @@ _NUMBERS: Final = (
     ("queue", 0, 1_000_000),
     ("retries", 0, MOST_RETRIES),
     ("cache_ms", 1, 86_400_000),
+    ("inline_ms", 0, 86_400_000),
 )
 NO_LIMITS: Final = ToolLimits()

@@ -80,6 +80,8 @@ class ToolSpec:
     source: str = ""
     """Where it is defined, for people: ``tools/a.tool.json:3`` or ``tavern_plugin_text/__init__.py:12``."""
     requires_approval: bool = False
+    job: bool = False
+    """Every call of it goes on in the background, and its caller gets a job."""
     limits: ToolLimits = NO_LIMITS
     """How often, how many at a time, what after failures; tavern.yaml may say otherwise."""
 
@@ -144,6 +146,8 @@ class ToolSpec:
             "configSchema": [dict(item) for item in self.config_schema],
             "source": self.source,
         }
+        if self.job:
+            data["job"] = True
         if self.limits != NO_LIMITS:
             data["limits"] = self.limits.to_json()
         if self.endpoint is not None:
@@ -187,5 +191,6 @@ class ToolSpec:
             config_schema=tuple(data.get("configSchema", ())),
             source=data.get("source", ""),
             requires_approval=bool(data.get("requiresApproval")),
+            job=bool(data.get("job")),
             limits=ToolLimits.from_json(data["limits"]) if "limits" in data else NO_LIMITS,
         )

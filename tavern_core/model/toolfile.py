@@ -89,6 +89,8 @@ class ToolDefinition(_Part):
     optional: StrictBool = False
     timeout: Annotated[StrictInt, Field(gt=0, le=86_400_000)] | None = None
     """Milliseconds; for kinds whose implementation has none of its own."""
+    job: StrictBool = False
+    """Every call goes on in the background."""
     limits: WrittenLimits | None = None
     """How often it may be called, how many at a time, and what follows failures."""
 

@@ -39,10 +39,12 @@ class WrittenLimits(_Part):
     """Further attempts of a call that failed in passing, where doing it again does no harm."""
     cache_ms: Annotated[StrictInt, Field(gt=0, le=86_400_000)] | None = None
     """How long an answer holds; only for tools that only read."""
+    inline_ms: Annotated[StrictInt, Field(ge=0, le=86_400_000)] | None = None
+    """How long a caller waits before the call becomes a job."""
     breaker: WrittenBreaker | None = None
     """When to stop calling what fails."""
 
     def limits(self) -> ToolLimits:
         written = self.breaker
         breaker = None if written is None else Breaker(written.failures, written.rest_ms)
-        return ToolLimits(self.rate, self.concurrency, self.queue, self.retries, self.cache_ms, breaker)
+        return ToolLimits(self.rate, self.concurrency, self.queue, self.retries, self.cache_ms, breaker, self.inline_ms)

@@ -19,7 +19,7 @@ from tavern_core.kernel.catalogue.profile_inventories import Inventories
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.hooks.arguments import ShownTool
 from tavern_core.kernel.hooks.table import Implementation
-from tavern_core.kernel.limits.limit_table import LimitTable
+from tavern_core.kernel.limits.limit_table import Governor, LimitTable
 from tavern_core.kernel.plugins.effective_scopes import Reach
 from tavern_core.kernel.plugins.executor_facilities import ToolHomes
 from tavern_core.kernel.plugins.record import Record
@@ -254,6 +254,7 @@ class Compiler:
                   ("tavern_before_execute", "tavern_check_call", "tavern_transform_result", "tavern_after_execute")}  # fmt: skip
         events = self._specs.hooks.of("tavern_on_event")
         blocked = self._blocked()
+        governor = self._limit_table.governor(spec, self._specs.policy().limits)
         milliseconds = spec.timeout_ms or limits.timeout_ms
         policy = self._specs.policy()
         access, approval = policy.for_tool(spec), policy.approval(spec)
@@ -303,7 +304,8 @@ class Compiler:
             wants_control=bound.wants_control,
             ends_quietly=not needs_call and marked is None,
             is_recorded=self._recorder.is_on or bool(events),
-            governor=self._limit_table.governor(spec, policy.limits),
+            governor=governor,
+            inline_s=_inline(spec, governor),
             needs_loop=bound.is_async or any(i.is_async for i in all_hooks),
         )
 
@@ -336,3 +338,9 @@ class Compiler:
                 hint=f"tavern tools why {entry.id}",
             )
         return self._compile(await self._specs.decorated(spec, entry, self._mode), record)
+
+
+def _inline(spec: ToolSpec, governor: Governor | None) -> float | None:
+    """How long a caller waits before the call becomes a job; None: as long as it takes."""
+    wait = None if governor is None else governor.inline_s
+    return 0.0 if wait is None and spec.job else wait

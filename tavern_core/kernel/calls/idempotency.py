@@ -135,7 +135,7 @@ class Idempotency:
         if facts.get("digest", digest) != digest:
             raise _conflict(plan, call.key or "")
         if known.state == DONE:
-            return _again(_result(facts["result"]), call, call.key or "", "replayed")
+            return _again(result_of(facts["result"]), call, call.key or "", "replayed")
         process = str(facts.get("process", ""))
         if known.state == RUNNING and (
             process == self._process or await ask(mode, self._records, self._records.is_present, process)
@@ -173,7 +173,7 @@ class Idempotency:
                 clean = struck(
                     result, named_secrets([call.arguments, call.values])
                 )  # on the disk, it is without secrets
-                text = f'{{"digest":"{claim.digest}","result":{_text(clean)}}}'
+                text = f'{{"digest":"{claim.digest}","result":{result_text(clean)}}}'
                 done = replace(record, state=DONE, data=text, expires=time.time() + self._seconds)
                 await ask(mode, self._records, self._records.replace, done)
         except (CallError, StateDamaged, ValueError, OSError) as failed:
@@ -232,7 +232,7 @@ def _again(result: ToolResult, call: RunningCall, key: str, how: str) -> ToolRes
     return result.replace(meta={**(result._meta or {}), "idempotency": how, "idempotencyKey": key}, trace=trace)
 
 
-def _text(result: ToolResult) -> str:
+def result_text(result: ToolResult) -> str:
     error = result.error
     data: dict[str, Any] = {"ok": result.ok, "status": result.status, "value": result.value}
     if result._content:
@@ -248,7 +248,7 @@ def _text(result: ToolResult) -> str:
     return to_json(data, inf_nan_mode="constants").decode()
 
 
-def _result(data: Mapping[str, Any]) -> ToolResult:
+def result_of(data: Mapping[str, Any]) -> ToolResult:
     error = data.get("error")
     return ToolResult(
         data["ok"],

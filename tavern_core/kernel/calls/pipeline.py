@@ -26,6 +26,7 @@ from tavern_core.kernel.calls.admission import admit, check_budget, check_depth,
 from tavern_core.kernel.calls.approvals import Approvals, definition_of
 from tavern_core.kernel.calls.arguments import fill_and_validate, give_copy, take, take_changed
 from tavern_core.kernel.calls.attempt import accept
+from tavern_core.kernel.calls.background import Background, Request, job_id
 from tavern_core.kernel.calls.call_control import CallControl
 from tavern_core.kernel.calls.call_errors import error_of, no_context
 from tavern_core.kernel.calls.conclusion import Conclusion, Secrets
@@ -43,6 +44,7 @@ from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.event import Event
+from tavern_core.model.job import handle
 from tavern_core.model.result import ToolResult, failure, iso_utc, success
 
 
@@ -86,11 +88,14 @@ class Catalogue(Protocol):
 class Phase:
     """Half of a call that is made in two: its plan, or what was planned."""
 
-    is_dry: bool
+    is_dry: bool = False
     token: str = ""
+    is_job: bool = False
+    """Whether it is made in the background."""
 
 
-DRY_RUN: Final = Phase(True)
+DRY_RUN: Final = Phase(is_dry=True)
+AS_JOB: Final = Phase(is_job=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +109,7 @@ class Pipeline:
     conclusion: Conclusion
     governance: Governance
     plans: PlanTokens
+    background: Background
     series: str
     """Start of the call ids of this host."""
     numbers: itertools.count[int]
@@ -119,12 +125,13 @@ class Pipeline:
         known_secrets: Secrets,
         idempotency: Idempotency,
         plans: PlanTokens,
+        background: Background,
     ) -> Pipeline:
         series, numbers = secrets.token_hex(6), itertools.count(1)
         conclusion = Conclusion(hooks, recorder, known_secrets, series, numbers)
         own = CallLimits.of(limits)
         governance = Governance(idempotency, conclusion, own)
-        return cls(catalogue, hooks, own, approvals, conclusion, governance, plans, series, numbers)
+        return cls(catalogue, hooks, own, approvals, conclusion, governance, plans, background, series, numbers)
 
     async def run(
         self,
@@ -158,6 +165,9 @@ class Pipeline:
             plan = call.plan = self.catalogue.ready(written) or await self.catalogue.find(written, context)
             plan.usage.calls[call.number] = call
 
+            is_wanted = plan.inline_s is not None if phase is None else phase.is_job
+            if is_wanted and not job_id.get():
+                return await self._detached(plan, call, mode)
             call.stage = "admit"
             if context is None and call.outer is None:  # the host itself, with no call around it
                 context = call.context = plan.host
@@ -180,7 +190,7 @@ class Pipeline:
                 return self.conclusion.redacted(call, await self._planned(plan, call, context, mode))
             if plan.gates or plan.approval is not None:
                 await self._judge(plan, call, mode)
-            if phase is not None:
+            if phase is not None and phase.token:
                 await self._use_token(plan, call, context, mode, phase.token)
             if plan.is_recorded and (event := self.conclusion.record_beginning(plan, call)) is not None:
                 await self.hooks.tell(plan.events, {"event": event}, mode)
@@ -264,6 +274,19 @@ class Pipeline:
         except RuntimeError:  # its loop has been closed
             return False
         return True
+
+    async def _detached(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
+        """Make the call in the background. Its caller gets its answer, where that is there in time, else a job."""
+        spec = plan.spec
+        request = Request(
+            call.written, call.arguments, call.context, call.purpose, call.key, call.door, spec.kind == "workflow",
+            spec.idempotent or spec.read_only,
+        )  # fmt: skip
+        job = self.background.begin(request)
+        waits = plan.inline_s or 0.0
+        if waits and (done := self.background.inline(job.id)) is not None and await mode.until(done, waits):
+            return done.result()
+        return ToolResult(True, handle(job), status="job", job=job.id, trace=call.trace(self.series))
 
     async def _change(self, plan: Plan, call: RunningCall, mode: Mode) -> None:
         """Hooks change the arguments, before anything is decided about them.

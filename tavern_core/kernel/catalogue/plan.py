@@ -98,6 +98,8 @@ class Plan:
     """Whether the log, a subscriber or an observer gets the call."""
     governor: Governor | None
     """Its limits; None: it has none."""
+    inline_s: float | None
+    """How long a caller waits before the call becomes a job, 0 for not at all; None: as long as it takes."""
     needs_loop: bool
     """True when the tool or a hook is async."""
 

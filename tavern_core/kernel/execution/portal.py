@@ -81,6 +81,15 @@ class Portal:
             raise
         return asyncio.run_coroutine_threadsafe(coroutine, loop)
 
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The portal's loop, from any thread, its own too.
+
+        Raises:
+            UsageError: after `close` (USAGE).
+        """
+        known = self._loop
+        return known if known is not None and not self._copied_from else self._ready()
+
     def close(self) -> None:
         """Cancel what still runs and end the thread."""
         if self._beside is not None:

@@ -61,6 +61,8 @@ class Governor:
     cache_s: float
     """0: no answer is kept."""
     retries: int
+    inline_s: float | None
+    """How long a caller waits before the call becomes a job; None: as long as it takes."""
     is_personal: bool
     """Whether some limits are those of each caller."""
 
@@ -74,6 +76,8 @@ class Governor:
     def words(self) -> tuple[tuple[str, str], ...]:
         """(step, what it does) for each step that these limits add, in their order."""
         found = []
+        if self.inline_s is not None:
+            found.append(("detach", f"becomes a job after {self.inline_s:g} s"))
         if self.cache_s:
             found.append(("result_cache", f"gives an answer again for {self.cache_s:g} s"))
         if self.breaker is not None:
@@ -156,9 +160,14 @@ class LimitTable:
             cache_ms = 0
         retries = next((limits.retries for _, limits, _ in reversed(everything) if limits.retries is not None), None)
         retries = self._retries if retries is None else retries
-        if not (rates or places or breaker or cache_ms or retries or self._callers):
+        inline_ms = next(
+            (limits.inline_ms for _, limits, _ in reversed(everything) if limits.inline_ms is not None), None
+        )
+        if not (rates or places or breaker or cache_ms or retries or self._callers or inline_ms is not None):
             return None
-        return Governor(self, rates, places, breaker, breaker_place, cache_ms / 1000, retries, bool(self._callers))
+        inline = None if inline_ms is None else inline_ms / 1000
+        personal = bool(self._callers)
+        return Governor(self, rates, places, breaker, breaker_place, cache_ms / 1000, retries, inline, personal)
 
     def _slots_of(self, key: str, limits: ToolLimits) -> Slots:
         size, queue = limits.concurrency or 1, QUEUE if limits.queue is None else limits.queue

@@ -114,6 +114,8 @@ TEXTS: Final[Mapping[str, str]] = {
     "ToolDefinition.optional": "Off until an allow-list names it.",
     "ToolDefinition.timeout": "Milliseconds after which a call is given up.",
     "ToolDefinition.limits": "How often it may be called, how many at a time, and what follows failures.",
+    "ToolDefinition.job": "Every call goes on in the background, and its caller gets a job.",
+    "WrittenLimits.inlineMs": "Milliseconds that a caller waits before the call becomes a job.",
     "WrittenLimits.rate": "Calls in a period of time: 10/minute.",
     "WrittenLimits.concurrency": "Calls at a time; further ones wait.",
     "WrittenLimits.queue": "Calls that may wait; 100 where nothing is said.",

@@ -288,6 +288,7 @@ class _Making:
             ),
             source=f"{self.document.file}: {place}" if place else self.document.file,
             requires_approval=security.requires_approval,
+            job=given.job,
             limits=given.limits.limits() if given.limits is not None else NO_LIMITS,
             **optional,
         )

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import field
 from typing import Any, Protocol
 
-from tavern_core.contract.protocols import FlowEngine
+from tavern_core.contract.protocols import Calls, FlowEngine, RunJobs
 from tavern_core.errors import Finding
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
@@ -79,12 +79,14 @@ class Engines:
 
     def __init__(self) -> None:
         self.flow: FlowEngine | None = None
+        self.runs: RunJobs | None = None
+        self.calls: Calls | None = None
         self.inner: dict[str, ToolSpec] = {}
         """What runs like a tool and is none (`catalogue.plan.Inner`), by id."""
 
-    def enter(self, flow: FlowEngine, *inner: ToolSpec) -> None:
+    def enter(self, flow: FlowEngine, runs: RunJobs, calls: Calls, *inner: ToolSpec) -> None:
         """From now on tools may be bound to them."""
-        self.flow = flow
+        self.flow, self.runs, self.calls = flow, runs, calls
         self.inner = {spec.id: spec for spec in inner}
 
 

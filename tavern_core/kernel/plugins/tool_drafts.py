@@ -42,6 +42,7 @@ def completed(sketch: ToolSpec, coded: ToolSpec, plugin_version: str) -> ToolSpe
         implementation=coded.implementation or sketch.implementation,
         config_schema=coded.config_schema or sketch.config_schema,
         requires_approval=sketch.requires_approval or coded.requires_approval,
+        job=sketch.job or coded.job,
         limits=sketch.limits.over(coded.limits),
     )
 

@@ -210,6 +210,7 @@ def _from_function(function: Callable[..., Any], mark: ToolMark, owner: Owner) -
         timeout_ms=mark.timeout_ms,
         source=_source(function),
         requires_approval=mark.requires_approval,
+        job=mark.job,
         limits=mark.limits,
     )
 

@@ -1,0 +1,48 @@
+"""A call that somebody asked for and that goes on in the background: what the pipeline hands over, and to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from contextvars import ContextVar
+from typing import Any, Final, Protocol
+
+from tavern_core.frozen import dataclass
+from tavern_core.model.call import CallContext
+from tavern_core.model.job import Job
+from tavern_core.model.result import ToolResult
+
+job_id: Final[ContextVar[str]] = ContextVar("tavern_job", default="")
+"""The job that this code belongs to; empty: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A call to be made in the background."""
+
+    tool: str
+    arguments: Mapping[str, Any] | None
+    context: CallContext | None
+    purpose: str = ""
+    key: str | None = None
+    door: str = "api"
+    is_run: bool = False
+    """Whether it runs a workflow, so that the job has the id of a run."""
+    is_harmless_again: bool = False
+    """Whether its tool may do the same twice."""
+
+
+class Background(Protocol):
+    """Where calls go on."""
+
+    def begin(self, request: Request) -> Job:
+        """Keep a job and let it run as soon as there is a place.
+
+        Raises:
+            CallError: it cannot be kept (INTERNAL).
+        """
+        ...
+
+    def inline(self, id: str) -> Future[ToolResult] | None:  # noqa: A002 - the job's
+        """Done when a job of this process is; None: it is over already."""
+        ...

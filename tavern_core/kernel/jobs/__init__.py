@@ -1,0 +1,1 @@
+"""Calls that go on in the background: kept, followed, answered, cancelled, from any process."""

@@ -1,0 +1,144 @@
+"""Jobs as they are kept: one record for the job, one for its result, which may be large."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from pydantic_core import to_json
+
+from tavern_core.contract.stores import Record, RecordStore
+from tavern_core.frozen import dataclass
+from tavern_core.kernel.calls.idempotency import result_of, result_text
+from tavern_core.model.job import ENDED, Job, JobStatus
+from tavern_core.model.result import ToolError, ToolResult
+
+KIND: Final = "job"
+RESULT: Final = "job-result"
+LOST: Final = ToolError(
+    "CONNECTION_LOST", "the process that ran the job ended before it did", {}, False, "unknown", None,
+    "look whether it happened before you start it again",
+)  # fmt: skip
+NEVER_BEGUN: Final = ToolError(
+    "CONNECTION_LOST", "the process ended before the job began", {}, True, "none", None, "start it again"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptJob:
+    """A job with what only its host needs."""
+
+    job: Job
+    record: Record
+    facts: Mapping[str, Any]
+    """`process`, `caller` (a context as JSON; None: the host), `arguments` (None: not kept), `key`, `door`, `user`, `cancel`, `approval`."""
+
+
+class JobRecords:
+    """The jobs of one store.
+
+    Args:
+        seconds: how long a job can be asked about after its end.
+    """
+
+    def __init__(self, records: RecordStore, seconds: float) -> None:
+        self.records = records
+        self._seconds = seconds
+
+    def add(self, job: Job, owner: str, facts: Mapping[str, Any]) -> None:
+        """Keep a new job."""
+        self.records.add(Record(KIND, job.id, owner, job.status, _text(job, facts), job.created))
+
+    def get(self, id: str) -> KeptJob | None:  # noqa: A002 - the job's
+        """One job; None: there is none, or nothing can be read of it."""
+        record = self.records.get(KIND, id)
+        return None if record is None else self._kept(record, {})
+
+    def list(self, owner: str | None, states: tuple[str, ...], most: int) -> list[KeptJob]:
+        """Jobs, newest first. Those whose process has ended have failed, whatever is written."""
+        wanted = () if not states or "failed" in states else states
+        alive: dict[str, bool] = {}
+        found = (self._kept(record, alive) for record in self.records.list(KIND, owner=owner, states=wanted, most=most))
+        return [kept for kept in found if kept is not None and (not states or kept.job.status in states)]
+
+    def change(self, id: str, edit: Callable[[Job], Job], **facts: Any) -> Job | None:  # noqa: A002 - the job's
+        """Change a job that is not over, whoever else does; None: it is over, or gone."""
+        while True:
+            record = self.records.get(KIND, id)
+            kept = None if record is None else self._kept(record, None)
+            if record is None or kept is None or kept.job.status in ENDED:
+                return None
+            job = replace(edit(kept.job), updated=time.time())
+            expires = time.time() + self._seconds if job.status in ENDED else 0.0
+            text = _text(job, {**kept.facts, **facts})
+            if self.records.replace(replace(record, state=job.status, data=text, expires=expires)):
+                return job
+
+    def put_result(self, id: str, owner: str, result: ToolResult) -> None:  # noqa: A002 - the job's
+        """Keep what came of a job, before it is told to be over."""
+        now = time.time()
+        self.records.remove(RESULT, id)
+        self.records.add(Record(RESULT, id, owner, "result", result_text(result), now, now + self._seconds))
+
+    def result(self, id: str) -> ToolResult | None:  # noqa: A002 - the job's
+        """What came of a job; None: it is not there."""
+        record = self.records.get(RESULT, id)
+        return None if record is None or not record.data else result_of(json.loads(record.data))
+
+    def _kept(self, record: Record, alive: dict[str, bool] | None) -> KeptJob | None:
+        """A record as a job.
+
+        Args:
+            alive: process → whether it is, as far as was asked; None: believe what is written.
+        """
+        try:
+            data = json.loads(record.data)
+            facts, told = data["facts"], data["job"]
+            error = told.get("error")
+            job = Job(
+                record.key, told["tool"], record.state, told["principal"], record.created, told["updated"], told.get("progress"),  # type: ignore[arg-type]
+                tuple(told.get("questions", ())), error and ToolError(**error), told.get("callId", ""), told["pollMs"],
+                told["ttlMs"], told.get("purpose", ""), told.get("requestId", ""), told.get("taskId", ""),
+            )  # fmt: skip
+        except (ValueError, KeyError, TypeError):
+            return None
+        if alive is not None and job.status not in ENDED:
+            process = str(facts.get("process", ""))
+            if process not in alive:
+                alive[process] = self.records.is_present(process)
+            if not alive[process] and not (job.status == "input_required" and facts.get("approval")):
+                job = replace(job, status="failed", error=NEVER_BEGUN if job.status == "queued" else LOST)
+        return KeptJob(job, record, facts)
+
+
+def ended(job: Job, status: JobStatus, error: ToolError | None = None) -> Job:
+    """The job, over."""
+    return replace(job, status=status, error=error, questions=())
+
+
+def _text(job: Job, facts: Mapping[str, Any]) -> str:
+    error = job.error
+    told: dict[str, Any] = {
+        "tool": job.tool, "principal": job.principal, "updated": job.updated or job.created, "pollMs": job.poll_ms, "ttlMs": job.ttl_ms,
+    }  # fmt: skip
+    if job.progress is not None:
+        told["progress"] = dict(job.progress)
+    if job.questions:
+        told["questions"] = [dict(question) for question in job.questions]
+    if error is not None:
+        told["error"] = {
+            "kind": error.kind, "message": error.message, "details": dict(error.details), "retryable": error.retryable,
+            "outcome": error.outcome, "retry_after_ms": error.retry_after_ms, "fix": error.fix,
+        }  # fmt: skip
+    for name, value in (
+        ("callId", job.call_id),
+        ("purpose", job.purpose),
+        ("requestId", job.request_id),
+        ("taskId", job.task_id),
+    ):
+        if value:
+            told[name] = value
+    return to_json({"job": told, "facts": dict(facts)}, inf_nan_mode="strings").decode()

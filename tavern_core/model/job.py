@@ -1,0 +1,82 @@
+"""A call that goes on in the background, as everybody sees it (seed 004 §8)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from tavern_core.frozen import dataclass
+from tavern_core.model.result import ToolError, iso_utc
+
+JobStatus = Literal["queued", "running", "input_required", "completed", "failed", "cancelled"]
+JOB_STATUSES: Final[tuple[JobStatus, ...]] = (
+    "queued", "running", "input_required", "completed", "failed", "cancelled",
+)  # fmt: skip
+ENDED: Final = frozenset({"completed", "failed", "cancelled"})
+OF_RUNS: Final[Mapping[str, JobStatus]] = {
+    "running": "running", "waiting": "input_required", "complete": "completed", "error": "failed", "cancelled": "cancelled",
+    "interrupted": "failed",
+}  # fmt: skip
+"""State of a workflow run → status of the job that it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job. ``await tavern.jobs.wait(id)`` waits for its end, `tavern.jobs.result(id)` is what came of it."""
+
+    id: str
+    tool: str
+    status: JobStatus
+    principal: str = ""
+    """Who called."""
+    created: float = 0.0
+    """Seconds since the epoch, UTC."""
+    updated: float = 0.0
+    progress: Mapping[str, Any] | None = None
+    """``{done, total, message}``, as the tool last said."""
+    questions: tuple[Mapping[str, Any], ...] = ()
+    """What a person must answer or approve before it goes on, each with an ``id``."""
+    error: ToolError | None = None
+    call_id: str = ""
+    poll_ms: int = 500
+    """How long to wait before asking again, in milliseconds."""
+    ttl_ms: int = 0
+    """How long it can be asked about after its end, in milliseconds."""
+    purpose: str = ""
+    request_id: str = ""
+    task_id: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of it goes on."""
+        return self.status in ENDED
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "jobId": self.id,
+            "status": self.status,
+            "tool": self.tool,
+            "progress": None if self.progress is None else dict(self.progress),
+            "questions": [dict(question) for question in self.questions],
+            "error": None if self.error is None else self.error.to_json(),
+            "principal": self.principal,
+            "callId": self.call_id or None,
+            "createdAt": iso_utc(self.created),
+            "updatedAt": iso_utc(self.updated or self.created),
+            "pollIntervalMs": self.poll_ms,
+            "ttlMs": self.ttl_ms,
+            "purpose": self.purpose,
+            "requestId": self.request_id,
+            "taskId": self.task_id,
+        }
+
+
+def handle(job: Job) -> dict[str, Any]:
+    """What a caller gets instead of an answer: enough to ask again."""
+    return {
+        "jobId": job.id,
+        "status": job.status,
+        "progress": None if job.progress is None else dict(job.progress),
+        "pollIntervalMs": job.poll_ms,
+        "ttlMs": job.ttl_ms,
+    }
