@@ -22,6 +22,7 @@ BUILTIN: Final[tuple[tuple[str, str, bool], ...]] = (
     ("core-clock", "tavern_core.builtin.services.clock", False),
     ("core-net", "tavern_core.builtin.services.net", False),
     ("core-system", "tavern_core.builtin.tools.system", False),
+    ("core-jobs", "tavern_core.builtin.tools.jobs", False),
     ("core-code", "tavern_core.builtin.tools.code_interpreter", False),
 )
 """(plugin name, module, whether it brings node types and nothing else), in the order in which they are registered.

@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "config": Lazy(f"{_HERE}.config", "config", "Show and change configuration and settings."),
     "hooks": Lazy(f"{_HERE}.hooks", "hooks", "List the hooks and who implements them, in the order in which they run."),
     "logs": Lazy(f"{_HERE}.logs", "logs", "Read, check and explain the audit log."),
+    "jobs": Lazy(f"{_HERE}.jobs", "jobs", "Show and change the calls that go on in the background."),
     "approvals": Lazy(f"{_HERE}.approvals", "approvals", "Show the calls that wait for approval, and decide them."),
     "limits": Lazy(
         f"{_HERE}.limits",

@@ -132,7 +132,7 @@ def forget(session: Session, rule: str, as_json: bool) -> None:
 def _decide(session: Session, approval: str, approved: bool, reason: str, remember: Any, as_json: bool) -> None:
     store = session.host().approvals
     decide = store.approve if approved else store.reject
-    found = decide(approval, by=_person(), reason=reason, remember=remember or "")
+    found = decide(approval, by=person(), reason=reason, remember=remember or "")
     if as_json:
         session.out.json(found.to_json())
     elif approved:
@@ -143,7 +143,7 @@ def _decide(session: Session, approval: str, approved: bool, reason: str, rememb
         raise Told(NOTHING_FOUND)
 
 
-def _person() -> CallContext:
+def person() -> CallContext:
     """Whoever sits at this home's command line may approve; not what they call themselves."""
     from tavern_core.model.call import CallContext
 

@@ -16,6 +16,7 @@ TOOL_MANAGER: Final = "toolManager"
 NODE_MANAGER: Final = "nodeManager"
 WORKFLOW_MANAGER: Final = "workflowManager"
 LLMS: Final = "llms"
+JOB_MANAGER: Final = "jobManager"
 
 
 class SystemClock(Protocol):
@@ -189,4 +190,33 @@ class Llms(Protocol):
         Raises:
             CallError: it was refused, or failed.
         """
+        ...
+
+
+class JobManager(Protocol):
+    """The jobs of whoever calls: of the caller of the plugin's tool, or of the plugin itself."""
+
+    @read_only
+    def list(self, status: str = "", limit: int = 100) -> Sequence[dict[str, Any]]:
+        """Jobs, newest first; of one status, where one is named."""
+        ...
+
+    @read_only
+    def get(self, job: str) -> dict[str, Any]:
+        """One job as it is now. Raises JobNotFound (JOB_NOT_FOUND)."""
+        ...
+
+    @read_only
+    def result(self, job: str) -> dict[str, Any]:
+        """What came of a job, as the JSON of a result; how far it is while it goes on. Raises as `get`."""
+        ...
+
+    @mutates
+    def cancel(self, job: str) -> bool:
+        """End a job; False: it is over. Raises as `get`."""
+        ...
+
+    @mutates
+    def answer(self, job: str, value: Any, question: str = "") -> bool:
+        """Answer what a job asks; False: it asks nothing. An approval takes somebody else than its caller. Raises as `get`."""
         ...

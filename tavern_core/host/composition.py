@@ -189,7 +189,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     )
 
     flow = Flow.build(specs, inventories, pipeline)
-    parts = Parts(tools, flow.nodes, flow.workflows, flow.models, _called_by_plugin(base, pipeline))
+    parts = Parts(tools, flow.nodes, flow.workflows, flow.models, jobs, _called_by_plugin(base, pipeline))
     contributions.add_all("core-flows", {"services": core_services(parts)}, source="builtin")
     upkeep.judge()
     return Host(

@@ -11,10 +11,12 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tavern_core.contract.core_services import (
+    JOB_MANAGER,
     LLMS,
     NODE_MANAGER,
     TOOL_MANAGER,
     WORKFLOW_MANAGER,
+    JobManager,
     Llms,
     NodeManager,
     ToolManager,
@@ -28,6 +30,7 @@ from tavern_core.flow.workflows import Workflows
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.catalogue.tools import Tools
+from tavern_core.kernel.jobs.jobs import Jobs
 from tavern_core.kernel.nodes.json_values import to_plain
 from tavern_core.model.call import CallContext
 from tavern_core.model.capability import CAPABILITIES, is_dangerous
@@ -43,6 +46,7 @@ class Parts:
     nodes: Nodes
     workflows: Workflows
     models: Models
+    jobs: Jobs
     invoke: Invoke
 
 
@@ -58,6 +62,7 @@ def core_services(parts: Parts) -> dict[str, Service]:
         made(TOOL_MANAGER, _Tools, ToolManager, "The tools of the host."),
         made(NODE_MANAGER, _Nodes, NodeManager, "The node types of the host."),
         made(WORKFLOW_MANAGER, _Workflows, WorkflowManager, "The workflows of the host and their runs."),
+        made(JOB_MANAGER, _Jobs, JobManager, "The jobs of whoever calls."),
         made(LLMS, _Models, Llms, "The language models that plugins bring."),
     )
     return {service.name: service for service in services}
@@ -164,6 +169,24 @@ class _Workflows(_Part):
 
     def save(self, workflow: str, content: Mapping[str, Any]) -> dict[str, Any]:
         return dict(self._parts.workflows.save(workflow, content).raw)
+
+
+class _Jobs(_Part):
+    def list(self, status: str = "", limit: int = 100) -> list[dict[str, Any]]:
+        found = self._parts.jobs.list(status=status, context=caller_of(self._user), most=limit)
+        return [job.to_json() for job in found]
+
+    def get(self, job: str) -> dict[str, Any]:
+        return self._parts.jobs.find(job, context=caller_of(self._user)).to_json()
+
+    def result(self, job: str) -> dict[str, Any]:
+        return self._parts.jobs.result(job, context=caller_of(self._user)).to_json()
+
+    def cancel(self, job: str) -> bool:
+        return self._parts.jobs.cancel(job, context=caller_of(self._user))
+
+    def answer(self, job: str, value: Any, question: str = "") -> bool:
+        return self._parts.jobs.answer(job, value, question, context=caller_of(self._user))
 
 
 class _Models(_Part):

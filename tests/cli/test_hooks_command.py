@@ -103,7 +103,6 @@ COMING = [
     "tokens",
     "cluster",
     "state",
-    "jobs",
     "kb",
     "artifacts",
 ]

@@ -170,21 +170,15 @@ def test_a_profile_of_the_program_with_an_unknown_id_is_told(opened: Opened) -> 
 # What this version does not fill ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["jobs"])
-def test_what_this_version_does_not_fill_is_empty_and_says_so(opened: Opened, name: str) -> None:
-    view: Any = getattr(opened(), name)
-    assert (
-        issubclass(type(view), Mapping)
-        and len(view) == 0
-        and list(view) == []
-        and "x" not in view
-        and view.get("x") is None
-    )
-    assert f"tavern.{name}: empty" in repr(view)
-    with pytest.raises(KeyError, match="this version"):
-        view["x"]
-    with pytest.raises(TypeError):
-        view["x"] = 1
+def test_a_host_without_jobs_has_an_empty_mapping_of_them(opened: Opened) -> None:
+    jobs = opened().jobs
+    assert isinstance(jobs, Mapping)
+    assert len(jobs) == 0
+    assert list(jobs) == []
+    assert "x" not in jobs
+    assert jobs.get("x") is None
+    with pytest.raises(KeyError, match="there is no job 'x'"):
+        jobs["x"]
 
 
 # In async code ----------------------------------------------------------------------------------------------------------

@@ -34,7 +34,15 @@ def check_isolated(host: Tavern, name: str) -> None:
     assert result.error is not None
     assert result.error.kind in ("UPSTREAM_ERROR", "TOOL_NOT_FOUND")
     for section in ("services", "commands", "channels", "providers", "executors", "namespaces", "profiles"):
-        assert host.contributions(section).keys() <= {"python", "script", "service", "workflow", "node", "system"}
+        assert host.contributions(section).keys() <= {
+            "python",
+            "script",
+            "service",
+            "workflow",
+            "node",
+            "system",
+            "jobs",
+        }
     assert not hooks_of(host, name)
     assert not any(key.startswith(f"extensions.{name}.late") for key in setting_keys(host))
 

@@ -159,9 +159,9 @@ NEAR = [
     waits,
 ]
 ENDS = {
-    "near:cancels_itself": "CANCELLED", "near:cancels_itself_in_a_thread": "CANCELLED", "near:late": "TIMEOUT",
+    "near:cancels_itself": "CONNECTION_LOST", "near:cancels_itself_in_a_thread": "CONNECTION_LOST", "near:late": "TIMEOUT",
     "near:late_in_a_thread": "TIMEOUT", "near:group_then_late": "TIMEOUT", "near:group": "UPSTREAM_ERROR", "near:gated": "POLICY_DENIED",
-    "near:asks": "APPROVAL_REJECTED", "far:cancels_itself": "CANCELLED", "far:late": "TIMEOUT", "slow:wait": "TIMEOUT",
+    "near:asks": "APPROVAL_REJECTED", "far:cancels_itself": "CONNECTION_LOST", "far:late": "TIMEOUT", "slow:wait": "TIMEOUT",
     "dying:t": "UPSTREAM_ERROR",
 }  # fmt: skip
 
@@ -243,7 +243,7 @@ async def test_a_text_ends_with_results_whatever_was_cancelled_before(host: Tave
         for name in ("near:late", "near:cancels_itself")
     )
     outcome = await way(lambda: host.run_text(text))
-    assert [result.error.kind for result in outcome.results] == ["TIMEOUT", "CANCELLED"]
+    assert [result.error.kind for result in outcome.results] == ["TIMEOUT", "CONNECTION_LOST"]
 
 
 @pytest.mark.slow

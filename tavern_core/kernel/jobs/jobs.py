@@ -109,7 +109,7 @@ class Jobs(Mapping[str, Job]):
 
     def __getitem__(self, id: str) -> Job:  # noqa: A002 - the job's
         try:
-            return self.get(id)
+            return self.find(id)
         except JobNotFound as error:
             raise KeyError(str(error)) from error
 
@@ -158,7 +158,7 @@ class Jobs(Mapping[str, Job]):
         listed = [job for job in found.values() if not wanted or job.status in wanted]
         return tuple(sorted(listed, key=lambda job: job.created, reverse=True)[:most])
 
-    def get(self, id: str, default: Any = ..., *, context: CallContext | None = None) -> Job:  # noqa: A002 - the job's
+    def find(self, id: str, *, context: CallContext | None = None) -> Job:  # noqa: A002 - the job's
         """One job as it is now.
 
         Args:
@@ -167,16 +167,17 @@ class Jobs(Mapping[str, Job]):
         Raises:
             JobNotFound: there is none, or it is another caller's (JOB_NOT_FOUND).
         """
+        return self._found(id, context)[0]
+
+    def get(self, id: str, default: Any = None, *, context: CallContext | None = None) -> Any:  # noqa: A002 - the job's
+        """`find`, and `default` where there is none."""
         try:
-            return self._found(id, context)[0]
+            return self.find(id, context=context)
         except JobNotFound:
-            if default is ...:
-                raise
-            found: Job = default
-            return found
+            return default
 
     def result(self, id: str, *, context: CallContext | None = None) -> ToolResult:  # noqa: A002 - the job's
-        """What came of a job; of one that is not over, a result with status ``job`` that says how far it is. Raises as `get`."""
+        """What came of a job; of one that is not over, a result with status ``job`` that says how far it is. Raises as `find`."""
         job, kept = self._found(id, context)
         if (known := self._records.result(id)) is not None:
             return known
@@ -190,11 +191,11 @@ class Jobs(Mapping[str, Job]):
         return ToolResult(True, handle(job), status=status, job=id)
 
     async def wait(self, id: str, seconds: float | None = None, *, context: CallContext | None = None) -> Job:  # noqa: A002 - the job's
-        """Wait until a job is over or asks a person something, for at most `seconds`; the job as it is then. Raises as `get`."""
+        """Wait until a job is over or asks a person something, for at most `seconds`; the job as it is then. Raises as `find`."""
         end = None if seconds is None else time.monotonic() + seconds
         pause = 0.01
         while True:
-            job = self.get(id, context=context)
+            job = self.find(id, context=context)
             if job.is_over or job.status == "input_required" or (end is not None and time.monotonic() >= end):
                 return job
             await asyncio.sleep(pause if end is None else max(min(pause, end - time.monotonic()), 0))
@@ -220,7 +221,7 @@ class Jobs(Mapping[str, Job]):
         return self.begin(Request(tool, arguments, context, purpose, idempotency_key, "api", is_run))
 
     def cancel(self, id: str, *, context: CallContext | None = None) -> bool:  # noqa: A002 - the job's
-        """Ask a job to end, in whichever process it runs; False: it is over already. Raises as `get`."""
+        """Ask a job to end, in whichever process it runs; False: it is over already. Raises as `find`."""
         job, kept = self._found(id, context)
         if job.is_over:
             return False
@@ -293,6 +294,7 @@ class Jobs(Mapping[str, Job]):
             kept.facts.get("key"),
             str(kept.facts.get("door", "api")),
         )
+        self._enter()
         changed = self._records.change(
             id, lambda one: replace(one, status="queued", error=None, questions=()), process=self._process, cancel=False
         )

@@ -1,0 +1,189 @@
+"""``tavern jobs``: what goes on in the background, in any process of this home."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from tavern_core.cli.errors import Told, exit_code_of
+from tavern_core.cli.lazy_groups import Group
+from tavern_core.cli.output import as_json as json_text
+from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.model.job import JOB_STATUSES
+
+if TYPE_CHECKING:
+    from tavern_core.model.job import Job
+
+_COLUMNS: Final = ("id", "status", "tool", "caller", "progress", "age")
+_LOOK_S: Final = 0.2
+
+
+@click.group(cls=Group, default="list")
+def jobs() -> None:
+    """Show and change the calls that go on in the background.
+
+    `tavern jobs` alone lists them.
+    """
+
+
+@jobs.command("list", cls=Command)
+@click.option("--status", type=click.Choice(JOB_STATUSES), multiple=True, help="Only in this status; may be repeated.")
+@click.option("--tool", default="", metavar="ID", help="Only calls of this tool.")
+@click.option("--last", type=click.IntRange(1), default=50, show_default=True, metavar="N", help="The newest N.")
+@json_option
+@pass_session
+def list_(session: Session, status: tuple[str, ...], tool: str, last: int, as_json: bool) -> None:
+    """List jobs and runs of workflows, newest first."""
+    found = session.host().jobs.list(status=status, tool=tool, most=last)
+    if as_json:
+        session.out.json([job.to_json() for job in found])
+        return
+    now = time.time()
+    rows = [
+        (job.id, job.status, job.tool, job.principal, _progress(job.progress), _age(now - job.created)) for job in found
+    ]
+    session.out.table(_COLUMNS, rows, empty="no jobs")
+
+
+@jobs.command(cls=Command)
+@click.argument("job", metavar="ID")
+@json_option
+@pass_session
+def show(session: Session, job: str, as_json: bool) -> None:
+    """Show one job and what came of it."""
+    store = session.host().jobs
+    found = store.find(job)
+    result = store.result(job).to_json() if found.is_over else None
+    if as_json:
+        session.out.json({**found.to_json(), "result": result})
+        return
+    told = found.to_json()
+    facts: list[tuple[str, Any]] = [
+        ("id", found.id),
+        ("status", found.status),
+        ("tool", found.tool),
+        ("caller", found.principal),
+        ("purpose", found.purpose),
+        ("progress", _progress(found.progress)),
+        ("began", told["createdAt"]),
+        ("changed", told["updatedAt"]),
+        ("call", found.call_id),
+    ]
+    facts += [("asks", f"{question['id']}: {question.get('prompt', '')}") for question in found.questions]
+    if result is not None and result["error"] is not None:
+        facts.append(("error", f"{result['error']['kind']}: {result['error']['message']}"))
+        facts.append(("outcome", result["error"]["outcome"]))
+    elif result is not None and result["value"] is not None:
+        facts.append(("result", json_text(result["value"], indent=2)))
+    session.out.facts(facts)
+
+
+@jobs.command(cls=Command)
+@click.argument("job", metavar="ID")
+@json_option
+@pass_session
+def cancel(session: Session, job: str, as_json: bool) -> None:
+    """Ask a job to end, in whichever process it runs."""
+    asked = session.host().jobs.cancel(job)
+    if as_json:
+        session.out.json({"jobId": job, "cancelled": asked})
+    else:
+        session.out.text(f"{job} is asked to end" if asked else f"{job} is over already")
+
+
+@jobs.command(cls=Command)
+@click.argument("job", metavar="ID")
+@click.argument("value", metavar="VALUE")
+@click.option("--question", default="", metavar="ID", help="Which question, where there are several.")
+@json_option
+@pass_session
+def answer(session: Session, job: str, value: str, question: str, as_json: bool) -> None:
+    """Answer what a job asks: `tavern jobs answer job-… true`. VALUE is JSON, or text."""
+    from tavern_core.cli.approvals import person
+
+    given: Any = value
+    with contextlib.suppress(ValueError):
+        given = json.loads(value)
+    taken = session.host().jobs.answer(job, given, question, context=person())
+    if as_json:
+        session.out.json({"jobId": job, "answered": taken})
+    else:
+        session.out.text(f"{job} has the answer" if taken else f"{job} asks nothing")
+
+
+@jobs.command(cls=Command)
+@click.argument("job", metavar="ID")
+@json_option
+@pass_session
+def watch(session: Session, job: str, as_json: bool) -> None:
+    """Follow a job until it is over or asks a person; the exit code is that of its error."""
+    store = session.host().jobs
+    found = store.find(job)
+    is_drawn = not as_json and sys.stderr.isatty()
+    with _bar(found, session.out.no_color) if is_drawn else contextlib.nullcontext(None) as bar:
+        seen: Any = None
+        while True:
+            found = store.find(job)
+            now = (found.status, found.progress)
+            if bar is not None:
+                bar(found)
+            elif now != seen and not as_json:
+                session.out.text(" ".join(filter(None, (found.id, found.status, _progress(found.progress)))))
+            seen = now
+            if found.is_over or found.status == "input_required":
+                break
+            time.sleep(_LOOK_S)
+    result = store.result(job) if found.is_over else None
+    if as_json:
+        session.out.json({**found.to_json(), "result": None if result is None else result.to_json()})
+    elif found.status == "input_required":
+        for question in found.questions:
+            session.out.text(f"{question['id']}: {question.get('prompt', '')}")
+        session.out.text(f"answer it with `tavern jobs answer {job} VALUE`")
+    elif result is not None and result.ok and result.value is not None:
+        session.out.data(result.value if isinstance(result.value, str) else json_text(result.value, indent=2))
+    if found.status == "input_required":
+        raise Told(exit_code_of("APPROVAL_REQUIRED"))
+    if result is not None and result.error is not None:
+        if not as_json:
+            session.out.text(f"{result.error.kind}: {result.error.message}")
+        raise Told(exit_code_of(result.error.kind))
+
+
+@contextlib.contextmanager
+def _bar(job: Job, no_color: bool) -> Any:
+    """A bar that moves with the job, on stderr."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True, no_color=no_color or None), transient=True) as progress:
+        task = progress.add_task(job.tool, total=None)
+
+        def draw(now: Job) -> None:
+            told = now.progress or {}
+            words = f"{now.tool} {now.status} {told.get('message', '')}".strip()
+            progress.update(task, description=words[:100], completed=told.get("done", 0), total=told.get("total"))
+
+        yield draw
+
+
+def _progress(progress: Mapping[str, Any] | None) -> str:
+    if progress is None:
+        return ""
+    total = progress.get("total")
+    share = f"{progress['done']:g}/{total:g}" if total else f"{progress['done']:g}"
+    return f"{share} {progress.get('message', '')}".strip()
+
+
+def _age(seconds: float) -> str:
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"

@@ -1,0 +1,479 @@
+"""Calls in the background: kept, followed, answered, cancelled and taken up, from any process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tavern_core import CallContext, Plugin, Tavern, ToolContext, tool
+from tavern_core.errors import JobNotFound, PolicyDenied, ToolFailed, UsageError
+from tavern_core.model.job import Job
+from tests.governance import redis_server
+from tests.state.processes import ENVIRONMENT, start
+
+ANN = CallContext(principal="user:ann", user_id="ann")
+BOB = CallContext(principal="user:bob", user_id="bob")
+BOSS = CallContext(principal="user:boss", user_id="boss", roles=frozenset({"approver"}))
+
+
+@tool
+async def work(ctx: ToolContext, steps: int = 3) -> int:
+    for step in range(steps):
+        ctx.progress(step, steps, "working")
+        await asyncio.sleep(0.005)
+    ctx.progress(steps, steps, "done")
+    return steps
+
+
+@tool
+async def forever() -> int:
+    await asyncio.sleep(3600)
+    return 1
+
+
+@tool
+def fails() -> int:
+    raise ToolFailed("no such thing")
+
+
+@tool(requires_approval=True)
+def pay(amount: int, password: str = "") -> int:
+    return amount
+
+
+@tool(job=True)
+def always(n: int) -> int:
+    return n
+
+
+@tool(limits={"inline_ms": 30_000})
+def quick() -> int:
+    return 1
+
+
+@tool(limits={"inline_ms": 0})
+async def later() -> int:
+    await asyncio.sleep(0.01)
+    return 1
+
+
+@tool
+async def outer() -> dict[str, Any]:
+    result = await host.invoke("t:always", {"n": 2})
+    return {"status": result.status, "value": result.value}
+
+
+@tool
+async def spawns() -> str:
+    result = await host.invoke("t:always", {"n": 2})
+    return str(result.job)
+
+
+host: Tavern
+TOOLS = [work, forever, fails, pay, always, quick, later, outer, spawns]
+QUESTION = {
+    "name": "ask", "description": "asks",
+    "nodes": [{"id": "q", "type": "core:AskUser", "inputValues": {"question": "which?"}}], "edges": [],
+}  # fmt: skip
+
+
+@contextmanager
+def opened(home: Path, **config: Any) -> Iterator[Tavern]:
+    global host
+    with Tavern.open(config, home=home, plugins=[Plugin(TOOLS, name="t")]) as host:
+        yield host
+
+
+@pytest.fixture(autouse=True)
+def _open(tmp_path: Path) -> Iterator[None]:
+    with opened(tmp_path / "home"):
+        yield
+
+
+def begun(name: str, arguments: dict[str, Any] | None = None, **options: Any) -> str:
+    result = host.invoke_sync(f"t:{name}", arguments, job=True, **options)
+    assert (result.ok, result.status) == (True, "job")
+    assert set(result.value) == {"jobId", "status", "progress", "pollIntervalMs", "ttlMs"}
+    assert result.job == result.value["jobId"]
+    return str(result.job)
+
+
+def waited(job: str) -> Job:
+    found: Job = host.wait(host.jobs.wait(job, 30))
+    return found
+
+
+def test_a_job_runs_tells_how_far_it_is_and_keeps_its_result() -> None:
+    events: list[Any] = []
+    host.events.subscribe(events.append, "JOB_CHANGED")
+    job = begun("work", purpose="to see")
+    found = waited(job)
+    assert (found.status, found.tool, found.principal, found.purpose) == ("completed", "t:work", "host", "to see")
+    assert found.progress == {"done": 3, "total": 3, "message": "done"}
+    result = host.jobs.result(job)
+    assert (result.value, result.job) == (3, job)
+    statuses = [e.data["status"] for e in events]
+    assert (statuses[0], statuses[1], statuses[-1]) == ("queued", "running", "completed")
+
+
+def test_a_failure_is_a_failed_job_with_its_error() -> None:
+    job = begun("fails")
+    found = waited(job)
+    assert found.status == "failed"
+    assert found.error is not None and found.error.kind == "TOOL_ERROR"
+    assert host.jobs.result(job).error == found.error
+
+
+@pytest.mark.parametrize(("name", "arguments"), [("fails", {"x": 1}), ("nothing", {})])
+def test_a_call_that_cannot_be_made_says_so(name: str, arguments: dict[str, Any]) -> None:
+    result = host.invoke_sync(f"t:{name}", arguments, job=True)
+    if result.ok:
+        assert waited(str(result.job)).status == "failed"
+    else:
+        assert result.error is not None and result.error.kind == "TOOL_NOT_FOUND"
+
+
+def test_a_tool_may_always_be_a_job_or_become_one_when_it_takes_long() -> None:
+    assert host.invoke_sync("t:always", {"n": 5}).status == "job"
+    assert host.invoke_sync("t:quick").value == 1
+    slow = host.invoke_sync("t:later")
+    assert slow.status == "job"
+    assert waited(str(slow.job)).status == "completed"
+
+
+def test_inside_of_a_job_calls_are_calls() -> None:
+    job = begun("outer")
+    waited(job)
+    assert host.jobs.result(job).value == {"status": "ok", "value": 2}
+
+
+def test_a_tool_that_is_no_job_gets_one() -> None:
+    job = host.invoke_sync("t:spawns").value
+    assert waited(job).status == "completed"
+
+
+def test_jobs_are_shown_to_their_callers_alone() -> None:
+    mine, other = begun("work", context=ANN), begun("work", context=BOB)
+    assert [job.id for job in host.jobs.list(context=ANN)] == [mine]
+    assert {job.id for job in host.jobs.list()} == {mine, other}
+    for ask in (host.jobs.find, host.jobs.result, host.jobs.cancel):
+        with pytest.raises(JobNotFound) as error:
+            ask(other, context=ANN)  # type: ignore[operator]
+        assert other not in error.value.hint
+
+
+def test_jobs_are_a_mapping_and_can_be_filtered() -> None:
+    done, failed = begun("work"), begun("fails")
+    waited(done), waited(failed)
+    assert set(host.jobs) == {done, failed}
+    assert host.jobs[done].status == "completed"
+    assert host.jobs.get("job-nothing", None) is None
+    assert [job.id for job in host.jobs.list(status="failed")] == [failed]
+    assert [job.id for job in host.jobs.list(status=("failed", "completed"), tool="t:work")] == [done]
+    with pytest.raises(UsageError, match="no status"):
+        host.jobs.list(status="finished")
+    with pytest.raises(KeyError):
+        host.jobs["job-nothing"]
+
+
+def test_a_job_can_be_cancelled() -> None:
+    job = begun("forever")
+    assert host.jobs.cancel(job)
+    assert waited(job).status == "cancelled"
+    assert host.jobs.result(job).error.kind == "CANCELLED"  # type: ignore[union-attr]
+    assert not host.jobs.cancel(job)
+
+
+def test_a_job_that_needs_approval_waits_for_somebody_else() -> None:
+    job = begun("pay", {"amount": 5}, context=ANN)
+    found = waited(job)
+    assert (found.status, found.questions[0]["type"]) == ("input_required", "approval")
+    with pytest.raises(PolicyDenied):
+        host.jobs.answer(job, True, context=ANN)
+    with pytest.raises(JobNotFound):
+        host.jobs.answer(job, True, context=BOB)
+    with pytest.raises(UsageError, match="waits for approval"):
+        host.jobs.answer(job, "yes", context=BOSS)
+    assert host.jobs.answer(job, True, context=BOSS)
+    while not host.jobs[job].is_over:
+        time.sleep(0.001)
+    assert host.jobs.result(job).value == 5
+    assert not host.jobs.answer(job, True, context=BOSS)
+
+
+def test_a_job_whose_approval_is_refused_fails() -> None:
+    job = begun("pay", {"amount": 5}, context=ANN)
+    (question,) = waited(job).questions
+    host.approvals.reject(question["id"], by=BOSS)
+    while not host.jobs[job].is_over:
+        time.sleep(0.001)
+    assert host.jobs[job].error.kind == "APPROVAL_REJECTED"  # type: ignore[union-attr]
+
+
+def test_no_more_jobs_run_at_a_time_than_the_configuration_says(tmp_path: Path) -> None:
+    with opened(tmp_path / "other", jobs={"concurrency": 1}):
+        first, second = begun("forever"), begun("work")
+        assert waited_for(second, "queued")
+        host.jobs.cancel(first)
+        assert waited(second).status == "completed"
+
+
+def waited_for(job: str, status: str) -> bool:
+    return host.jobs[job].status == status
+
+
+def test_secrets_of_a_job_are_not_kept(tmp_path: Path) -> None:
+    job = begun("pay", {"amount": 5, "password": "hunter2-very-secret"}, context=ANN)
+    waited(job)
+    for file in (tmp_path / "home").rglob("*"):
+        assert not file.is_file() or b"hunter2-very-secret" not in file.read_bytes()
+
+
+def test_a_callers_jobs_are_tools_for_it() -> None:
+    job = begun("work", context=ANN)
+    waited(job)
+
+    def called(name: str, arguments: dict[str, Any], context: CallContext = ANN) -> Any:
+        return host.invoke_sync(f"jobs:{name}", arguments, context=context)
+
+    assert called("getStatus", {"jobId": job}).value["status"] == "completed"
+    assert called("getResult", {"jobId": job}).value["value"] == 3
+    assert [row["jobId"] for row in called("list", {}).value] == [job]
+    assert called("cancel", {"jobId": job}).value is False
+    assert called("answer", {"jobId": job, "value": 1}).value is False
+    foreign = called("getStatus", {"jobId": job}, BOB)
+    assert (foreign.error.kind, foreign.error.message) == ("TOOL_ERROR", f"there is no job {job!r}")
+    assert called("list", {}, BOB).value == []
+    waiting = begun("pay", {"amount": 1}, context=ANN)
+    waited(waiting)
+    assert called("answer", {"jobId": waiting, "value": True}).error.kind == "POLICY_DENIED"
+    assert called("answer", {"jobId": waiting, "value": True}, BOSS).value is True
+
+
+# Workflows -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_of_a_workflow_is_a_job_with_the_same_id(tmp_path: Path) -> None:
+    folder = tmp_path / "flows"
+    folder.mkdir()
+    document = {
+        "name": "hi", "description": "says hi",
+        "nodes": [{"id": "t", "type": "core:Text", "inputValues": {"text": "hi"}}], "edges": [],
+    }  # fmt: skip
+    (folder / "hi.json").write_text(json.dumps(document), encoding="utf-8")
+    with opened(tmp_path / "home2", workflows={"roots": [str(folder)]}):
+        result = host.invoke_sync("workflow:hi", {}, job=True)
+        assert str(result.job).startswith("run-")
+        assert waited(str(result.job)).status == "completed"
+        kept = [run.run_id for run in host.workflows.kept()]
+        assert kept == [result.job]
+        assert [job.id for job in host.jobs.list()] == [result.job]
+        direct = host.workflows.run_sync("hi", {})
+        assert (host.jobs[direct.run_id].status, host.jobs[direct.run_id].tool) == ("completed", "workflow:hi")
+
+
+# Other processes -----------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import asyncio, json, sys
+from tavern_core import CallContext, Plugin, Tavern, tool
+
+@tool(idempotent=True)
+async def forever(n: int = 1) -> int:
+    if "quick" in sys.argv:
+        return n
+    await asyncio.sleep(3600)
+    return n
+
+@tool
+async def once() -> int:
+    await asyncio.sleep(3600)
+    return 1
+
+async def main():
+    config = json.loads(sys.argv[2])
+    async with Tavern.open(config, home=sys.argv[1], plugins=[Plugin([forever, once], name="t")]) as host:
+        ids = [(await host.invoke(f"t:{name}", {}, job=True)).job for name in ("forever", "once")]
+        while any(host.jobs[i].status == "queued" for i in ids):
+            await asyncio.sleep(0.01)
+        print(json.dumps(ids), flush=True)
+        ends = [await host.jobs.wait(i) for i in ids]
+        print(json.dumps([job.status for job in ends]), flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("store", ["sqlite", "redis"])
+def test_a_job_of_another_process_is_seen_and_cancelled(tmp_path: Path, store: str) -> None:
+    with redis_server.running(tmp_path) as address:
+        state = {"state": {"store": address if store == "redis" else "sqlite"}}
+        with start(PROGRAM, tmp_path / "shared", json.dumps(state)) as other:
+            assert other.stdout is not None
+            ids = json.loads(other.stdout.readline())
+            with opened(tmp_path / "shared", **state):
+                assert {host.jobs[job].status for job in ids} == {"running"}
+                assert all(host.jobs.cancel(job) for job in ids)
+                assert json.loads(other.stdout.readline()) == ["cancelled", "cancelled"]
+
+
+def test_jobs_of_a_process_that_was_killed_have_failed_and_can_be_taken_up(tmp_path: Path) -> None:
+    with start(PROGRAM, tmp_path / "shared", "{}") as other:
+        assert other.stdout is not None
+        harmless, once = json.loads(other.stdout.readline())
+        other.send_signal(signal.SIGKILL)
+        other.wait()
+
+    @tool(name="forever", idempotent=True)
+    def again(n: int = 1) -> int:
+        return n
+
+    with Tavern.open({}, home=tmp_path / "shared", plugins=[Plugin([again], name="t")]) as taken:
+        for job in (harmless, once):
+            found = taken.jobs[job]
+            assert found.status == "failed"
+            assert found.error is not None and (found.error.kind, found.error.outcome) == ("CONNECTION_LOST", "unknown")
+        assert {job.id for job in taken.jobs.list(status="failed")} == {harmless, once}
+        with pytest.raises(UsageError, match="nobody knows whether it happened"):
+            taken.wait(taken.jobs.resume(once))
+        taken.wait(taken.jobs.resume(harmless))
+        assert taken.wait(taken.jobs.wait(harmless, 30)).status == "completed", taken.jobs[harmless]
+        assert taken.jobs.result(harmless).value == 1
+        with pytest.raises(UsageError, match="nothing to take up"):
+            taken.wait(taken.jobs.resume(harmless))
+
+
+def test_the_command_line_shows_cancels_and_watches_jobs(tmp_path: Path) -> None:
+    (tmp_path / "tavern.yaml").write_text("{}", encoding="utf-8")
+    environment = {**ENVIRONMENT, "TAVERN_HOME": str(tmp_path / "shared")}
+
+    def tavern(*words: str) -> Any:
+        command = [sys.executable, "-m", "tavern_core", "jobs", *words]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    with start(PROGRAM, tmp_path / "shared", "{}") as other:
+        assert other.stdout is not None
+        first, second = json.loads(other.stdout.readline())
+        assert {row["jobId"] for row in json.loads(tavern("--json")[1])} == {first, second}
+        assert first in tavern("list", "--status", "running")[1]
+        assert "t:forever" in tavern("show", first)[1]
+        assert tavern("cancel", first)[0] == 0
+        code, out, _ = tavern("watch", first)
+        assert code == 130 and "cancelled" in out
+        assert tavern("cancel", second)[0] == 0
+        assert json.loads(other.stdout.readline()) == ["cancelled", "cancelled"]
+    assert tavern("cancel", first)[1].strip() == f"{first} is over already"
+    assert json.loads(tavern("show", first, "--json")[1])["result"]["error"]["kind"] == "CANCELLED"
+    assert tavern("show", "job-nothing")[0] == 5
+    assert tavern("answer", first, "true")[0] == 0
+    assert tavern("list", "--status", "odd")[0] == 2
+
+
+# Cancelling and progress ---------------------------------------------------------------------------------------------
+
+
+def test_a_running_call_is_cancelled_by_its_id() -> None:
+    ids: list[str] = []
+
+    @tool
+    async def waits(ctx: ToolContext) -> int:
+        ids.append(ctx.call_id)
+        await asyncio.sleep(3600)
+        return 1
+
+    @tool
+    async def asks() -> str:
+        result = await host.invoke("app:waits")
+        return result.error.kind if result.error else "ok"
+
+    host.tools.register(waits)
+    host.tools.register(asks)
+
+    async def cancelled(name: str) -> Any:
+        ids.clear()
+        call = asyncio.ensure_future(host.invoke(name))
+        await filled(ids)
+        assert host.cancel(ids[0])
+        result = await call
+        task = asyncio.current_task()
+        assert task is not None and task.cancelling() == 0
+        return result
+
+    assert asyncio.run(cancelled("app:waits")).error.kind == "CANCELLED"
+    assert asyncio.run(cancelled("app:asks")).value == "CANCELLED"
+    assert not host.cancel(ids[0])
+    assert not any(host.cancel(odd) for odd in ("", "x", "a-b-c", 7, None))  # type: ignore[arg-type]
+
+
+def test_sync_work_in_a_thread_is_told_and_not_waited_for() -> None:
+    ids: list[str] = []
+    saw: list[bool] = []
+
+    @tool
+    def spins(ctx: ToolContext) -> int:
+        ids.append(ctx.call_id)
+        while not ctx.is_cancelled:
+            time.sleep(0.001)
+        saw.append(True)
+        ctx.check()
+        return 1
+
+    host.tools.register(spins)
+
+    async def both() -> Any:
+        call = asyncio.ensure_future(host.invoke("app:spins"))
+        await filled(ids)
+        host.cancel(ids[0])
+        return await call
+
+    result = asyncio.run(both())
+    assert (result.error.kind, result.error.details["stopped"], result.error.outcome) == ("CANCELLED", False, "unknown")
+    while not saw:
+        time.sleep(0.001)
+
+
+def test_a_cancellation_that_nobody_asked_for_is_a_lost_connection() -> None:
+    @tool
+    async def breaks() -> int:
+        raise asyncio.CancelledError
+
+    host.tools.register(breaks)
+    error = asyncio.run(invoked("app:breaks")).error
+    assert (error.kind, error.outcome) == ("CONNECTION_LOST", "unknown")
+
+
+async def filled(ids: list[str]) -> None:
+    """Wait for what a thread, or another task, puts there."""
+    while not ids:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+async def invoked(name: str) -> Any:
+    return await host.invoke(name)
+
+
+def test_progress_is_bounded_whatever_a_tool_says() -> None:
+    @tool
+    def odd(ctx: ToolContext) -> float | None:
+        for done in (float("nan"), 1e300, True, "x", None):
+            ctx.progress(done, "all", "m" * 100_000)  # type: ignore[arg-type]
+        return ctx.seconds_left
+
+    host.tools.register(odd)
+    events: list[Any] = []
+    host.events.subscribe(events.append, "TOOL_PROGRESS")
+    assert host.invoke_sync("app:odd").value is None
+    assert events
+    assert all(len(e.data["message"]) <= 500 and e.data["total"] is None for e in events)
+    assert "ctx" not in host.tools["app:odd"].input_schema["properties"]
