@@ -256,6 +256,7 @@ class NodeMark:
     category: str = ""
     version: int = 1
     cache: bool = False
+    idempotent: bool = False
     fast: bool = False
     timeout_ms: int | None = None
     limit: int | None = None
@@ -294,6 +295,7 @@ def node(target: Any = "", /, **options: Any) -> Any:
         display_name, description, category: for the catalogue; the description is the docstring by default.
         version: raise it when files of the old form need `Node.upgrade`.
         cache: the same inputs give the same outputs.
+        idempotent: running it twice with the same inputs is the same as once: it may be tried again whatever it has done.
         fast: a sync function that never blocks; it runs on the event loop's own thread.
         timeout_ms: deadline of one try, in milliseconds.
         limit: how many of this type run at a time in one run.

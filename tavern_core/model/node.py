@@ -182,6 +182,8 @@ class NodeSpec:
 
     cache: bool = False
     """The same inputs give the same outputs: an answer may be kept."""
+    idempotent: bool = False
+    """Running it twice with the same inputs is the same as once."""
     fast: bool = False
     """A sync function that never blocks: it runs on the loop's own thread."""
     timeout_ms: int | None = None
@@ -211,6 +213,11 @@ class NodeSpec:
     def name(self) -> str:
         """The type without its namespace."""
         return split_id(self.type)[1]
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether it may change something: one of its capabilities is more than reading."""
+        return any(not name.startswith(("read:", "env:", "secrets:")) and name != "gpu" for name in self.capabilities)
 
     @property
     def streams(self) -> bool:
@@ -256,6 +263,7 @@ class NodeSpec:
             "replacedBy": self.replaced_by,
             "replaces": list(self.replaces),
             "cache": self.cache,
+            "idempotent": self.idempotent,
             "timeoutMs": self.timeout_ms,
             "limit": self.limit,
             "resource": self.resource,

@@ -535,3 +535,62 @@ def test_callers_take_turns() -> None:
 def test_limits_survive_json() -> None:
     limits = ToolLimits("5/s", 2, 3, 4, 5, Breaker(6, 7))
     assert ToolLimits.from_json(limits.to_json()) == limits
+
+
+# The same rule in workflows and texts ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "tries"),
+    [
+        ({}, RuntimeError("x"), 3),
+        ({"capabilities": ["read:web"]}, RuntimeError("x"), 3),
+        ({"capabilities": ["write:fs"]}, RuntimeError("x"), 1),
+        ({"capabilities": ["write:fs"], "idempotent": True}, RuntimeError("x"), 3),
+        ({"capabilities": ["write:fs"]}, UpstreamError("x", outcome="none"), 3),
+        ({}, UpstreamError("x", outcome="unknown"), 1),
+        ({"cache": True}, UpstreamError("x", outcome="unknown"), 3),
+        ({"idempotent": True}, UpstreamError("x", outcome="done"), 1),
+    ],
+)
+def test_nodes_are_tried_again_by_the_rule_of_calls(
+    tmp_path: Path, options: dict[str, Any], error: Exception, tries: int
+) -> None:
+    from tavern_core import hookimpl, node
+
+    ran: list[int] = []
+
+    class Nodes:
+        @hookimpl
+        def tavern_register_nodes(self) -> list[Any]:
+            @node("Fails", **options)
+            def fails() -> int:
+                ran.append(1)
+                raise error
+
+            return [fails]
+
+    plugin = Plugin(
+        Nodes(), name="n", manifest={"permissions": {"capabilities": list(options.get("capabilities", ()))}}
+    )
+    flow = {"nodes": [{"id": "a", "type": "n:Fails", "configValues": {"$exec": {"retry": 2}}}], "edges": []}
+    with Tavern.open({}, home=tmp_path / "home", plugins=[plugin]) as host:
+        assert host.workflows.run_sync(flow).state == "error"
+    assert len(ran) == tries
+
+
+@pytest.mark.parametrize(
+    ("outcome", "idempotent", "tries"), [("none", False, 3), ("unknown", False, 1), ("unknown", True, 3)]
+)
+def test_texts_try_again_by_the_rule_of_calls(tmp_path: Path, outcome: Any, idempotent: bool, tries: int) -> None:
+    ran: list[int] = []
+
+    @tool(idempotent=idempotent)
+    def fails() -> int:
+        ran.append(1)
+        raise UpstreamError("x", outcome=outcome)
+
+    text = "<|[REQUEST_TOOL]|>\ncommand_1:»»»t:fails«««\nretry_1:»»»2«««\n<|[END_TOOL]|>"
+    with host_of(tmp_path, [fails]) as host:
+        host.run_text_sync(text, context=CallContext(budget=Budget(max_retries=5)))
+    assert len(ran) == tries

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tavern_core.contract.nodes import Final as FinalAnswer
 from tavern_core.contract.nodes import MisfitInput, NothingCame, Skip
-from tavern_core.errors import ApprovalRejected, ApprovalRequired, InputInvalid, OutputInvalid, PolicyDenied
+from tavern_core.errors import ApprovalRejected, ApprovalRequired, CallError, InputInvalid, OutputInvalid, PolicyDenied
 from tavern_core.flow.engine.cache_keys import value_key
 from tavern_core.flow.engine.channel import Reader
 from tavern_core.flow.engine.eager_task import together
@@ -88,7 +88,7 @@ async def tried(scope: ScopePart, number: int, work: Work, once: Callable[[int],
         try:
             return await once(attempt)
         except Exception as error:
-            if attempt > retry.times or isinstance(error, _NEVER_AGAIN):
+            if attempt > retry.times or isinstance(error, _NEVER_AGAIN) or not _is_harmless_again(error, work):
                 with suppress(Exception):  # an error may refuse to be written on
                     error.__tavern_attempts__ = attempt  # type: ignore[attr-defined]
                 raise
@@ -98,6 +98,17 @@ async def tried(scope: ScopePart, number: int, work: Work, once: Callable[[int],
             scope.run.note("retry", scope.prefix + work.step.id, told)
         async with scope.resting(number):
             await asyncio.sleep(pause / 1000)
+
+
+def _is_harmless_again(error: Exception, work: Work) -> bool:
+    """Whether another try can do nothing twice; the rule of calls (`kernel/calls/retrying.py`).
+
+    What a node without effects did is nothing. An error says for itself what may have happened where it is one of a call.
+    """
+    spec = work.step.spec
+    unsaid = "unknown" if spec.has_effects else "none"
+    outcome = error.outcome if isinstance(error, CallError) else unsaid
+    return outcome == "none" or (outcome == "unknown" and (spec.idempotent or spec.cache))
 
 
 async def _once(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any], attempt: int) -> Any:

@@ -20,6 +20,7 @@ from tavern_core.errors import CallError, InputInvalid, TavernError, ToolNotFoun
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.calls.compiler import Compiler
 from tavern_core.kernel.calls.feedback import render_feedback
+from tavern_core.kernel.calls.retrying import is_harmless_again
 from tavern_core.kernel.catalogue.plan import Plan
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.model.call import CallContext
@@ -253,8 +254,10 @@ class Transcript:
             except InputInvalid as error:
                 return failure(error)
         key = f"{call.request_id}:{call.index}" if call.request_id else None
-        result = await self._invoke(spec.id, arguments, context, key)
         allowed = context.budget.max_retries if context is not None else None
+        if call.retry and context is not None:  # tries are counted here
+            context = replace(context, budget=replace(context.budget, max_retries=0))
+        result = await self._invoke(spec.id, arguments, context, key)
         for _ in range(min(call.retry or 0, MOST_RETRIES if allowed is None else allowed)):
             if result.ok or not _may_repeat(result, spec):
                 break
@@ -272,7 +275,7 @@ def _may_repeat(result: ToolResult, spec: ToolSpec) -> bool:
     error = result.error
     if error is None or error.kind in ("INPUT_SCHEMA_INVALID", "POLICY_DENIED", "TOOL_NOT_FOUND", "APPROVAL_REQUIRED"):
         return False
-    return error.outcome == "none" or spec.idempotent or spec.read_only
+    return is_harmless_again(error, spec)
 
 
 def _problem_json(problem: tam.Problem) -> dict[str, Any]:

@@ -213,6 +213,7 @@ class _NodeReader:
             mark.width,
             mark.is_ui_node,
             mark.cache,
+            mark.idempotent,
             mark.fast,
             mark.timeout_ms,
             mark.limit,
