@@ -570,9 +570,8 @@ def test_nodes_are_tried_again_by_the_rule_of_calls(
 
             return [fails]
 
-    plugin = Plugin(
-        Nodes(), name="n", manifest={"permissions": {"capabilities": list(options.get("capabilities", ()))}}
-    )
+    wanted = {"capabilities": list(options.get("capabilities", ()))}
+    plugin = Plugin(Nodes(), name="n", manifest={"nodes": [{"name": "Fails"}], "permissions": wanted})
     flow = {"nodes": [{"id": "a", "type": "n:Fails", "configValues": {"$exec": {"retry": 2}}}], "edges": []}
     with Tavern.open({}, home=tmp_path / "home", plugins=[plugin]) as host:
         assert host.workflows.run_sync(flow).state == "error"
