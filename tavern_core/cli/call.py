@@ -37,6 +37,7 @@ LARGEST_INPUT: Final = 64_000_000
 @click.option("--timeout-ms", type=click.IntRange(1), metavar="N", help="Deadline of the call in milliseconds.")
 @click.option("--dry-run", is_flag=True, help="Show what would happen, and give a token for --commit.")
 @click.option("--commit", "token", metavar="TOKEN", help="Make the call that a dry run planned.")
+@click.option("--trace", is_flag=True, help="Show each step of the call and how long it took, on stderr.")
 @click.option("--key", metavar="KEY", help="Idempotency key: the same call with it is made once.")
 @click.option("--purpose", default="", metavar="TEXT", help="Why, for the audit log.")
 @json_option
@@ -52,6 +53,7 @@ def call(
     timeout_ms: int | None,
     dry_run: bool,
     token: str | None,
+    trace: bool,
     key: str | None,
     purpose: str,
     as_json: bool,
@@ -80,7 +82,11 @@ def call(
             timeout_ms=timeout_ms,
             idempotency_key=key,
             dry_run=dry_run,
+            trace=trace,
         )
+    if trace and not as_json:
+        for step in result.meta.get("trace", ()):
+            tell_plainly(f"{step['ms']:>10.3f} ms  {step['step']}")
     if as_json:
         session.out.json(result.to_json())
     elif result.ok:

@@ -31,6 +31,8 @@ EXTRAS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "fast": ((), "adds nothing any more: what it installed is a dependency"),
     "http": (("httpx2", "idna"), "adds the service net"),
     "keyring": (("keyring",), "reads secrets from the keyring of the system"),
+    "metrics": (("prometheus_client",), "counts calls for Prometheus"),
+    "otel": (("opentelemetry",), "makes a span of each call"),
     "redis": (("redis",), "keeps keys, approvals, jobs and rates for several machines"),
     "scaffold": (("cookiecutter",), "adds `tavern new`"),
     "sql": (("sqlglot",), "lets tools run SQL that was judged"),

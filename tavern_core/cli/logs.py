@@ -17,6 +17,7 @@ from tavern_core.cli.session import Command, Session, json_option, pass_session
 
 if TYPE_CHECKING:
     from tavern_core.kernel.log.audit import AuditLog
+    from tavern_core.kernel.log.statistics import ToolStatistics
     from tavern_core.kernel.log.story import CallStory
 
 Record = dict[str, Any]
@@ -28,6 +29,8 @@ _NAMES: Final = {
     "traceId": "trace", "parent": "made by the call", "idempotencyKey": "idempotency key", "changedBy": "changed by",
 }  # fmt: skip
 _WHAT_WIDTH: Final = 160
+_STATS: Final = ("tool", "calls", "failed", "denied", "retries", "p50", "p95", "longest", "1 ms … 60 s")
+_BARS: Final = " ▁▂▃▄▅▆▇█"
 _FOLLOW_SECONDS: Final = 0.25
 
 
@@ -79,6 +82,86 @@ def show(
         session.out.table(_COLUMNS, [_row(r) for r in found], empty=f"no records in {log.path}")
     if not found and (call_id or wanted):
         raise Told(NOTHING_FOUND)
+
+
+@logs.command(cls=Command)
+@click.option(
+    "--type", "types", metavar="TYPE", multiple=True, help="Only this type, e.g. POLICY_DENIED; may be repeated."
+)
+@click.option("--call", "call_id", metavar="ID", help="Only records of this call.")
+@json_option
+@pass_session
+def tail(session: Session, types: tuple[str, ...], call_id: str | None, as_json: bool) -> None:
+    """Show the newest ten records and go on with what is written; ends with Ctrl-C."""
+    log, wanted = audit_log(session), {t.upper() for t in types}
+    found = [r.to_json() for r in log.records(*wanted, last=10, call_id=call_id)]
+    _follow(session, log.path, found, lambda r: _is_wanted(r, wanted, call_id), as_json)
+
+
+@logs.command(cls=Command)
+@click.argument("tool", metavar="[TOOL]", required=False, default="")
+@click.option("--last", type=click.IntRange(1), metavar="N", help="Only the newest N records; default: all.")
+@json_option
+@pass_session
+def stats(session: Session, tool: str, last: int | None, as_json: bool) -> None:
+    """Show how often tools were called, how well and how long, with a histogram of their times; of one tool in full."""
+    found = audit_log(session).statistics(tool, last=last)
+    if as_json:
+        session.out.json([one.to_json() for one in found])
+    elif tool and found:
+        _show_times(session, found[0])
+    else:
+        rows = [
+            (
+                one.tool,
+                one.calls,
+                one.failed,
+                one.denied,
+                one.retries,
+                _ms(one.p50_ms),
+                _ms(one.p95_ms),
+                _ms(one.max_ms),
+                _spark(one.histogram),
+            )
+            for one in found
+        ]
+        session.out.table(_STATS, rows, empty="no calls are on record")
+    if tool and not found:
+        raise Told(NOTHING_FOUND)
+
+
+def _show_times(session: Session, one: ToolStatistics) -> None:
+    from tavern_core.kernel.log.statistics import BUCKETS_MS
+
+    failures = ", ".join(f"{count} {kind}" for kind, count in one.errors.items())
+    session.out.facts(
+        [
+            ("tool", one.tool),
+            ("calls", one.calls),
+            ("failed", f"{one.failed}" + (f" ({failures})" if failures else "")),
+            ("denied", one.denied),
+            ("tried again", one.retries),
+            ("p50", _ms(one.p50_ms)),
+            ("p95", _ms(one.p95_ms)),
+            ("longest", _ms(one.max_ms)),
+        ]
+    )
+    most = max(one.histogram, default=0) or 1
+    names = [*(f"≤ {_ms(end)}" for end in BUCKETS_MS), f"> {_ms(BUCKETS_MS[-1])}"]
+    used = [at for at, count in enumerate(one.histogram) if count]
+    for at in range(used[0], used[-1] + 1) if used else ():
+        count = one.histogram[at]
+        session.out.text(f"{names[at]:>9}  {count:>7}  {'█' * max(round(40 * count / most), int(count > 0))}")
+
+
+def _spark(histogram: tuple[int, ...]) -> str:
+    """A histogram in one line of text."""
+    most = max(histogram, default=0)
+    return "".join(_BARS[-(-count * (len(_BARS) - 1) // most)] for count in histogram) if most else ""
+
+
+def _ms(value: float) -> str:
+    return f"{value / 1000:g} s" if value >= 1000 else f"{value:.3g} ms"
 
 
 @logs.command(cls=Command)

@@ -48,6 +48,9 @@ from tavern_core.kernel.jobs.job_records import JobRecords
 from tavern_core.kernel.jobs.jobs import Jobs
 from tavern_core.kernel.limits.limit_table import LimitTable
 from tavern_core.kernel.limits.limits import Limits
+from tavern_core.kernel.observability.metrics import Metrics
+from tavern_core.kernel.observability.observed import observed
+from tavern_core.kernel.observability.spans import Spans, is_installed
 from tavern_core.kernel.plugins.consent import Consent
 from tavern_core.kernel.plugins.contributions import Contributions
 from tavern_core.kernel.plugins.effective_scopes import Reach
@@ -187,6 +190,9 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     pipeline = Pipeline.create(
         compiler, hook_calls, base.recorder, limits, approvals, base.known_secrets, idempotency, plans, jobs
     )
+    metrics = Metrics(config.metrics.enabled, limit_table, jobs, base.recorder, lambda tool: tool in registry.entries())
+    spans = Spans(base.version) if config.metrics.spans and is_installed() else None
+    pipeline = observed(pipeline, metrics if metrics.is_on else None, spans)
 
     flow = Flow.build(specs, inventories, pipeline)
     parts = Parts(tools, flow.nodes, flow.workflows, flow.models, jobs, _called_by_plugin(base, pipeline))
@@ -205,6 +211,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         pipeline=pipeline,
         records=kept,
         jobs=jobs,
+        metrics=metrics,
         limits=Limits(
             config,
             limit_table,

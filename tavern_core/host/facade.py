@@ -73,6 +73,7 @@ class Tavern:
         self.nodes = host.flow.nodes
         self.workflows = host.flow.workflows
         self.limits = host.limits
+        self.metrics = host.metrics
         self.approvals = host.pipeline.approvals.stored
         self.jobs = host.jobs
         self.events = Events(host.base.recorder)
@@ -301,6 +302,7 @@ class Tavern:
         timeout_ms: int | None = None,
         idempotency_key: str | None = None,
         dry_run: bool = False,
+        trace: bool = False,
     ) -> Coroutine[Any, Any, ToolResult]:
         """`invoke` for an entry point of its own (a server, a chat bot): its name is in the audit log.
 
@@ -310,6 +312,7 @@ class Tavern:
             door: name of the entry point.
             timeout_ms: a deadline for this call, in addition to those of the tool and the caller.
             idempotency_key, dry_run: as for `invoke`.
+            trace: `result.meta["trace"]` lists the steps of the call with the milliseconds that each took.
         """
         if _running_loop() is None:
             return self.invoke_from_sync(  # type: ignore[return-value]
@@ -321,10 +324,13 @@ class Tavern:
                 timeout_ms=timeout_ms,
                 idempotency_key=idempotency_key,
                 dry_run=dry_run,
+                trace=trace,
             )
         if self._state != "open":
             return _as_coroutine(self._not_open())
-        return self._host.invoke_from(door, tool, arguments, context, purpose, timeout_ms, idempotency_key, dry_run)
+        return self._host.invoke_from(
+            door, tool, arguments, context, purpose, timeout_ms, idempotency_key, dry_run, trace
+        )
 
     def invoke_from_sync(
         self,
@@ -337,6 +343,7 @@ class Tavern:
         timeout_ms: int | None = None,
         idempotency_key: str | None = None,
         dry_run: bool = False,
+        trace: bool = False,
     ) -> ToolResult:
         """`invoke_from` for code without an event loop (a command line)."""
         if self._state != "open":
@@ -344,7 +351,7 @@ class Tavern:
         if _running_loop() is not None:
             return _inside_a_loop(tool)
         return self._host.base.portal.run(
-            self._host.invoke_from(door, tool, arguments, context, purpose, timeout_ms, idempotency_key, dry_run)
+            self._host.invoke_from(door, tool, arguments, context, purpose, timeout_ms, idempotency_key, dry_run, trace)
         )
 
     async def run_text(self, text: str | bytes | None, *, context: CallContext | None = None) -> TextOutcome:

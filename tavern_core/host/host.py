@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from tavern_core.flow.composition import Flow
 from tavern_core.frozen import dataclass
 from tavern_core.isolation.placement import Isolation
 from tavern_core.kernel.calls.compiler import Compiler
-from tavern_core.kernel.calls.pipeline import DRY_RUN, Phase, Pipeline
+from tavern_core.kernel.calls.pipeline import Phase, Pipeline
 from tavern_core.kernel.catalogue.descriptions import Descriptions
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.catalogue.tools import Tools
@@ -22,6 +23,7 @@ from tavern_core.kernel.frontend import Extension, extension
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.jobs.jobs import Jobs
 from tavern_core.kernel.limits.limits import Limits
+from tavern_core.kernel.observability.metrics import Metrics
 from tavern_core.kernel.plugins.consent import Consent
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.plugins import Plugins
@@ -50,6 +52,7 @@ class Host:
     pipeline: Pipeline
     records: RecordStore
     jobs: Jobs
+    metrics: Metrics
     limits: Limits
     events: EventEmitter
     flow: Flow
@@ -107,6 +110,7 @@ class Host:
         timeout_ms: int | None,
         key: str | None,
         dry_run: bool,
+        trace: bool,
     ) -> ToolResult:
         """One call that came in by another entry point than the API; see `Tavern.invoke_from`."""
         if timeout_ms is not None and context is None:
@@ -116,9 +120,16 @@ class Host:
                 timeout_ms = None  # the call itself says why there is nothing to call
         if timeout_ms is not None and context is not None:
             context = replace(context, budget=replace(context.budget, timeout_ms=timeout_ms))
-        return await self.pipeline.run(
-            self.base.mode, tool, arguments, context, purpose, key, door, DRY_RUN if dry_run else None
-        )
+        steps: list[tuple[str, float]] | None = [] if trace else None
+        phase = Phase(is_dry=dry_run, steps=steps) if dry_run or trace else None
+        result = await self.pipeline.run(self.base.mode, tool, arguments, context, purpose, key, door, phase)
+        if steps is None:
+            return result
+        ends = [*(began for _, began in steps[1:]), time.perf_counter()]
+        timed = [
+            {"step": name, "ms": round((end - began) * 1000, 4)} for (name, began), end in zip(steps, ends, strict=True)
+        ]
+        return result.replace(meta={**(result._meta or {}), "trace": timed})
 
     async def commit(
         self,

@@ -274,6 +274,15 @@ class JobsConfig(_Section):
     """How long a job can be asked about after its end."""
 
 
+class MetricsConfig(_Section):
+    """Figures for Prometheus and spans for OpenTelemetry (docs/governance.md)."""
+
+    enabled: bool = False
+    """Count calls (extra ``metrics``); `tavern.metrics.text()` gives the figures."""
+    spans: bool = True
+    """A span for each call, where OpenTelemetry is installed."""
+
+
 class StateConfig(_Section):
     """Where keys, approvals, jobs and rates are kept."""
 
@@ -295,6 +304,7 @@ class HostConfig(_Section):
     limits: LimitsConfig = LimitsConfig()
     idempotency: IdempotencyConfig = IdempotencyConfig()
     jobs: JobsConfig = JobsConfig()
+    metrics: MetricsConfig = MetricsConfig()
     state: StateConfig = StateConfig()
     isolation: IsolationConfig = IsolationConfig()
     net: NetConfig = NetConfig()

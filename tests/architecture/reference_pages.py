@@ -137,6 +137,9 @@ No scope at all is, for hosts, what `*` is.
 
 DIAGNOSTICS: Final = {
     "AUDIT_FAILED": "The audit log could not be written. Calls go on unless `audit.required` is set. Make room, or correct the rights of the folder.",
+    "ANSWER_NOT_KEPT": "What came of a call with an idempotency key could not be written. Until the host is closed it knows the answer; later the "
+    "outcome is unknown. Make room for the state folder.",
+    "CACHE_IGNORED": "A tool has `cacheMs` and is not `read_only`: its answers are not kept.",
     "CALLS_STILL_RUNNING": "A plugin was stopped while calls of it were still running after `limits.drainMs`.",
     "CODE_CHANGED": "A plugin has other code or another plugin.yaml than when it was reviewed, under the same version. Its grants carry over; `tavern plugins review` shows them.",
     "EXECUTOR_CLOSE_FAILED": "An executor failed while the host closed; everything else was closed all the same.",

@@ -124,6 +124,7 @@ class Governance:
     async def _tell_retry(
         self, plan: Plan, call: RunningCall, mode: Mode, attempt: int, pause: float, failed: CallError
     ) -> None:
+        self.conclusion.recorder.retries[plan.id] += 1
         if not plan.is_recorded or call.call is None:
             return
         data = {

@@ -35,7 +35,7 @@ from tavern_core.kernel.calls.governed import Governance
 from tavern_core.kernel.calls.idempotency import Idempotency
 from tavern_core.kernel.calls.normalise import SCALARS, to_result
 from tavern_core.kernel.calls.plan_tokens import PlanTokens
-from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, begin, current
+from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, begin, begin_traced, current
 from tavern_core.kernel.catalogue.plan import Plan
 from tavern_core.kernel.execution.modes import Mode, TimeLimit, cancellations, has_begun
 from tavern_core.kernel.hooks.dispatch import HookCalls, Wish
@@ -92,6 +92,8 @@ class Phase:
     token: str = ""
     is_job: bool = False
     """Whether it is made in the background."""
+    steps: list[tuple[str, float]] | None = None
+    """Where each step is noted with the time at which it began, on the monotonic clock."""
 
 
 DRY_RUN: Final = Phase(is_dry=True)
@@ -157,6 +159,8 @@ class Pipeline:
             phase: show what would happen, or do what was planned; None: just do it.
         """
         call = begin(written, arguments, context, purpose, key, door, next(self.numbers))
+        if phase is not None and phase.steps is not None:
+            call = begin_traced(call, phase.steps)
         broken: BaseException | None = None
         try:
             if context is not None and not isinstance(context, CallContext):

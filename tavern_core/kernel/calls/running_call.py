@@ -123,6 +123,34 @@ class RunningCall:
         return (self.name, self.number, self.started, time.perf_counter() - self.clock, series)
 
 
+class TracedCall(RunningCall):
+    """A call that writes down when each of its steps began."""
+
+    __slots__ = ("_stage", "steps")
+
+    steps: list[tuple[str, float]]
+
+    @property
+    def stage(self) -> str:
+        return self._stage
+
+    @stage.setter
+    def stage(self, name: str) -> None:
+        self._stage = name
+        self.steps.append((name, time.perf_counter()))
+
+
+def begin_traced(call: RunningCall, steps: list[tuple[str, float]]) -> TracedCall:
+    """`call`, just begun, with somebody who notes its steps."""
+    traced = _new(TracedCall)
+    traced.steps = steps
+    for name in RunningCall.__slots__:
+        if name != "stage" and hasattr(call, name):
+            setattr(traced, name, getattr(call, name))
+    traced.stage = call.stage
+    return traced
+
+
 def begin(
     written: str,
     arguments: Mapping[str, Any] | None,

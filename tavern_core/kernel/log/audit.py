@@ -21,6 +21,7 @@ from tavern_core.kernel.log.reader import LogRecord
 from tavern_core.model.event import event_types
 
 if TYPE_CHECKING:
+    from tavern_core.kernel.log.statistics import ToolStatistics
     from tavern_core.kernel.log.story import CallStory
     from tavern_core.kernel.log.verify import VerifyReport
 
@@ -67,6 +68,17 @@ class AuditLog:
         """
         found = reader.read(self.path, last=last, call_id=call_id, types=event_types(types) or None)
         return (LogRecord.from_json(record) for record in found if record["seq"] > after)
+
+    def statistics(self, tool: str = "", *, last: int | None = None) -> list[ToolStatistics]:
+        """How often tools were called, how well and how long, most called first. Raises as `records`.
+
+        Args:
+            tool: only this one.
+            last: only the newest so many records.
+        """
+        from tavern_core.kernel.log.statistics import TYPES, statistics_of
+
+        return statistics_of(self.records(*TYPES, last=last), tool)
 
     def verify(self, *, first: int = 1) -> VerifyReport:
         """Is the log what was written? A log that is missing is not.

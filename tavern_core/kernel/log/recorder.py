@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -67,6 +68,8 @@ class Recorder:
         self._caller: tuple[CallContext | None, str] = (None, "")
         """Whose call was told of last, as the JSON it became: one caller makes many calls."""
         self._changed = changed
+        self.retries: Counter[str] = Counter()
+        """Tool → how often calls of it were tried again."""
 
     @property
     def is_on(self) -> bool:

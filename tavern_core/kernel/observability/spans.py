@@ -1,0 +1,72 @@
+"""A span for each call, where OpenTelemetry is installed: ``execute_tool {name}`` with the attributes of its GenAI conventions.
+
+The parent is the span of whoever calls, or what the context's `trace_id` says when that is a W3C ``traceparent``. In-process tools
+run inside of the span, so what they do belongs to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any, Final
+
+from tavern_core.model.call import CallContext
+from tavern_core.model.result import ToolResult
+
+_TRACEPARENT: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+def is_installed() -> bool:
+    """Whether there is OpenTelemetry at all; nothing of it is imported."""
+    try:
+        return find_spec("opentelemetry.trace") is not None
+    except (ImportError, ValueError):
+        return False
+
+
+class Spans:
+    """Begins and ends spans with the tracer that the program has set up."""
+
+    def __init__(self, version: str) -> None:
+        from opentelemetry import trace
+
+        self._trace = trace
+        self._tracer = trace.get_tracer("tavern_core", version)
+
+    @contextmanager
+    def around(self, tool: str, context: CallContext | None, door: str) -> Iterator[Any]:
+        """A span for one call; give what came of it to `end` before it is left."""
+        attributes: dict[str, Any] = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": tool[:200],
+            "gen_ai.tool.type": "function",
+            "tavern.door": door,
+        }
+        if context is not None and context.agent_id:
+            attributes["gen_ai.agent.id"] = context.agent_id
+        with self._tracer.start_as_current_span(
+            f"execute_tool {tool[:200]}",
+            context=self._parent(context),
+            kind=self._trace.SpanKind.INTERNAL,
+            attributes=attributes,
+            record_exception=False,
+        ) as span:
+            yield span
+
+    def end(self, span: Any, result: ToolResult) -> None:
+        """Say what came of the call."""
+        if result.call_id:
+            span.set_attribute("gen_ai.tool.call.id", result.call_id)
+        if result.error is not None:
+            span.set_attribute("error.type", result.error.kind)
+            span.set_status(self._trace.StatusCode.ERROR, result.error.kind)
+
+    def _parent(self, context: CallContext | None) -> Any:
+        """Where the call comes from; None: from the span that is current."""
+        if context is None or _TRACEPARENT.fullmatch(context.trace_id) is None:
+            return None
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        return TraceContextTextMapPropagator().extract({"traceparent": context.trace_id})

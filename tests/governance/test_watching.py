@@ -1,0 +1,166 @@
+"""Metrics, spans, statistics and traces of calls."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client.parser import text_string_to_metric_families
+
+from tavern_core import Budget, CallContext, Plugin, Tavern, tool
+from tavern_core.errors import UpstreamError, UsageError
+from tests.state.processes import ENVIRONMENT, run
+
+EXPORTER = InMemorySpanExporter()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _tracer() -> None:
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(EXPORTER))
+    trace.set_tracer_provider(provider)
+
+
+@tool(limits={"concurrency": 3})
+def works() -> int:
+    with trace.get_tracer("test").start_as_current_span("inside"):
+        return 1
+
+
+@tool(capabilities=["write:fs"])
+def writes() -> int:
+    return 1
+
+
+@tool(idempotent=True)
+def fails() -> int:
+    raise UpstreamError("away", retry_after_ms=1)
+
+
+def opened(tmp_path: Path, **config: Any) -> Tavern:
+    return Tavern.open(config, home=tmp_path / "home", plugins=[Plugin([works, writes, fails], name="t")])
+
+
+def test_calls_are_counted_as_prometheus_reads_them(tmp_path: Path) -> None:
+    with opened(tmp_path, metrics={"enabled": True}) as host:
+        for _ in range(3):
+            host.invoke_sync("t:works")
+        host.invoke_sync("t:writes", context=CallContext(principal="user:ann"))
+        host.invoke_sync("t:fails", context=CallContext(budget=Budget(max_retries=2)))
+        for name in ("t:x", "t:y", "odd\n"):
+            host.invoke_sync(name)
+        host.invoke_sync("t:works", job=True)
+        families = {family.name: family for family in text_string_to_metric_families(host.metrics.text())}
+    counts = {
+        (s.labels["toolName"], s.labels["ok"]): s.value
+        for s in families["tool_invocations"].samples
+        if s.name == "tool_invocations_total"
+    }
+    assert counts["t:writes", "false"] == counts["t:fails", "false"] == 1
+    assert counts["t:works", "true"] >= 3
+    assert counts["unknown", "false"] == 3
+    assert {name for name, _ in counts} == {"t:works", "t:writes", "t:fails", "unknown"}
+    latency = families["tool_latency_ms"]
+    assert {s.labels["le"] for s in latency.samples if s.name == "tool_latency_ms_bucket"} >= {"1.0", "60000.0", "+Inf"}
+    retries = [s for s in families["tool_retries"].samples if s.name == "tool_retries_total"]
+    assert [(s.labels["toolName"], s.value) for s in retries] == [("t:fails", 2)]
+    (denied,) = [s for s in families["policy_denied"].samples if s.name == "policy_denied_total"]
+    assert (denied.labels["toolName"], denied.labels["reason"], denied.value) == ("t:writes", "core-capabilities", 1)
+    assert families["tool_concurrency_running"].samples
+    assert sum(s.value for s in families["jobs"].samples) == 1
+
+
+def test_metrics_that_are_off_say_so(tmp_path: Path) -> None:
+    with opened(tmp_path) as host, pytest.raises(UsageError, match="metrics are off"):
+        host.metrics.text()
+
+
+def test_each_call_is_a_span_with_what_belongs_to_it_inside(tmp_path: Path) -> None:
+    EXPORTER.clear()
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    with opened(tmp_path) as host:
+        result = host.invoke_sync("t:works", context=CallContext(trace_id=parent, agent_id="a1"))
+        host.invoke_sync("t:writes", context=CallContext())
+    spans = {span.name: span for span in EXPORTER.get_finished_spans()}
+    call, inside = spans["execute_tool t:works"], spans["inside"]
+    assert call.attributes is not None and call.parent is not None and inside.parent is not None
+    assert call.attributes["gen_ai.operation.name"] == "execute_tool"
+    assert call.attributes["gen_ai.tool.name"] == "t:works"
+    assert call.attributes["gen_ai.tool.call.id"] == result.call_id
+    assert f"{call.context.trace_id:032x}" == parent.split("-")[1]
+    assert f"{call.parent.span_id:016x}" == parent.split("-")[2]
+    assert inside.parent.span_id == call.context.span_id
+    refused = spans["execute_tool t:writes"]
+    assert refused.attributes is not None and refused.attributes["error.type"] == "POLICY_DENIED"
+    assert not refused.status.is_ok
+
+
+def test_spans_can_be_switched_off_and_nothing_is_imported_for_them(tmp_path: Path) -> None:
+    EXPORTER.clear()
+    with opened(tmp_path, metrics={"spans": False}) as host:
+        host.invoke_sync("t:works")
+    assert [span.name for span in EXPORTER.get_finished_spans()] == ["inside"]
+    code = """
+import sys
+from tavern_core import Tavern
+with Tavern.open({"metrics": {"spans": False}}, home=sys.argv[1]) as host:
+    host.invoke_sync("system:get_current_time")
+print([name for name in sys.modules if name.split(".")[0] in ("opentelemetry", "prometheus_client", "redis", "tenacity")])
+"""
+    assert run(code, tmp_path / "other").strip() == "[]"
+
+
+def test_the_log_tells_in_numbers_how_tools_did(tmp_path: Path) -> None:
+    with opened(tmp_path) as host:
+        for _ in range(5):
+            host.invoke_sync("t:works")
+        host.invoke_sync("t:writes", context=CallContext())
+        host.invoke_sync("t:fails", context=CallContext(budget=Budget(max_retries=1)))
+        found = {one.tool: one for one in host.logs.statistics()}
+    assert (found["t:works"].calls, found["t:works"].failed, sum(found["t:works"].histogram)) == (5, 0, 5)
+    assert 0 < found["t:works"].p50_ms <= found["t:works"].p95_ms <= found["t:works"].max_ms
+    assert (found["t:fails"].retries, found["t:fails"].errors) == (1, {"UPSTREAM_ERROR": 1})
+    assert (found["t:writes"].denied, found["t:writes"].failed) == (1, 1)
+
+
+def test_a_trace_says_how_long_each_step_took(tmp_path: Path) -> None:
+    with opened(tmp_path) as host:
+        result = host.invoke_from_sync("test", "t:works", trace=True)
+        steps = [step["step"] for step in result.meta["trace"]]
+        refused = host.invoke_from_sync("test", "t:works", {"x": 1}, trace=True)
+    assert steps == [
+        "resolve", "admit", "validate_input", "breaker", "rate", "concurrency", "execute", "validate_output",
+    ]  # fmt: skip
+    assert all(step["ms"] >= 0 for step in result.meta["trace"])
+    assert refused.error is not None
+    assert refused.meta["trace"][-1]["step"] == refused.error.details["stage"] == "validate_input"
+
+
+def test_the_command_line_draws_times_and_traces(tmp_path: Path) -> None:
+    (tmp_path / "tavern.yaml").write_text("{}", encoding="utf-8")
+    environment = {**ENVIRONMENT, "TAVERN_HOME": str(tmp_path / "home")}
+
+    def tavern(*words: str) -> Any:
+        command = [sys.executable, "-m", "tavern_core", *words]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    code, _, err = tavern("tools", "call", "system:get_current_time", "--trace")
+    assert code == 0
+    assert [line.split()[-1] for line in err.splitlines()] == [
+        "resolve", "admit", "validate_input", "execute", "validate_output",
+    ]  # fmt: skip
+    assert "system:get_current_time" in tavern("logs", "stats")[1]
+    whole = tavern("logs", "stats", "system:get_current_time")[1]
+    assert "█" in whole and "p95" in whole
+    (row,) = json.loads(tavern("logs", "stats", "--json")[1])
+    assert row["calls"] == 1
+    assert tavern("logs", "stats", "no:tool")[0] == 5
