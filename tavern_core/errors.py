@@ -30,6 +30,7 @@
         ├── BudgetExceeded         BUDGET_EXCEEDED
         ├── CallTimeout            TIMEOUT
         ├── CircuitOpen            CIRCUIT_OPEN
+        ├── ToolQuarantined        TOOL_QUARANTINED
         ├── IdempotencyConflict    IDEMPOTENCY_CONFLICT
         ├── CallCancelled          CANCELLED
         ├── ConnectionLost         CONNECTION_LOST
@@ -315,6 +316,10 @@ class CircuitOpen(CallError):
     code = "CIRCUIT_OPEN"
 
 
+class ToolQuarantined(CallError):
+    code = "TOOL_QUARANTINED"
+
+
 class IdempotencyConflict(CallError):
     code = "IDEMPOTENCY_CONFLICT"
 
@@ -489,6 +494,12 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "CIRCUIT_OPEN": ErrorCode(
         "The tool failed repeatedly and is not called for a while.", 1, "Wait `retryAfterMs`.", True
+    ),
+    "TOOL_QUARANTINED": ErrorCode(
+        "The tool is pinned, and its definition is not the one that was reviewed.",
+        3,
+        "`details.diff` says what changed; if it is what you want, `tavern tools pin ID`.",
+        True,
     ),
     "IDEMPOTENCY_CONFLICT": ErrorCode(
         "The idempotency key was used before with other arguments.",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tavern_core.cli import completion
 from tavern_core.cli.errors import FAILED, NOTHING_FOUND, Told, tell
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import as_json as json_text
@@ -99,7 +100,7 @@ def tail(session: Session, types: tuple[str, ...], call_id: str | None, as_json:
 
 
 @logs.command(cls=Command)
-@click.argument("tool", metavar="[TOOL]", required=False, default="")
+@click.argument("tool", metavar="[TOOL]", required=False, default="", shell_complete=completion.tools)
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Only the newest N records; default: all.")
 @json_option
 @pass_session

@@ -9,8 +9,9 @@ import click
 
 from tavern_core.cli import completion
 from tavern_core.cli.call import call, caller
-from tavern_core.cli.errors import NOTHING_FOUND, Told, tell_plainly
+from tavern_core.cli.errors import NOTHING_FOUND, Told, exit_code_of, tell_plainly
 from tavern_core.cli.lazy_groups import Group
+from tavern_core.cli.output import as_json as json_text
 from tavern_core.cli.output import shorten
 from tavern_core.cli.plugin_status import status_of
 from tavern_core.cli.session import Command, Session, json_option, pass_session
@@ -258,3 +259,48 @@ def _parameter_rows(spec: ToolSpec, properties: Any) -> list[tuple[Any, ...]]:
         default = schema.get("default", schema.get("defaultValue"))
         rows.append((name, kind, name in needed, default, schema.get("description", "")))
     return rows
+
+
+@tools.command(cls=Command)
+@json_option
+@pass_session
+def pins(session: Session, as_json: bool) -> None:
+    """List the pinned tools and what changed of their definitions; exit code 3 when one is in quarantine."""
+    found = session.host().tools.pins()
+    if as_json:
+        session.out.json([one.to_json() for one in found])
+    else:
+        rows = [(one.tool, one.state, one.renamed_to or ", ".join(each.path for each in one.diff)) for one in found]
+        session.out.table(("tool", "state", "changed"), rows, empty="no tool is pinned")
+        for one in found:
+            for each in one.diff:
+                before, after = (shorten(json_text(value), _DESCRIPTION_WIDTH) for value in (each.before, each.after))
+                session.out.text(f"{one.tool} {each.path}\n  - {before}\n  + {after}")
+    if any(one.state != "ok" for one in found):
+        raise Told(exit_code_of("TOOL_QUARANTINED"))
+
+
+@tools.command(cls=Command)
+@click.argument("ids", metavar="ID...", nargs=-1, required=True, shell_complete=completion.tools)
+@json_option
+@pass_session
+def pin(session: Session, ids: tuple[str, ...], as_json: bool) -> None:
+    """Take the definitions of these tools as reviewed; one that changes later is in quarantine."""
+    session.host().tools.pin(*ids)
+    if as_json:
+        session.out.json({"pinned": list(ids)})
+    else:
+        session.out.text(f"pinned: {', '.join(ids)}")
+
+
+@tools.command(cls=Command)
+@click.argument("ids", metavar="ID...", nargs=-1, required=True, shell_complete=completion.tools)
+@json_option
+@pass_session
+def unpin(session: Session, ids: tuple[str, ...], as_json: bool) -> None:
+    """Forget what was reviewed of these tools."""
+    session.host().tools.unpin(*ids)
+    if as_json:
+        session.out.json({"unpinned": list(ids)})
+    else:
+        session.out.text(f"no longer pinned: {', '.join(ids)}")

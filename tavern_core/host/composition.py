@@ -50,7 +50,7 @@ from tavern_core.kernel.limits.limit_table import LimitTable
 from tavern_core.kernel.limits.limits import Limits
 from tavern_core.kernel.observability.metrics import Metrics
 from tavern_core.kernel.observability.observed import observed
-from tavern_core.kernel.observability.spans import Spans, is_installed
+from tavern_core.kernel.observability.spans import Spans, is_wanted
 from tavern_core.kernel.plugins.consent import Consent
 from tavern_core.kernel.plugins.contributions import Contributions
 from tavern_core.kernel.plugins.effective_scopes import Reach
@@ -68,6 +68,7 @@ from tavern_core.kernel.plugins.services import Services
 from tavern_core.kernel.plugins.tables import Tables
 from tavern_core.kernel.plugins.upkeep import Upkeep
 from tavern_core.kernel.registry import Registry
+from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.kernel.stores.memory_records import MemoryRecords
 from tavern_core.kernel.stores.sqlite_records import SqliteRecords
@@ -162,7 +163,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     namespaces = Namespaces(specs)
     inventories = Inventories(base, profiles, lifecycle, namespaces)
     tools = Tools(specs, namespaces, inventories, upkeep, events)
-    kept = _records(base)
+    kept, disk = _records(base), ForDisk(lambda: base.known_secrets.values)
     limit_table = LimitTable(
         kept,
         {key: rule.limits() for key, rule in limits.callers.items()},
@@ -173,16 +174,17 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     )
     base.signals.settings.subscribe(limit_table.cache.clear)
     compiler = Compiler(specs, namespaces, inventories, ToolHomes(tables, sandboxes.of), reach, limit_table)
-    idempotency = Idempotency(kept, config.idempotency.ttl_ms / 1000, base.diagnostics)
+    idempotency = Idempotency(kept, config.idempotency.ttl_ms / 1000, base.diagnostics, disk)
     stored = StoredApprovals(kept, config.approval.keep_ms / 1000, base.recorder)
     approvals = Approvals(options.approve, config.approval.timeout_ms / 1000, base.recorder, base.portal, stored)
-    plans = PlanTokens(kept, config.approval.plan_ms / 1000)
+    plans = PlanTokens(kept, config.approval.plan_ms / 1000, disk)
     jobs = Jobs(
         JobRecords(kept, config.jobs.ttl_ms / 1000),
         stored,
         base.portal,
         base.recorder,
         tables.engines,
+        disk,
         concurrency=config.jobs.concurrency,
         poll_ms=config.jobs.poll_ms,
         ttl_ms=config.jobs.ttl_ms,
@@ -191,7 +193,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         compiler, hook_calls, base.recorder, limits, approvals, base.known_secrets, idempotency, plans, jobs
     )
     metrics = Metrics(config.metrics.enabled, limit_table, jobs, base.recorder, lambda tool: tool in registry.entries())
-    spans = Spans(base.version) if config.metrics.spans and is_installed() else None
+    spans = Spans(base.version) if is_wanted(config.metrics.spans) else None
     pipeline = observed(pipeline, metrics if metrics.is_on else None, spans)
 
     flow = Flow.build(specs, inventories, pipeline)

@@ -96,6 +96,8 @@ class ToolsConfig(_Section):
     only: tuple[str, ...] | None = None
     """When given: no other tool exists for any caller. An empty list allows nothing."""
     deny: tuple[str, ...] = ()
+    pin: tuple[str, ...] = ()
+    """Tools whose definition stays as it was when it was reviewed; one that changes is in quarantine."""
     groups: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Named groups: ``group:<name>`` in any list."""
     aliases: dict[Annotated[str, AfterValidator(_alias)], Annotated[str, AfterValidator(_target)]] = Field(
@@ -279,8 +281,8 @@ class MetricsConfig(_Section):
 
     enabled: bool = False
     """Count calls (extra ``metrics``); `tavern.metrics.text()` gives the figures."""
-    spans: bool = True
-    """A span for each call, where OpenTelemetry is installed."""
+    spans: bool | None = None
+    """A span for each call (extra ``otel``); None: where the program has loaded OpenTelemetry's SDK before it opens the host."""
 
 
 class StateConfig(_Section):

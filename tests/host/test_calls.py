@@ -218,7 +218,7 @@ RAISED: dict[str, tuple[BaseException, str]] = {
     "MemoryError": (MemoryError(), "UPSTREAM_ERROR"),
     "StopIteration": (StopIteration(1), "UPSTREAM_ERROR"),
     "the tool's own word that it failed": (ToolFailed("not today", retryable=True), "TOOL_ERROR"),
-    "its own cancellation": (asyncio.CancelledError(), "CANCELLED"),
+    "its own cancellation": (asyncio.CancelledError(), "CONNECTION_LOST"),
 }
 
 

@@ -126,6 +126,8 @@ class AccessPolicy:
     _approval: ApprovalRules
     _known: Known
     limits: LimitRules
+    pinned: ToolList | None
+    """`tools.pin`; None: no list."""
     diagnostics: tuple[Finding, ...] = field(default=())
     """Entries that name nothing, circles of groups, names that mean several tools. None of them widens anything."""
 
@@ -231,9 +233,11 @@ def compile_access(
         ApprovalRules(approval, known, file),
         known,
         _limit_rules(limits, known),
+        ToolList.compile("tools.pin", config.pin, known, wide=True) if config.pin else None,
         (
             *review.findings(),
             *review.further(tool_entries(approval)),
+            *review.further([("tools.pin", config.pin, True)] if config.pin else []),
             *review.further((f"limits.tools.{entry}", [entry], True) for entry in limits.tools),
         ),
     )

@@ -226,6 +226,8 @@ class Compiler:
         Args:
             is_kept: for many calls; what takes longer to compile than it saves in one call is worth it.
         """
+        if is_kept:
+            self._specs.judge_pin(spec)
         executor = self._contributions.get("executors", spec.kind)
         if executor is None:
             kinds = self._contributions.all("executors")

@@ -31,10 +31,9 @@ from tavern_core.kernel.catalogue.plan import Plan
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.execution.modes import Mode, TimeLimit
 from tavern_core.kernel.limits.slots import held
-from tavern_core.kernel.settings.result_redaction import struck
+from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import Evidence, ToolError, ToolResult
-from tavern_core.schema.redact import named_secrets
 
 KIND: Final = "answer"
 LONGEST_KEY: Final = 255
@@ -61,9 +60,11 @@ class Idempotency:
     Args:
         records: where they are kept.
         seconds: how long an answer is.
+        disk: takes secrets out of what is kept.
     """
 
-    def __init__(self, records: RecordStore, seconds: float, diagnostics: Diagnostics) -> None:
+    def __init__(self, records: RecordStore, seconds: float, diagnostics: Diagnostics, disk: ForDisk) -> None:
+        self._disk = disk
         self._records = records
         self._seconds = seconds
         self._diagnostics = diagnostics
@@ -88,7 +89,8 @@ class Idempotency:
         """
         key, context = _checked(plan, call), call.context
         assert context is not None
-        name = f"{plan.id}\x1f{key}\x1f{context.principal}\x1f{context.user_id}"
+        whole = f"{plan.id}\x1f{key}\x1f{context.principal}\x1f{context.user_id}"
+        name = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()  # a key may be made of secrets
         digest = _digest(call.asked if call.asked is not None else call.values or {})
         if name in held.get():
             raise IdempotencyConflict(
@@ -170,9 +172,7 @@ class Idempotency:
             if is_free:
                 await ask(mode, self._records, self._records.remove, record.kind, record.key)
             else:
-                clean = struck(
-                    result, named_secrets([call.arguments, call.values])
-                )  # on the disk, it is without secrets
+                clean = self._disk.result(result, call.arguments, call.values)
                 text = f'{{"digest":"{claim.digest}","result":{result_text(clean)}}}'
                 done = replace(record, state=DONE, data=text, expires=time.time() + self._seconds)
                 await ask(mode, self._records, self._records.replace, done)

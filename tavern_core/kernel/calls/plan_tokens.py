@@ -24,8 +24,8 @@ from tavern_core.kernel.calls.approvals import definition_of, fingerprint
 from tavern_core.kernel.calls.idempotency import ask
 from tavern_core.kernel.catalogue.plan import Plan
 from tavern_core.kernel.execution.modes import Mode
+from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.model.call import CallContext, ToolCall
-from tavern_core.schema.redact import named_secrets
 
 KIND: Final = "plan"
 
@@ -47,7 +47,8 @@ class PlanTokens:
         seconds: how long one holds.
     """
 
-    def __init__(self, records: RecordStore, seconds: float) -> None:
+    def __init__(self, records: RecordStore, seconds: float, disk: ForDisk) -> None:
+        self._disk = disk
         self._records = records
         self._seconds = seconds
 
@@ -59,8 +60,10 @@ class PlanTokens:
         """
         token, now = f"plan-{secrets.token_hex(16)}", time.time()
         marked = plan.marked(call.arguments) if plan.marked is not None else ()
-        is_secret = any(marked) or any(named_secrets([given, call.arguments]))
-        data = {"tool": plan.id, "mark": _mark(call, plan), "arguments": None if is_secret else dict(given)}
+        kept = (
+            None if any(marked) or self._disk.arguments(dict(call.arguments)) is None else self._disk.arguments(given)
+        )
+        data = {"tool": plan.id, "mark": _mark(call, plan), "arguments": None if kept is None else dict(kept)}
         record = Record(KIND, token, _owner(call.context), "open", to_json(data).decode(), now, now + self._seconds)
         await ask(mode, self._records, self._records.add, record)
         return token, now + self._seconds
@@ -95,7 +98,7 @@ class PlanTokens:
             raise _refused("it was used just now")
 
     async def _open(self, token: object, mode: Mode) -> Record:
-        if not isinstance(token, str) or not token.startswith("plan-") or len(token) > 80:
+        if not isinstance(token, str) or not token.isascii() or not token.startswith("plan-") or len(token) > 80:
             raise CallMisused(
                 f"{token!r:.40} is no plan token", hint="invoke(..., dry_run=True) gives one in its value"
             )

@@ -150,10 +150,10 @@ class StoredApprovals:
                 if call.idempotency_key is not None and data.get("key") == call.idempotency_key:
                     return Approval(True, known.reason if known else "", known.decided_by if known else "")
                 if self._keep(record, call, request, definition, name):
-                    raise self._required(request, why, name, now + self._seconds, facts)
+                    raise self._required(why, name, facts)
                 continue
             if known.state == "pending":
-                raise self._required(request, why, name, known.until, facts)
+                raise self._required(why, name, facts)
             if known.state == "expired":
                 self._records.remove(KIND, name)
                 raise ApprovalRejected(
@@ -201,14 +201,12 @@ class StoredApprovals:
         self._records.remove(KIND, name)
         return self._records.add(new) is None
 
-    def _required(
-        self, request: ApprovalRequest, why: str, name: str, until: float, facts: dict[str, Any]
-    ) -> ApprovalRequired:
+    def _required(self, why: str, name: str, facts: dict[str, Any]) -> ApprovalRequired:
         return ApprovalRequired(
             why,
             hint=f"nobody can be asked here: somebody else answers with `tavern approvals approve {name}`, then make the same call again; "
             "or use Tavern.open(approve=...), a terminal, or `approval: {allow: [...]}` in tavern.yaml",
-            **{**facts, "approval": name, "expiresAt": iso_utc(until)},
+            **{**facts, "approval": name},
         )
 
     # People --------------------------------------------------------------------------------------------------------------
@@ -313,7 +311,7 @@ class StoredApprovals:
         self._records.add(Record(RULE, key, who, "rule", data, now))
 
     def _found(self, approval: str) -> tuple[Record, StoredApproval]:
-        record = self._records.get(KIND, approval) if isinstance(approval, str) else None
+        record = self._records.get(KIND, approval) if isinstance(approval, str) and approval.isascii() else None
         known = None if record is None else _stored(record)
         if record is None or known is None:
             near = [one.id for one in self.list(None)]

@@ -15,6 +15,7 @@ from tavern_core.contract.decisions import Deny
 from tavern_core.contract.tools import Offer, ToolFactory
 from tavern_core.errors import CallError, PolicyDenied, UpstreamError
 from tavern_core.kernel.access.tool_access import AccessPolicy, compile_access
+from tavern_core.kernel.access.tool_pins import ToolPins
 from tavern_core.kernel.catalogue.missing_tools import Absence, absence
 from tavern_core.kernel.catalogue.plan import Plan
 from tavern_core.kernel.catalogue.reviewed_tool import changed_parts, why_not
@@ -65,6 +66,7 @@ class ToolSpecs:
         self.diagnostics = base.diagnostics
         self.default = CallContext(principal=HOST_PRINCIPAL, config=frozen(base.config.config))
         """The host itself as a caller."""
+        self.pins = ToolPins(base.home)
         self._file = base.file
         self._calls = lifecycle.tables.calls
         self._inline = base.inline
@@ -273,6 +275,10 @@ class ToolSpecs:
             for finding in (*self.registry.misfits(), *seen.policy.diagnostics):
                 self.diagnostics.add(finding.code, finding.located, hint=finding.hint)
         return seen.policy
+
+    def judge_pin(self, spec: ToolSpec) -> None:
+        """Return when a tool is not pinned, or is as it was reviewed. Raises ToolQuarantined (TOOL_QUARANTINED)."""
+        self.pins.check(spec, self.policy().pinned, self.registry.entries())
 
     def rights(self, record: Record, spec: ToolSpec) -> Rights:
         """What the host allows a tool of a plugin, and its own calls; how far that reaches is not in it."""

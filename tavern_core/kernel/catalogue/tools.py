@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Self, TypeVar
@@ -10,6 +11,7 @@ from tavern_core.errors import CallError, TavernError, ToolNotFound, UsageError
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.access.profiles import Profile, ProfileLike
 from tavern_core.kernel.access.tool_access import PluginToolGroups
+from tavern_core.kernel.access.tool_pins import ToolPin
 from tavern_core.kernel.catalogue.namespaces import Namespaces
 from tavern_core.kernel.catalogue.profile_inventories import Inventories
 from tavern_core.kernel.catalogue.search import ToolIndex
@@ -184,6 +186,30 @@ class Tools:
         if spec is None:
             raise ToolNotFound(f"{entry.id} was left out: {self.why(tool).reason}")
         return spec
+
+    def pins(self) -> builtins.list[ToolPin]:
+        """The tools whose definitions are pinned, and what changed of them. Raises StateDamaged (STATE_DAMAGED)."""
+        entries = self._registry.entries()
+        return self._specs.pins.states({
+            name: self._specs.of(entry) if self._specs.is_whole(name) else None for name, entry in entries.items()
+        })  # fmt: skip
+
+    def pin(self, *tools: str) -> None:
+        """Take the definitions of these tools as reviewed, as they are now; one that changes later is in quarantine.
+
+        Raises:
+            ToolNotFound: there is no such tool (TOOL_NOT_FOUND).
+            UsageError: none is named (USAGE).
+        """
+        if not tools:
+            raise UsageError("no tool is named", hint='tavern.tools.pin("text:count")')
+        self._specs.pins.pin([self[tool] for tool in tools])
+        self._specs.base.signals.tools.emit()
+
+    def unpin(self, *tools: str) -> None:
+        """Forget what was reviewed of these tools. Raises UsageError: one is not pinned (USAGE)."""
+        self._specs.pins.unpin(tools)
+        self._specs.base.signals.tools.emit()
 
     def __contains__(self, tool: object) -> bool:
         try:

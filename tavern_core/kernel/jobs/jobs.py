@@ -33,13 +33,12 @@ from tavern_core.kernel.execution.portal import Portal
 from tavern_core.kernel.jobs.job_records import LOST, JobRecords, KeptJob, ended
 from tavern_core.kernel.limits.slots import Full, Slots
 from tavern_core.kernel.log.recorder import Recorder
-from tavern_core.kernel.settings.result_redaction import struck
+from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.event import JOB_CHANGED
 from tavern_core.model.job import JOB_STATUSES, Job, JobStatus, handle
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import ToolError, ToolResult, failure
-from tavern_core.schema.redact import named_secrets
 
 _WATCH_S: Final = 0.2
 """How often a process looks whether somebody elsewhere cancelled or approved one of its jobs."""
@@ -76,6 +75,7 @@ class Jobs(Mapping[str, Job]):
 
     Args:
         engines: how calls are made, and the runs of workflows.
+        disk: takes secrets out of what is kept.
         concurrency: jobs of this process that run at a time; callers take turns.
         poll_ms: how long callers should wait before they ask again.
     """
@@ -87,6 +87,7 @@ class Jobs(Mapping[str, Job]):
         portal: Portal,
         recorder: Recorder,
         engines: Engines,
+        disk: ForDisk,
         *,
         concurrency: int,
         poll_ms: int,
@@ -104,6 +105,7 @@ class Jobs(Mapping[str, Job]):
         self._watcher: asyncio.Task[None] | None = None
         self._entered = False
         self._engines = engines
+        self._disk = disk
 
     # Asking --------------------------------------------------------------------------------------------------------------
 
@@ -318,12 +320,14 @@ class Jobs(Mapping[str, Job]):
         caller = context or CallContext(principal=HOST_PRINCIPAL)
         job = Job(
             id_, request.tool, "queued", caller.principal, now, now, None, (), None, "", self._poll_ms, self._ttl_ms,
-            request.purpose, caller.request_id, caller.task_id,
+            self._disk.text(request.purpose), caller.request_id, caller.task_id,
         )  # fmt: skip
-        arguments = None if any(named_secrets([request.arguments])) else request.arguments
+        arguments = _plain(request.arguments)
+        if arguments is not None:
+            arguments = self._disk.arguments(arguments)
         facts = {
             "process": self._process, "caller": None if context is None else context.to_json(), "user": caller.user_id,
-            "arguments": None if arguments is None and request.arguments is not None else _plain(arguments), "key": request.key, "door": request.door, "again": request.is_harmless_again,
+            "arguments": arguments, "key": request.key, "door": request.door, "again": request.is_harmless_again,
         }  # fmt: skip
         try:
             self._enter()
@@ -445,7 +449,7 @@ class Jobs(Mapping[str, Job]):
                 await asyncio.wait_for(running.wake.wait(), _WATCH_S)
 
     def _over(self, request: Request, running: _Running, result: ToolResult, status: JobStatus) -> None:
-        clean = struck(result, named_secrets([request.arguments]))
+        clean = self._disk.result(result, request.arguments)
         with suppress(TavernError, ValueError):  # it is told as over all the same; the result is known here
             self._records.put_result(running.id, running.owner, clean)
         with suppress(TavernError):
@@ -500,7 +504,7 @@ class Jobs(Mapping[str, Job]):
             self._recorder.note(JOB_CHANGED, data, call_id=job.call_id)
 
     def _found(self, id_: str, context: CallContext | None) -> tuple[Job, KeptJob | None]:
-        known = id_ if isinstance(id_, str) else ""
+        known = id_ if isinstance(id_, str) and id_.isprintable() else ""
         kept, runs = self._records.get(known), self._engines.runs
         if kept is not None and (context is None or kept.record.owner == _owner(context)):
             return self._seen(kept.job), kept

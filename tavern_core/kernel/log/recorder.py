@@ -178,7 +178,7 @@ class Recorder:
 
     def _called_members(self, call: ToolCall, redact: Redactor) -> str | None:
         """What `_about` tells of the usual call, as the JSON it becomes; None for any other."""
-        if call.purpose or call.idempotency_key or call.parent:
+        if call.purpose or call.parent:
             return None
         try:
             known, caller = self._caller
@@ -188,6 +188,8 @@ class Recorder:
             if not caller:
                 return None
             head = f',"tool":{quoted(call.tool)},"door":{quoted(call.door)}{caller}'
+            if call.idempotency_key:
+                head += f',"idempotencyKey":{as_json(redact(call.idempotency_key))}'
             return f'{head},"arguments":{to_json(redact(call.arguments)).decode()}' if self._arguments else head
         except ValueError:  # half a character in a name: the long way writes it out
             return None

@@ -44,7 +44,8 @@ class ObservedPipeline(Pipeline):
             result = await Pipeline.run(self, mode, written, arguments, context, purpose, key, door, phase)
         else:
             caller = context if isinstance(context, CallContext) else None
-            with self.spans.around(str(written), caller, door) as span:
+            name = written if isinstance(written, str) else type(written).__name__
+            with self.spans.around(name, caller, door) as span:
                 result = await Pipeline.run(self, mode, written, arguments, context, purpose, key, door, phase)
                 self.spans.end(span, result)
         if self.metrics is not None:

@@ -179,3 +179,45 @@ def _each_text(value: Any, change: Callable[[str], str], depth: int) -> Any:
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and isfinite(value)):
         return value
     return change(printed(value))  # no JSON: only what plugins put into the details of an error
+
+
+class ForDisk:
+    """What is kept of calls for later: without their secrets.
+
+    Args:
+        known: the secret texts that the host knows now.
+    """
+
+    def __init__(self, known: Callable[[], Iterable[str]]) -> None:
+        self._mask, self._holds_secret = masking(known), judging(known)
+
+    def result(self, result: ToolResult, *given: Any) -> ToolResult:
+        """A result without secrets; one that held some says so in `meta`.
+
+        Args:
+            given: the arguments of its call, for what is secret by its name.
+        """
+        clean = struck(result, named_secrets(given))
+        parts = [
+            clean.value,
+            list(clean._content),
+            clean._meta,
+            clean.error and [clean.error.message, clean.error.details],
+        ]
+        if not self._holds_secret(parts):
+            return clean if clean == result else clean.replace(meta={**(clean._meta or {}), "masked": True})
+        error = clean.error
+        if error is not None:
+            error = replace(error, message=self._mask(error.message), details=self._mask(dict(error.details)))
+        meta = self._mask(dict(clean._meta or {})) | {"masked": True}
+        return clean.replace(
+            value=self._mask(clean.value), content=tuple(self._mask(list(clean._content))), meta=meta, error=error
+        )
+
+    def text(self, text: str) -> str:
+        """A text without secrets."""
+        return str(self._mask(text))
+
+    def arguments(self, given: Any) -> Any:
+        """Arguments as they may be kept; None: they hold secrets and are not."""
+        return None if any(named_secrets([given])) or self._holds_secret(given) else given

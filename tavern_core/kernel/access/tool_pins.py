@@ -1,0 +1,188 @@
+"""Pinned tools: one whose definition is not the one that was reviewed is in quarantine until somebody reviews it again.
+
+    tools:
+      pin: ["text:*"]          # in tavern.yaml; or `tavern tools pin text:count`
+
+The first definition that is seen of a tool under `tools.pin` is its pin; from then on only somebody who looks at it changes it. A definition is
+all that callers and gates go by: parameters, answer, capabilities, description and the rest, but for its version and where it stands.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from tavern_core.errors import ToolQuarantined, UsageError
+from tavern_core.frozen import dataclass
+from tavern_core.kernel.access.tool_lists import ToolList, ToolNames
+from tavern_core.kernel.files.json_state import JsonStateFile
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.tool import ToolSpec
+
+FILE: Final = "tool-pins.json"
+_NOT_DEFINITION: Final = ("source", "version")
+_NAMES: Final = ("id", "name", "displayName", "aliases")
+_MOST_SHOWN: Final = 50
+PinState = Literal["ok", "changed", "missing", "renamed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One place at which two definitions differ."""
+
+    path: str
+    """JSON pointer."""
+    before: Any = None
+    after: Any = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"path": self.path, "before": self.before, "after": self.after}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolPin:
+    """A pinned tool as it stands."""
+
+    tool: str
+    state: PinState
+    diff: tuple[Difference, ...] = ()
+    renamed_to: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "tool": self.tool,
+            "state": self.state,
+            "diff": [one.to_json() for one in self.diff],
+            "renamedTo": self.renamed_to or None,
+        }
+
+
+class ToolPins:
+    """The pins of a state folder.
+
+    Args:
+        home: the folder.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._file = JsonStateFile(home / FILE, "pins")
+        self._signature: object = None
+        self._pins: dict[str, dict[str, Any]] = {}
+
+    def check(self, tool: ToolSpec, wanted: ToolList | None, known: Collection[str]) -> None:
+        """Return when a tool is not pinned, or is as it was reviewed. The first definition under `tools.pin` is kept.
+
+        Args:
+            wanted: `tools.pin`; None: there is none.
+            known: the ids of all tools there are, to tell a tool that was renamed from a new one.
+
+        Raises:
+            ToolQuarantined: it is not (TOOL_QUARANTINED).
+            StateDamaged: the pins cannot be read or written (STATE_DAMAGED).
+        """
+        is_wanted = wanted is not None and wanted.match(ToolNames.of(tool)) is not None
+        pins = self._read()
+        pin = pins.get(tool.id)
+        if pin is None and not is_wanted:
+            return
+        now = definition(tool)
+        if pin is not None:
+            if pin != now:
+                raise _quarantined(tool.id, "its definition is not the one that was reviewed", differences(pin, now))
+            return
+        if (before := _renamed_from(now, pins, known)) is not None:
+            raise _quarantined(tool.id, f"it is {before} under another name", differences(pins[before], now))
+        self._keep({tool.id: now})
+
+    def pin(self, tools: Iterable[ToolSpec]) -> None:
+        """Take these definitions as reviewed. Raises StateDamaged."""
+        self._keep({tool.id: definition(tool) for tool in tools})
+
+    def unpin(self, tools: Iterable[str]) -> None:
+        """Forget pins.
+
+        Raises:
+            UsageError: a tool is not pinned (USAGE).
+        """
+        gone, pins = set(tools), self._read()
+        for tool in sorted(gone - pins.keys()):
+            raise UsageError(
+                f"{tool!r:.80} is not pinned", hint=did_you_mean(tool, pins) or "`tavern tools pins` lists the pins"
+            )
+        self._file.change(lambda values: {name: pin for name, pin in values.items() if name not in gone})
+        self._signature = None
+
+    def states(self, tools: Mapping[str, ToolSpec | None]) -> list[ToolPin]:
+        """Every pin beside what there is now.
+
+        Args:
+            tools: id → the tool; None: it is there, and only its code knows it.
+        """
+        pins, found = self._read(), []
+        unpinned = {name: definition(tool) for name, tool in tools.items() if tool is not None and name not in pins}
+        for name, pin in sorted(pins.items()):
+            tool = tools.get(name)
+            if tool is not None:
+                diff = tuple(differences(pin, definition(tool)))
+                found.append(ToolPin(name, "changed" if diff else "ok", diff))
+            elif name in tools:
+                found.append(ToolPin(name, "ok"))
+            else:
+                to = next((other for other, now in unpinned.items() if _shape(now) == _shape(pin)), "")
+                found.append(ToolPin(name, "renamed" if to else "missing", renamed_to=to))
+        return found
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        signature = self._file.signature()
+        if signature != self._signature or self._signature is None:
+            self._pins = {str(name): pin for name, pin in self._file.read().values.items() if isinstance(pin, dict)}
+            self._signature = signature
+        return self._pins
+
+    def _keep(self, pins: dict[str, dict[str, Any]]) -> None:
+        self._file.change(lambda values: {**values, **pins})
+        self._signature = None
+
+
+def definition(tool: ToolSpec) -> dict[str, Any]:
+    """What a pin goes by, as plain JSON."""
+    data = {key: value for key, value in tool.to_json().items() if key not in _NOT_DEFINITION}
+    found: dict[str, Any] = json.loads(json.dumps(data, sort_keys=True, default=str))
+    return found
+
+
+def differences(before: Any, after: Any, path: str = "") -> list[Difference]:
+    """Where two definitions differ; at most fifty places."""
+    return list(_differences(before, after, path))[:_MOST_SHOWN]
+
+
+def _differences(before: Any, after: Any, path: str) -> Iterator[Difference]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in sorted({*before, *after}):
+            place = f"{path}/{key.replace('~', '~0').replace('/', '~1')}"
+            yield from _differences(before.get(key), after.get(key), place)
+    elif before != after:
+        yield Difference(path, before, after)
+
+
+def _renamed_from(now: Mapping[str, Any], pins: Mapping[str, Mapping[str, Any]], known: Collection[str]) -> str | None:
+    """The pinned tool that is gone and was this one but for its name."""
+    shape = _shape(now)
+    return next((name for name, pin in pins.items() if name not in known and _shape(pin) == shape), None)
+
+
+def _shape(data: Mapping[str, Any]) -> str:
+    text = json.dumps({key: value for key, value in data.items() if key not in _NAMES}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _quarantined(tool: str, why: str, diff: list[Difference]) -> ToolQuarantined:
+    places = ", ".join(one.path for one in diff[:5])
+    return ToolQuarantined(
+        f"{tool} is pinned and in quarantine: {why}" + (f" ({places})" if places else ""),
+        hint=f"look at `tavern tools pins`; if it is what you want, `tavern tools pin {tool}`",
+        diff=[one.to_json() for one in diff],
+    )

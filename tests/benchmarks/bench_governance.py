@@ -1,0 +1,216 @@
+"""What keys, limits, kept answers and jobs cost, beside their floors and the plain calls of peers.
+
+    python tests/benchmarks/report.py --only governance
+
+"Everything on" is a call with an idempotency key, a rate, a concurrency limit, a breaker, metrics and the hash-chained audit log; its
+floor is two statements of SQLite (one to claim the key, one to record the answer) and the audit of a call. Candidates take turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import itertools
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from tavern_core import Plugin, Tavern, tool
+
+sys.path.insert(0, str(Path(__file__).parent))
+CONDITIONS = "two numbers; any CPU"
+ARGUMENTS = {"a": 1, "b": 2}
+JOBS = 10_000
+Candidate = Callable[[int], Awaitable[None]]
+
+
+@tool
+async def add(a: int, b: int) -> int:
+    """Add two integers."""
+    return a + b
+
+
+@tool(name="governed", limits={"rate": "1000000/second", "concurrency": 100, "breaker": {}})
+async def governed(a: int, b: int) -> int:
+    """Add two integers."""
+    return a + b
+
+
+@tool(name="cached", read_only=True, limits={"cache_ms": 3_600_000})
+async def cached(a: int, b: int) -> int:
+    """Add two integers."""
+    return a + b
+
+
+def host(**config: Any) -> Tavern:
+    return Tavern.open(config, plugins=[Plugin([add, governed, cached], name="bench")], home=tempfile.mkdtemp())
+
+
+def called(tavern: Tavern, name: str, keys: Any = None) -> Candidate:
+    async def run(count: int) -> None:
+        invoke = tavern.invoke
+        if keys is None:
+            for _ in range(count):
+                await invoke(name, ARGUMENTS)
+        else:
+            for _ in range(count):
+                result = await invoke(name, ARGUMENTS, idempotency_key=f"order-{next(keys)}")
+                assert result.ok, result.error
+
+    return run
+
+
+def two_statements() -> Candidate:
+    """What a key cannot do without: a row that is added and changed."""
+    db = sqlite3.connect(Path(tempfile.mkdtemp()) / "floor.sqlite", isolation_level=None)
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = NORMAL")
+    db.execute(
+        "CREATE TABLE t (kind TEXT, key TEXT, state TEXT, data TEXT, at REAL, PRIMARY KEY (kind, key)) WITHOUT ROWID"
+    )
+    numbers = itertools.count()
+
+    async def run(count: int) -> None:
+        for _ in range(count):
+            key = f"bench:governed order-{next(numbers)} host"
+            db.execute(
+                "INSERT INTO t VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", ("answer", key, "running", "d" * 60, 1.0)
+            )
+            db.execute(
+                "UPDATE t SET state = ?, data = ? WHERE kind = ? AND key = ?", ("done", "d" * 100, "answer", key)
+            )
+
+    return run
+
+
+async def medians(candidates: dict[str, Candidate], rounds: int) -> dict[str, float]:
+    """Median µs of a call, in batches that take turns."""
+    found: dict[str, list[float]] = {name: [] for name in candidates}
+    for run in candidates.values():
+        await run(50)
+    for _ in range(rounds):
+        for name, run in candidates.items():
+            count = 20 if name.startswith("peer") else 300
+            began = time.perf_counter()
+            await run(count)
+            found[name].append((time.perf_counter() - began) / count * 1e6)
+    return {name: statistics.median(times) for name, times in found.items()}
+
+
+async def jobs(tavern: Tavern) -> tuple[float, float]:
+    """(µs to begin a job, ms to list a hundred of ten thousand by status)."""
+    from tavern_core.contract.stores import Record
+    from tavern_core.model.job import JOB_STATUSES
+
+    begins = []
+    for _ in range(200):
+        began = time.perf_counter()
+        result = await tavern.invoke("bench:add", ARGUMENTS, job=True)
+        begins.append((time.perf_counter() - began) * 1e6)
+        await tavern.jobs.wait(str(result.job))
+    records = tavern._host.records
+    data = (
+        '{"job":{"tool":"bench:add","principal":"host","updated":1.0,"pollMs":500,"ttlMs":1},"facts":{"process":"x"}}'
+    )
+    for number in range(JOBS):
+        state = JOB_STATUSES[3 + number % 3]
+        records.add(Record("job", f"job-{number}", f"user:{number % 10}\x1f", state, data, time.time() - number))
+    listed = []
+    for _ in range(15):
+        began = time.perf_counter()
+        found = tavern.jobs.list(status="failed", most=100)
+        listed.append((time.perf_counter() - began) * 1e3)
+        assert len(found) == 100
+    return statistics.median(begins), statistics.median(listed)
+
+
+async def in_process_mcp() -> Candidate | None:
+    """A client and a server of mcp in one process."""
+    try:
+        from mcp import Client
+        from mcp.server.mcpserver import MCPServer
+    except ImportError:
+        return None
+    server: Any = MCPServer("bench")
+    server.add_tool(add)
+    client: Any = Client(server)
+    await client.__aenter__()
+
+    async def run(count: int) -> None:
+        for _ in range(count):
+            await client.call_tool("add", ARGUMENTS)
+
+    return run
+
+
+def row(
+    name: str, value: float, unit: str, against: str = "", ratio: float | None = None, target: float | None = None
+) -> dict[str, Any]:
+    return {
+        "area": "governance", "name": name, "value": round(value, 2), "unit": unit, "against": against,
+        "ratio": None if ratio is None else round(ratio, 2), "target": target, "conditions": CONDITIONS,
+    }  # fmt: skip
+
+
+async def measured(rounds: int) -> list[dict[str, Any]]:
+    import bench_calls
+
+    everything = {"metrics": {"enabled": importlib.util.find_spec("prometheus_client") is not None}}
+    async with host(**everything) as on, host() as audited, host(audit={"enabled": False}) as off:
+        fresh, replayed = itertools.count(), itertools.repeat(1)
+        candidates: dict[str, Candidate] = {
+            "two SQLite statements": two_statements(),
+            "invoke": called(audited, "bench:add"),
+            "invoke without audit": called(off, "bench:add"),
+            "everything on": called(on, "bench:governed", fresh),
+            "replay": called(off, "bench:add", replayed),
+            "replay, with audit": called(audited, "bench:add", replayed),
+            "kept answer": called(off, "bench:cached"),
+        }
+        for name, module, make in (
+            ("peer langchain ainvoke", "langchain_core", bench_calls.langchain),
+            ("peer fastmcp call_tool", "fastmcp", bench_calls.fastmcp),
+        ):
+            if importlib.util.find_spec(module) is not None:
+                candidates[name] = make()
+        if (client := await in_process_mcp()) is not None:
+            candidates["peer mcp in-process client"] = client
+        times = await medians(candidates, rounds)
+        enqueue, listing = await jobs(off)
+    audit = times["invoke"] - times["invoke without audit"]
+    floor = times["two SQLite statements"] + audit
+    most = max(45.0, 1.5 * floor)
+    found = [row(name, value, "µs") for name, value in times.items()]
+    found.append(row("floor of everything on", floor, "µs"))
+    found.append(
+        row(
+            "everything on",
+            times["everything on"],
+            "µs",
+            "45 µs, or 1.5 × its floor",
+            times["everything on"] / most,
+            1.0,
+        )
+    )
+    for name, value in times.items():
+        if name.startswith("peer"):
+            found.append(
+                row("everything on", times["everything on"], "µs", name[5:], times["everything on"] / value, 1.0)
+            )
+    found.append(row("replay", times["replay"], "µs", "25 µs", times["replay"] / 25, 1.0))
+    found.append(row("kept answer", times["kept answer"], "µs", "5 µs", times["kept answer"] / 5, 1.0))
+    found.append(row("begin a job", enqueue, "µs", "80 µs", enqueue / 80, 1.0))
+    found.append(row(f"list 100 of {JOBS:,} jobs by status", listing, "ms", "30 ms", listing / 30, 1.0))
+    return found
+
+
+def rows(rounds: int = 25) -> list[dict[str, Any]]:
+    import bench_calls
+
+    with bench_calls.quiet():
+        return asyncio.run(measured(rounds))

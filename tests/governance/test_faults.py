@@ -1,0 +1,290 @@
+"""Kills, duplicates and damage, as often as SECURITY asks for it (`make soak`), and a short form of each in `make test`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from tavern_core import CallContext, Plugin, Tavern, tool
+from tavern_core.errors import UpstreamError
+from tests.state.processes import run, start
+
+KEYED = """
+import sys
+from tavern_core import Plugin, Tavern, tool
+effects, first, count = sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+
+@tool
+def charge(n: int) -> int:
+    with open(effects, "a") as file:
+        file.write(f"{n}\\n")
+    return n
+
+with Tavern.open({"audit": {"enabled": False}}, home=sys.argv[1], plugins=[Plugin([charge], name="shop")]) as host:
+    print("open", flush=True)
+    for n in range(first, first + count):
+        result = host.invoke_sync("shop:charge", {"n": n}, idempotency_key=f"k{n}")
+        print(n, result.value if result.ok else f"{result.error.kind}/{result.error.outcome}", flush=True)
+"""
+
+STOPPED = """
+import os, signal, sys
+from tavern_core import Plugin, Tavern, tool
+effects, n = sys.argv[2], int(sys.argv[3])
+
+@tool
+def charge(n: int) -> int:
+    with open(effects, "a") as file:
+        file.write(f"{n}\\n")
+    os.kill(os.getpid(), signal.SIGKILL)
+    return n
+
+with Tavern.open({"audit": {"enabled": False}}, home=sys.argv[1], plugins=[Plugin([charge], name="shop")]) as host:
+    host.invoke_sync("shop:charge", {"n": n}, idempotency_key=f"k{n}")
+"""
+
+
+def killed_between_effect_and_record(tmp_path: Path, kills: int) -> None:
+    """Each process has its effect and dies before it can record the answer; another one asks again."""
+    home, effects = tmp_path / "home", tmp_path / "effects.txt"
+    for number in range(kills):
+        with start(STOPPED, home, effects, number) as victim:
+            victim.wait()
+            assert victim.returncode == -signal.SIGKILL
+    out = run(KEYED, home, effects, 0, kills, seconds=300).split("\n")[1:-1]
+    assert [line.split()[1] for line in out] == ["CONNECTION_LOST/unknown"] * kills
+    assert sorted(map(int, effects.read_text().split())) == list(range(kills))
+
+
+def test_a_process_that_dies_between_effect_and_record_leaves_an_unknown_outcome(tmp_path: Path) -> None:
+    killed_between_effect_and_record(tmp_path, 4)
+
+
+@pytest.mark.soak
+def test_a_hundred_kills_between_effect_and_record_repeat_nothing(tmp_path: Path) -> None:
+    killed_between_effect_and_record(tmp_path, 100)
+
+
+def killed_at_random(tmp_path: Path, kills: int, calls: int) -> None:
+    """Processes that make keyed calls are killed at any moment; what was answered is answered alike, and nothing happens twice."""
+    home, effects = tmp_path / "home", tmp_path / "effects.txt"
+    effects.touch()
+    answered: dict[int, str] = {}
+    rng = random.Random(7)
+    for _ in range(kills):
+        with start(KEYED, home, effects, 0, calls) as victim:
+            assert victim.stdout is not None
+            for _ in range(rng.randrange(1, calls + 2)):
+                line = victim.stdout.readline().split()
+                if len(line) == 2:
+                    number, answer = int(line[0]), line[1]
+                    assert answered.setdefault(number, answer) == answer
+            victim.kill()
+    done = list(map(int, effects.read_text().split()))
+    assert len(done) == len(set(done))
+    out = run(KEYED, home, effects, 0, calls, seconds=300).split("\n")[1:-1]
+    for line in out:
+        number, answer = line.split()
+        assert answered.get(int(number), answer) == answer
+        assert answer in (number, "CONNECTION_LOST/unknown")
+
+
+def test_kills_at_any_moment_make_no_call_twice(tmp_path: Path) -> None:
+    killed_at_random(tmp_path, 5, 40)
+
+
+@pytest.mark.soak
+def test_two_hundred_kills_at_any_moment_make_no_call_twice(tmp_path: Path) -> None:
+    killed_at_random(tmp_path, 200, 300)
+
+
+def made_by_two(tmp_path: Path, calls: int) -> None:
+    home, effects = tmp_path / "home", tmp_path / "effects.txt"
+    others = [start(KEYED, home, effects, 0, calls) for _ in range(2)]
+    outputs = [other.communicate(timeout=900)[0].split("\n")[1:-1] for other in others]
+    assert outputs[0] == outputs[1] == [f"{n} {n}" for n in range(calls)]
+    assert sorted(map(int, effects.read_text().split())) == list(range(calls))
+
+
+@pytest.mark.soak
+def test_two_processes_make_ten_thousand_keyed_calls_once_each(tmp_path: Path) -> None:
+    made_by_two(tmp_path, 10_000)
+
+
+def damaged_at(tmp_path: Path, offsets: int) -> None:
+    """A store that is damaged anywhere: the host opens, says what happened, keeps the file, and makes new calls."""
+    home = tmp_path / "home"
+    ran: list[int] = []
+
+    @tool
+    def charge(n: int) -> int:
+        ran.append(n)
+        return n
+
+    def opened() -> Tavern:
+        return Tavern.open({"audit": {"enabled": False}}, home=home, plugins=[Plugin([charge], name="shop")])
+
+    with opened() as host:
+        for n in range(50):
+            host.invoke_sync("shop:charge", {"n": n}, idempotency_key=f"k{n}")
+    path = home / "state.sqlite"
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()
+    whole = path.read_bytes()
+    for step in range(offsets):
+        for leftover in home.glob("state.sqlite*"):
+            leftover.unlink()
+        at = step * len(whole) // offsets
+        path.write_bytes(whole[:at] + b"\xfe" * 64 + whole[at + 64 :])
+        with opened() as host:
+            told = []
+            for n in (0, 25, 49, 1000 + step):
+                result = host.invoke_sync("shop:charge", {"n": n}, idempotency_key=f"k{n}")
+                told.append(result)
+                assert result.ok or result.error.kind in ("INTERNAL", "CONNECTION_LOST"), result
+            assert host.invoke_sync("shop:charge", {"n": -step}, idempotency_key=f"new{step}").ok
+            kept = (home / "state.sqlite.damaged").exists()
+            assert kept == ("STATE_DAMAGED" in {d.code for d in host.diagnostics})
+            assert all(r.ok for r in told) or kept or any(r.error and r.error.kind == "CONNECTION_LOST" for r in told)
+
+
+def test_a_store_that_is_damaged_is_kept_and_the_host_goes_on(tmp_path: Path) -> None:
+    damaged_at(tmp_path, 12)
+
+
+@pytest.mark.soak
+def test_a_store_that_is_damaged_at_a_hundred_places_is_kept_and_the_host_goes_on(tmp_path: Path) -> None:
+    damaged_at(tmp_path, 100)
+
+
+def test_a_store_that_cannot_be_written_refuses_keyed_calls_before_they_happen(tmp_path: Path) -> None:
+    ran: list[int] = []
+
+    @tool
+    def charge() -> int:
+        ran.append(1)
+        return 1
+
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "state.sqlite").mkdir()  # nothing can be written there, whoever asks
+    with Tavern.open({}, home=home, plugins=[Plugin([charge], name="shop")]) as host:
+        refused = host.invoke_sync("shop:charge", idempotency_key="k")
+        assert refused.error is not None
+        assert (refused.error.kind, refused.error.outcome) == ("INTERNAL", "none")
+        assert "state.sqlite" in refused.error.message
+        assert host.invoke_sync("shop:charge").ok
+    assert ran == [1]
+
+
+def test_a_clock_that_jumps_forgets_no_call_that_runs_and_stops_no_rate_for_longer_than_its_period(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import time
+
+    real, shift = time.time, 0.0
+    monkeypatch.setattr(time, "time", lambda: real() + shift)
+    ran: list[int] = []
+
+    @tool
+    async def slow() -> int:
+        nonlocal shift
+        ran.append(1)
+        shift = 10 * 365 * 86_400.0  # ten years ahead while it runs
+        await asyncio.sleep(0.05)
+        return len(ran)
+
+    @tool(limits={"rate": "1/second"})
+    def limited() -> int:
+        return 1
+
+    with Tavern.open({}, home=tmp_path / "home", plugins=[Plugin([slow, limited], name="t")]) as host:
+
+        async def both() -> list[Any]:
+            return await asyncio.gather(*(host.invoke("t:slow", idempotency_key="k") for _ in range(2)))
+
+        assert [result.value for result in asyncio.run(both())] == [1, 1]
+        assert host.invoke_sync("t:limited").ok
+        shift = 0.0  # and ten years back
+        refused = host.invoke_sync("t:limited")
+        assert refused.error is not None and refused.error.retry_after_ms is not None
+        assert refused.error.retry_after_ms <= 1000
+
+
+class KeysAsAModel(RuleBasedStateMachine):
+    """Keyed calls of two callers beside a dictionary that says what must come of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ran: list[tuple[str, int, str]] = []
+        self.fails = ""
+        machine = self
+
+        @tool
+        def act(n: int) -> int:
+            machine.ran.append(("", n, machine.fails))
+            if machine.fails:
+                raise UpstreamError("away", outcome=machine.fails)  # type: ignore[arg-type]
+            return n
+
+        self.host = Tavern.open(
+            {"state": {"store": "memory"}, "audit": {"enabled": False}}, plugins=[Plugin([act], name="t")]
+        )
+        self.host.__enter__()
+        self.known: dict[tuple[str, str], tuple[int, str]] = {}
+        """(caller, key) → (argument, how it ended)."""
+
+    @rule(
+        caller=st.sampled_from(["ann", "bob"]),
+        key=st.sampled_from(["a", "b"]),
+        n=st.integers(0, 1),
+        fails=st.sampled_from(["", "none", "unknown"]),
+    )
+    def call(self, caller: str, key: str, n: int, fails: str) -> None:
+        self.fails, before = fails, len(self.ran)
+        result = self.host.invoke_sync("t:act", {"n": n}, idempotency_key=key, context=CallContext(principal=caller))
+        kind = result.error.kind if result.error else "ok"
+        known = self.known.get((caller, key))
+        if known is None:
+            assert len(self.ran) == before + 1
+            assert kind == ("UPSTREAM_ERROR" if fails else "ok")
+            if fails != "none":
+                self.known[caller, key] = n, kind
+        else:
+            assert len(self.ran) == before
+            assert kind == (known[1] if known[0] == n else "IDEMPOTENCY_CONFLICT")
+
+    def teardown(self) -> None:
+        self.host.__exit__(None, None, None)
+
+
+KeysAsAModel.TestCase.settings = settings(max_examples=25, stateful_step_count=25)
+TestKeys = KeysAsAModel.TestCase
+
+
+def test_floods_of_hostile_keys_and_tokens_are_refused_one_by_one(tmp_path: Path) -> None:
+    @tool
+    def act() -> int:
+        return 1
+
+    odd: list[Any] = ["\x00", "a\nb", "x" * 300, "\ud800", "", 5, None, [], {"a": 1}, b"k", "\u202e", "é" * 255, "正常"]
+    with Tavern.open({}, home=tmp_path / "home", plugins=[Plugin([act], name="t")]) as host:
+        for key in odd:
+            result = host.invoke_sync("t:act", idempotency_key=key)
+            assert result.ok or result.error.kind == "USAGE", (key, result)
+        for token in odd:
+            assert not host.commit_sync(token).ok
+            assert host.jobs.get(token) is None
+            assert not host.cancel(token)
+        assert json.dumps([one.to_json() for one in host.limits.list()])
