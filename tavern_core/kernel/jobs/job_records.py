@@ -18,6 +18,7 @@ from tavern_core.model.result import ToolError, ToolResult
 
 KIND: Final = "job"
 RESULT: Final = "job-result"
+_MOST_UNSURE: Final = 10_000
 LOST: Final = ToolError(
     "CONNECTION_LOST", "the process that ran the job ended before it did", {}, False, "unknown", None,
     "look whether it happened before you start it again",
@@ -59,10 +60,14 @@ class JobRecords:
 
     def list(self, owner: str | None, states: tuple[str, ...], most: int) -> list[KeptJob]:
         """Jobs, newest first. Those whose process has ended have failed, whatever is written."""
-        wanted = () if not states or "failed" in states else states
         alive: dict[str, bool] = {}
-        found = (self._kept(record, alive) for record in self.records.list(KIND, owner=owner, states=wanted, most=most))
-        return [kept for kept in found if kept is not None and (not states or kept.job.status in states)]
+        records = [*self.records.list(KIND, owner=owner, states=states, most=most)]
+        if "failed" in states:
+            unsure = tuple(state for state in ("queued", "running", "input_required") if state not in states)
+            records += self.records.list(KIND, owner=owner, states=unsure, most=_MOST_UNSURE) if unsure else ()
+        found = (self._kept(record, alive) for record in records)
+        fitting = [kept for kept in found if kept is not None and (not states or kept.job.status in states)]
+        return sorted(fitting, key=lambda kept: kept.job.created, reverse=True)[:most]
 
     def change(self, id: str, edit: Callable[[Job], Job], **facts: Any) -> Job | None:  # noqa: A002 - the job's
         """Change a job that is not over, whoever else does; None: it is over, or gone."""
