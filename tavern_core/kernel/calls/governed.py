@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -21,7 +20,7 @@ from tavern_core.kernel.calls.arguments import give_copy
 from tavern_core.kernel.calls.attempt import accept
 from tavern_core.kernel.calls.call_errors import error_of
 from tavern_core.kernel.calls.conclusion import Conclusion
-from tavern_core.kernel.calls.idempotency import Claim, Idempotency, ask
+from tavern_core.kernel.calls.idempotency import Claim, Idempotency
 from tavern_core.kernel.calls.normalise import SCALARS
 from tavern_core.kernel.calls.retrying import is_harmless_again, may_pass, pause_before
 from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, current
@@ -144,9 +143,7 @@ class Governance:
         with _watched(plan, governor, call):
             call.stage = "rate"
             for rate in governor.rates_of(context):
-                now = time.time()
-                records = governor.table.records
-                wait = await ask(mode, records, records.take, rate.key, rate.most, rate.seconds, now)
+                wait = await governor.table.take(rate, mode)
                 if wait > 0:
                     raise BudgetExceeded(
                         f"{plan.id}: the rate {rate.written} of {rate.place} is used up",

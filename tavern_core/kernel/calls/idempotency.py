@@ -15,7 +15,7 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Final
@@ -23,7 +23,7 @@ from typing import Any, Final
 from pydantic_core import to_json
 
 from tavern_core.contract.stores import Record, RecordStore
-from tavern_core.errors import CallError, CallMisused, ConnectionLost, IdempotencyConflict, InternalError, StateDamaged
+from tavern_core.errors import CallError, CallMisused, ConnectionLost, IdempotencyConflict, StateDamaged
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.calls.retrying import is_harmless_again
 from tavern_core.kernel.calls.running_call import RunningCall
@@ -32,6 +32,7 @@ from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.execution.modes import Mode, TimeLimit
 from tavern_core.kernel.limits.slots import held
 from tavern_core.kernel.settings.result_redaction import ForDisk
+from tavern_core.kernel.stores.asking import ask
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import Evidence, ToolError, ToolResult
 
@@ -188,18 +189,6 @@ class Idempotency:
         finally:
             self._running.pop(record.key, None)
             claim.answer.set_result(result)
-
-
-async def ask(mode: Mode, records: RecordStore, method: Callable[..., Any], *args: Any) -> Any:
-    """What a store says: at once where it is quick, else from a worker thread.
-
-    Raises:
-        InternalError: the store cannot be used; nothing has happened yet (INTERNAL).
-    """
-    try:
-        return method(*args) if records.is_quick else await mode.guarded(method, *args, seconds=None)
-    except StateDamaged as error:
-        raise InternalError(f"the state of this host cannot be used: {error.message}", hint=error.hint) from error
 
 
 def _checked(plan: Plan, call: RunningCall) -> str:

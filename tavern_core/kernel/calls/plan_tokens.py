@@ -21,10 +21,10 @@ from tavern_core.contract.stores import Record, RecordStore
 from tavern_core.errors import CallMisused, PolicyDenied
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.calls.approvals import definition_of, fingerprint
-from tavern_core.kernel.calls.idempotency import ask
 from tavern_core.kernel.catalogue.plan import Plan
 from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.settings.result_redaction import ForDisk
+from tavern_core.kernel.stores.asking import ask
 from tavern_core.model.call import CallContext, ToolCall
 
 KIND: Final = "plan"

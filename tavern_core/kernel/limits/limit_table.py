@@ -16,16 +16,21 @@ from tavern_core.frozen import dataclass
 from tavern_core.kernel.access.limit_rules import OWN, LimitRule, LimitRules, upstream_of
 from tavern_core.kernel.access.tool_access import caller_keys
 from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.limits.breakers import CircuitBreaker, State
 from tavern_core.kernel.limits.result_cache import ResultCache
 from tavern_core.kernel.limits.slots import Slots
 from tavern_core.kernel.log.recorder import Recorder
+from tavern_core.kernel.stores.asking import ask
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.event import CIRCUIT_CHANGED
 from tavern_core.model.limits import QUEUE, Breaker, ToolLimits, parse_rate
 from tavern_core.model.tool import ToolSpec
 
 _EVERYBODY: Final = "*"
+BLOCKS: Final = 100
+"""Parts into which a large rate is divided: a process takes a part at a time from the store, and uses it within as small a part of
+the period. So a rate of 100 or more may be off by a hundredth."""
 _MOST_CALLERS: Final = 10_000
 """Callers whose places are remembered though they take none."""
 
@@ -39,6 +44,11 @@ class Rate:
     key: str
     most: int
     seconds: float
+
+    @property
+    def block(self) -> int:
+        """How many uses are taken from the store at a time: one, and of large rates a hundredth."""
+        return max(1, self.most // BLOCKS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +134,8 @@ class LimitTable:
         self._lock = threading.Lock()
         self._slots: dict[str, Slots] = {}
         self._breakers: dict[str, CircuitBreaker] = {}
+        self._blocks: dict[str, tuple[int, float]] = {}
+        """Rate → how many uses of a block are left, and until when they hold."""
         self._personal: dict[tuple[Any, ...], tuple[tuple[Rate, ...], tuple[Place, ...]]] = {}
 
     def governor(self, tool: ToolSpec, rules: LimitRules) -> Governor | None:
@@ -205,6 +217,30 @@ class LimitTable:
                 )  # fmt: skip
 
         return CircuitBreaker(rule, changed, lambda: self.clock())
+
+    async def take(self, rate: Rate, mode: Mode) -> float:
+        """Count one use.
+
+        Returns:
+            0 when it was counted; else the seconds after which there is room again.
+
+        Raises:
+            InternalError: the store cannot be used (INTERNAL).
+        """
+        now, block = time.time(), rate.block
+        if block > 1:
+            with self._lock:
+                left, until = self._blocks.get(rate.key, (0, 0.0))
+                if left and now < until:
+                    self._blocks[rate.key] = left - 1, until
+                    return 0.0
+        wait: float = await ask(mode, self.records, self.records.take, rate.key, rate.most // block, rate.seconds, now)
+        if not wait and block > 1:
+            with self._lock:
+                if len(self._blocks) >= _MOST_CALLERS:
+                    self._blocks.clear()
+                self._blocks[rate.key] = block - 1, now + rate.seconds / BLOCKS
+        return wait
 
     # Those of each caller ------------------------------------------------------------------------------------------------
 

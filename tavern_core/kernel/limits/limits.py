@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tavern_core.frozen import dataclass
-from tavern_core.kernel.limits.limit_table import Governor, LimitTable
+from tavern_core.kernel.limits.limit_table import BLOCKS, Governor, LimitTable
 from tavern_core.model.config import HostConfig
 from tavern_core.model.limits import NO_LIMITS, ToolLimits, parse_rate
 from tavern_core.model.tool import ToolSpec
@@ -84,7 +84,9 @@ class Limits:
         used = None
         if limits.rate is not None:
             most, seconds = parse_rate(limits.rate)
-            used = max((self._table.records.used(key, most, seconds, time.time()) for key in keys), default=0)
+            block = max(1, most // BLOCKS)
+            count = (self._table.records.used(key, most // block, seconds, time.time()) * block for key in keys)
+            used = max(count, default=0)
         slots = {one.place: one.slots for governor in governed.values() for one in governor.places}.get(place)
         breakers = [one.breaker for one in governed.values() if one.breaker is not None and one.breaker_place == place]
         state = next((one.state for one in breakers if one.state != "closed"), "closed" if breakers else "")

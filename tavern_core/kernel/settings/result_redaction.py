@@ -197,6 +197,12 @@ class ForDisk:
         Args:
             given: the arguments of its call, for what is secret by its name.
         """
+        if (
+            type(result.value) in _SCALARS
+            and result.error is None
+            and not (result._content or result._meta or result._evidence)
+        ):
+            return result
         clean = struck(result, named_secrets(given))
         parts = [
             clean.value,

@@ -1,0 +1,22 @@
+"""Asking a store from the path of a call: at once, or in a worker thread where it is slow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tavern_core.contract.stores import RecordStore
+from tavern_core.errors import InternalError, StateDamaged
+from tavern_core.kernel.execution.modes import Mode
+
+
+async def ask(mode: Mode, records: RecordStore, method: Callable[..., Any], *args: Any) -> Any:
+    """What a store says: at once where it is quick, else from a worker thread.
+
+    Raises:
+        InternalError: the store cannot be used; nothing has happened yet (INTERNAL).
+    """
+    try:
+        return method(*args) if records.is_quick else await mode.guarded(method, *args, seconds=None)
+    except StateDamaged as error:
+        raise InternalError(f"the state of this host cannot be used: {error.message}", hint=error.hint) from error
