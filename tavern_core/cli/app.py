@@ -32,6 +32,9 @@ COMMANDS: Final = {
     "hooks": Lazy(f"{_HERE}.hooks", "hooks", "List the hooks and who implements them, in the order in which they run."),
     "logs": Lazy(f"{_HERE}.logs", "logs", "Read, check and explain the audit log."),
     "jobs": Lazy(f"{_HERE}.jobs", "jobs", "Show and change the calls that go on in the background."),
+    "artifacts": Lazy(
+        f"{_HERE}.artifacts", "artifacts", "Show and fetch what calls made that was too large for their answers."
+    ),
     "approvals": Lazy(f"{_HERE}.approvals", "approvals", "Show the calls that wait for approval, and decide them."),
     "limits": Lazy(
         f"{_HERE}.limits",

@@ -10,9 +10,11 @@ def convert(pages: list[str], ctx: ToolContext) -> int:
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final, Protocol
 
-from tavern_core.errors import CallCancelled
+from tavern_core.errors import CallCancelled, UsageError
 
 
 class Control(Protocol):
@@ -25,6 +27,8 @@ class Control(Protocol):
     def seconds_left(self) -> float | None: ...
 
     def progress(self, done: float, total: float | None, message: str) -> None: ...
+
+    def keep(self, data: bytes | str | Path | Iterable[bytes], media_type: str, name: str) -> dict[str, Any]: ...
 
 
 RUNNING: Final[dict[str, Control]] = {}
@@ -59,6 +63,22 @@ class ToolContext:
         """
         if self.is_cancelled:
             raise CallCancelled("the call was cancelled", outcome="unknown")
+
+    def keep(
+        self, data: bytes | str | Path | Iterable[bytes], media_type: str = "application/octet-stream", name: str = ""
+    ) -> dict[str, Any]:
+        """Keep something large as an artifact of the caller: an image, a file.
+
+        Returns:
+            A content block that links to it: return it as the answer, or in ``{"content": [...]}``.
+
+        Raises:
+            UsageError: it is no such data, or nobody runs this tool (USAGE).
+            OutputTooLarge: larger than `artifacts.maxBytes` (OUTPUT_TOO_LARGE).
+        """
+        if self._control is None:
+            raise UsageError("nothing can be kept here: no host runs this tool", hint="pass the bytes on yourself")
+        return self._control.keep(data, media_type, name)
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """Say how far the work is. It extends no deadline but that of being idle.

@@ -21,6 +21,7 @@ from tavern_core.isolation.placement import Isolation
 from tavern_core.isolation.sandbox import Sandboxes
 from tavern_core.isolation.work_folders import WorkFolders
 from tavern_core.kernel.access.profile_files import ProfileShelf
+from tavern_core.kernel.artifacts.artifacts import Artifacts
 from tavern_core.kernel.calls.approvals import Approvals
 from tavern_core.kernel.calls.caller_scopes import CallerScopes
 from tavern_core.kernel.calls.compiler import Compiler
@@ -189,8 +190,9 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         poll_ms=config.jobs.poll_ms,
         ttl_ms=config.jobs.ttl_ms,
     )
+    artifacts = Artifacts(home / "artifacts", kept, config.artifacts.ttl_ms / 1000, config.artifacts.max_bytes)
     pipeline = Pipeline.create(
-        compiler, hook_calls, base.recorder, limits, approvals, base.known_secrets, idempotency, plans, jobs
+        compiler, hook_calls, base.recorder, config, approvals, base.known_secrets, idempotency, plans, jobs, artifacts
     )
     metrics = Metrics(config.metrics.enabled, limit_table, jobs, base.recorder, lambda tool: tool in registry.entries())
     spans = Spans(base.version) if is_wanted(config.metrics.spans) else None
@@ -213,6 +215,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         pipeline=pipeline,
         records=kept,
         jobs=jobs,
+        artifacts=artifacts,
         metrics=metrics,
         limits=Limits(
             config,

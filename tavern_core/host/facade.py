@@ -74,6 +74,7 @@ class Tavern:
         self.workflows = host.flow.workflows
         self.limits = host.limits
         self.metrics = host.metrics
+        self.artifacts = host.artifacts
         self.approvals = host.pipeline.approvals.stored
         self.jobs = host.jobs
         self.events = Events(host.base.recorder)

@@ -13,6 +13,7 @@ from tavern_core.errors import CallError, CallMisused, TavernError
 from tavern_core.flow.composition import Flow
 from tavern_core.frozen import dataclass
 from tavern_core.isolation.placement import Isolation
+from tavern_core.kernel.artifacts.artifacts import Artifacts
 from tavern_core.kernel.calls.compiler import Compiler
 from tavern_core.kernel.calls.pipeline import Phase, Pipeline
 from tavern_core.kernel.catalogue.descriptions import Descriptions
@@ -52,6 +53,7 @@ class Host:
     pipeline: Pipeline
     records: RecordStore
     jobs: Jobs
+    artifacts: Artifacts
     metrics: Metrics
     limits: Limits
     events: EventEmitter

@@ -276,6 +276,19 @@ class JobsConfig(_Section):
     """How long a job can be asked about after its end."""
 
 
+class ArtifactsConfig(_Section):
+    """What is too large for an answer (docs/governance.md)."""
+
+    over: Annotated[int, Field(ge=1_000)] | None = None
+    """Bytes of an answer from which on it becomes a preview and an artifact; None: answers stay whole."""
+    preview: Annotated[int, Field(ge=0, le=100_000)] = 2_000
+    """Characters of the preview."""
+    max_bytes: Annotated[int, Field(gt=0)] = 1_073_741_824
+    """Of one artifact."""
+    ttl_ms: Annotated[int, Field(gt=0, le=31_536_000_000)] = 604_800_000
+    """How long one is kept."""
+
+
 class MetricsConfig(_Section):
     """Figures for Prometheus and spans for OpenTelemetry (docs/governance.md)."""
 
@@ -306,6 +319,7 @@ class HostConfig(_Section):
     limits: LimitsConfig = LimitsConfig()
     idempotency: IdempotencyConfig = IdempotencyConfig()
     jobs: JobsConfig = JobsConfig()
+    artifacts: ArtifactsConfig = ArtifactsConfig()
     metrics: MetricsConfig = MetricsConfig()
     state: StateConfig = StateConfig()
     isolation: IsolationConfig = IsolationConfig()

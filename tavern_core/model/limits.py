@@ -69,6 +69,8 @@ class ToolLimits:
         cache_ms: how long an answer holds; only for tools that only read.
         breaker: when to stop calling something that fails.
         inline_ms: how long a caller waits before the call becomes a job.
+        attempt_ms: deadline of one try, where a call may be tried again.
+        idle_ms: deadline since the tool last said how far it is.
     """
 
     rate: str | None = None
@@ -78,6 +80,8 @@ class ToolLimits:
     cache_ms: int | None = None
     breaker: Breaker | None = None
     inline_ms: int | None = None
+    attempt_ms: int | None = None
+    idle_ms: int | None = None
 
     def __post_init__(self) -> None:
         if self.rate is not None:
@@ -98,7 +102,17 @@ class ToolLimits:
         return ToolLimits(
             *(
                 mine if (mine := getattr(self, name)) is not None else getattr(below, name)
-                for name in ("rate", "concurrency", "queue", "retries", "cache_ms", "breaker", "inline_ms")
+                for name in (
+                    "rate",
+                    "concurrency",
+                    "queue",
+                    "retries",
+                    "cache_ms",
+                    "breaker",
+                    "inline_ms",
+                    "attempt_ms",
+                    "idle_ms",
+                )
             )
         )
 
@@ -111,6 +125,8 @@ class ToolLimits:
             "retries": self.retries,
             "cacheMs": self.cache_ms,
             "inlineMs": self.inline_ms,
+            "attemptMs": self.attempt_ms,
+            "idleMs": self.idle_ms,
             "breaker": self.breaker and {"failures": self.breaker.failures, "restMs": self.breaker.rest_ms},
         }
         return {key: value for key, value in data.items() if value is not None}
@@ -123,7 +139,8 @@ class ToolLimits:
             UsageError: unknown or wrong (USAGE).
         """
         names = {"rate": "rate", "concurrency": "concurrency", "queue": "queue", "retries": "retries",
-                 "cacheMs": "cache_ms", "cache_ms": "cache_ms", "inlineMs": "inline_ms", "inline_ms": "inline_ms", "breaker": "breaker"}  # fmt: skip
+                 "cacheMs": "cache_ms", "cache_ms": "cache_ms", "inlineMs": "inline_ms", "inline_ms": "inline_ms", "attemptMs": "attempt_ms", "attempt_ms": "attempt_ms",
+                 "idleMs": "idle_ms", "idle_ms": "idle_ms", "breaker": "breaker"}  # fmt: skip
         if not isinstance(data, dict) or (unknown := [key for key in data if key not in names]):
             what = f"{unknown[0]!r:.60} is no limit" if isinstance(data, dict) else f"got {type(data).__name__}"
             raise UsageError(f"limits: {what}", hint=f"there are: {', '.join(sorted(set(names.values())))}")
@@ -145,5 +162,7 @@ _NUMBERS: Final = (
     ("retries", 0, MOST_RETRIES),
     ("cache_ms", 1, 86_400_000),
     ("inline_ms", 0, 86_400_000),
+    ("attempt_ms", 1, 86_400_000),
+    ("idle_ms", 1, 86_400_000),
 )
 NO_LIMITS: Final = ToolLimits()

@@ -41,10 +41,24 @@ class WrittenLimits(_Part):
     """How long an answer holds; only for tools that only read."""
     inline_ms: Annotated[StrictInt, Field(ge=0, le=86_400_000)] | None = None
     """How long a caller waits before the call becomes a job."""
+    attempt_ms: Annotated[StrictInt, Field(gt=0, le=86_400_000)] | None = None
+    """Deadline of one try, where a call may be tried again."""
+    idle_ms: Annotated[StrictInt, Field(gt=0, le=86_400_000)] | None = None
+    """Deadline since the tool last said how far it is."""
     breaker: WrittenBreaker | None = None
     """When to stop calling what fails."""
 
     def limits(self) -> ToolLimits:
         written = self.breaker
         breaker = None if written is None else Breaker(written.failures, written.rest_ms)
-        return ToolLimits(self.rate, self.concurrency, self.queue, self.retries, self.cache_ms, breaker, self.inline_ms)
+        return ToolLimits(
+            self.rate,
+            self.concurrency,
+            self.queue,
+            self.retries,
+            self.cache_ms,
+            breaker,
+            self.inline_ms,
+            self.attempt_ms,
+            self.idle_ms,
+        )

@@ -127,6 +127,7 @@ def test_every_command_that_a_message_names_exists() -> None:
         "tavern workflows",
         "tavern approvals",
         "tavern jobs",
+        "tavern artifacts",
     }
     wrong = []
     for file in (ROOT / "tavern_core").rglob("*.py"):

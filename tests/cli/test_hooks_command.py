@@ -104,7 +104,6 @@ COMING = [
     "cluster",
     "state",
     "kb",
-    "artifacts",
 ]
 
 

@@ -533,7 +533,7 @@ def test_callers_take_turns() -> None:
 
 
 def test_limits_survive_json() -> None:
-    limits = ToolLimits("5/s", 2, 3, 4, 5, Breaker(6, 7))
+    limits = ToolLimits("5/s", 2, 3, 4, 5, Breaker(6, 7), 8, 9, 10)
     assert ToolLimits.from_json(limits.to_json()) == limits
 
 
@@ -593,3 +593,49 @@ def test_texts_try_again_by_the_rule_of_calls(tmp_path: Path, outcome: Any, idem
     with host_of(tmp_path, [fails]) as host:
         host.run_text_sync(text, context=CallContext(budget=Budget(max_retries=5)))
     assert len(ran) == tries
+
+
+# Deadlines of a try, and of saying nothing ---------------------------------------------------------------------------------
+
+
+def test_one_try_has_a_deadline_of_its_own(tmp_path: Path) -> None:
+    ran: list[int] = []
+
+    @tool(idempotent=True, limits={"attempt_ms": 30, "retries": 2})
+    async def slow() -> int:
+        ran.append(1)
+        await asyncio.sleep(0.001 if len(ran) == 3 else 60)
+        return len(ran)
+
+    with host_of(tmp_path, [slow]) as host:
+        assert host.invoke_sync("t:slow").value == 3
+        ran.clear()
+        late = host.invoke_sync("t:slow", context=CallContext(budget=Budget(max_retries=0)))
+    assert late.error is not None
+    assert (late.error.kind, late.error.details["limit"]) == ("TIMEOUT", "attemptMs of the tool")
+
+
+def test_a_tool_that_says_nothing_for_too_long_is_ended(tmp_path: Path) -> None:
+    from tavern_core import ToolContext
+
+    @tool(limits={"idle_ms": 150})
+    async def busy(ctx: ToolContext, steps: int) -> int:
+        for step in range(steps):
+            ctx.progress(step)
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0 if steps else 60)
+        return steps
+
+    async def both(host: Tavern) -> Any:
+        fine = await host.invoke("t:busy", {"steps": 6})
+        late = await host.invoke("t:busy", {"steps": 0})
+        task = asyncio.current_task()
+        assert task is not None and task.cancelling() == 0
+        return fine, late
+
+    with host_of(tmp_path, [busy]) as host:
+        fine, late = asyncio.run(both(host))
+    assert fine.value == 6
+    assert (late.error.kind, late.error.details["limit"], late.error.details["stopped"]) == (
+        "TIMEOUT", "idleMs of the tool", True,
+    )  # fmt: skip

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from tavern_core.frozen import dataclass
+from tavern_core.kernel.calls.large_results import Shelf
 from tavern_core.kernel.calls.running_call import RunningCall
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.model.event import TOOL_PROGRESS
@@ -37,10 +38,11 @@ on_progress: Final[ContextVar[Callable[[Progress], None] | None]] = ContextVar("
 class CallControl:
     """See `contract.running.Control`."""
 
-    __slots__ = ("_call", "_listener", "_recorder", "_told_at")
+    __slots__ = ("_artifacts", "_call", "_listener", "_recorder", "_told_at")
 
-    def __init__(self, call: RunningCall, recorder: Recorder) -> None:
+    def __init__(self, call: RunningCall, recorder: Recorder, artifacts: Shelf) -> None:
         self._call = call
+        self._artifacts = artifacts
         self._recorder = recorder
         self._listener = on_progress.get()
         self._told_at = 0.0
@@ -52,6 +54,18 @@ class CallControl:
     @property
     def seconds_left(self) -> float | None:
         return self._call.seconds
+
+    def keep(self, data: Any, media_type: str, name: str) -> dict[str, Any]:
+        call = self._call
+        is_host = call.plan is not None and call.context is call.plan.host
+        made = self._artifacts.put(
+            data,
+            media_type,
+            name=name,
+            context=None if is_host else call.context,
+            call_id=call.call.id if call.call else "",
+        )
+        return made.link()
 
     def progress(self, done: float, total: float | None, message: str) -> None:
         call, now = self._call, time.perf_counter()

@@ -84,6 +84,8 @@ def explained(kind: type[E], tool: str, validator: Validator, value: Any, what: 
 
 def _limit_of(call: RunningCall) -> tuple[str, float]:
     """Which limit ended a call, and how many milliseconds it allowed."""
+    if call.limit is not None:
+        return call.limit
     plan, context, outer, clock, deadline = call.plan, call.context, call.outer, call.clock, call.deadline
     ends = []
     if context is not None and context.budget.timeout_ms is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -202,20 +203,70 @@ class Governance:
 
     async def _executed(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
         """The tool itself, as in `Pipeline.run`."""
-        call.stage = "execute"
+        call.stage, call.limit = "execute", None
+        governor, whole = plan.governor, call.deadline
+        attempt_s = 0.0 if governor is None else governor.attempt_s
+        if attempt_s and (whole is None or whole > time.perf_counter() + attempt_s):
+            call.deadline = time.perf_counter() + attempt_s
         caller = None if call.context is plan.host else call.context
         token = current.set((call.depth, call.deadline, caller, call.call.id if call.call else ""))
         call.token = call.token or token
         try:
-            value: Any = plan.execute(call, mode)
-            if plan.is_awaited:
-                value = await value
-            if type(value) not in SCALARS and inspect.isawaitable(value):
-                value = await mode.awaited(value, call.seconds)
+            with _moving(call, 0.0 if governor is None else governor.idle_s):
+                value: Any = plan.execute(call, mode)
+                if plan.is_awaited:
+                    value = await value
+                if type(value) not in SCALARS and inspect.isawaitable(value):
+                    value = await mode.awaited(value, call.seconds)
             call.value = value
             return accept(plan, call, self.limits, self.conclusion.series)
+        except TimeLimit:
+            if call.limit is None and call.deadline != whole:
+                call.limit = "attemptMs of the tool", attempt_s * 1000
+            raise
         finally:
             current.reset(token)
+            call.deadline = whole
+
+
+@contextmanager
+def _moving(call: RunningCall, seconds: float) -> Iterator[None]:
+    """End what does not say for so long how far it is, where there is a task that can be ended.
+
+    Raises:
+        TimeLimit: it was idle for too long.
+    """
+    task = call.task
+    if not seconds or task is None:
+        yield
+        return
+    loop, began, is_over = task.get_loop(), time.perf_counter(), False
+    timer: asyncio.TimerHandle | None = None
+
+    def look() -> None:
+        nonlocal timer, is_over
+        quiet = time.perf_counter() - max(call.moved_at, began)
+        if quiet < seconds:
+            timer = loop.call_later(seconds - quiet, look)
+        else:
+            is_over = True
+            task.cancel()
+
+    timer = loop.call_later(seconds, look)
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        if not is_over:
+            raise
+        task.uncancel()
+        if task.cancelling() > call.cancellations:  # somebody else cancelled it as well
+            raise
+        call.limit = "idleMs of the tool", seconds * 1000
+        goes_on = getattr(error, "goes_on", None)
+        raise TimeLimit(stopped=goes_on is None, begun=has_begun(error), goes_on=goes_on) from None
+    finally:
+        if timer is not None:
+            timer.cancel()
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from tavern_core.contract.running import RUNNING
-from tavern_core.errors import CallError
+from tavern_core.errors import CallError, OutputTooLarge, StateDamaged
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.calls.admission import admit, check_budget, check_depth, check_rule, tool_call
 from tavern_core.kernel.calls.approvals import Approvals, definition_of
@@ -33,6 +33,7 @@ from tavern_core.kernel.calls.conclusion import Conclusion, Secrets
 from tavern_core.kernel.calls.error_origin import log_origin
 from tavern_core.kernel.calls.governed import Governance
 from tavern_core.kernel.calls.idempotency import Idempotency
+from tavern_core.kernel.calls.large_results import Shelf, shortened
 from tavern_core.kernel.calls.normalise import SCALARS, to_result
 from tavern_core.kernel.calls.plan_tokens import PlanTokens
 from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, begin, begin_traced, current
@@ -42,7 +43,7 @@ from tavern_core.kernel.hooks.dispatch import HookCalls, Wish
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.model.call import CallContext, ToolCall
-from tavern_core.model.config import LimitsConfig
+from tavern_core.model.config import HostConfig
 from tavern_core.model.event import Event
 from tavern_core.model.job import handle
 from tavern_core.model.result import ToolResult, failure, iso_utc, success
@@ -112,6 +113,7 @@ class Pipeline:
     governance: Governance
     plans: PlanTokens
     background: Background
+    artifacts: Shelf
     series: str
     """Start of the call ids of this host."""
     numbers: itertools.count[int]
@@ -122,18 +124,21 @@ class Pipeline:
         catalogue: Catalogue,
         hooks: HookCalls,
         recorder: Recorder,
-        limits: LimitsConfig,
+        config: HostConfig,
         approvals: Approvals,
         known_secrets: Secrets,
         idempotency: Idempotency,
         plans: PlanTokens,
         background: Background,
+        artifacts: Shelf,
     ) -> Pipeline:
         series, numbers = secrets.token_hex(6), itertools.count(1)
         conclusion = Conclusion(hooks, recorder, known_secrets, series, numbers)
-        own = CallLimits.of(limits)
+        own = CallLimits.of(config.limits, config.artifacts)
         governance = Governance(idempotency, conclusion, own)
-        return cls(catalogue, hooks, own, approvals, conclusion, governance, plans, background, series, numbers)
+        return cls(
+            catalogue, hooks, own, approvals, conclusion, governance, plans, background, artifacts, series, numbers
+        )
 
     async def run(
         self,
@@ -203,7 +208,7 @@ class Pipeline:
                 give_copy(plan, call, self.limits.argument_bytes)
 
             if plan.wants_control and call.call is not None:
-                RUNNING[call.call.id] = CallControl(call, self.conclusion.recorder)
+                RUNNING[call.call.id] = CallControl(call, self.conclusion.recorder, self.artifacts)
             if plan.governor is not None or key is not None or context.budget.max_retries:
                 result = await self.governance.run(plan, call, mode)
             else:
@@ -241,8 +246,10 @@ class Pipeline:
                 call.plan.usage.calls.pop(call.number, None)
 
         if result.error is None and plan.ends_quietly and not self.conclusion.secrets.values:
-            return result
+            return result if self.limits.inline_bytes is None else self._shortened(call, result)
         result = self.conclusion.redacted(call, result)
+        if self.limits.inline_bytes is not None:
+            result = self._shortened(call, result)
         if broken is not None:
             log_origin(result, broken)
             broken = None  # its frames hold this one
@@ -278,6 +285,25 @@ class Pipeline:
         except RuntimeError:  # its loop has been closed
             return False
         return True
+
+    def _shortened(self, call: RunningCall, result: ToolResult) -> ToolResult:
+        """The result, or its beginning with a link to the whole, which is an artifact of its caller."""
+        plan, context, most = call.plan, call.context, self.limits.inline_bytes
+        if plan is None or context is None or most is None:
+            return result
+        try:
+            return shortened(
+                result, most, self.limits.preview, self.artifacts, plan.id, context, is_host=context is plan.host
+            )
+        except StateDamaged as error:
+            late = OutputTooLarge(
+                f"{plan.id}: its answer is too large to hand around and cannot be kept: {error.message}",
+                hint=error.hint,
+                outcome="done",
+            )
+            return failure(late, call.trace(self.series))
+        except CallError as error:
+            return failure(error, call.trace(self.series))
 
     async def _detached(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
         """Make the call in the background. Its caller gets its answer, where that is there in time, else a job."""

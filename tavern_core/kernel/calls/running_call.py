@@ -13,7 +13,7 @@ from tavern_core.kernel.catalogue.plan import Plan
 from tavern_core.kernel.execution.modes import TimeLimit, cancellations
 from tavern_core.kernel.log.changes import Change
 from tavern_core.model.call import CallContext, ToolCall
-from tavern_core.model.config import LimitsConfig
+from tavern_core.model.config import ArtifactsConfig, LimitsConfig
 from tavern_core.model.result import CallTrace
 
 Frame = tuple[int, float | None, CallContext | None, str]
@@ -32,10 +32,15 @@ class CallLimits:
     argument_bytes: int
     output_bytes: int
     keep_raw: bool
+    inline_bytes: int | None = None
+    """Bytes of an answer from which on it becomes an artifact; None: never."""
+    preview: int = 0
+    """Characters of it that are shown then."""
 
     @classmethod
-    def of(cls, config: LimitsConfig) -> CallLimits:
-        return cls(config.depth, config.argument_bytes, config.output_bytes, config.keep_raw)
+    def of(cls, config: LimitsConfig, artifacts: ArtifactsConfig) -> CallLimits:
+        largest = config.output_bytes if artifacts.over is None else artifacts.max_bytes
+        return cls(config.depth, config.argument_bytes, largest, config.keep_raw, artifacts.over, artifacts.preview)
 
 
 class RunningCall:
@@ -43,7 +48,7 @@ class RunningCall:
 
     __slots__ = (
         "arguments", "asked", "call", "cancellations", "changes", "clock", "context", "deadline", "depth", "door", "fits", "given",
-        "handed", "is_cancelled", "is_recorded", "key", "moved_at", "number", "outer", "plan", "purpose", "stage", "started", "task", "token", "value",
+        "handed", "is_cancelled", "is_recorded", "key", "limit", "moved_at", "number", "outer", "plan", "purpose", "stage", "started", "task", "token", "value",
         "values", "written",
     )  # fmt: skip
 
@@ -84,6 +89,8 @@ class RunningCall:
     """`call` as the tool gets it."""
     is_cancelled: bool
     """Whether somebody asked to end it (`Pipeline.cancel`)."""
+    limit: tuple[str, float] | None
+    """The limit of one try that ended it, and its milliseconds; None: none did."""
     moved_at: float
     """When it last said how far it is, on the monotonic clock."""
     task: asyncio.Task[Any] | None
@@ -186,6 +193,7 @@ def begin(
     call.changes = None
     call.is_recorded = call.is_cancelled = False
     call.moved_at = 0.0
+    call.limit = None
     call.token = None
     call.value = None
     return call

@@ -75,6 +75,10 @@ class Governor:
     """How long a caller waits before the call becomes a job; None: as long as it takes."""
     is_personal: bool
     """Whether some limits are those of each caller."""
+    attempt_s: float
+    """How long one try may take; 0: as long as the call."""
+    idle_s: float
+    """How long a tool may take without saying how far it is; 0: as long as the call."""
 
     def rates_of(self, context: CallContext) -> tuple[Rate, ...]:
         """The rates that a call counts for; those of its caller first, so that nobody uses up what all share by being refused."""
@@ -175,11 +179,26 @@ class LimitTable:
         inline_ms = next(
             (limits.inline_ms for _, limits, _ in reversed(everything) if limits.inline_ms is not None), None
         )
-        if not (rates or places or breaker or cache_ms or retries or self._callers or inline_ms is not None):
+        last = reversed(everything)
+        ends = [(limits.attempt_ms, limits.idle_ms) for _, limits, _ in last]
+        attempt_ms = next((one for one, _ in ends if one), 0)
+        idle_ms = next((one for _, one in ends if one), 0)
+        if not (
+            attempt_ms
+            or idle_ms
+            or rates
+            or places
+            or breaker
+            or cache_ms
+            or retries
+            or self._callers
+            or inline_ms is not None
+        ):
             return None
         inline = None if inline_ms is None else inline_ms / 1000
         personal = bool(self._callers)
-        return Governor(self, rates, places, breaker, breaker_place, cache_ms / 1000, retries, inline, personal)
+        times = attempt_ms / 1000, idle_ms / 1000
+        return Governor(self, rates, places, breaker, breaker_place, cache_ms / 1000, retries, inline, personal, *times)
 
     def _slots_of(self, key: str, limits: ToolLimits) -> Slots:
         size, queue = limits.concurrency or 1, QUEUE if limits.queue is None else limits.queue

@@ -115,6 +115,8 @@ TEXTS: Final[Mapping[str, str]] = {
     "ToolDefinition.timeout": "Milliseconds after which a call is given up.",
     "ToolDefinition.limits": "How often it may be called, how many at a time, and what follows failures.",
     "ToolDefinition.job": "Every call goes on in the background, and its caller gets a job.",
+    "WrittenLimits.attemptMs": "Milliseconds that one try may take, where a call may be tried again.",
+    "WrittenLimits.idleMs": "Milliseconds that a tool may take without saying how far it is.",
     "WrittenLimits.inlineMs": "Milliseconds that a caller waits before the call becomes a job.",
     "WrittenLimits.rate": "Calls in a period of time: 10/minute.",
     "WrittenLimits.concurrency": "Calls at a time; further ones wait.",

@@ -1,0 +1,94 @@
+"""``tavern artifacts``: what calls made that was too large for their answers."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+import click
+
+from tavern_core.cli.lazy_groups import Group
+from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.errors import UsageError
+
+_COLUMNS: Final = ("id", "bytes", "type", "name", "owner", "expires")
+
+
+@click.group(cls=Group, default="list")
+def artifacts() -> None:
+    """Show and fetch what calls made that was too large for their answers.
+
+    `tavern artifacts` alone lists them.
+    """
+
+
+@artifacts.command("list", cls=Command)
+@click.option("--last", type=click.IntRange(1), default=50, show_default=True, metavar="N", help="The newest N.")
+@json_option
+@pass_session
+def list_(session: Session, last: int, as_json: bool) -> None:
+    """List artifacts, newest first."""
+    found = [one.to_json() for one in session.host().artifacts.list(most=last)]
+    if as_json:
+        session.out.json(found)
+        return
+    rows = [
+        (one["id"], one["size"], one["mediaType"], one["name"], one["principal"], one["expiresAt"]) for one in found
+    ]
+    session.out.table(_COLUMNS, rows, empty="no artifacts")
+
+
+@artifacts.command(cls=Command)
+@click.argument("artifact", metavar="ID")
+@json_option
+@pass_session
+def show(session: Session, artifact: str, as_json: bool) -> None:
+    """Show what is known of an artifact."""
+    found = session.host().artifacts.get(artifact).to_json()
+    if as_json:
+        session.out.json(found)
+    else:
+        session.out.facts(list(found.items()))
+
+
+@artifacts.command(cls=Command)
+@click.argument("artifact", metavar="ID")
+@click.option("--output", "-o", type=click.Path(path_type=Path), metavar="FILE", help="Write to FILE; default: stdout.")
+@json_option
+@pass_session
+def get(session: Session, artifact: str, output: Path | None, as_json: bool) -> None:
+    """Write the bytes of an artifact to stdout or a file."""
+    store = session.host().artifacts
+    known = store.get(artifact)
+    with store.open(artifact) as source:
+        if output is None:
+            stream = session.out.stream
+            if stream is None:
+                raise UsageError("there is no stdout", hint="name a file: --output FILE")
+            stream.flush()
+            shutil.copyfileobj(source, stream.buffer)
+            stream.buffer.flush()
+            return
+        try:
+            with output.open("xb") as target:
+                shutil.copyfileobj(source, target)
+        except OSError as error:
+            raise UsageError(f"{output} cannot be written: {error.strerror or error}") from error
+    if as_json:
+        session.out.json({**known.to_json(), "file": str(output)})
+    else:
+        session.out.text(f"{output}: {known.size:,} bytes")
+
+
+@artifacts.command(cls=Command)
+@click.argument("artifact", metavar="ID")
+@json_option
+@pass_session
+def remove(session: Session, artifact: str, as_json: bool) -> None:
+    """Forget an artifact before its time."""
+    session.host().artifacts.remove(artifact)
+    if as_json:
+        session.out.json({"removed": artifact})
+    else:
+        session.out.text(f"{artifact} is gone")

@@ -1,0 +1,253 @@
+"""`tavern.artifacts`: bytes by their digest in a folder of the state folder, and a record for each owner of some.
+
+    artifacts/ab/cdef…      the bytes, once for all who have them; written beside and renamed, so a half of one is never there
+    record `artifact`       whose, which digest, size, type, name, until when
+
+Whoever asks gets what is his: another caller's artifact is not there for him.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import secrets
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from pydantic_core import to_json
+
+from tavern_core.contract.stores import Record, RecordStore
+from tavern_core.errors import ArtifactNotFound, OutputTooLarge, StateDamaged, UsageError
+from tavern_core.kernel.calls.running_call import current
+from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder
+from tavern_core.model.artifact import SCHEME, Artifact
+from tavern_core.model.call import HOST_PRINCIPAL, CallContext
+from tavern_core.model.nearest import did_you_mean
+
+KIND: Final = "artifact"
+_CHUNK: Final = 1 << 20
+_TYPE: Final = re.compile(
+    r"[a-z0-9][a-z0-9!#$&^_.+-]{0,63}/[a-z0-9][a-z0-9!#$&^_.+-]{0,63}(; ?[a-z0-9-]+=[\w.-]+)?", re.IGNORECASE
+)
+_LONGEST_NAME: Final = 200
+_PURGE_EVERY: Final = 50
+
+
+class Artifacts:
+    """The artifacts of a state folder. Safe for threads and processes.
+
+    Args:
+        folder: where the bytes are.
+        seconds: how long one is kept.
+        most_bytes: of one.
+    """
+
+    def __init__(self, folder: Path, records: RecordStore, seconds: float, most_bytes: int) -> None:
+        self._folder = folder
+        self._records = records
+        self._seconds = seconds
+        self._most = most_bytes
+        self._put = 0
+
+    def put(
+        self,
+        data: bytes | str | Path | Iterable[bytes],
+        media_type: str = "application/octet-stream",
+        *,
+        name: str = "",
+        context: CallContext | None = None,
+        call_id: str = "",
+    ) -> Artifact:
+        """Keep something.
+
+        Args:
+            data: bytes, text, the path of a file, or chunks of bytes.
+            media_type: as in ``image/png``.
+            name: a file name for people; folders in it are dropped.
+            context: whose it is; None: the caller of the tool that runs, else the host.
+
+        Raises:
+            UsageError: no such data, or no media type (USAGE).
+            OutputTooLarge: it is larger than `artifacts.maxBytes` (OUTPUT_TOO_LARGE).
+            StateDamaged: it cannot be written (STATE_DAMAGED).
+        """
+        if not isinstance(media_type, str) or not _TYPE.fullmatch(media_type):
+            raise UsageError(f"{media_type!r:.80} is no media type", hint='for example "image/png"')
+        digest, size = self._written(_chunks(data))
+        owner, now = _owner(context), time.time()
+        made = Artifact(
+            f"art-{secrets.token_hex(10)}", f"sha256:{digest}", size, media_type, _name(name), owner.partition("\x1f")[0], now,
+            now + self._seconds, call_id,
+        )  # fmt: skip
+        told = {"digest": made.digest, "size": size, "mediaType": media_type, "name": made.name, "callId": call_id}
+        self._records.add(Record(KIND, made.id, owner, "kept", to_json(told).decode(), now, made.expires))
+        self._put += 1
+        if self._put % _PURGE_EVERY == 0:
+            self.purge()
+        return made
+
+    def get(self, id: str, *, context: CallContext | None = None) -> Artifact:  # noqa: A002 - the artifact's
+        """What is known of one, by its id or its ``artifact:`` address.
+
+        Args:
+            context: who asks; None: the host, which sees all, or the caller of the tool that runs.
+
+        Raises:
+            ArtifactNotFound: there is none, it is over, or it is another caller's (ARTIFACT_NOT_FOUND).
+        """
+        name = id.removeprefix(SCHEME) if isinstance(id, str) and id.isascii() and id.isprintable() else ""
+        record = self._records.get(KIND, name)
+        known = None if record is None else _artifact(record)
+        if record is None or known is None or not _may_see(record.owner, context):
+            near = [one.id for one in self.list(context=context)]
+            raise ArtifactNotFound(
+                f"there is no artifact {id!r:.80}",
+                hint=did_you_mean(name, near) or "`tavern artifacts list` shows them",
+            )
+        return known
+
+    def open(self, id: str, *, context: CallContext | None = None) -> BinaryIO:  # noqa: A002 - the artifact's
+        """Its bytes, as a file to read from. Raises as `get`; StateDamaged: they are gone or changed (STATE_DAMAGED)."""
+        known = self.get(id, context=context)
+        path = self._path(known.digest)
+        try:
+            file = path.open("rb")
+        except OSError as error:
+            raise StateDamaged(f"{path}: the bytes of {known.id} cannot be read: {error}", path=str(path)) from error
+        if os.fstat(file.fileno()).st_size != known.size:
+            file.close()
+            raise StateDamaged(f"{path}: the bytes of {known.id} are not those that were kept", path=str(path))
+        return file
+
+    def read(self, id: str, start: int = 0, length: int = -1, *, context: CallContext | None = None) -> bytes:  # noqa: A002
+        """A part of its bytes; all of them by default. Raises as `open`."""
+        with self.open(id, context=context) as file:
+            file.seek(max(start, 0))
+            return file.read(length if length >= 0 else -1)
+
+    def list(self, *, context: CallContext | None = None, most: int = 100) -> tuple[Artifact, ...]:
+        """Artifacts, newest first; with a context, that caller's alone."""
+        owner = None if context is None and current.get() is None else _owner(context)
+        found = (_artifact(record) for record in self._records.list(KIND, owner=owner, most=most))
+        return tuple([one for one in found if one is not None])
+
+    def remove(self, id: str, *, context: CallContext | None = None) -> None:  # noqa: A002 - the artifact's
+        """Forget one before its time. Raises as `get`."""
+        known = self.get(id, context=context)
+        self._records.remove(KIND, known.id)
+        if all(one.digest != known.digest for one in self._all()):
+            with contextlib.suppress(OSError):
+                self._path(known.digest).unlink()
+
+    def purge(self) -> int:
+        """Remove bytes that nobody has any more; how many files. Those of the last hour stay: somebody may be about to name them."""
+        kept = {one.digest.removeprefix("sha256:") for one in self._all()}
+        gone = 0
+        for path in self._folder.glob("??/*"):
+            with contextlib.suppress(OSError):
+                if path.parent.name + path.name not in kept and path.stat().st_mtime < time.time() - 3600:
+                    path.unlink()
+                    gone += 1
+        return gone
+
+    def _all(self) -> Iterator[Artifact]:
+        for record in self._records.list(KIND, most=1_000_000):
+            if (one := _artifact(record)) is not None:
+                yield one
+
+    def _path(self, digest: str) -> Path:
+        text = digest.removeprefix("sha256:")
+        return self._folder / text[:2] / text[2:]
+
+    def _written(self, chunks: Iterable[bytes]) -> tuple[str, int]:
+        hashed, size = hashlib.sha256(), 0
+        try:
+            make_private_folder(self._folder)
+            descriptor, name = tempfile.mkstemp(dir=self._folder, prefix=".new-")
+            beside = Path(name)
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    for chunk in chunks:
+                        size += len(chunk)
+                        if size > self._most:
+                            raise OutputTooLarge(
+                                f"an artifact has at most {self._most:,} bytes",
+                                hint="make less of it, or raise artifacts.maxBytes",
+                                outcome="done",
+                                limit=self._most,
+                            )
+                        hashed.update(chunk)
+                        file.write(chunk)
+                path = self._path(hashed.hexdigest())
+                make_private_folder(path.parent)
+                beside.chmod(PRIVATE_FILE)
+                beside.replace(path)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    beside.unlink()
+                raise
+        except OSError as error:
+            raise StateDamaged(
+                f"{self._folder}: {error}", hint="free some disk space, and see that the folder can be written",
+                path=str(self._folder),
+            ) from error  # fmt: skip
+        return hashed.hexdigest(), size
+
+
+def _chunks(data: object) -> Iterator[bytes]:
+    if isinstance(data, str):
+        yield data.encode("utf-8", "surrogatepass")
+    elif isinstance(data, bytes | bytearray | memoryview):
+        yield bytes(data)
+    elif isinstance(data, Path):
+        try:
+            with data.open("rb") as file:
+                while chunk := file.read(_CHUNK):
+                    yield chunk
+        except OSError as error:
+            raise UsageError(f"{data} cannot be read: {error.strerror or error}") from error
+    elif isinstance(data, Iterable):
+        for part in data:
+            if not isinstance(part, bytes | bytearray | memoryview):
+                raise UsageError(f"chunks of an artifact are bytes, got {type(part).__name__}")
+            yield bytes(part)
+    else:
+        raise UsageError(
+            f"an artifact is made of bytes, got {type(data).__name__}", hint="bytes, text, a Path, or chunks"
+        )
+
+
+def _name(name: str) -> str:
+    """The last part of a path, without what is no part of a name."""
+    plain = re.split(r"[/\\]", str(name))[-1]
+    return "".join(sign for sign in plain if sign.isprintable())[:_LONGEST_NAME].strip(". ")
+
+
+def _owner(context: CallContext | None) -> str:
+    if context is None:
+        frame = current.get()
+        context = frame[2] if frame is not None else None
+    return f"{HOST_PRINCIPAL}\x1f" if context is None else f"{context.principal}\x1f{context.user_id}"
+
+
+def _may_see(owner: str, context: CallContext | None) -> bool:
+    frame = current.get()
+    is_host = context is None and (frame is None or frame[2] is None)
+    return is_host or owner == _owner(context)
+
+
+def _artifact(record: Record) -> Artifact | None:
+    try:
+        data = json.loads(record.data)
+        return Artifact(
+            record.key, data["digest"], data["size"], data["mediaType"], data["name"], record.owner.partition("\x1f")[0],
+            record.created, record.expires, data.get("callId", ""),
+        )  # fmt: skip
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,54 @@
+"""Something large that a call made, kept beside its result."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tavern_core.frozen import dataclass
+from tavern_core.model.result import iso_utc
+
+SCHEME: Final = "artifact:"
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """One artifact. `tavern.artifacts.read(id)` has its bytes."""
+
+    id: str
+    digest: str
+    """``sha256:…`` of its bytes."""
+    size: int
+    """Bytes."""
+    media_type: str
+    name: str = ""
+    principal: str = ""
+    """Whose it is."""
+    created: float = 0.0
+    """Seconds since the epoch, UTC."""
+    expires: float = 0.0
+    call_id: str = ""
+
+    @property
+    def uri(self) -> str:
+        """``artifact:<id>``."""
+        return SCHEME + self.id
+
+    def link(self) -> dict[str, Any]:
+        """A content block that names it, as MCP has them."""
+        return {
+            "type": "resource_link", "uri": self.uri, "name": self.name or self.id, "mimeType": self.media_type, "size": self.size,
+        }  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "uri": self.uri,
+            "digest": self.digest,
+            "size": self.size,
+            "mediaType": self.media_type,
+            "name": self.name,
+            "principal": self.principal,
+            "createdAt": iso_utc(self.created),
+            "expiresAt": iso_utc(self.expires) if self.expires else None,
+            "callId": self.call_id or None,
+        }

@@ -1,0 +1,160 @@
+"""What is too large for an answer is kept beside it, for its owner."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tavern_core import CallContext, Plugin, Tavern, ToolContext, tool
+from tavern_core.errors import ArtifactNotFound, OutputTooLarge, StateDamaged, UsageError
+from tests.state.processes import ENVIRONMENT
+
+ANN = CallContext(principal="user:ann")
+BOB = CallContext(principal="user:bob")
+
+
+@tool
+def text(size: int) -> str:
+    return "é" * size
+
+
+@tool
+def rows(count: int) -> list[dict[str, int]]:
+    return [{"n": n} for n in range(count)]
+
+
+@tool
+def image(ctx: ToolContext) -> dict[str, Any]:
+    return {"content": [ctx.keep(b"\x89PNG", "image/png", "../../cat.png"), {"type": "text", "text": "a cat"}]}
+
+
+@contextmanager
+def opened(tmp_path: Path, **artifacts: Any) -> Iterator[Tavern]:
+    config = {"artifacts": artifacts}
+    with Tavern.open(config, home=tmp_path / "home", plugins=[Plugin([text, rows, image], name="t")]) as host:
+        yield host
+
+
+def test_a_large_answer_is_shown_in_part_and_kept_whole(tmp_path: Path) -> None:
+    with opened(tmp_path, over=1000, preview=20) as host:
+        assert host.invoke_sync("t:text", {"size": 400}).value == "é" * 400
+        result = host.invoke_sync("t:text", {"size": 5000}, context=ANN)
+        assert result.value["preview"] == "é" * 20
+        link = next(block for block in result.content if block["type"] == "resource_link")
+        assert (link["mimeType"], link["size"]) == ("text/plain", 10_000)
+        assert host.artifacts.read(link["uri"], context=ANN) == ("é" * 5000).encode()
+        assert host.artifacts.read(link["uri"], 2, 4, context=ANN) == "éé".encode()
+        listed = host.invoke_sync("t:rows", {"count": 1000}, context=ANN).value["artifact"]
+        assert json.loads(host.artifacts.read(listed["id"], context=ANN)) == [{"n": n} for n in range(1000)]
+        assert listed["callId"]
+
+
+def test_answers_stay_whole_where_nothing_else_is_said(tmp_path: Path) -> None:
+    with opened(tmp_path) as host:
+        assert len(host.invoke_sync("t:text", {"size": 500_000}).value) == 500_000
+        assert host.artifacts.list() == ()
+
+
+def test_a_tool_keeps_a_file_for_its_caller(tmp_path: Path) -> None:
+    with opened(tmp_path) as host:
+        block = host.invoke_sync("t:image", context=ANN).content[0]
+        known = host.artifacts.get(block["uri"], context=ANN)
+        assert (known.media_type, known.name, known.size, known.principal) == ("image/png", "cat.png", 4, "user:ann")
+        assert known.digest == "sha256:" + hashlib.sha256(b"\x89PNG").hexdigest()
+
+
+def test_an_artifact_is_its_owners(tmp_path: Path) -> None:
+    with opened(tmp_path) as host:
+        mine = host.artifacts.put(b"secret plans", "text/plain", context=ANN)
+        for ask in (host.artifacts.get, host.artifacts.open, host.artifacts.read, host.artifacts.remove):
+            with pytest.raises(ArtifactNotFound) as error:
+                ask(mine.id, context=BOB)  # type: ignore[operator]
+            assert mine.id not in error.value.hint
+        assert host.artifacts.list(context=BOB) == ()
+        assert [one.id for one in host.artifacts.list(context=ANN)] == [mine.id]
+        assert host.artifacts.read(mine.id) == b"secret plans"
+
+
+def test_the_same_bytes_are_kept_once_and_until_nobody_has_them(tmp_path: Path) -> None:
+    with opened(tmp_path) as host:
+        first, second = (host.artifacts.put(b"same", "text/plain", context=who) for who in (ANN, BOB))
+        files = [path for path in (tmp_path / "home" / "artifacts").rglob("*") if path.is_file()]
+        assert len(files) == 1
+        assert files[0].stat().st_mode & 0o077 == 0
+        host.artifacts.remove(first.id)
+        assert host.artifacts.read(second.id) == b"same"
+        host.artifacts.remove(second.id)
+        assert not files[0].exists()
+
+
+def test_an_artifact_whose_time_is_over_is_gone(tmp_path: Path) -> None:
+    with opened(tmp_path, ttlMs=1) as host:
+        made = host.artifacts.put(b"x", "text/plain")
+        threading.Event().wait(0.01)
+        with pytest.raises(ArtifactNotFound):
+            host.artifacts.get(made.id)
+
+
+def test_too_much_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path, maxBytes=1000) as host:
+        with pytest.raises(OutputTooLarge):
+            host.artifacts.put((b"x" * 100 for _ in range(1000)), "text/plain")
+        assert [path for path in (tmp_path / "home" / "artifacts").rglob("*") if path.is_file()] == []
+        assert host.artifacts.put((b"x" * 100 for _ in range(10)), "text/plain").size == 1000
+
+
+@pytest.mark.parametrize("data", [5, None, ["text"], Path("/nowhere/at/all")])
+def test_what_is_no_data_is_refused(tmp_path: Path, data: Any) -> None:
+    with opened(tmp_path) as host, pytest.raises(UsageError):
+        host.artifacts.put(data, "text/plain")
+
+
+@pytest.mark.parametrize("kind", ["", "png", "text/plain\nx: y", "a/b/c", 7])
+def test_what_is_no_media_type_is_refused(tmp_path: Path, kind: Any) -> None:
+    with opened(tmp_path) as host, pytest.raises(UsageError, match="no media type"):
+        host.artifacts.put(b"x", kind)
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "artifact:../x", "\x00", "\ud800", "", 7, None])
+def test_what_is_no_id_finds_nothing(tmp_path: Path, name: Any) -> None:
+    with opened(tmp_path) as host, pytest.raises(ArtifactNotFound):
+        host.artifacts.read(name)
+
+
+def test_bytes_that_were_changed_are_not_passed_off_as_whole(tmp_path: Path) -> None:
+    with opened(tmp_path) as host:
+        made = host.artifacts.put(b"whole", "text/plain")
+        (file,) = [path for path in (tmp_path / "home" / "artifacts").rglob("*") if path.is_file()]
+        file.write_bytes(b"half")
+        with pytest.raises(StateDamaged):
+            host.artifacts.read(made.id)
+
+
+def test_the_command_line_lists_and_fetches(tmp_path: Path) -> None:
+    with opened(tmp_path) as host:
+        made = host.artifacts.put(b"\x00\x01binary", "application/x-thing", name="a.bin")
+    (tmp_path / "tavern.yaml").write_text("{}", encoding="utf-8")
+    environment = {**ENVIRONMENT, "TAVERN_HOME": str(tmp_path / "home")}
+
+    def tavern(*words: str) -> Any:
+        command = [sys.executable, "-m", "tavern_core", "artifacts", *words]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
+        return done.returncode, done.stdout
+
+    assert made.id.encode() in tavern()[1]
+    assert json.loads(tavern("show", made.id, "--json")[1])["size"] == 8
+    assert tavern("get", made.uri)[1] == b"\x00\x01binary"
+    assert tavern("get", made.id, "-o", "out.bin")[0] == 0
+    assert (tmp_path / "out.bin").read_bytes() == b"\x00\x01binary"
+    assert tavern("get", made.id, "-o", "out.bin")[0] == 2
+    assert tavern("remove", made.id)[0] == 0
+    assert tavern("show", made.id)[0] == 5
