@@ -259,3 +259,25 @@ def test_the_command_line_takes_a_key(tmp_path: Path) -> None:
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout.strip()) == (0, "x"), done.stderr
     assert (tmp_path / "out.txt").read_text(encoding="utf-8") == "x"
+
+
+def test_who_waits_for_a_call_that_its_own_caller_gave_up_makes_it_himself() -> None:
+    ran: list[int] = []
+
+    @tool(idempotent=True)
+    async def look() -> int:
+        ran.append(1)
+        await asyncio.sleep(60 if len(ran) == 1 else 0)
+        return len(ran)
+
+    host.tools.register(look)
+
+    async def both() -> Any:
+        first = asyncio.ensure_future(host.invoke("app:look", idempotency_key="same"))
+        await asyncio.sleep(0)
+        second = asyncio.ensure_future(host.invoke("app:look", idempotency_key="same"))
+        await asyncio.sleep(0)
+        first.cancel()
+        return await second
+
+    assert asyncio.run(both()).value == 2

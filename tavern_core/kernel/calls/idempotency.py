@@ -112,7 +112,8 @@ class Idempotency:
             if known is not None:  # in this process: its answer comes from hand to hand
                 if not await mode.until(known.answer, seconds):
                     raise TimeLimit(stopped=True, begun=False)
-                if (answer := known.answer.result()) is not None:
+                answer = known.answer.result()
+                if answer is not None and not _is_of_its_caller(answer, plan):
                     return _again(answer, call, key, "joined")
                 continue
             await mode.pause(pause if seconds is None else min(pause, seconds))
@@ -205,6 +206,12 @@ def _digest(values: Mapping[str, Any]) -> str:
     """Names these arguments, in whatever order they were given."""
     text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _is_of_its_caller(answer: ToolResult, plan: Plan) -> bool:
+    """Whether a call ended for its caller's sake, cancelled or out of time, and left the key free: who waits makes it himself."""
+    error = answer.error
+    return error is not None and error.kind in ("CANCELLED", "TIMEOUT") and is_harmless_again(error, plan.spec)
 
 
 def _conflict(plan: Plan, key: str) -> IdempotencyConflict:

@@ -18,6 +18,8 @@ from tavern_core.model.result import ToolError, ToolResult
 
 KIND: Final = "job"
 RESULT: Final = "job-result"
+_LONGEST_S: Final = 90 * 86_400.0
+"""How long a job is kept of which nobody hears anything: its process may have died."""
 _MOST_UNSURE: Final = 10_000
 LOST: Final = ToolError(
     "CONNECTION_LOST", "the process that ran the job ended before it did", {}, False, "unknown", None,
@@ -51,7 +53,8 @@ class JobRecords:
 
     def add(self, job: Job, owner: str, facts: Mapping[str, Any]) -> None:
         """Keep a new job."""
-        self.records.add(Record(KIND, job.id, owner, job.status, _text(job, facts), job.created))
+        expires = job.created + _LONGEST_S
+        self.records.add(Record(KIND, job.id, owner, job.status, _text(job, facts), job.created, expires))
 
     def get(self, id: str) -> KeptJob | None:  # noqa: A002 - the job's
         """One job; None: there is none, or nothing can be read of it."""
@@ -77,7 +80,7 @@ class JobRecords:
             if record is None or kept is None or kept.job.status in ENDED:
                 return None
             job = replace(edit(kept.job), updated=time.time())
-            expires = time.time() + self._seconds if job.status in ENDED else 0.0
+            expires = time.time() + (self._seconds if job.status in ENDED else _LONGEST_S)
             text = _text(job, {**kept.facts, **facts})
             if self.records.replace(replace(record, state=job.status, data=text, expires=expires)):
                 return job
