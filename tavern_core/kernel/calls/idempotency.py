@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -41,6 +42,7 @@ LONGEST_KEY: Final = 255
 RUNNING: Final = "running"
 DONE: Final = "done"
 UNKNOWN: Final = "unknown"
+_PLAIN: Final = frozenset({int, bool, type(None)})
 _FIRST_LOOK_S: Final = 0.005
 _LONGEST_LOOK_S: Final = 0.1
 
@@ -51,8 +53,8 @@ class Claim:
 
     record: Record
     digest: str
-    answer: Future[ToolResult | None]
-    """For those in this process that wait for the same call; None: it is free again."""
+    waiting: list[Future[ToolResult]]
+    """Those in this process that wait for the same call."""
 
 
 class Idempotency:
@@ -71,6 +73,7 @@ class Idempotency:
         self._diagnostics = diagnostics
         self._process = secrets.token_hex(8)
         self._entered = False
+        self._lock = threading.Lock()
         self._running: dict[str, Claim] = {}
         self._unwritten: dict[str, ToolResult] = {}
         """Answers that could not be written; they are known here as long as this host is open."""
@@ -110,10 +113,11 @@ class Idempotency:
                 raise _conflict(plan, key)
             seconds = call.time_left()
             if known is not None:  # in this process: its answer comes from hand to hand
-                if not await mode.until(known.answer, seconds):
+                if (wanted := self._join(known)) is None:
+                    continue
+                if not await mode.until(wanted, seconds):
                     raise TimeLimit(stopped=True, begun=False)
-                answer = known.answer.result()
-                if answer is not None and not _is_of_its_caller(answer, plan):
+                if not _is_of_its_caller(answer := wanted.result(), plan):
                     return _again(answer, call, key, "joined")
                 continue
             await mode.pause(pause if seconds is None else min(pause, seconds))
@@ -163,8 +167,17 @@ class Idempotency:
         )
 
     def _claimed(self, name: str, record: Record, digest: str) -> Claim:
-        claim = self._running[name] = Claim(record, digest, Future())
+        claim = self._running[name] = Claim(record, digest, [])
         return claim
+
+    def _join(self, claim: Claim) -> Future[ToolResult] | None:
+        """Wait for the answer of a call of this process; None: it has just ended."""
+        with self._lock:
+            if self._running.get(claim.record.key) is not claim:
+                return None
+            wanted: Future[ToolResult] = Future()
+            claim.waiting.append(wanted)
+            return wanted
 
     async def finish(self, claim: Claim, plan: Plan, call: RunningCall, result: ToolResult, mode: Mode) -> None:
         """Write down what came of the call, and tell whoever waits for it. A failure that changed nothing frees the key."""
@@ -176,7 +189,8 @@ class Idempotency:
             else:
                 clean = self._disk.result(result, call.arguments, call.values)
                 text = f'{{"digest":"{claim.digest}","result":{result_text(clean)}}}'
-                done = replace(record, state=DONE, data=text, expires=time.time() + self._seconds)
+                until = time.time() + self._seconds
+                done = Record(KIND, record.key, record.owner, DONE, text, record.created, until, record.version)
                 await ask(mode, self._records, self._records.replace, done)
         except (CallError, StateDamaged, ValueError, OSError) as failed:
             self._diagnostics.add(
@@ -188,8 +202,10 @@ class Idempotency:
             if not is_free:
                 self._unwritten[record.key] = result
         finally:
-            self._running.pop(record.key, None)
-            claim.answer.set_result(result)
+            with self._lock:
+                self._running.pop(record.key, None)
+            for wanted in claim.waiting:
+                wanted.set_result(result)
 
 
 def _checked(plan: Plan, call: RunningCall) -> str:
@@ -204,8 +220,13 @@ def _checked(plan: Plan, call: RunningCall) -> str:
 
 def _digest(values: Mapping[str, Any]) -> str:
     """Names these arguments, in whatever order they were given."""
-    text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    if all(
+        type(value) in _PLAIN and name.isascii() for name, value in values.items()
+    ):  # as nearly always, and three times as quick
+        text = to_json(sorted(values.items()))
+    else:
+        text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+    return hashlib.sha256(text).hexdigest()[:32]
 
 
 def _is_of_its_caller(answer: ToolResult, plan: Plan) -> bool:

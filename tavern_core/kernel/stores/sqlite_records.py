@@ -30,6 +30,8 @@ DAMAGED: Final = "damaged"
 """State of a record whose data are not what was written; they are empty."""
 _VERSION: Final = 1
 _PURGE_EVERY: Final = 5_000
+_CHECKPOINT_PAGES: Final = 4_000
+"""Pages of 4 kB in the write-ahead log before they go into the file, which waits for the disk: four times SQLite's own."""
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS records (
     kind TEXT NOT NULL, key TEXT NOT NULL, owner TEXT NOT NULL, state TEXT NOT NULL, data TEXT NOT NULL, created REAL NOT NULL,
@@ -206,6 +208,7 @@ class SqliteRecords:
             try:
                 db.execute("PRAGMA journal_mode = WAL")
                 db.execute("PRAGMA synchronous = NORMAL")
+                db.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
                 (version,) = db.execute("PRAGMA user_version").fetchone()
                 if version > _VERSION:
                     raise StateDamaged(
