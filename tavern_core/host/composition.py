@@ -8,6 +8,7 @@ that circle is closed in `Engines`, where a tool looks up its engine when it is 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,8 +51,6 @@ from tavern_core.kernel.jobs.jobs import Jobs
 from tavern_core.kernel.limits.limit_table import LimitTable
 from tavern_core.kernel.limits.limits import Limits
 from tavern_core.kernel.observability.metrics import Metrics
-from tavern_core.kernel.observability.observed import observed
-from tavern_core.kernel.observability.spans import Spans, is_wanted
 from tavern_core.kernel.plugins.consent import Consent
 from tavern_core.kernel.plugins.contributions import Contributions
 from tavern_core.kernel.plugins.effective_scopes import Reach
@@ -195,8 +194,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         compiler, hook_calls, base.recorder, config, approvals, base.known_secrets, idempotency, plans, jobs, artifacts
     )
     metrics = Metrics(config.metrics.enabled, limit_table, jobs, base.recorder, lambda tool: tool in registry.entries())
-    spans = Spans(base.version) if is_wanted(config.metrics.spans) else None
-    pipeline = observed(pipeline, metrics if metrics.is_on else None, spans)
+    pipeline = _watched(base, pipeline, metrics)
 
     flow = Flow.build(specs, inventories, pipeline)
     parts = Parts(tools, flow.nodes, flow.workflows, flow.models, jobs, _called_by_plugin(base, pipeline))
@@ -249,6 +247,23 @@ def _settings(base: Foundation, hooks: HookTable, calls: HookCalls, undeclared: 
         on_saved=saved,
         on_finding=base.diagnostics.add_finding,
     )
+
+
+def _watched(base: Foundation, pipeline: Pipeline, metrics: Metrics) -> Pipeline:
+    """The path of a call, with metrics and spans where they are wanted; nothing of them is imported elsewhere.
+
+    Raises:
+        UsageError: spans are asked for, and OpenTelemetry is not installed (USAGE).
+    """
+    wanted = base.config.metrics.spans
+    if wanted is None:  # spans go nowhere where the program has not loaded the SDK
+        wanted = "opentelemetry.sdk.trace" in sys.modules
+    if not (wanted or metrics.is_on):
+        return pipeline
+    from tavern_core.kernel.observability.observed import ObservedPipeline
+    from tavern_core.kernel.observability.spans import Spans
+
+    return ObservedPipeline(pipeline, metrics if metrics.is_on else None, Spans(base.version) if wanted else None)
 
 
 def _records(base: Foundation) -> RecordStore:

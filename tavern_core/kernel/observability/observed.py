@@ -51,10 +51,3 @@ class ObservedPipeline(Pipeline):
         if self.metrics is not None:
             self.metrics.called(result)
         return result
-
-
-def observed(pipeline: Pipeline, metrics: Metrics | None, spans: Spans | None) -> Pipeline:
-    """`pipeline`, watched by what there is."""
-    if metrics is None and spans is None:
-        return pipeline
-    return ObservedPipeline(pipeline, metrics, spans)

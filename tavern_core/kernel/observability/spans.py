@@ -7,10 +7,8 @@ run inside of the span, so what they do belongs to it.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any, Final
 
 from tavern_core.errors import UsageError
@@ -20,29 +18,20 @@ from tavern_core.model.result import ToolResult
 _TRACEPARENT: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
-def is_wanted(said: bool | None) -> bool:
-    """Whether spans are made; nothing is imported to find out.
-
-    Args:
-        said: `metrics.spans`; None: where the program has loaded the SDK of OpenTelemetry, for spans go nowhere without.
-
-    Raises:
-        UsageError: they are asked for, and OpenTelemetry is not installed (USAGE).
-    """
-    if said is None:
-        return "opentelemetry.sdk.trace" in sys.modules
-    if said and find_spec("opentelemetry") is None:
-        raise UsageError(
-            "metrics.spans is set, and OpenTelemetry is not installed", hint="pip install 'tavern-core[otel]'"
-        )
-    return said
-
-
 class Spans:
     """Begins and ends spans with the tracer that the program has set up."""
 
     def __init__(self, version: str) -> None:
-        from opentelemetry import trace
+        """
+        Raises:
+            UsageError: OpenTelemetry is not installed (USAGE).
+        """
+        try:
+            from opentelemetry import trace
+        except ImportError as error:
+            raise UsageError(
+                "metrics.spans is set, and OpenTelemetry is not installed", hint="pip install 'tavern-core[otel]'"
+            ) from error
 
         self._trace = trace
         self._tracer = trace.get_tracer("tavern_core", version)
