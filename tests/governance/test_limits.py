@@ -639,3 +639,42 @@ def test_a_tool_that_says_nothing_for_too_long_is_ended(tmp_path: Path) -> None:
     assert (late.error.kind, late.error.details["limit"], late.error.details["stopped"]) == (
         "TIMEOUT", "idleMs of the tool", True,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("capability", "tries"), [("read:web", 3), ("write:fs", 1)])
+def test_a_group_is_tried_again_only_if_nothing_in_it_changes_anything(
+    tmp_path: Path, capability: str, tries: int
+) -> None:
+    from tavern_core import hookimpl, node
+
+    ran: list[int] = []
+
+    class Nodes:
+        @hookimpl
+        def tavern_register_nodes(self) -> list[Any]:
+            @node("Acts", capabilities=[capability])
+            def acts() -> int:
+                ran.append(1)
+                return 1
+
+            @node("Fails")
+            def fails(after: int) -> int:
+                raise RuntimeError("x")
+
+            return [acts, fails]
+
+    manifest = {"nodes": [{"name": "Acts"}, {"name": "Fails"}], "permissions": {"capabilities": [capability]}}
+    inner = {
+        "nodes": [{"id": "a", "type": "n:Acts"}, {"id": "f", "type": "n:Fails"}],
+        "edges": [{"id": "e", "source": "a", "target": "f", "targetHandle": "after"}],
+    }
+    (tmp_path / "flows").mkdir()
+    (tmp_path / "flows" / "inner.json").write_text(json.dumps(inner), encoding="utf-8")
+    group = {
+        "id": "g", "type": "core:NodeGroup", "data": {"referencedWorkflowId": "inner"}, "configValues": {"$exec": {"retry": 2}},
+    }  # fmt: skip
+    config = {"workflows": {"roots": [str(tmp_path / "flows")], "asTools": False}}
+    with Tavern.open(config, home=tmp_path / "home", plugins=[Plugin(Nodes(), name="n", manifest=manifest)]) as host:
+        result = host.workflows.run_sync({"nodes": [group], "edges": []})
+    assert result.state == "error"
+    assert len(ran) == tries

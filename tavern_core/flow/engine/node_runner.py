@@ -20,6 +20,7 @@ from tavern_core.flow.engine.node_outputs import Given, Recalled, Unread, judged
 from tavern_core.flow.engine.node_values import fresh
 from tavern_core.flow.engine.plan_tables import Work
 from tavern_core.flow.engine.protocols import ScopePart
+from tavern_core.graph.plan import FlowPlan
 from tavern_core.kernel.execution.modes import TimeLimit, bounded
 from tavern_core.kernel.execution.threads import Owner
 from tavern_core.kernel.nodes.value_conversion import adapt, adapted
@@ -100,12 +101,26 @@ async def tried(scope: ScopePart, number: int, work: Work, once: Callable[[int],
             await asyncio.sleep(pause / 1000)
 
 
+def _has_effects(plan: FlowPlan) -> bool:
+    """Whether a node of a group, or of a group within it, may change something that must not happen twice."""
+    plans = [plan]
+    while plans:
+        for step in plans.pop().steps:
+            if step.plan is not None:
+                plans.append(step.plan)
+            elif step.spec.has_effects and not (step.spec.idempotent or step.spec.cache):
+                return True
+    return False
+
+
 def _is_harmless_again(error: Exception, work: Work) -> bool:
     """Whether another try can do nothing twice; the rule of calls (`kernel/calls/retrying.py`).
 
     What a node without effects did is nothing. An error says for itself what may have happened where it is one of a call.
     """
     spec = work.step.spec
+    if work.step.plan is not None:  # a group: all of it runs again, also what was done already
+        return not _has_effects(work.step.plan)
     unsaid = "unknown" if spec.has_effects else "none"
     outcome = error.outcome if isinstance(error, CallError) else unsaid
     return outcome == "none" or (outcome == "unknown" and (spec.idempotent or spec.cache))
