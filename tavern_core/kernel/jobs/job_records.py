@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +19,8 @@ from tavern_core.model.result import ToolError, ToolResult
 
 KIND: Final = "job"
 RESULT: Final = "job-result"
+END: Final = "job-end"
+_ASKED_S: Final = 60.0
 _LONGEST_S: Final = 90 * 86_400.0
 """How long a job is kept of which nobody hears anything: its process may have died."""
 _MOST_UNSURE: Final = 10_000
@@ -37,7 +40,7 @@ class KeptJob:
     job: Job
     record: Record
     facts: Mapping[str, Any]
-    """`process`, `caller` (a context as JSON; None: the host), `arguments` (None: not kept), `key`, `door`, `user`, `cancel`, `approval`."""
+    """`process`, `caller` (a context as JSON; None: the host), `arguments` (None: not kept), `key`, `door`, `user`, `approval`."""
 
 
 class JobRecords:
@@ -84,6 +87,15 @@ class JobRecords:
             text = _text(job, {**kept.facts, **facts})
             if self.records.replace(replace(record, state=job.status, data=text, expires=expires)):
                 return job
+
+    def ask_to_end(self, id: str) -> None:  # noqa: A002 - the job's
+        """Ask whichever process runs a job to end it."""
+        now = time.time()
+        self.records.add(Record(END, id, "", "asked", "{}", now, now + _ASKED_S))
+
+    def asked_to_end(self) -> builtins.list[str]:
+        """The jobs, of all processes, that somebody asked to end lately: one look for all of them."""
+        return [record.key for record in self.records.list(END, most=10_000)]
 
     def put_result(self, id: str, owner: str, result: ToolResult) -> None:  # noqa: A002 - the job's
         """Keep what came of a job, before it is told to be over."""

@@ -233,7 +233,8 @@ class Jobs(Mapping[str, Job]):
             self._end(running)
             return True
         if self._records.records.is_present(str(kept.facts.get("process", ""))):
-            return self._records.change(id, lambda job: job, cancel=True) is not None
+            self._records.ask_to_end(id)
+            return True
         return self._changed(id, lambda job: ended(job, "cancelled", _CANCELLED)) is not None
 
     def answer(self, id: str, value: Any, question: str = "", *, context: CallContext | None = None) -> bool:  # noqa: A002 - the job's
@@ -298,7 +299,7 @@ class Jobs(Mapping[str, Job]):
         )
         self._enter()
         changed = self._records.change(
-            id, lambda one: replace(one, status="queued", error=None, questions=()), process=self._process, cancel=False
+            id, lambda one: replace(one, status="queued", error=None, questions=()), process=self._process
         )
         if changed is None:
             raise UsageError(f"{id} was taken up elsewhere", hint=f"tavern jobs show {id}")
@@ -482,10 +483,9 @@ class Jobs(Mapping[str, Job]):
         """While jobs run here: look whether somebody elsewhere asked to end one."""
         while self._running:
             await asyncio.sleep(_WATCH_S)
-            for id_, running in builtins.list(self._running.items()):
-                with suppress(TavernError):
-                    kept = self._records.get(id_)
-                    if kept is not None and kept.facts.get("cancel") and not running.is_cancelled:
+            with suppress(TavernError):  # tried again in a moment
+                for id_ in self._records.asked_to_end():
+                    if (running := self._running.get(id_)) is not None and not running.is_cancelled:
                         self._end(running)
 
     def _changed(self, id_: str, edit: Callable[[Job], Job], *, quietly: bool = False, **facts: Any) -> Job | None:
