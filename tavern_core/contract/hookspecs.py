@@ -29,6 +29,7 @@ from tavern_core.frozen import dataclass
 from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:  # they use pydantic, which takes as long to load as everything else together
+    from tavern_core.contract.adapters import Adapter
     from tavern_core.contract.context import PluginContext
     from tavern_core.contract.decisions import Decision, Deny
     from tavern_core.contract.llm import LLM
@@ -306,9 +307,13 @@ def tavern_register_workflows(ctx: PluginContext) -> Mapping[str, Mapping[str, A
     """
 
 
-@_hook("contribute", section="adapters", since="")
-def tavern_register_adapters(ctx: PluginContext) -> Iterable[Any]:
-    """Reserved for adapters to other tool systems."""
+@_hook("contribute", section="adapters")
+def tavern_register_adapters(ctx: PluginContext) -> Mapping[str, Adapter]:
+    """Called when an upstream of the plugin's kind is used first: return ``{kind: adapter}``.
+
+    An adapter makes the tools of another system available (`contract/adapters.py`). A kind that is taken is a conflict. An error fails the
+    activation. Open no connection here: `Adapter.connect` does, when the host asks for it.
+    """
 
 
 @_hook("contribute", section="routes", since="")

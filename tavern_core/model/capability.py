@@ -44,6 +44,12 @@ CAPABILITIES: Final[Mapping[str, Capability]] = {
     "gpu": Capability("low", "use the graphics processor", "使用图形处理器"),
     "workflow": Capability("medium", "run workflows", "运行工作流", "names"),
     "process:spawn": Capability("high", "start other programs", "启动其他程序", "names"),
+    "process:host": Capability(
+        "highest",
+        "run its code outside of every sandbox, with all rights of the host (full trust)",
+        "在任何沙箱之外以宿主的全部权限运行其代码（完全信任）",
+        "names",
+    ),
     "danger:destructive": Capability("highest", "do things that cannot be undone", "执行不可撤销的操作"),
 }
 ENV_PREFIX: Final = variables.PERMISSION
