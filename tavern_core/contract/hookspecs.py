@@ -309,10 +309,10 @@ def tavern_register_workflows(ctx: PluginContext) -> Mapping[str, Mapping[str, A
 
 @_hook("contribute", section="adapters")
 def tavern_register_adapters(ctx: PluginContext) -> Mapping[str, Adapter]:
-    """Called when an upstream of the plugin's kind is used first: return ``{kind: adapter}``.
+    """Called at the first use of an upstream of the plugin's kind: return ``{kind: adapter}``.
 
-    An adapter makes the tools of another system available (`contract/adapters.py`). A kind that is taken is a conflict. An error fails the
-    activation. Open no connection here: `Adapter.connect` does, when the host asks for it.
+    An adapter makes the tools of another system available (`contract/adapters.py`). An existing kind is a conflict. An
+    error fails the activation. Do not connect here: the host calls `Adapter.connect` for that.
     """
 
 
