@@ -14,7 +14,9 @@ An entry says all that a reviewer must know: what is connected to, what is start
 
 from __future__ import annotations
 
+import hashlib
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Self
 from urllib.parse import urlsplit
@@ -23,6 +25,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from pydantic.alias_generators import to_camel
 
 from tavern_core.model.capability import is_capability, known_capability
+from tavern_core.model.config import HostConfig
 from tavern_core.model.ids import is_plugin_name, is_reserved
 from tavern_core.model.manifest import CapabilityRequest, Permissions, refused
 from tavern_core.model.variables import is_name, is_refused
@@ -34,6 +37,7 @@ INSTALLERS: Final = frozenset({"uvx", "uv", "npx", "pnpx", "bunx", "pipx"})
 FULL_TRUST: Final = "process:host"
 """The permission to run code of an upstream with the rights of the host itself."""
 SECRET: Final = "$secret"
+_LONGEST_ENTRY: Final = 400
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}\Z")
 
 
@@ -73,6 +77,15 @@ def _capability_name(name: str) -> str:
     return name
 
 
+def _upstream_name(name: str) -> str:
+    if not is_plugin_name(name) or is_reserved(name):
+        raise refused(
+            f"{name!r:.80} is no name of an upstream",
+            "use lower-case letters, digits and hyphens; no name of the host's own",
+        )
+    return name
+
+
 class ToolOverride(_Part):
     """What the operator says about one tool of an upstream, instead of the upstream."""
 
@@ -101,7 +114,7 @@ class UpstreamConfig(_Part):
     """An installed distribution; its code runs in the host, so it needs full trust."""
     folder: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     """Relative to tavern.yaml."""
-    namespace: str | None = None
+    namespace: Annotated[str, AfterValidator(_upstream_name)] | None = None
     """The part of the ids before the colon; default: the name of the entry."""
     description: str = ""
     environment: dict[Annotated[str, AfterValidator(_variable)], Any] = Field(default_factory=dict)
@@ -168,8 +181,6 @@ class UpstreamConfig(_Part):
     def target(self) -> str:
         """The exact address, command line, distribution or folder, as review and lock file show it."""
         if self.command:
-            import shlex
-
             return shlex.join(self.command)
         return self.url or self.package or self.folder or ""
 
@@ -186,10 +197,15 @@ class UpstreamConfig(_Part):
             yield CapabilityRequest(name="network", scope=(origin_entry(self.url),), reason=f"connect to {self.target}")
         if self.package is not None or (self.command and self.trusted):
             yield CapabilityRequest(
-                name=FULL_TRUST, scope=(self.target,), reason=f"full trust: runs {self.target} outside of every sandbox"
+                name=FULL_TRUST,
+                scope=(entry_of(self.target),),
+                reason=f"full trust: runs {self.target} outside of every sandbox",
             )
         elif self.command:
-            yield CapabilityRequest(name="process:spawn", scope=(self.command[0],), reason=f"start {self.target}")
+            others = next((p.scope or () for p in self.permissions if p.name == "process:spawn"), ())
+            yield CapabilityRequest(
+                name="process:spawn", scope=(entry_of(self.target), *others), reason=f"start {self.target}"
+            )
             yield from (p for p in self.permissions if p.name not in ("process:spawn", FULL_TRUST))
         for secret in sorted(
             set(
@@ -199,6 +215,13 @@ class UpstreamConfig(_Part):
             )
         ):
             yield CapabilityRequest(name=f"secrets:{secret}")
+
+
+def entry_of(target: str) -> str:
+    """A command line or name as an entry of a scope of names; what cannot stand in one, by its hash."""
+    if len(target) <= _LONGEST_ENTRY and target.isprintable() and "*" not in target:
+        return target
+    return f"sha256:{hashlib.sha256(target.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 def origin_entry(url: str) -> str:
@@ -221,11 +244,7 @@ def secrets_in(value: Any) -> Iterator[str]:
             yield from secrets_in(item)
 
 
-def upstream_name(name: str) -> str:
-    """Refuse a name that no upstream can have."""
-    if not is_plugin_name(name) or is_reserved(name):
-        raise refused(
-            f"{name!r:.80} is no name of an upstream",
-            "use lower-case letters, digits and hyphens; no name of the host's own",
-        )
-    return name
+class ConfigWithUpstreams(HostConfig):
+    """tavern.yaml of a host that has upstreams; others are not charged for describing them."""
+
+    upstreams: dict[Annotated[str, AfterValidator(_upstream_name)], UpstreamConfig]
