@@ -9,7 +9,7 @@
         url: http://127.0.0.1:5678
         settings: {apiKey: {$secret: n8n}}
 
-An entry says all that a reviewer must know: what is connected to, what is started, and with which rights. No adapter is asked for that.
+An entry says everything that a reviewer must know: what the host connects to, what it starts, and with which permissions. No adapter decides that.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tavern_core.model.written_limits import WrittenLimits
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 INSTALLERS: Final = frozenset({"uvx", "uv", "npx", "pnpx", "bunx", "pipx"})
-"""Programs that fetch code and run it: nothing of that was reviewed, so they always need full trust."""
+"""Programs that fetch code and run it: that code was not reviewed, so they always need full trust."""
 FULL_TRUST: Final = "process:host"
 """The permission to run code of an upstream with the rights of the host itself."""
 SECRET: Final = "$secret"
@@ -87,11 +87,11 @@ def _upstream_name(name: str) -> str:
 
 
 class ToolOverride(_Part):
-    """What the operator says about one tool of an upstream, instead of the upstream."""
+    """The operator's statements about one tool of an upstream, which override those of the upstream."""
 
     description: str | None = None
     capabilities: tuple[Annotated[str, AfterValidator(_capability_name)], ...] | None = None
-    """Instead of those that the upstream as a whole was granted."""
+    """Replace those of the whole upstream."""
     read_only: bool | None = None
     destructive: bool | None = None
     idempotent: bool | None = None
@@ -107,7 +107,7 @@ class UpstreamConfig(_Part):
 
     kind: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,63}$")]
     url: Annotated[str, AfterValidator(_origin_url)] | None = None
-    """The origin that this upstream is reached at, and nothing else is; private addresses included."""
+    """The only origin of this upstream; private addresses are possible."""
     command: tuple[Annotated[str, Field(min_length=1, max_length=4096)], ...] | None = None
     """Program and arguments, never a shell."""
     package: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] | None = None
@@ -122,7 +122,7 @@ class UpstreamConfig(_Part):
     headers: dict[Annotated[str, AfterValidator(_header_name)], Any] = Field(default_factory=dict)
     settings: dict[str, Any] = Field(default_factory=dict)
     credentials: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Caller (``user:alice``, ``role:…``, a principal, ``*``) → settings, headers and variables that its calls use instead."""
+    """Caller (``user:alice``, ``role:…``, a principal, ``*``) → settings, headers and variables for its calls."""
     permissions: tuple[CapabilityRequest, ...] = ()
     """What the command may do in its sandbox."""
     trusted: bool = False
@@ -132,21 +132,21 @@ class UpstreamConfig(_Part):
     deny: tuple[str, ...] = ()
     tools: dict[str, ToolOverride] = Field(default_factory=dict)
     trust_annotations: bool = False
-    """Believe what the upstream says about which tools only read, or may be repeated."""
+    """Trust the upstream's claims about which tools are read-only or idempotent."""
     pin: bool = False
     """Quarantine tools that are new or changed since the upstream was granted."""
     idempotency_header: Annotated[str, AfterValidator(_header_name)] | None = None
-    """The header in which the upstream honours idempotency keys."""
+    """The header in which the upstream accepts idempotency keys."""
     timeout_ms: Annotated[int, Field(gt=0)] | None = None
     """Of one call; None: 60 s."""
     idle_ms: Annotated[int, Field(gt=0)] | None = None
-    """How long one call may say nothing; progress begins it anew."""
+    """How long one call may be silent; progress resets it."""
     close_after_ms: Annotated[int, Field(gt=0)] = 300_000
-    """How long a connection stays open that no call uses."""
+    """How long an unused connection stays open."""
     refresh_ms: Annotated[int, Field(gt=0)] = 3_600_000
-    """How long the catalogue holds where the upstream says nothing about it."""
+    """How long the catalogue is valid if the upstream sets no time."""
     certificate: Any = None
-    """A client certificate, by reference: ``{cert: {$file: …}, key: {$file: …}}``; and ``ca`` for a certification authority of one's own."""
+    """A client certificate, by reference: ``{cert: {$file: …}, key: {$file: …}}``; and ``ca`` for a private certification authority."""
 
     @model_validator(mode="before")
     @classmethod
@@ -189,7 +189,7 @@ class UpstreamConfig(_Part):
         return self.namespace or name
 
     def requested(self) -> Permissions:
-        """What the upstream asks the operator for, as a plugin does."""
+        """The permissions that the upstream requests from the operator, as a plugin does."""
         return Permissions(capabilities=tuple(self._requests()))
 
     def _requests(self) -> Iterator[CapabilityRequest]:
@@ -232,7 +232,7 @@ def origin_entry(url: str) -> str:
 
 
 def secrets_in(value: Any) -> Iterator[str]:
-    """The names of all secrets that `value` refers to with ``{$secret: name}``."""
+    """The names of all secrets that `value` references with ``{$secret: name}``."""
     if isinstance(value, Mapping):
         if set(value) == {SECRET} and isinstance(value[SECRET], str):
             yield value[SECRET]
@@ -245,6 +245,6 @@ def secrets_in(value: Any) -> Iterator[str]:
 
 
 class ConfigWithUpstreams(HostConfig):
-    """tavern.yaml of a host that has upstreams; others are not charged for describing them."""
+    """The configuration of a host with upstreams. It is a model of its own because building it takes 9 ms."""
 
     upstreams: dict[Annotated[str, AfterValidator(_upstream_name)], UpstreamConfig]
