@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
 from tavern_core.model.capability import is_capability, known_capability
@@ -86,6 +86,13 @@ def _upstream_name(name: str) -> str:
     return name
 
 
+class Permission(CapabilityRequest):
+    """What a command may do in its sandbox."""
+
+    scope: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] | None, Field(strict=False)] = None
+    """How far it reaches (`model/scope.py`). Lenient, because a mapping that is turned into this is no longer JSON."""
+
+
 class ToolOverride(_Part):
     """The operator's statements about one tool of an upstream, which override those of the upstream."""
 
@@ -123,7 +130,7 @@ class UpstreamConfig(_Part):
     settings: dict[str, Any] = Field(default_factory=dict)
     credentials: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Caller (``user:alice``, ``role:…``, a principal, ``*``) → settings, headers and variables for its calls."""
-    permissions: tuple[CapabilityRequest, ...] = ()
+    permissions: tuple[Permission, ...] = ()
     """What the command may do in its sandbox."""
     trusted: bool = False
     """Run the command outside of the sandbox, with the rights of the host."""
@@ -148,12 +155,13 @@ class UpstreamConfig(_Part):
     certificate: Any = None
     """A client certificate, by reference: ``{cert: {$file: …}, key: {$file: …}}``; and ``ca`` for a private certification authority."""
 
-    @model_validator(mode="before")
+    @field_validator("permissions", mode="before")
     @classmethod
-    def _short_permissions(cls, data: Any) -> Any:
-        if isinstance(data, Mapping) and isinstance(written := data.get("permissions"), list | tuple):
-            return {**data, "permissions": [{"name": p} if isinstance(p, str) else p for p in written]}
-        return data
+    def _short_permissions(cls, value: Any) -> Any:
+        """``[network]`` is short for ``[{name: network}]``."""
+        if not isinstance(value, list | tuple):
+            return value
+        return tuple(Permission(name=item) if isinstance(item, str) else item for item in value)
 
     @model_validator(mode="after")
     def _one_target(self) -> Self:

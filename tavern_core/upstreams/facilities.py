@@ -131,18 +131,19 @@ class UpstreamFacility:
         )
 
     async def start(self) -> Process:
-        from tavern_core.upstreams.process import start_process
+        from tavern_core.upstreams.process import Home, start_process
 
         if not self.command:
             raise ToolFailed(f"{self.name} has no command in tavern.yaml, so nothing can be started for it")
         self._granted.need(FULL_TRUST if self._config.trusted else "process:spawn", self._entry)
         record = self._granted.record()
+        home = Home(str(self._base_dir), self._environment, tuple(self._environment.values()))
         return await start_process(
             self.command,
-            environment=self._environment,
-            folder=self._base_dir,
-            sandbox=None if self._config.trusted else self._granted.sandbox(record),
-            rights=self._granted.rights(record),
+            home,
+            self._granted.sandbox(record),
+            self._granted.rights(record),
+            trusted=self._config.trusted,
         )
 
     def load(self, name: str) -> str | None:

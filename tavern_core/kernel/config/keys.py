@@ -49,6 +49,8 @@ def annotation_at(path: Keys) -> Any:
             here = info.annotation
         elif get_origin(here) is dict:
             here = get_args(here)[1]
+        elif get_origin(here) is tuple:
+            here = get_args(here)[0]
         else:
             return here if here is Any else None
     return here
