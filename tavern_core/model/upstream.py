@@ -86,11 +86,12 @@ def _upstream_name(name: str) -> str:
     return name
 
 
-class Permission(CapabilityRequest):
-    """What a command may do in its sandbox."""
-
-    scope: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] | None, Field(strict=False)] = None
-    """How far it reaches (`model/scope.py`). Lenient, because a mapping that is turned into this is no longer JSON."""
+def _permission(item: Any) -> Any:
+    if isinstance(item, str):
+        return CapabilityRequest(name=item)
+    if isinstance(item, Mapping) and isinstance(scope := item.get("scope"), list):
+        return {**item, "scope": tuple(scope)}  # what a validator returns is no JSON any more, where a list is a tuple
+    return item
 
 
 class ToolOverride(_Part):
@@ -130,7 +131,7 @@ class UpstreamConfig(_Part):
     settings: dict[str, Any] = Field(default_factory=dict)
     credentials: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Caller (``user:alice``, ``role:…``, a principal, ``*``) → settings, headers and variables for its calls."""
-    permissions: tuple[Permission, ...] = ()
+    permissions: tuple[CapabilityRequest, ...] = ()
     """What the command may do in its sandbox."""
     trusted: bool = False
     """Run the command outside of the sandbox, with the rights of the host."""
@@ -159,9 +160,7 @@ class UpstreamConfig(_Part):
     @classmethod
     def _short_permissions(cls, value: Any) -> Any:
         """``[network]`` is short for ``[{name: network}]``."""
-        if not isinstance(value, list | tuple):
-            return value
-        return tuple(Permission(name=item) if isinstance(item, str) else item for item in value)
+        return tuple(map(_permission, value)) if isinstance(value, list | tuple) else value
 
     @model_validator(mode="after")
     def _one_target(self) -> Self:
