@@ -187,15 +187,16 @@ class McpConnection(Documents):
         try:
             await self._session.discover()
         except (MCPError, ValidationError, RuntimeError) as error:
-            if isinstance(error, MCPError) and self._lost is not None:
+            if self._lost is not None:
                 raise self._lost from error
             try:
                 await self._session.initialize()
             except MCPError as refused:
                 # A server that began slowly may have taken the new era for settled meanwhile.
                 if refused.code != UNSUPPORTED_PROTOCOL_VERSION:
-                    raise (self._lost or refused) from error
+                    raise (self._lost or next(reversed(self._failed.values()), refused)) from error
                 await self._session.discover()
+        self._failed.clear()
         self._is_modern = self._session.protocol_version in MODERN_PROTOCOL_VERSIONS
         if self._is_modern:
             self._meta = {
