@@ -2,12 +2,12 @@
 
     upstreams: {clock: {kind: mcp, command: [mcp-server-time]}}      what the operator configures in tavern.yaml
     adapter.connect(upstream) → connection                           on first use, and again after the connection was lost
-    connection.list_tools() → Listing                                for the catalogue, which is kept on disk
-    connection.invoke(tool, arguments, call) → the answer            for each call that the pipeline has let through
+    connection.list_tools() → Listing                                for the catalogue, which the host stores on disk
+    connection.invoke(tool, arguments, call) → the answer            for each call that passed the pipeline
 
-An adapter translates and decides nothing: rights, validation, defaults, approval, limits, retries, deadlines, redaction and the log are
-the pipeline's, as for every other tool. It opens connections and starts programs only through `Upstream`, which reaches what the
-operator granted and nothing else. Everything that an upstream sends is hostile (SECURITY §6): the host bounds and checks what an adapter returns.
+An adapter translates and decides nothing. The pipeline handles permissions, validation, defaults, approval, limits, retries, deadlines,
+redaction and the log, as for every other tool. An adapter opens connections and starts programs only through `Upstream`, which gives
+access to what the operator granted. Everything that an upstream sends is untrusted (SECURITY §6): the host limits and checks what an adapter returns.
 
 An adapter needs no base class. Contribute it with ``tavern_register_adapters`` as ``{kind: adapter}``.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tavern_core.model.tool import Example
 
 Target = Literal["url", "command", "package", "folder"]
-"""What an upstream may be reached by; each is a key of its entry in tavern.yaml."""
+"""How the host connects to an upstream; each is a key of its entry in tavern.yaml."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class UpstreamTool:
     """One tool as the upstream describes it."""
 
     name: str
-    """As the upstream spells it: 1 to 256 printable characters. The host makes the id of it, reversibly."""
+    """In the spelling of the upstream: 1 to 256 printable characters. The host derives the id from it, reversibly."""
     description: str = ""
     input_schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
     output_schema: Mapping[str, Any] | None = None
@@ -45,17 +45,17 @@ class UpstreamTool:
     version: str = ""
     examples: tuple[Example, ...] = ()
     read_only: bool | None = None
-    """A claim of the upstream's, like the next two; None: it says nothing. A claim raises the risk; it lowers it only where the operator
+    """A claim of the upstream, like the next two; None: no claim. A claim raises the risk; it lowers it only if the operator
     wrote ``trustAnnotations: true``."""
     destructive: bool | None = None
     idempotent: bool | None = None
     capabilities: frozenset[str] = frozenset()
-    """What it needs besides what the upstream was granted."""
+    """Capabilities that it needs besides those that the upstream was granted."""
     is_job: bool = False
-    """It takes long: a call becomes a job."""
+    """It takes long, so a call becomes a job."""
     timeout_ms: int | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
-    """The adapter's own, plain JSON; kept with the catalogue and handed back with each call."""
+    """Plain JSON of the adapter; stored with the catalogue and passed back with each call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +64,14 @@ class Listing:
 
     tools: Sequence[UpstreamTool] = ()
     ttl_ms: int | None = None
-    """How long the upstream says that it holds; None: until it says that something changed, or the host's own time is over."""
+    """How long the upstream says that the listing is valid; None: until it reports a change, or the host's own time is over."""
     etag: str = ""
-    """Names this state, for `Connection.list_tools`."""
+    """Identifies this state, for `Connection.list_tools`."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Name → why it cannot be offered. One bad tool never costs the list."""
+    """Name → why it is not available. One invalid tool never affects the others."""
     description: str = ""
     version: str = ""
-    """What the upstream says of itself."""
+    """How the upstream describes itself."""
 
 
 class UpstreamCall(Protocol):
@@ -89,14 +89,14 @@ class UpstreamCall(Protocol):
 
     @property
     def key(self) -> str | None:
-        """The idempotency key of the call, to be forwarded where the upstream honours one."""
+        """The idempotency key of the call, to be forwarded if the upstream supports one."""
         ...
 
     async def ask(self, message: str, schema: Mapping[str, Any], name: str = "answer") -> Mapping[str, Any] | None:
-        """Ask the person behind the caller something that the upstream wants to know.
+        """Ask the caller's user a question of the upstream.
 
         Args:
-            message: what the upstream says; shown as data from a stranger.
+            message: the text of the upstream; displayed as untrusted data.
             schema: JSON Schema of the answer, an object.
             name: of the question, for callers that answer several.
 
@@ -117,7 +117,7 @@ class Process(Protocol):
         ...
 
     def lines(self, most: int) -> AsyncIterator[bytes]:
-        """Lines of its stdout, without the line break; a line of more than `most` bytes raises OutputTooLarge (OUTPUT_TOO_LARGE)."""
+        """Lines of its stdout, without the line break; a line with more than `most` bytes raises OutputTooLarge (OUTPUT_TOO_LARGE)."""
         ...
 
     @property
@@ -126,19 +126,19 @@ class Process(Protocol):
         ...
 
     async def close(self, grace_s: float = 2.0) -> None:
-        """Close its stdin, wait, then end it and everything that it started."""
+        """Close its stdin, wait, then end it and all processes that it started."""
         ...
 
 
 class Upstream(Protocol):
-    """What an adapter knows of one configured upstream, and the only way to it."""
+    """What an adapter knows about one configured upstream, and its only access to it."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def url(self) -> str:
-        """Of the origin that was granted; empty where the upstream is reached by something else."""
+        """Of the origin that was granted; empty if the upstream has no URL."""
         ...
 
     @property
@@ -146,7 +146,7 @@ class Upstream(Protocol):
 
     @property
     def package(self) -> str:
-        """The installed distribution that holds the tools; the operator trusts its code."""
+        """The installed distribution that contains the tools; the operator trusts its code."""
         ...
 
     @property
@@ -159,24 +159,24 @@ class Upstream(Protocol):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """To be sent with each request; secrets resolved."""
+        """To send with each request; secrets resolved."""
         ...
 
     @property
     def log(self) -> logging.Logger: ...
 
     def changed(self) -> None:
-        """Say that the list of tools is another one now: the host lists again soon. From any thread."""
+        """Report that the list of tools changed: the host lists again soon. From any thread."""
         ...
 
     def http(self, *, timeout_s: float = 30.0, max_bytes: int = 64_000_000) -> Any:
-        """An `httpx2.AsyncClient` that connects to the granted origin alone, without proxies and cookies; redirects are not followed.
+        """An `httpx2.AsyncClient` that connects only to the granted origin, without proxies and cookies; redirects are not followed.
 
         `headers` are sent with each request. Close it in `Connection.close`.
 
         Args:
             timeout_s: of connecting, and of the silence between two pieces of an answer.
-            max_bytes: of one answer, as it comes and unpacked.
+            max_bytes: of one answer, compressed and decompressed.
 
         Raises:
             ToolFailed: the extra ``http`` is not installed (TOOL_ERROR).
@@ -184,25 +184,25 @@ class Upstream(Protocol):
         ...
 
     async def start(self) -> Process:
-        """Start the configured command: in the sandbox with what was granted to the upstream, outside of it only where that was granted.
+        """Start the configured command: in the sandbox with what was granted to the upstream, or outside of it if that was granted.
 
         Raises:
-            PolicyDenied: it may not be started so (POLICY_DENIED).
+            PolicyDenied: it may not be started this way (POLICY_DENIED).
             UpstreamError: it cannot be started (UPSTREAM_ERROR).
         """
         ...
 
     def load(self, name: str) -> str | None:
-        """A small text that `save` kept for this connection's credential, such as a token; None: there is none."""
+        """The text that `save` stored for this connection's credential, such as a token; None: there is none."""
         ...
 
     def save(self, name: str, text: str | None) -> None:
-        """Keep a secret text for this connection's credential in the state folder, readable by this user alone; None removes it."""
+        """Store a secret text for this connection's credential in the state folder, readable only by this user; None removes it."""
         ...
 
 
 class Connection(Protocol):
-    """One open connection. The host opens and closes it in one task, and calls it from others of the same event loop."""
+    """One open connection. The host opens and closes it in one task, and calls it from other tasks of the same event loop."""
 
     async def list_tools(self, etag: str = "") -> Listing | None:
         """Every tool, all pages.
@@ -211,28 +211,28 @@ class Connection(Protocol):
             etag: of the listing that the host has.
 
         Returns:
-            None where nothing has changed since.
+            None if nothing has changed since.
         """
         ...
 
     async def invoke(self, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> Any:
-        """Make one call; cancelling it ends the work at the upstream, as far as its protocol can.
+        """Make one call. Cancelling it ends the work at the upstream, if its protocol supports that.
 
         Returns:
             plain data, or a `ToolResult` with content and evidence.
 
         Raises:
-            CallError: `UpstreamError`, `ConnectionLost`, `CallTimeout` … with the `outcome` that is known: ``none`` only where
-                the upstream cannot have begun.
+            CallError: `UpstreamError`, `ConnectionLost`, `CallTimeout` … with the known `outcome`: ``none`` only if
+                the upstream cannot have started.
         """
         ...
 
     async def check(self) -> None:
-        """Ask whether the upstream answers, cheaply. Raises CallError: it does not."""
+        """Check cheaply whether the upstream answers. Raises CallError: it does not."""
         ...
 
     async def close(self) -> None:
-        """Close it; what still waits for an answer fails with ConnectionLost (CONNECTION_LOST)."""
+        """Close it; calls that still wait for an answer fail with ConnectionLost (CONNECTION_LOST)."""
         ...
 
 
@@ -242,12 +242,12 @@ class Adapter(Protocol):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """JSON Schema of the entry's `settings`: an object; what it does not describe is an error with its place."""
+        """JSON Schema of the entry's `settings`: an object; an undescribed key is an error with its place."""
         ...
 
     @property
     def targets(self) -> frozenset[Target]:
-        """By what such an upstream may be reached; the entry names exactly one of them. Empty: by none."""
+        """The ways to connect to such an upstream; the entry names exactly one. Empty: none."""
         ...
 
     async def connect(self, upstream: Upstream) -> Connection:
@@ -261,7 +261,7 @@ class Adapter(Protocol):
 
 @runtime_checkable
 class Documents(Protocol):
-    """What a connection also has where its system knows resources and prompts (MCP)."""
+    """Further methods of a connection to a system with resources and prompts (MCP)."""
 
     async def list_resources(self) -> Sequence[Mapping[str, Any]]: ...
 

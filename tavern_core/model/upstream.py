@@ -9,20 +9,23 @@
         url: http://127.0.0.1:5678
         settings: {apiKey: {$secret: n8n}}
 
-An entry says all that a reviewer must know: what is connected to, what is started, and with which rights. No adapter is asked for that.
+An entry says everything that a reviewer must know: what the host connects to, what it starts, and with which permissions. No adapter decides that.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
 from tavern_core.model.capability import is_capability, known_capability
+from tavern_core.model.config import HostConfig
 from tavern_core.model.ids import is_plugin_name, is_reserved
 from tavern_core.model.manifest import CapabilityRequest, Permissions, refused
 from tavern_core.model.variables import is_name, is_refused
@@ -30,10 +33,11 @@ from tavern_core.model.written_limits import WrittenLimits
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 INSTALLERS: Final = frozenset({"uvx", "uv", "npx", "pnpx", "bunx", "pipx"})
-"""Programs that fetch code and run it: nothing of that was reviewed, so they always need full trust."""
+"""Programs that fetch code and run it: that code was not reviewed, so they always need full trust."""
 FULL_TRUST: Final = "process:host"
 """The permission to run code of an upstream with the rights of the host itself."""
 SECRET: Final = "$secret"
+_LONGEST_ENTRY: Final = 400
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}\Z")
 
 
@@ -73,12 +77,29 @@ def _capability_name(name: str) -> str:
     return name
 
 
+def _upstream_name(name: str) -> str:
+    if not is_plugin_name(name) or is_reserved(name):
+        raise refused(
+            f"{name!r:.80} is no name of an upstream",
+            "use lower-case letters, digits and hyphens; no name of the host's own",
+        )
+    return name
+
+
+def _permission(item: Any) -> Any:
+    if isinstance(item, str):
+        return CapabilityRequest(name=item)
+    if isinstance(item, Mapping) and isinstance(scope := item.get("scope"), list):
+        return {**item, "scope": tuple(scope)}  # what a validator returns is no JSON any more, where a list is a tuple
+    return item
+
+
 class ToolOverride(_Part):
-    """What the operator says about one tool of an upstream, instead of the upstream."""
+    """The operator's statements about one tool of an upstream, which override those of the upstream."""
 
     description: str | None = None
     capabilities: tuple[Annotated[str, AfterValidator(_capability_name)], ...] | None = None
-    """Instead of those that the upstream as a whole was granted."""
+    """Replace those of the whole upstream."""
     read_only: bool | None = None
     destructive: bool | None = None
     idempotent: bool | None = None
@@ -94,14 +115,14 @@ class UpstreamConfig(_Part):
 
     kind: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,63}$")]
     url: Annotated[str, AfterValidator(_origin_url)] | None = None
-    """The origin that this upstream is reached at, and nothing else is; private addresses included."""
+    """The only origin of this upstream; private addresses are possible."""
     command: tuple[Annotated[str, Field(min_length=1, max_length=4096)], ...] | None = None
     """Program and arguments, never a shell."""
     package: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] | None = None
     """An installed distribution; its code runs in the host, so it needs full trust."""
     folder: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     """Relative to tavern.yaml."""
-    namespace: str | None = None
+    namespace: Annotated[str, AfterValidator(_upstream_name)] | None = None
     """The part of the ids before the colon; default: the name of the entry."""
     description: str = ""
     environment: dict[Annotated[str, AfterValidator(_variable)], Any] = Field(default_factory=dict)
@@ -109,7 +130,7 @@ class UpstreamConfig(_Part):
     headers: dict[Annotated[str, AfterValidator(_header_name)], Any] = Field(default_factory=dict)
     settings: dict[str, Any] = Field(default_factory=dict)
     credentials: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Caller (``user:alice``, ``role:…``, a principal, ``*``) → settings, headers and variables that its calls use instead."""
+    """Caller (``user:alice``, ``role:…``, a principal, ``*``) → settings, headers and variables for its calls."""
     permissions: tuple[CapabilityRequest, ...] = ()
     """What the command may do in its sandbox."""
     trusted: bool = False
@@ -119,28 +140,27 @@ class UpstreamConfig(_Part):
     deny: tuple[str, ...] = ()
     tools: dict[str, ToolOverride] = Field(default_factory=dict)
     trust_annotations: bool = False
-    """Believe what the upstream says about which tools only read, or may be repeated."""
+    """Trust the upstream's claims about which tools are read-only or idempotent."""
     pin: bool = False
     """Quarantine tools that are new or changed since the upstream was granted."""
     idempotency_header: Annotated[str, AfterValidator(_header_name)] | None = None
-    """The header in which the upstream honours idempotency keys."""
+    """The header in which the upstream accepts idempotency keys."""
     timeout_ms: Annotated[int, Field(gt=0)] | None = None
     """Of one call; None: 60 s."""
     idle_ms: Annotated[int, Field(gt=0)] | None = None
-    """How long one call may say nothing; progress begins it anew."""
+    """How long one call may be silent; progress resets it."""
     close_after_ms: Annotated[int, Field(gt=0)] = 300_000
-    """How long a connection stays open that no call uses."""
+    """How long an unused connection stays open."""
     refresh_ms: Annotated[int, Field(gt=0)] = 3_600_000
-    """How long the catalogue holds where the upstream says nothing about it."""
+    """How long the catalogue is valid if the upstream sets no time."""
     certificate: Any = None
-    """A client certificate, by reference: ``{cert: {$file: …}, key: {$file: …}}``; and ``ca`` for a certification authority of one's own."""
+    """A client certificate, by reference: ``{cert: {$file: …}, key: {$file: …}}``; and ``ca`` for a private certification authority."""
 
-    @model_validator(mode="before")
+    @field_validator("permissions", mode="before")
     @classmethod
-    def _short_permissions(cls, data: Any) -> Any:
-        if isinstance(data, Mapping) and isinstance(written := data.get("permissions"), list | tuple):
-            return {**data, "permissions": [{"name": p} if isinstance(p, str) else p for p in written]}
-        return data
+    def _short_permissions(cls, value: Any) -> Any:
+        """``[network]`` is short for ``[{name: network}]``."""
+        return tuple(map(_permission, value)) if isinstance(value, list | tuple) else value
 
     @model_validator(mode="after")
     def _one_target(self) -> Self:
@@ -168,8 +188,6 @@ class UpstreamConfig(_Part):
     def target(self) -> str:
         """The exact address, command line, distribution or folder, as review and lock file show it."""
         if self.command:
-            import shlex
-
             return shlex.join(self.command)
         return self.url or self.package or self.folder or ""
 
@@ -178,7 +196,7 @@ class UpstreamConfig(_Part):
         return self.namespace or name
 
     def requested(self) -> Permissions:
-        """What the upstream asks the operator for, as a plugin does."""
+        """The permissions that the upstream requests from the operator, as a plugin does."""
         return Permissions(capabilities=tuple(self._requests()))
 
     def _requests(self) -> Iterator[CapabilityRequest]:
@@ -186,10 +204,15 @@ class UpstreamConfig(_Part):
             yield CapabilityRequest(name="network", scope=(origin_entry(self.url),), reason=f"connect to {self.target}")
         if self.package is not None or (self.command and self.trusted):
             yield CapabilityRequest(
-                name=FULL_TRUST, scope=(self.target,), reason=f"full trust: runs {self.target} outside of every sandbox"
+                name=FULL_TRUST,
+                scope=(entry_of(self.target),),
+                reason=f"full trust: runs {self.target} outside of every sandbox",
             )
         elif self.command:
-            yield CapabilityRequest(name="process:spawn", scope=(self.command[0],), reason=f"start {self.target}")
+            others = next((p.scope or () for p in self.permissions if p.name == "process:spawn"), ())
+            yield CapabilityRequest(
+                name="process:spawn", scope=(entry_of(self.target), *others), reason=f"start {self.target}"
+            )
             yield from (p for p in self.permissions if p.name not in ("process:spawn", FULL_TRUST))
         for secret in sorted(
             set(
@@ -201,6 +224,13 @@ class UpstreamConfig(_Part):
             yield CapabilityRequest(name=f"secrets:{secret}")
 
 
+def entry_of(target: str) -> str:
+    """A command line or name as an entry of a scope of names; what cannot stand in one, by its hash."""
+    if len(target) <= _LONGEST_ENTRY and target.isprintable() and "*" not in target:
+        return target
+    return f"sha256:{hashlib.sha256(target.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
 def origin_entry(url: str) -> str:
     """The origin of an address as an entry of a scope: ``example.org:443``, ``[::1]:8080``."""
     parts = urlsplit(url)
@@ -209,7 +239,7 @@ def origin_entry(url: str) -> str:
 
 
 def secrets_in(value: Any) -> Iterator[str]:
-    """The names of all secrets that `value` refers to with ``{$secret: name}``."""
+    """The names of all secrets that `value` references with ``{$secret: name}``."""
     if isinstance(value, Mapping):
         if set(value) == {SECRET} and isinstance(value[SECRET], str):
             yield value[SECRET]
@@ -221,11 +251,7 @@ def secrets_in(value: Any) -> Iterator[str]:
             yield from secrets_in(item)
 
 
-def upstream_name(name: str) -> str:
-    """Refuse a name that no upstream can have."""
-    if not is_plugin_name(name) or is_reserved(name):
-        raise refused(
-            f"{name!r:.80} is no name of an upstream",
-            "use lower-case letters, digits and hyphens; no name of the host's own",
-        )
-    return name
+class ConfigWithUpstreams(HostConfig):
+    """The configuration of a host with upstreams. It is a model of its own because building it takes 9 ms."""
+
+    upstreams: dict[Annotated[str, AfterValidator(_upstream_name)], UpstreamConfig]
