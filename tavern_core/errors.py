@@ -21,6 +21,7 @@
     ├── RunNotFound                RUN_NOT_FOUND          no run has this id
     ├── JobNotFound                JOB_NOT_FOUND          no job of this caller has this id
     ├── ArtifactNotFound           ARTIFACT_NOT_FOUND     no artifact of this caller has this id
+    ├── UpstreamNotFound           UPSTREAM_NOT_FOUND     tavern.yaml names no upstream of this name
     ├── StateDamaged               STATE_DAMAGED          a state file (lock, index, audit log) cannot be read
     └── CallError                  (becomes ToolResult.error; the code is the wire value `kind`)
         ├── ToolNotFound           TOOL_NOT_FOUND
@@ -259,6 +260,12 @@ class ArtifactNotFound(TavernError):
     code = "ARTIFACT_NOT_FOUND"
 
 
+class UpstreamNotFound(TavernError):
+    """tavern.yaml names no upstream of this name."""
+
+    code = "UPSTREAM_NOT_FOUND"
+
+
 class StateDamaged(TavernError):
     """A state file of the host cannot be read; the corrupt file is saved next to the new one."""
 
@@ -461,6 +468,9 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "No artifact of this caller has this id, or it has expired.",
         5,
         "`tavern artifacts list` shows the artifacts.",
+    ),
+    "UPSTREAM_NOT_FOUND": ErrorCode(
+        "tavern.yaml names no upstream of this name.", 5, "`tavern upstreams list` shows the upstreams."
     ),
     "STATE_DAMAGED": ErrorCode(
         "A state file of the host is corrupt.",

@@ -11,7 +11,7 @@ import json
 import os
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tavern_core.box.fork_server import receive
@@ -126,6 +126,74 @@ async def collect(child: Child, output_bytes: int, stderr_half: int, serve: Serv
         listener.close()
 
 
+class Reports:
+    """Reads what is said of a child on its status socket, on the running event loop.
+
+    Args:
+        finish: called once, with how it ended; what it wrote is not known here.
+        serve: is given the gateway of the child's box, to be closed there.
+        started: called when the program was started.
+    """
+
+    def __init__(
+        self,
+        child: Child,
+        finish: Callable[[Ended], None],
+        serve: Serve | None = None,
+        started: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._child = child
+        self._finish = finish
+        self._serve = serve
+        self._started = started
+        self._is_taken = False
+        self._skipped: Mapping[str, str] = {}
+        self._loop.add_reader(child.status, self._on_status)
+
+    def close(self) -> None:
+        """Read no more; to be called before the child is closed."""
+        self._loop.remove_reader(self._child.status)
+
+    def _on_status(self) -> None:
+        given: list[int] = []
+        try:
+            said, given = receive(self._child.status, _LONGEST_WORD, 1)
+            word, _, told = (said.decode() or "lost").partition(" ")
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            word, told = "lost", ""
+        for descriptor in given:
+            if word == "gateway" and self._serve is not None:
+                self._serve(socket.socket(fileno=descriptor), told)
+            elif word == "asking":
+                Writes(descriptor, BoxPolicy.from_json(self._child.policy)).begin()
+            else:
+                os.close(descriptor)
+        self._is_taken = self._is_taken or word == "taken"
+        if word == "started":
+            self._started()
+        elif word == "weak":
+            self._skipped = json.loads(told)
+        elif (ended := self._ended(word, told)) is not None:
+            self.close()
+            self._finish(ended)
+
+    def _ended(self, word: str, told: str) -> Ended | None:
+        if word == "ended":
+            status, reason, left = told.split()
+            return Ended(_REASONS[reason], int(status), int(left), skipped=self._skipped)
+        if word == "failed":
+            return Ended("failed", errno=int(told), skipped=self._skipped)
+        if word == "boxless":
+            layer, _, why = told.partition(" ")
+            return Ended("boxless", missing=(layer, why), skipped=self._skipped)
+        if word == "lost":
+            return Ended("lost" if self._is_taken else "untaken", skipped=self._skipped)
+        return None
+
+
 class _Listener:
     """Callbacks of the event loop for the three descriptors of a child."""
 
@@ -134,17 +202,15 @@ class _Listener:
         self._child = child
         self._stdout = stdout
         self._stderr = stderr
-        self._serve = serve
         self._is_flooded = False
-        self._is_taken = False
-        self._skipped: Mapping[str, str] = {}
         self.ended: asyncio.Future[Ended] = self._loop.create_future()
         self._loop.add_reader(child.stdout, self._pump, child.stdout, self._on_stdout)
         self._loop.add_reader(child.stderr, self._pump, child.stderr, self._stderr.add)
-        self._loop.add_reader(child.status, self._on_status)
+        self._reports = Reports(child, self._finish, serve)
 
     def close(self) -> None:
-        for descriptor in (self._child.stdout, self._child.stderr, self._child.status):
+        self._reports.close()
+        for descriptor in (self._child.stdout, self._child.stderr):
             self._loop.remove_reader(descriptor)
         self._child.close()
 
@@ -166,49 +232,15 @@ class _Listener:
         take(data)
         return True
 
-    def _on_status(self) -> None:
-        given: list[int] = []
-        try:
-            said, given = receive(self._child.status, _LONGEST_WORD, 1)
-            word, _, told = (said.decode() or "lost").partition(" ")
-        except BlockingIOError:
-            return
-        except ConnectionError:
-            word, told = "lost", ""
-        for descriptor in given:
-            if word == "gateway" and self._serve is not None:
-                self._serve(socket.socket(fileno=descriptor), told)
-            elif word == "asking":
-                Writes(descriptor, BoxPolicy.from_json(self._child.policy)).begin()
-            else:
-                os.close(descriptor)
-        self._is_taken = self._is_taken or word == "taken"
-        if word == "ended":
-            status, reason, left = told.split()
-            self._finish(_REASONS[reason], status=int(status), left=int(left))
-        elif word == "failed":
-            self._finish("failed", errno=int(told))
-        elif word == "boxless":
-            layer, _, why = told.partition(" ")
-            self._finish("boxless", missing=(layer, why))
-        elif word == "weak":
-            self._skipped = json.loads(told)
-        elif word == "lost":
-            self._finish("lost" if self._is_taken else "untaken")
-
-    def _finish(
-        self, reason: Reason, status: int = -1, left: int = 0, errno: int = 0, missing: tuple[str, str] | None = None
-    ) -> None:
-        self._loop.remove_reader(self._child.status)
+    def _finish(self, ended: Ended) -> None:
         for descriptor, take in ((self._child.stdout, self._on_stdout), (self._child.stderr, self._stderr.add)):
             for _ in range(_LAST_READS):
                 if not self._pump(descriptor, take):
                     break
         if self._is_flooded:
-            reason = "flood"
+            ended = replace(ended, reason="flood")
         if not self.ended.done():
-            said = self._stdout.content(), self._stderr.content()
-            self.ended.set_result(Ended(reason, status, left, errno, missing, self._skipped, *said))
+            self.ended.set_result(replace(ended, stdout=self._stdout.content(), stderr=self._stderr.content()))
 
 
 _REASONS: dict[str, Reason] = {"exit": "exit", "stop": "stop", "time": "time", "kill": "kill"}

@@ -48,6 +48,14 @@ def interpreter() -> tuple[str, ...]:
     return tuple(sorted(path for path in found if path.startswith("/")))
 
 
+@lru_cache(maxsize=1)
+def own_library() -> str:
+    """Where the library of this interpreter is; some need ``LD_LIBRARY_PATH`` to find it."""
+    import sysconfig  # takes milliseconds
+
+    return str(sysconfig.get_config_var("LIBDIR") or "/lib")
+
+
 def for_every_program() -> tuple[str, ...]:
     """`machine` and `interpreter` in as few paths as possible, without paths that do not exist at the first call."""
     return _least((*machine(), *interpreter()))

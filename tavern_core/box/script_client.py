@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tavern_core.box.fork_server_client import ForkServer, ForkServerGone, by_path, readable
@@ -27,7 +27,8 @@ class Launch:
     environment: Mapping[str, str]
     folder: str
     """Working directory."""
-    stdin: bytes
+    stdin: bytes | None
+    """All that it reads; None: a pipe, which stays open for more (`Child.stdin`)."""
     seconds: float
     """Its deadline."""
     policy: str = ""
@@ -45,17 +46,26 @@ class Child:
     ``boxless <layer> <why>``, ``weak <layers as JSON>``, ``failed <errno>``, ``ended <wait status> <why> <left>``."""
     policy: str = ""
     """As of its `Launch`."""
+    stdin: int = -1
+    """Where to write what it reads, never blocking; -1: it was given everything at once."""
 
     def say(self, word: str) -> None:
         """``stop``: SIGTERM, a moment, SIGKILL. ``kill``: at once."""
         with contextlib.suppress(OSError):  # it has already ended
             self.status.send(word.encode())
 
+    def without_stdin(self) -> Child:
+        """The same after closing its stdin."""
+        if self.stdin >= 0:
+            os.close(self.stdin)
+        return replace(self, stdin=-1)
+
     def close(self) -> None:
         """Close it; remaining processes are killed."""
         self.status.close()
-        os.close(self.stdout)
-        os.close(self.stderr)
+        for descriptor in (self.stdout, self.stderr, self.stdin):
+            if descriptor >= 0:
+                os.close(descriptor)
 
 
 class Spawner:
@@ -98,9 +108,9 @@ class Spawner:
         """End the fork server. The calls of running scripts end them."""
         self._server.close()
 
-    def _hand_over(self, request: bytes, stdin: bytes, policy: str) -> Child:
+    def _hand_over(self, request: bytes, stdin: bytes | None, policy: str) -> Child:
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
-            given = theirs.enter_context(readable(stdin))
+            given, kept = _pipe_to(ours, theirs) if stdin is None else (theirs.enter_context(readable(stdin)), -1)
             stdout, stdout_end = _pipe(ours, theirs)
             stderr, stderr_end = _pipe(ours, theirs)
             status, status_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -109,12 +119,21 @@ class Spawner:
             self._server.request([status_end.fileno(), given, stdout_end, stderr_end], request)
             status.setblocking(False)
             ours.pop_all()  # from here on, the Child closes them
-            return Child(stdout, stderr, status, policy)
+            return Child(stdout, stderr, status, policy, kept)
 
 
 def _environment() -> dict[str, str]:
     """Some interpreters need it to start."""
     return {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"}
+
+
+def _pipe_to(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[int, int]:
+    """(their end to read; our end to write, never blocking)."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    theirs.callback(os.close, reader)
+    ours.callback(os.close, writer)
+    os.set_blocking(writer, False)
+    return reader, writer
 
 
 def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[int, int]:

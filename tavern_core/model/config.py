@@ -328,6 +328,8 @@ class HostConfig(_Section):
     audit: AuditConfig = AuditConfig()
     tam: TamConfig = TamConfig()
     workflows: WorkflowsConfig = WorkflowsConfig()
+    upstreams: dict[str, Any] = Field(default_factory=dict)
+    """Systems whose tools become tools of this host: name → `model.upstream.UpstreamConfig`."""
     slots: dict[str, str] = Field(default_factory=dict)
     """Exclusive slot → the plugin that fills it."""
     profiles: tuple[str, ...] = ("profiles",)
