@@ -1,4 +1,4 @@
-"""The folder that one call of a script has to itself: its home, its temporary files; gone when the call is over."""
+"""The private folder of one script call: its home and its temporary files; removed when the call is over."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tavern_core.errors import UpstreamError
 
 @contextlib.asynccontextmanager
 async def work_folder(sandbox: Sandbox | None) -> AsyncIterator[str]:
-    """An empty folder of the host's user, or an empty name where there is no box.
+    """An empty folder of the host's user, or an empty name without a box.
 
     Raises:
-        UpstreamError: none can be made (UPSTREAM_ERROR).
+        UpstreamError: none can be created (UPSTREAM_ERROR).
     """
     if sandbox is None or sandbox.level == "none":
         yield ""
@@ -36,8 +36,8 @@ async def work_folder(sandbox: Sandbox | None) -> AsyncIterator[str]:
 
 async def _removed(folder: str) -> None:
     try:
-        os.rmdir(folder)  # noqa: PTH106 - most scripts leave nothing, and then this takes no thread
+        os.rmdir(folder)  # noqa: PTH106 - most scripts leave nothing, and then no thread is needed
     except OSError:
-        # In a thread, for a script can leave a million files; to the end, also when the call is cancelled meanwhile.
+        # In a thread, because a script can leave a million files; completely, even if the call is cancelled meanwhile.
         removing = asyncio.get_running_loop().run_in_executor(None, lambda: shutil.rmtree(folder, ignore_errors=True))
         await asyncio.shield(removing)

@@ -1,4 +1,4 @@
-"""The gate: which values are judged, and by which rights."""
+"""The gate: which values are checked, and against which permissions."""
 
 from __future__ import annotations
 
