@@ -1,7 +1,7 @@
 """The values of the contract as JSON and back: calls, contexts, results, events, decisions, tools.
 
-A packed value is ``[tag, data]``. What the host unpacks may come from hostile code: every field is checked, and a value that
-is not what its tag says ends as a ValueError. What is no JSON and none of these does not cross.
+A packed value is ``[tag, data]``. The host may unpack data from hostile code: every field is checked, and a value that
+does not match its tag raises a ValueError. Values that are neither JSON nor of the contract are not transferred.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ assert _OWN.union(_TEXTS) == {f.name for f in fields(CallContext)}
 
 
 class CannotCross(ToolFailed):
-    """A value that cannot be told to another process (TOOL_ERROR)."""
+    """A value that cannot be transferred to another process (TOOL_ERROR)."""
 
     def __init__(self, message: str) -> None:
         super().__init__(
@@ -57,10 +57,10 @@ def unpack(packed: Any, known: Mapping[str, Any] | None = None) -> Any:
     """The inverse of `pack`.
 
     Args:
-        known: what the other side was shown, by tag: an answer that repeats it is the same object again.
+        known: values that the other side got, by tag: an answer that repeats one yields the same object.
 
     Raises:
-        ValueError: it is nothing that `pack` makes.
+        ValueError: it is not the output of `pack`.
     """
     if type(packed) is not list or len(packed) != 2 or type(packed[0]) is not str:
         raise ValueError("no packed value")
@@ -79,7 +79,7 @@ def unpack(packed: Any, known: Mapping[str, Any] | None = None) -> Any:
 
 
 def pack_context(context: CallContext) -> dict[str, Any]:
-    """Everything a plugin in the host would see of it."""
+    """Everything that a plugin in the host would see of it."""
     data: dict[str, Any] = {name: value for name in _TEXTS if (value := getattr(context, name)) is not None}
     data["permissions"] = sorted(context.permissions)
     data["roles"] = sorted(context.roles)
@@ -94,7 +94,7 @@ def pack_context(context: CallContext) -> dict[str, Any]:
 
 
 def unpack_context(data: Any) -> CallContext:
-    """The inverse of `pack_context`, with a ledger of its own."""
+    """The inverse of `pack_context`, with its own ledger."""
     texts = {name: data.get(name) for name in _TEXTS if name in data}
     if not all(type(value) is str for value in texts.values()):
         raise ValueError("a damaged context")
@@ -124,9 +124,7 @@ def _pack_call(call: ToolCall) -> Packed:
 def _unpack_call(data: Any, known: Mapping[str, Any]) -> ToolCall:
     shown = known.get("call")
     arguments = _mapping(data["arguments"])
-    if isinstance(
-        shown, ToolCall
-    ):  # an answer: what it may change is new, and what it may not must be seen to be the same
+    if isinstance(shown, ToolCall):  # an answer: changeable parts are new, and others must be verifiably equal
         same = _pack_call(replace(shown, arguments={}))[1] == {**data, "arguments": {}, "purpose": shown.purpose}
         if same:
             return replace(shown, arguments=arguments, purpose=_text(data["purpose"]))
@@ -214,21 +212,21 @@ def _unpack_approval(data: Any, known: Mapping[str, Any]) -> RequireApproval:
 
 
 def _unpack_other(data: Any, known: Mapping[str, Any]) -> object:
-    """Something that is called what it is called there, and is nothing."""
+    """A placeholder with the name of the original."""
     name = _text(data)
     return type(name if name.isidentifier() and len(name) <= 100 else "object", (), {})()
 
 
 def pack_tool(spec: ToolSpec) -> Packed:
-    """A tool without what it runs."""
+    """A tool without its implementation."""
     return ["tool", as_json(spec.to_json())]
 
 
 def unpack_tool(data: Any) -> ToolSpec:
-    """A tool as the other side described it; ``impl`` is None.
+    """A tool as described by the other side; ``impl`` is None.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is invalid.
     """
     try:
         spec = ToolSpec.from_json(_mapping(data))
@@ -244,7 +242,7 @@ def unpack_tool(data: Any) -> ToolSpec:
 
 
 def _unpack_changed_tool(data: Any, known: Mapping[str, Any]) -> ToolSpec:
-    """A tool that was shown and comes back changed keeps what did not cross: what it runs, and how it was written."""
+    """A tool that comes back changed keeps the parts that were not transferred: its implementation and its source."""
     told, shown = unpack_tool(data), known.get("tool")
     if not isinstance(shown, ToolSpec):
         return told
@@ -276,7 +274,7 @@ _UNPACKERS: Final[dict[str, Callable[[Any, Mapping[str, Any]], Any]]] = {
 
 
 def as_json(value: Any) -> Any:
-    """`value` as JSON; what is none of it is told as text, as in a record of the call."""
+    """`value` as JSON; other parts become text, as in a record of the call."""
     copy, problem = json_copy(value)
     if problem is None:
         return copy

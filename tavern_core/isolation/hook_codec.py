@@ -1,8 +1,8 @@
-"""What hooks are shown and answer, as JSON and back: besides the values of `codec.py` runs, nodes, node types and the values of slots.
+"""Arguments and answers of hooks as JSON and back: in addition to `codec.py`, runs, nodes, node types and slot values.
 
-A hook in a process of its own sees what it would see in the host's, as far as that can cross. What cannot (an object among the
-inputs of a node, a function that says whether a slot is required) stays in the host: the hook sees that it is there, may hand
-it back, and the host takes its own again.
+A hook in a worker sees what it would see in the host, as far as that can be transferred. Other values (an object among the
+inputs of a node, a function for whether a slot is required) stay in the host: the hook sees that they exist, may return
+them, and the host restores its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OF_SLOTS: Final = ("inputs", "outputs")
 
 
 class Stays:
-    """Stands for a value that cannot cross: it can be handed back, and nothing else."""
+    """Placeholder for a value that cannot be transferred: it can only be returned."""
 
     __slots__ = ("key", "kind")
 
@@ -42,7 +42,7 @@ def pack_shown(value: Any) -> list[Any]:
     """An argument or an answer of a hook, for the other side.
 
     Raises:
-        CannotCross: it is nothing that hooks are shown or answer.
+        CannotCross: it is not a value of hooks.
     """
     match value:
         case RunInfo():
@@ -61,10 +61,10 @@ def unpack_shown(packed: Any, known: Mapping[str, Any]) -> Any:
     """The inverse of `pack_shown`.
 
     Args:
-        known: the arguments that the hook was shown, by name.
+        known: the arguments that the hook got, by name.
 
     Raises:
-        ValueError: it is nothing that `pack_shown` makes.
+        ValueError: it is not the output of `pack_shown`.
     """
     if type(packed) is not list or len(packed) != 2 or packed[0] not in ("run", "node", "definition", "values"):
         return unpack(packed, known)
@@ -116,7 +116,7 @@ def _run(run_id: Any, workflow: Any, principal: Any, state: Any) -> RunInfo:
 
 
 def _definition(told: Any, shown: Any) -> NodeSpec:
-    """A node type; one that was shown and comes back changed keeps what did not cross."""
+    """A node type; if it comes back changed, it keeps the parts that were not transferred."""
     if not isinstance(shown, NodeSpec):
         return unpack_node(told, None)
     heard, crossed = unpack_node(told, None), unpack_node(told_node(shown, is_shown=True), None)

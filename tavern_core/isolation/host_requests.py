@@ -1,7 +1,7 @@
-"""What the host answers when a worker asks: the plugin's own doors, judged by its grants as for a plugin in the host.
+"""The host's answers to requests of a worker: the plugin's context, limited by its grants as for a plugin in the host.
 
-Questions are answered in threads of their own, in whose name the call runs inside which the plugin asks. A plugin that asks
-on its own account, outside of any call, has the rights of nobody.
+Requests are answered in separate threads, for the caller of the call in which the plugin asks. A request
+outside of any call has no permissions.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from tavern_core.model.call import CallContext
 from tavern_core.schema.limits import json_copy
 
 MOST_OPEN: Final = 64
-"""Questions of one worker that are answered at once."""
+"""Requests of one worker that are answered at the same time."""
 MOST_WATCHES: Final = 1_000
 
 
 class Answering:
-    """Answers the workers of one plugin.
+    """Answers requests of the workers of one plugin.
 
     Args:
-        threads: where questions are answered; ended by `close`.
-        portal: where async services run.
-        printed: where what it logs goes.
-        changed: tells a worker of a changed setting: ``changed(incarnation, watch, value)``.
+        threads: the threads for answers; ended by `close`.
+        portal: the loop of async services.
+        printed: the target of its log.
+        changed: reports a changed setting to a worker: ``changed(incarnation, watch, value)``.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class Answering:
         changed: Callable[[Incarnation, int, Any], None],
     ) -> None:
         self.ctx: PluginContext | None = None
-        """The plugin's context; there once a hook has been handed it."""
+        """The plugin's context; set once a hook has got it."""
         self.nodes: dict[int, tuple[Any, asyncio.AbstractEventLoop]] = {}
-        """Token → context and event loop of a node that is running."""
+        """Token → context and event loop of a running node."""
         self._threads = threads
         self._portal = portal
         self._printed = printed
@@ -83,7 +83,7 @@ class Answering:
             worker.kill("it sent something that is no question")
 
     def close(self) -> None:
-        """The plugin is stopped: nothing is answered any more."""
+        """The plugin is stopped: no more answers."""
         self._threads.close()
 
     def forget(self, worker: Incarnation) -> None:
@@ -96,7 +96,7 @@ class Answering:
         token = current.set(frame or self._stranger)
         try:
             answer = {"id": message["id"], "ok": self._answered(worker, judged(message))}
-        except BaseException as error:  # noqa: BLE001 - told to whoever asked
+        except BaseException as error:  # noqa: BLE001 - sent to the worker
             answer = {"id": message["id"], "error": pack_error(error)}
         finally:
             current.reset(token)
@@ -106,7 +106,7 @@ class Answering:
             worker.tell(answer)
 
     def _ask_node(self, message: dict[str, Any]) -> Any:
-        """What a running node wants of its context: on the event loop of its run."""
+        """The request of a running node to its context: on the event loop of its run."""
         if (found := self.nodes.get(message["token"])) is None:
             raise ToolFailed("this node does not run any more", hint="use the context while the node runs")
         ctx, loop = found
@@ -160,7 +160,7 @@ class Answering:
     def _call_service(self, view: Any, message: dict[str, Any]) -> Any:
         method = message["method"]
         if method not in _methods(view):
-            getattr(view, str(method))  # a view refuses in its own words
+            getattr(view, str(method))  # the view raises its own refusal
             raise AttributeError(method)
         args, kwargs = message["args"], message["kwargs"]
         answer = getattr(view, method)(*args, **kwargs)
@@ -191,10 +191,10 @@ def _methods(view: Any) -> dict[str, bool]:
 
 
 def _crossing(answer: Any) -> Any:
-    """JSON that may cross.
+    """JSON that can be transferred.
 
     Raises:
-        CannotCross: it is none.
+        CannotCross: it is not JSON.
     """
     copy, problem = json_copy(answer)
     if problem is not None:

@@ -1,4 +1,4 @@
-"""Node types, and the values of nodes, as JSON and back. What cannot cross is refused when the plugin is activated."""
+"""Node types, and the values of nodes, as JSON and back. Other node types are refused when the plugin is activated."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tavern_core.model.node import NodeSpec
 from tavern_core.schema.limits import json_copy
 
 NOTHING: Final = ["nothing", None]
-"""Instead of the value of a lazy input that never comes."""
+"""Replaces the value of a lazy input that never arrives."""
 
 
 def told_node(spec: NodeSpec, *, is_shown: bool = False) -> dict[str, Any]:
     """A node type without its code.
 
     Args:
-        is_shown: to be looked at only. What is no data is told as text then.
+        is_shown: for display only; other values become text.
 
     Raises:
-        ActivationFailed: something of it is no data: a function in a slot (ACTIVATION_FAILED).
+        ActivationFailed: a part of it is not data: a function in a slot (ACTIVATION_FAILED).
     """
     try:
         return as_json(node_members(spec, is_shown=True)) if is_shown else pack_node(spec)
@@ -37,7 +37,7 @@ def told_node(spec: NodeSpec, *, is_shown: bool = False) -> dict[str, Any]:
 
 
 def cannot_cross(what: str, why: str) -> ActivationFailed:
-    """The refusal of a node that only the host's own process could run."""
+    """The error for a node that only the host's own process could run."""
     return ActivationFailed(
         f"nodes: an isolated plugin cannot offer {sayable(what, 200)}: {why}",
         hint="write what the slot is as a plain value, or take `isolation: process` out of plugin.yaml",
@@ -72,7 +72,7 @@ def unpack_value(packed: Any) -> Any:
 
 
 def pack_answer(answer: Any) -> list[Any]:
-    """What a node answered. Raises CannotCross."""
+    """The answer of a node. Raises CannotCross."""
     if answer is Skip:
         return ["skip", None]
     for kind, tag in ((Out, "out"), (Ends, "out")):
@@ -104,11 +104,11 @@ def _part(value: Any) -> list[Any]:
 
 
 NO_END: Final = ["skip", None]
-"""Instead of the end of a node that streams: it asked for a lazy input that never comes."""
+"""Replaces the end of a streaming node that requested a lazy input that never arrives."""
 
 
 def pack_final(final: Ends) -> list[Any]:
-    """The last thing that a streaming node yields. Raises CannotCross."""
+    """The last value of a streaming node. Raises CannotCross."""
     values = final.values
     if isinstance(values, Mapping):
         return ["final", {str(key): _part(value) for key, value in values.items()}]
@@ -116,7 +116,7 @@ def pack_final(final: Ends) -> list[Any]:
 
 
 def unpack_final(packed: Any) -> Ends | None:
-    """The inverse of `pack_final`; None for a node that ended without. Raises ValueError, TypeError, AttributeError."""
+    """The inverse of `pack_final`; None for a node without one. Raises ValueError, TypeError, AttributeError."""
     tag, data = packed
     if tag == "end":
         return None

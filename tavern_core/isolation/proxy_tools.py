@@ -1,4 +1,4 @@
-"""What is behind the tools of an isolated plugin: they are prepared in the worker, and called there."""
+"""The implementation of isolated plugins' tools: they are prepared and called in the worker."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _running_loop = asyncio._get_running_loop
 
 
 def told_tool(supervisor: Supervisor, told: Any, made: Made | None = None) -> ToolSpec:
-    """A tool as the worker described it; one that needs no code of the plugin stays what it is.
+    """A tool as described by the worker; one without code of the plugin is unchanged.
 
     Args:
-        made: what made it, for a tool of a factory.
+        made: its factory, for a tool of a factory.
     """
     spec = unpack_tool(told["tool"])
     if (key := told["key"]) is None:
@@ -37,10 +37,10 @@ def told_tool(supervisor: Supervisor, told: Any, made: Made | None = None) -> To
 
 
 class Made:
-    """A factory of the plugin and the caller it made tools for, so that a new worker can make them again.
+    """A factory of the plugin and the caller of its tools, so that a new worker can make them again.
 
     Args:
-        worker: where they were made.
+        worker: the worker that made them.
     """
 
     def __init__(self, factory: str, context: Mapping[str, Any], worker: Incarnation) -> None:
@@ -53,9 +53,9 @@ class RemoteTool(BindsItself, DescribesItself):
     """One tool.
 
     Args:
-        key: what the worker calls it; empty for a handler.
+        key: its key in the worker; empty for a handler.
         handler: ``module:name``, for a tool file's.
-        made: what made it.
+        made: its factory.
     """
 
     def __init__(self, supervisor: Supervisor, key: str, handler: str | None = None, made: Made | None = None) -> None:
@@ -67,10 +67,10 @@ class RemoteTool(BindsItself, DescribesItself):
             weakref.finalize(self, made.worker.dropped.append, key)
 
     def described(self, sketch: ToolSpec) -> ToolSpec:
-        """The whole tool behind a handler whose tool file has no parameters.
+        """The whole tool of a handler whose tool file has no parameters.
 
         Raises:
-            PluginError: there is no such thing in the plugin, or it is no tool.
+            PluginError: there is no such object in the plugin, or it is not a tool.
         """
         request = {"target": self.handler, "tool": pack_tool(sketch)[1]}
         told = judged(self.supervisor.ask("handler", request, seconds=self.supervisor.hook_s))
@@ -78,19 +78,19 @@ class RemoteTool(BindsItself, DescribesItself):
         return told_tool(self.supervisor, told)
 
     def bind(self, tool: ToolSpec) -> BoundTool:
-        """Let the worker prepare it; what is wrong with it is said now and not when it is called.
+        """Let the worker prepare it, so that errors are reported now and not at the first call.
 
         Raises:
-            TavernError: as the executor says it.
+            TavernError: as from the executor.
         """
         binding = _Binding(self, tool)
         self.supervisor.with_worker(binding.settle)
-        # Not blocking, because it waits for no code of this process: it picks its way of waiting itself.
+        # Not marked as blocking, because it runs no code in this process: it chooses how to wait.
         return BoundTool(binding.run, is_async=False, blocking=False, wants_call=binding.wants_call, stoppable=True)
 
 
 class _Binding:
-    """A tool that was prepared in a worker; prepared again in the next one when that one has died."""
+    """A tool that was prepared in a worker; prepared again in the next one if that one has died."""
 
     def __init__(self, remote: RemoteTool, tool: ToolSpec) -> None:
         self._remote = remote
@@ -103,7 +103,7 @@ class _Binding:
         self.wants_call = False
 
     def run(self, arguments: Any, call: ToolCall | None) -> Any:
-        """The answer, or under an event loop an awaitable of it."""
+        """The answer, or an awaitable under an event loop."""
         given = {"args": arguments}
         if self.wants_call and call is not None:
             given["call"] = pack(call)
@@ -165,7 +165,7 @@ class _Binding:
 
 
 def _result(packed: Any) -> Any:
-    """The answer of a tool; the pipeline judges its value, as it does for every tool."""
+    """The answer of a tool; the pipeline checks its value, as for every tool."""
     if type(packed) is list and len(packed) == 2 and packed[0] == "json":
         return packed[1]
     return unpacked(packed, {})
@@ -178,7 +178,7 @@ def unpacked(packed: Any, known: Mapping[str, Any], how: Callable[[Any, Mapping[
         how: reads it.
 
     Raises:
-        UpstreamError: it is none (UPSTREAM_ERROR).
+        UpstreamError: it is invalid (UPSTREAM_ERROR).
     """
     try:
         return how(judged(packed), known)

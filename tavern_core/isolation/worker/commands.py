@@ -13,10 +13,10 @@ SHORTENED: Final = "… (shortened)\n"
 
 
 def run_command(command: Command, arguments: list[str], limit: int) -> dict[str, Any]:
-    """Run it with `arguments`; what it printed, at most `limit` characters, and its exit code.
+    """Run it with `arguments`; returns its output, at most `limit` characters, and its exit code.
 
     Raises:
-        ActivationFailed: what the plugin built is no click command (ACTIVATION_FAILED).
+        ActivationFailed: the plugin did not build a click command (ACTIVATION_FAILED).
     """
     import click
 

@@ -1,7 +1,7 @@
-"""The plugin as it lives in its worker: imported, looked at, asked and called on behalf of the host.
+"""The plugin in its worker: imported, inspected and called on behalf of the host.
 
-Each public method of `Inside` answers one kind of request; what it returns is JSON. Looking and judging is done with the
-same code that the host uses for plugins of its own process, so that a plugin is the same here and there.
+Each public method of `Inside` answers one kind of request; it returns JSON. Inspection and checks use the
+same code as for plugins in the host, so that a plugin is the same here and there.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tavern_core.model.settings import SettingItem
 from tavern_core.schema.limits import json_copy
 
 TOLD: Final = frozenset({"services", "commands", "profiles", "channels", "providers", "workflows"})
-"""Sections whose contents can be told to the host, besides tools, settings and nodes."""
+"""Sections whose contents can be sent to the host, besides tools, settings and nodes."""
 MOST_OFFERED: Final = 20_000
 Wait = Callable[[Any], Any]
 """Waits for an awaitable that sync code of the plugin returned."""
@@ -52,13 +52,13 @@ class Inside:
         self._services: dict[str, Service] = {}
         self._commands: dict[str, Command] = {}
 
-    # Importing and looking ----------------------------------------------------------------------------------------------
+    # Import and inspection ---------------------------------------------------------------------------------------------
 
     def start(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Import the plugin; which hooks it implements.
+        """Import the plugin; returns its hooks.
 
         Raises:
-            PluginError: whatever goes wrong; names the place in the plugin's code.
+            PluginError: any error; names the place in the plugin's code.
         """
         self._setup = setup = Setup.from_json(given)
         self._doors = InsideDoors(self._hotline, Path(setup.data_dir))
@@ -79,14 +79,14 @@ class Inside:
         }
 
     def _honestly(self, work: Callable[[], Any]) -> Any:
-        """Run code of the plugin; an error becomes what the activation of a plugin in the host would say."""
+        """Run code of the plugin; an error becomes the activation error of a plugin in the host."""
         try:
             return work()
         except BaseException as error:
             raise self.honest(error) from error
 
     def honest(self, error: BaseException) -> BaseException:
-        """What the activation of a plugin in the host would say of an error of the plugin's code."""
+        """The activation error of a plugin in the host for an error of the plugin's code."""
         candidate: Any = SimpleNamespace(name=self._setup.plugin, folder=self._folder)
         return as_activation_error(error, candidate)
 
@@ -98,18 +98,18 @@ class Inside:
         return impl.function(*self._arguments(impl, given, ctx))
 
     def answer(self, answer: Any) -> Any:
-        """The answer of a hook for the host; of what cannot cross it is told what it is, for the host to refuse."""
+        """The answer of a hook for the host; for other values, their description, which the host refuses."""
         try:
             return pack_shown(answer)
         except CannotCross:
             return ["other", type(answer).__name__]
 
     def name_of(self, number: int) -> str:
-        """The name of the hook that an implementation is of."""
+        """The name of an implementation's hook."""
         return self._implementations[number].hook.name
 
     def wants(self, number: int, tool: Any) -> bool:
-        """What `when` of an implementation says about a tool."""
+        """The result of `when` of an implementation for a tool."""
         when = self._implementations[number].when
         return when is None or bool(when(unpack_tool(tool)))
 
@@ -119,13 +119,13 @@ class Inside:
         values = {name: unpack_shown(value, {"trusted": True}) for name, value in given.items()}
         return [self._ctx if name == "ctx" else values[name] for name in impl.arguments]
 
-    # What it offers -----------------------------------------------------------------------------------------------------
+    # Contributions ------------------------------------------------------------------------------------------------------
 
     def offer(self, number: int, ctx: Mapping[str, Any] | None) -> Any:
-        """Ask a contribute-hook; what it offers, as far as that can cross.
+        """Call a contribute hook; returns its contributions, if they can be transferred.
 
         Raises:
-            PluginError: it failed, or offers what cannot cross; names the section.
+            PluginError: it failed, or returned something that cannot be transferred; names the section.
         """
         impl = self._implementations[number]
 
@@ -218,19 +218,19 @@ class Inside:
         return copy
 
     def setting_changed(self, watch: int, value: Any) -> Any:
-        """Call back whoever waits for a setting."""
+        """Call the callback of a setting."""
         callback = self._doors.watches.get(watch)
         return None if callback is None else callback(value)
 
     def command(self, name: str, arguments: list[str]) -> dict[str, Any]:
-        """Run a command of the command line; what it printed and its exit code."""
+        """Run a command of the command line; returns its output and its exit code."""
         from tavern_core.isolation.worker.commands import run_command
 
         return run_command(self._commands[name], arguments, self._limits.output_bytes)
 
 
 def _is_one(answer: Any) -> bool:
-    """True for a single offer that happens to be iterable."""
+    """True for a single contribution that is iterable."""
     return callable(answer) or isinstance(answer, Service | Command | Contribution | ToolFactory)
 
 

@@ -1,4 +1,4 @@
-"""The tools of a plugin as they live in its worker: told, made for a caller, prepared, called."""
+"""The tools of a plugin in its worker: described, created for a caller, prepared, called."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class InsideTools:
     """The tools of one plugin.
 
     Args:
-        record: what `load_handler` finds handlers in.
+        record: the record in which `load_handler` finds handlers.
     """
 
     def __init__(self, setup: Setup, folder: Path | None, limits: LimitsConfig, record: Any) -> None:
@@ -43,7 +43,7 @@ class InsideTools:
         self._factories: dict[str, ToolFactory] = {}
 
     def owner(self) -> Owner:
-        """Whose tools these are."""
+        """The plugin of these tools."""
         setup = self._setup
 
         def from_mapping(data: Mapping[str, Any]) -> ToolSpec:
@@ -55,7 +55,7 @@ class InsideTools:
         """One offer for the host.
 
         Args:
-            place: names it, where it is a factory.
+            place: its name, if it is a factory.
         """
         if (factory := item.factory) is not None:
             self._factories[place] = factory
@@ -77,11 +77,11 @@ class InsideTools:
         }
 
     def make(self, place: str, context: Any) -> Any:
-        """Start a factory; what it makes, or an awaitable of it."""
+        """Start a factory; returns its result, or an awaitable of it."""
         return self._factories[place].make(unpack_context(context))
 
     def made(self, answer: Any) -> Any:
-        """The tools that a factory made; None for no tool."""
+        """The tools of a factory; None for no tool."""
         if answer is None:
             return None
         told = []
@@ -92,20 +92,20 @@ class InsideTools:
         return told
 
     def drop(self, keys: list[str]) -> None:
-        """Forget made tools that the host does not use any more."""
+        """Remove factory tools that the host does not use any more."""
         for key in keys:
             self._tools.pop(key, None)
             self._bound.pop(key, None)
 
     def handler(self, target: str, sketch: Any) -> Any:
-        """The tool behind a handler whose tool file has no parameters."""
+        """The tool of a handler whose tool file has no parameters."""
         thing = load_handler(self._record, target)
         spec = of_handler(thing, unpack_tool(sketch), self.owner())
         self._tools[key := f"handler {target} {spec.name}"] = spec
         return {"tool": pack_tool(spec)[1], "key": key}
 
     def bind(self, key: str, tool: Any, handler: str | None) -> list[Any]:
-        """Prepare a tool for being called; [is it async, does it want the call].
+        """Prepare a tool; returns [is it async, does it need the call].
 
         Raises:
             TavernError: it cannot be called.
@@ -133,7 +133,7 @@ class InsideTools:
         _, name = self._bound[key]
         try:
             if isinstance(answer, ToolResult):
-                return pack_result(plain_parts(answer, sys.maxsize, name))  # the frame has a limit of its own
+                return pack_result(plain_parts(answer, sys.maxsize, name))  # the frame has its own limit
             return ["json", plain(answer, self._limits.output_bytes, name)]
         except TavernError as error:
             error.details["stage"] = "validate_output"
