@@ -1,6 +1,6 @@
-"""The host's own parts as services: what plugins see of tools, nodes, workflows and language models (`contract/core_services.py`).
+"""The host's own parts as services for plugins: tools, nodes, workflows and language models (`contract/core_services.py`).
 
-Each plugin gets an object of its own. It shows copies, and acts with what the plugin was granted within what the caller of its tool may do.
+Each plugin gets its own object. It returns copies, and acts with the grants of the plugin within the permissions of its tool's caller.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HOST: Final = ServiceUser("core", lambda capability: None, is_builtin=True)
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the services are made of."""
+    """The parts behind the services."""
 
     tools: Tools
     nodes: Nodes
@@ -51,7 +51,7 @@ class Parts:
 
 
 def core_services(parts: Parts) -> dict[str, Service]:
-    """Name → service, to be registered before any plugin is active."""
+    """Name → service, registered before any plugin is active."""
 
     def made(name: str, kind: Callable[[Parts, ServiceUser], Any], interface: type, description: str) -> Service:
         return Service(
@@ -62,14 +62,17 @@ def core_services(parts: Parts) -> dict[str, Service]:
         made(TOOL_MANAGER, _Tools, ToolManager, "The tools of the host."),
         made(NODE_MANAGER, _Nodes, NodeManager, "The node types of the host."),
         made(WORKFLOW_MANAGER, _Workflows, WorkflowManager, "The workflows of the host and their runs."),
-        made(JOB_MANAGER, _Jobs, JobManager, "The jobs of whoever calls."),
-        made(LLMS, _Models, Llms, "The language models that plugins bring."),
+        made(JOB_MANAGER, _Jobs, JobManager, "The jobs of the caller."),
+        made(LLMS, _Models, Llms, "The language models of plugins."),
     )
     return {service.name: service for service in services}
 
 
 def caller_of(user: ServiceUser) -> CallContext | None:
-    """Who a plugin calls as: itself, within what the caller of its own tool may do; a plugin of the host as that caller. None: the host itself."""
+    """The caller of a plugin's calls; None: the host itself.
+
+    That is the plugin itself, within the permissions of its tool's caller; for a plugin of the host, it is that caller.
+    """
     frame = current.get()
     outer = frame[2] if frame is not None else None
     if user.is_builtin:

@@ -1,4 +1,4 @@
-"""Bytes that come packed, unpacked within a limit: a small answer may stand for gigabytes."""
+"""Decompresses bytes within a limit, because a small answer may expand to gigabytes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _WINDOWS: Final = {"": 0, "identity": 0, "gzip": 31, "x-gzip": 31, "deflate": 15
 
 
 class Unpacker:
-    """Bytes in, unpacked bytes out, at most `limit` of them.
+    """Decompresses bytes, at most `limit` of them.
 
     Args:
         encoding: the Content-Encoding of the answer.
 
     Raises:
-        UpstreamError: an encoding that nobody asked for (UPSTREAM_ERROR).
+        UpstreamError: an encoding that was not requested (UPSTREAM_ERROR).
     """
 
     def __init__(self, encoding: str, limit: int, who: str) -> None:
@@ -33,11 +33,11 @@ class Unpacker:
         self._zip = zlib.decompressobj(self._bits) if self._bits else None
 
     def feed(self, chunk: bytes) -> bytes:
-        """The unpacked bytes of one chunk.
+        """The decompressed bytes of one chunk.
 
         Raises:
-            OutputTooLarge: more than the limit, packed or unpacked (OUTPUT_TOO_LARGE).
-            UpstreamError: the bytes are not what they were said to be (UPSTREAM_ERROR).
+            OutputTooLarge: more than the limit, compressed or decompressed (OUTPUT_TOO_LARGE).
+            UpstreamError: the bytes do not match their encoding (UPSTREAM_ERROR).
         """
         self._raw += len(chunk)
         if self._raw > self._limit:
@@ -53,7 +53,7 @@ class Unpacker:
         assert self._zip is not None
         try:
             while chunk:
-                if self._zip.eof:  # one member behind the other
+                if self._zip.eof:  # several members in a row
                     self._zip = zlib.decompressobj(self._bits)
                 room = self._limit - self._size - len(found) + 1
                 found += self._zip.decompress(chunk, room)
