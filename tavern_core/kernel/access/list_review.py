@@ -1,6 +1,6 @@
-"""What is wrong with the lists of tools in tavern.yaml: entries that name nothing, circles, names of several tools.
+"""Checks the lists of tools in tavern.yaml: unknown entries, circular groups, names of several tools.
 
-Nothing here decides about a tool. An unknown entry has no effect by itself; this makes sure that somebody hears of it.
+Nothing here decides about a tool. An unknown entry has no effect; this check makes sure that it is reported.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NO_SUCH_GROUP: Final = "add the group to tools.groups, or take the entry out"
 
 
 class ListReview:
-    """The lists of one host beside what exists in it. `known` is what the lists are compiled with."""
+    """Compares the lists of one host with what exists in it. `known` is what the lists are compiled with."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class ListReview:
         groups = Groups({name: config.groups[name] for name in self._group_names})
         self.known = Known(groups, self._plugins, aliases, host)
 
-    # Worked out when the first entry is looked at: a host without lists compiles in no time, however many tools it has.
+    # Computed at the first entry: a host without lists compiles in no time, however many tools it has.
 
     @cached_property
     def _ids(self) -> list[str]:

@@ -2,7 +2,7 @@
 
     agent_profile.json → AgentProfile (as written) → Profile (its inventory resolved to tools that exist)
 
-`tool_ids_inventory` is the only declaration. It lists tools one by one: a wildcard would give an agent tools that nobody
+`tool_ids_inventory` is the only declaration. It lists tools one by one: a wildcard would give an agent tools that no one
 chose for it each time a plugin is installed, so it is refused and reported. An unknown id is reported with the nearest
 one, the rest of the inventory stands. A profile grants nothing: it narrows what host, plugin and caller allow.
 """
@@ -57,7 +57,7 @@ class Profile:
     findings: tuple[Finding, ...] = ()
     """What of the inventory could not be used, and why."""
     is_partial: bool = False
-    """A resolver failed; asked again, it may know more."""
+    """A resolver failed; a later request may succeed."""
     language: Language | None = None
     """In which its manual and feedback are written; None: that of the host."""
     _members: frozenset[str] = field(default=frozenset(), init=False, repr=False, compare=False)
@@ -215,7 +215,7 @@ class _InventorySearch:
         return self._unknown(written, prefix)
 
     def _ask(self, resolver: NamespaceResolver, prefix: str, local: str) -> str | _Missing:
-        """A resolver is a plugin's code: whatever it raises costs this one item."""
+        """A resolver is a plugin's code: any error it raises affects only this item."""
         try:
             tool = resolver.resolve(local)
             names = [] if tool is not None else [f"{prefix}:{name}" for name in resolver.names()]
@@ -294,7 +294,7 @@ def profile_schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "agent_profile.json",
-        "description": "An agent profile of tavern-core. Keys of other systems are kept and ignored.",
+        "description": "An agent profile of tavern-core. Keys of other systems are stored and ignored.",
         "type": "object",
         "properties": {"$schema": {"type": "string"}, **properties},
         "required": [INVENTORY],

@@ -1,9 +1,9 @@
 """`tavern.artifacts`: bytes by their digest in a folder of the state folder, and a record for each owner of some.
 
-    artifacts/ab/cdef…      the bytes, once for all who have them; written beside and renamed, so a half of one is never there
-    record `artifact`       whose, which digest, size, type, name, until when
+    artifacts/ab/cdef…      the bytes, stored once for all owners; written to a temporary file and renamed, so never incomplete
+    record `artifact`       owner, digest, size, type, name, expiry
 
-Whoever asks gets what is his: another caller's artifact is not there for him.
+A caller finds only its own artifacts.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Artifacts:
     """The artifacts of a state folder. Safe for threads and processes.
 
     Args:
-        folder: where the bytes are.
-        seconds: how long one is kept.
-        most_bytes: of one.
+        folder: of the bytes.
+        seconds: how long an artifact is stored.
+        most_bytes: of one artifact.
     """
 
     def __init__(self, folder: Path, records: RecordStore, seconds: float, most_bytes: int) -> None:
@@ -96,10 +96,10 @@ class Artifacts:
         """What is known of one, by its id or its ``artifact:`` address.
 
         Args:
-            context: who asks; None: the host, which sees all, or the caller of the tool that runs.
+            context: the caller; None: the host, which sees all, or the caller of the running tool.
 
         Raises:
-            ArtifactNotFound: there is none, it is over, or it is another caller's (ARTIFACT_NOT_FOUND).
+            ArtifactNotFound: it does not exist, has expired, or is another caller's (ARTIFACT_NOT_FOUND).
         """
         name = id.removeprefix(SCHEME) if isinstance(id, str) and id.isascii() and id.isprintable() else ""
         record = self._records.get(KIND, name)
@@ -113,7 +113,7 @@ class Artifacts:
         return known
 
     def open(self, id: str, *, context: CallContext | None = None) -> BinaryIO:  # noqa: A002 - the artifact's
-        """Its bytes, as a file to read from. Raises as `get`; StateDamaged: they are gone or changed (STATE_DAMAGED)."""
+        """Its bytes, as a file to read from. Raises as `get`; StateDamaged: they are missing or changed (STATE_DAMAGED)."""
         known = self.get(id, context=context)
         path = self._path(known.digest)
         try:
@@ -146,7 +146,7 @@ class Artifacts:
                 self._path(known.digest).unlink()
 
     def purge(self) -> int:
-        """Remove bytes that nobody has any more; how many files. Those of the last hour stay: somebody may be about to name them."""
+        """Remove bytes without an owner; the number of files. Those of the last hour stay: a record for them may be on its way."""
         kept = {one.digest.removeprefix("sha256:") for one in self._all()}
         gone = 0
         for path in self._folder.glob("??/*"):

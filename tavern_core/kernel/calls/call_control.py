@@ -1,4 +1,4 @@
-"""One running call, as its tool and whoever follows it see it."""
+"""One running call, as its tool and its observers see it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Progress:
 
 
 on_progress: Final[ContextVar[Callable[[Progress], None] | None]] = ContextVar("tavern_on_progress", default=None)
-"""Told how far the calls within are: what runs a job sets it."""
+"""Receives the progress of inner calls; the runner of a job sets it."""
 
 
 class CallControl:

@@ -30,7 +30,7 @@ E = TypeVar("E", bound=CallError)
 
 
 def error_of(error: BaseException, call: RunningCall) -> CallError:
-    """Whatever was raised on the path of a call, with the step at which it was in `details.stage`."""
+    """Any error on the path of a call, with the step in `details.stage`."""
     if isinstance(error, TimeLimit):
         outcome = _outcome(call.plan, error)
         failed: CallError = timed_out(call, stopped=error.stopped, outcome=outcome, begun=error.begun)
@@ -50,7 +50,7 @@ def error_of(error: BaseException, call: RunningCall) -> CallError:
 
 
 def _lost(error: BaseException, call: RunningCall) -> ConnectionLost:
-    """What the tool waited for was cancelled, and neither the caller nor anybody else asked for that."""
+    """What the tool awaited was cancelled without a request by the caller or the operator."""
     assert call.plan is not None
     outcome = _outcome(call.plan, error)
     return ConnectionLost(
@@ -129,14 +129,14 @@ def _harmless(plan: Plan | None) -> bool:
 
 
 def _outcome(plan: Plan | None, error: BaseException) -> Outcome:
-    """What a call may have changed that failed with `error` in its tool; nothing, where it still waited for its turn."""
+    """What a call that failed with `error` may have changed; nothing if it was still waiting to start."""
     return "unknown" if has_begun(error) and not _harmless(plan) else "none"
 
 
 def _as_call_error(error: BaseException, plan: Plan | None, written: str, *, in_tool: bool) -> CallError:
     """What went wrong, as an error of the tree. What the tool itself raised is UPSTREAM_ERROR; anything else is our fault."""
     if plan is None and not isinstance(written, str):
-        return no_text(written)  # it may not even be hashable: what a look-up by it raises says nothing
+        return no_text(written)  # it may not be hashable: an error of the look-up means the same
     name = plan.id if plan else written
     outcome = _outcome(plan, error) if in_tool else "none"
     if isinstance(error, CallError):

@@ -1,4 +1,4 @@
-"""What a model is told after its TAM blocks were run.
+"""The report to a model after its TAM blocks have run.
 
     [工具调用结果]
     块 1 · text:count · 成功
@@ -237,7 +237,7 @@ def render_feedback(
     max_chars: int = MOST_CHARS,
     language: Language = "zh",
 ) -> str:
-    """The text that goes back to the model, at most `max_chars` characters; empty when there is nothing to tell.
+    """The text that goes back to the model, at most `max_chars` characters; empty when there is nothing to report.
 
     Args:
         steps: the calls of the text in order, each with its result or None where it was not run.
@@ -336,7 +336,7 @@ def _is_for_caller(error: ToolError) -> bool:
 
 
 def _problem_text(problem: Any, language: Language, is_for_caller: bool) -> str:
-    """One entry of `details.problems`, whatever validator made it."""
+    """One entry of `details.problems`, of any validator."""
     if not isinstance(problem, Mapping):
         return str(problem)
     where = next((str(problem[key]) for key in ("path", "pointer", "name", "field") if problem.get(key)), "")
@@ -375,10 +375,10 @@ def _own_texts(result: ToolResult) -> list[str]:
 
 
 def _as_json(value: Any) -> str:
-    """Compact JSON on one line; what is no JSON becomes its text, and nothing of a tool's answer can raise here."""
+    """Compact JSON on one line; a value that is not JSON becomes its text; no answer of a tool can raise here."""
     try:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=repr)
-    except Exception as error:  # noqa: BLE001 - `repr` of a foreign object, a circle, too deep: said instead of shown
+    except Exception as error:  # noqa: BLE001 - `repr` of a foreign object, a cycle, too deep: reported instead of shown
         text = f"<{type(value).__name__}: {type(error).__name__}>"
     return text
 
@@ -401,7 +401,7 @@ def _visible(text: str) -> str:
 
 
 def _problem_lines(problems: Sequence[TextProblem], labels: _Labels, language: Language) -> Iterator[str]:
-    """Damaged blocks first, then warnings, each in the order of the text."""
+    """Invalid blocks first, then warnings, each in the order of the text."""
     if not problems:
         return
     errors = [p for p in problems if p.severity == "error"]
@@ -432,7 +432,7 @@ def _visible_lines(block: str) -> str:
 
 
 def _advice(line: str) -> str:
-    """A line of what the parser says about a damaged block, with the markers and delimiters that the model shall write.
+    """A line of the parser's report on an invalid block, with the markers and delimiters that the model should write.
 
     It is ours and not a tool's: neutralised, the model would copy a marker that is none. It is when it could be a call.
     """

@@ -1,12 +1,12 @@
-"""Calls with a key: the same call is made once, however often and from wherever it is asked for.
+"""Calls with a key: the same call runs once, however often and from whichever process it is requested.
 
-    key is new                    it is written down, and the tool runs
-    the same call is running      its answer is waited for, in whichever process
-    the same call has an answer   that answer
-    another call had the key      IDEMPOTENCY_CONFLICT
-    its process died meanwhile    CONNECTION_LOST, outcome unknown: nobody knows whether it happened
+    key is new                    it is recorded, and the tool runs
+    the same call is running       wait for its answer, also from another process
+    the same call has an answer    return that answer
+    another call had the key       IDEMPOTENCY_CONFLICT
+    its process died               CONNECTION_LOST, outcome unknown: it may have happened
 
-A key belongs to one tool and one caller. It is on the disk before the tool runs. A failure that changed nothing frees it again.
+A key belongs to one tool and one caller. It is stored on disk before the tool runs. A failure without an effect releases it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LONGEST_LOOK_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A key that this call has: nobody else runs it meanwhile."""
+    """A key that this call holds: no other process runs the call in the meantime."""
 
     record: Record
     digest: str
@@ -61,9 +61,9 @@ class Idempotency:
     """The keys of one host.
 
     Args:
-        records: where they are kept.
-        seconds: how long an answer is.
-        disk: takes secrets out of what is kept.
+        records: the store.
+        seconds: how long an answer is stored.
+        disk: redacts secrets before storing.
     """
 
     def __init__(self, records: RecordStore, seconds: float, diagnostics: Diagnostics, disk: ForDisk) -> None:
@@ -149,11 +149,11 @@ class Idempotency:
             process == self._process or await ask(mode, self._records, self._records.is_present, process)
         ):
             return None
-        # Its process has ended, or its record is damaged: it may have happened.
+        # Its process has ended, or its record is corrupt: it may have happened.
         if plan.spec.idempotent or plan.spec.read_only:
             mine = replace(known, state=RUNNING, data=data, expires=0.0)
             if not await ask(mode, self._records, self._records.replace, mine):
-                return None  # somebody was quicker: look again
+                return None  # another process was faster: look again
             return self._claimed(name, replace(mine, version=known.version + 1), digest)
         if known.state == RUNNING:
             lost = replace(known, state=UNKNOWN, expires=now + self._seconds)
@@ -180,7 +180,7 @@ class Idempotency:
             return wanted
 
     async def finish(self, claim: Claim, plan: Plan, call: RunningCall, result: ToolResult, mode: Mode) -> None:
-        """Write down what came of the call, and tell whoever waits for it. A failure that changed nothing frees the key."""
+        """Record the outcome of the call and notify its waiters. A failure without an effect releases the key."""
         record, error = claim.record, result.error
         is_free = error is not None and is_harmless_again(error, plan.spec)
         try:
@@ -219,7 +219,7 @@ def _checked(plan: Plan, call: RunningCall) -> str:
 
 
 def _digest(values: Mapping[str, Any]) -> str:
-    """Names these arguments, in whatever order they were given."""
+    """A digest of these arguments, independent of their order."""
     if all(
         type(value) in _PLAIN and name.isascii() for name, value in values.items()
     ):  # as nearly always, and three times as quick

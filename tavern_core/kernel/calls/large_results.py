@@ -27,11 +27,11 @@ def shortened(
     """`result`, or one that shows its beginning and links to the whole.
 
     Args:
-        most: bytes of an answer as JSON that are handed around.
+        most: bytes of an answer as JSON that stay in the result.
         preview: characters of the beginning.
 
     Raises:
-        StateDamaged, OutputTooLarge: it cannot be kept.
+        StateDamaged, OutputTooLarge: it cannot be stored.
     """
     value = result.value
     if (

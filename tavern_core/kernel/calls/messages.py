@@ -37,6 +37,6 @@ MESSAGES: Final[Mapping[str, Row]] = {
 
 
 def together(words: Iterable[str]) -> str:
-    """Several messages as one; empty where there are none."""
+    """Several messages as one; empty if there are none."""
     some = list(words)
     return reduce(lambda one, other: say(MESSAGES["also"], one=one, other=other), some) if some else ""

@@ -4,8 +4,8 @@
             → execute → normalise → validate output → redact → result hooks → audit → after_execute
 
 A tool's plan says which of them its calls have (`Plan.steps`, `tavern tools show ID --plan`). Hooks change a call before every gate, so gates
-see what will run. Everything fails as a value: `run` returns a ToolResult for whatever happens, a KeyboardInterrupt and the
-cancellation of the caller's own task excepted.
+see what will run. Every failure is a value: `run` always returns a ToolResult, except for a KeyboardInterrupt and the
+cancellation of the caller's own task.
 """
 
 from __future__ import annotations
@@ -154,14 +154,14 @@ class Pipeline:
         """Run one call and return its result.
 
         Args:
-            mode: how blocking and async work is run.
+            mode: how blocking and async work runs.
             written: the tool's id as the caller wrote it.
             arguments: JSON; never changed.
-            context: who calls; None: the host itself, or the caller of the tool that makes this call.
+            context: the caller; None: the host itself, or the caller of the tool that makes this call.
             purpose: why, for the audit log.
-            key: idempotency key: the same call with it is made once.
-            door: how the call came in.
-            phase: show what would happen, or do what was planned; None: just do it.
+            key: idempotency key: the same call with this key runs once.
+            door: the entry point of the call.
+            phase: preview the call, or run what was previewed; None: run it directly.
         """
         call = begin(written, arguments, context, purpose, key, door, next(self.numbers))
         if phase is not None and phase.steps is not None:
@@ -227,7 +227,7 @@ class Pipeline:
             failed = error_of(error, call)
             broken = None if failed is error else error
             result = failure(failed, call.trace(self.series), call.value if self.limits.keep_raw else None)
-            if isinstance(error, GeneratorExit):  # the coroutine may be on its way out: nothing can be awaited any more
+            if isinstance(error, GeneratorExit):  # the coroutine is being closed: it can await nothing
                 self.conclusion.record(call, result)
                 return result
             if call.is_cancelled and isinstance(error, asyncio.CancelledError) and call.task is not None:
@@ -259,10 +259,10 @@ class Pipeline:
         return result
 
     def cancel(self, call_id: str) -> bool:
-        """Ask a running call to end, from any thread; False: there is none of this id here, or it is sync code on the thread of its caller.
+        """Cancel a running call, from any thread; False: no call here has this id, or it is sync code on its caller's thread.
 
-        Scripts and workers are ended, async work is cancelled. Sync code in a thread cannot be ended: nobody waits for it any
-        more, and it sees `ToolContext.is_cancelled`.
+        Scripts and workers are ended, async work is cancelled. Sync code in a thread cannot be stopped: its caller stops
+        waiting, and it sees `ToolContext.is_cancelled`.
         """
         series, _, number = call_id.rpartition("-") if isinstance(call_id, str) else ("", "", "")
         try:
@@ -381,7 +381,7 @@ class Pipeline:
         The tool's own time begins when it runs. What the caller allows, and an enclosing call, count from the start.
 
         Raises:
-            CallError: it was not approved, or what was approved is not what would run any more.
+            CallError: it was not approved, or the approved call is no longer what would run.
         """
         rule = plan.approval
         if rule is not None:
@@ -400,7 +400,7 @@ class Pipeline:
 
         wanted = wish or Wish(rule.place if rule is not None else "", rule.reason if rule is not None else "")
         await self.approvals.settle(plan, asked, wanted, mode, left, tell)
-        # Files, grants and plugins may have changed meanwhile; what was approved was approved for how things stood.
+        # Files, grants and plugins may have changed in the meantime; the approval was for the earlier state.
         await self.catalogue.still_holds(plan, asked.context)
         await self.hooks.judge(_own_gates(plan), asked, plan.shown, mode)
         if plan.seconds is not None:
@@ -416,9 +416,9 @@ class Pipeline:
         earlier: int,
         door: str = "tam",
     ) -> CallError | None:
-        """Why a call to come is refused by lists, rights, approval or budget; None: as far as is known it is not.
+        """Why a planned call would be refused by lists, rights, approval or budget; None: no known reason.
 
-        Only gates of the host are asked, as again after an approval: those of plugins may count what they are asked.
+        Only gates of the host are called, as after an approval: gates of plugins may count their calls.
 
         Args:
             arguments: what is known of them; what a hook may change before the gates is not.
@@ -448,12 +448,12 @@ class Pipeline:
         return None
 
     def refused(self, written: str, context: CallContext | None, result: ToolResult, door: str = "tam") -> ToolResult:
-        """Put a call on the record that was refused before it reached the pipeline: a damaged block of text."""
+        """Record a call that was refused before it reached the pipeline: an invalid block of text."""
         return self.conclusion.refused(written, context, result, door)
 
 
 def _own_gates(plan: Plan) -> tuple[Implementation, ...]:
-    """The gates of the host, which decide alike however often they are asked."""
+    """The gates of the host, which give the same answer every time."""
     return tuple(gate for gate in plan.gates if gate.is_builtin)
 
 

@@ -3,7 +3,7 @@
     invoke(..., dry_run=True)     hooks, defaults, validation and gates run; the tool does not, or only its preview
     commit(token)                 runs that call, when it is still the same, once
 
-A token says *what* runs. It is no approval: a call that needs one needs it all the same.
+A token says *what* runs. It is not an approval: a call that needs one still needs it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PlannedCall:
     token: str
     tool: str
     arguments: Mapping[str, Any] | None
-    """None: they held secrets and were not kept; they are passed again."""
+    """None: they held secrets and were not stored; the caller passes them again."""
 
 
 class PlanTokens:
@@ -72,7 +72,7 @@ class PlanTokens:
         """The call behind a token.
 
         Raises:
-            PolicyDenied: it is nobody's, somebody else's, used, or over (POLICY_DENIED).
+            PolicyDenied: it is unknown, another caller's, used, or expired (POLICY_DENIED).
         """
         record = await self._open(token, mode)
         if context is not None and record.owner != _owner(context):

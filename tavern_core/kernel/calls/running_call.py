@@ -88,11 +88,11 @@ class RunningCall:
     handed: ToolCall | None
     """`call` as the tool gets it."""
     is_cancelled: bool
-    """Whether somebody asked to end it (`Pipeline.cancel`)."""
+    """Whether it was asked to end (`Pipeline.cancel`)."""
     limit: tuple[str, float] | None
     """The limit of one try that ended it, and its milliseconds; None: none did."""
     moved_at: float
-    """When it last said how far it is, on the monotonic clock."""
+    """The time of its last progress report, on the monotonic clock."""
     task: asyncio.Task[Any] | None
     """The one in which it runs; None without an event loop."""
     token: Token[Frame | None] | None
@@ -108,7 +108,7 @@ class RunningCall:
         return self.written[:200] if isinstance(self.written, str) else f"<{type(self.written).__name__}>"
 
     def time_left(self) -> float | None:
-        """Seconds until the deadline; None: there is none.
+        """Seconds until the deadline; None: no deadline.
 
         Raises:
             TimeLimit: it has passed.
@@ -122,7 +122,7 @@ class RunningCall:
 
     @property
     def seconds(self) -> float | None:
-        """Seconds until the deadline, at least 0; None: there is none."""
+        """Seconds until the deadline, at least 0; None: no deadline."""
         return None if self.deadline is None else max(self.deadline - time.perf_counter(), 0)
 
     def trace(self, series: str) -> CallTrace:
@@ -148,7 +148,7 @@ class TracedCall(RunningCall):
 
 
 def begin_traced(call: RunningCall, steps: list[tuple[str, float]]) -> TracedCall:
-    """`call`, just begun, with somebody who notes its steps."""
+    """`call`, just started, with a recorder of its steps."""
     traced = _new(TracedCall)
     traced.steps = steps
     for name in RunningCall.__slots__:

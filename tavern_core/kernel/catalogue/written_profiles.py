@@ -1,4 +1,4 @@
-"""Agent profiles as somebody wrote them: in files, in plugins, or in the program itself."""
+"""Agent profiles as written: in files, in plugins, or in the program itself."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class WrittenProfiles:
             given: its name, the path of its file, or the profile itself.
 
         Raises:
-            ProfileInvalid: there is none of that name, or it is wrong (PROFILE_INVALID).
-            UsageError: it is nothing of that kind (USAGE).
+            ProfileInvalid: it does not exist, or is invalid (PROFILE_INVALID).
+            UsageError: it is not a profile (USAGE).
         """
         if isinstance(given, Mapping | AgentProfile):
             giver = "the given profile"

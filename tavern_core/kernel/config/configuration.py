@@ -3,11 +3,11 @@
     defaults < user config.yaml < project tavern.yaml or [tool.tavern] < TAVERN_SECTION__KEY < flags
 
 Sections merge key by key; lists and single values are replaced. Relative paths are relative to the file that names them
-(variables and flags: to the working folder). Nothing is created and no plugin is touched here; the environment, the working
-folder and the state folder are handed in.
+(variables and flags: to the working folder). This module creates nothing and touches no plugin; the environment, the working
+folder and the state folder are arguments.
 
-The state folder is `home`, else $TAVERN_HOME, else the platform's user data folder, in which every project has one of its own (`apart`):
-programs that name none do not share grants and log. With either of the first two the user's config.yaml is the one inside it.
+The state folder is `home`, else $TAVERN_HOME, else the platform's user data folder, with one per project (`apart`):
+programs without a name do not share grants and log. With either of the first two the user's config.yaml is the one inside it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LoadedConfig:
     findings: tuple[Finding, ...] = ()
     """Warnings; errors are raised."""
     is_shared: bool = False
-    """Nobody named a state folder: `home` is the platform's, for whoever uses this machine's account."""
+    """No state folder is configured: `home` is the platform's, for this user account."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +124,10 @@ def load(
 
 
 def apart(loaded: LoadedConfig, program: Path | None = None) -> LoadedConfig:
-    """`loaded` with a state folder of this project's own, where nobody named one.
+    """`loaded` with a state folder of this project, if none is configured.
 
     Args:
-        program: the folder of the program, which tells those apart that have no project file; None: the working folder.
+        program: the folder of the program, which distinguishes programs without a project file; None: the working folder.
     """
     if not loaded.is_shared:
         return loaded
@@ -177,7 +177,7 @@ def files(
     env: Mapping[str, str] | None = None,
     home: Path | str | None = None,
 ) -> ConfigFiles:
-    """Where the configuration is read from, without judging what is in it."""
+    """The sources of the configuration, without checking their content."""
     cwd = (cwd or _working_folder()).absolute()
     home_folder, user_file = home_and_user_file(home, os.environ if env is None else env, cwd)
     if config is not None:

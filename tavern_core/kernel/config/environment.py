@@ -40,7 +40,7 @@ _NULL: Final = frozenset({"null", "none", "~"})
 
 
 def value_from_text(path: Keys, text: str) -> Any:
-    """What somebody typed as the value at `path`, in the type of its key; behind `config` and `settings`, as YAML has it.
+    """The typed text as the value at `path`, in the type of its key; below `config` and `settings` as YAML reads it.
 
     Raises:
         ConfigInvalid: the text cannot be such a value (CONFIG_INVALID).
@@ -52,7 +52,7 @@ def value_from_text(path: Keys, text: str) -> Any:
 
 
 class _Wrong(ValueError):
-    """A text that means nothing where it stands. args: message, hint."""
+    """A text that is invalid at its place. args: message, hint."""
 
 
 def environment_layer(env: Mapping[str, str], cwd: Path, disabled: tuple[str, ...] = ()) -> Layer:

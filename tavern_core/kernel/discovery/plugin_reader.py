@@ -79,7 +79,7 @@ def read_plugin(candidate: Candidate, folder: str, prefix: str, now: int) -> Row
 
 
 def refuse_entry(candidate: Candidate, place: Place | None) -> Row:
-    """The row of an entry point that names nothing that can be a plugin."""
+    """The row of an entry point that cannot be a plugin."""
     module, found = candidate.module, candidate.distribution
     entry = f"the entry point {candidate.name} = {candidate.value!r}"
     fix = f'write {candidate.name} = "{module.partition(".")[0] or "tavern_plugin_x"}" under [project.entry-points."tavern.plugins"]'
@@ -102,7 +102,7 @@ def refuse_entry(candidate: Candidate, place: Place | None) -> Row:
 
 
 def unreadable(candidate: Candidate, folder: str, prefix: str, error: Exception) -> Row:
-    """The row of a plugin that could not be read for a reason nobody foresaw; read again at the next start."""
+    """The row of a plugin with an unexpected read error; read again at the next start."""
     row = Row(candidate.key, folder, candidate.name, prefix, is_settled=False)
     message = f"the plugin cannot be read: {type(error).__name__}: {error}"
     hint = "look at the file it names; if it is in order, please report this"

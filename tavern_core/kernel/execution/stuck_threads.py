@@ -1,4 +1,4 @@
-"""Reports code that goes on though nobody waits for it any more."""
+"""Reports code that still runs after its caller stopped waiting."""
 
 from __future__ import annotations
 

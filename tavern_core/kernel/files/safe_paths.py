@@ -1,6 +1,6 @@
 """Paths that plugins write: always relative, always inside the plugin.
 
-Two questions with two answers: `path_problem` judges the text alone (a manifest is judged before anything is installed),
+Two separate checks: `path_problem` checks the text alone (a manifest is checked before installation),
 `inside` follows the file system, links included, when a file is looked at (SECURITY §5, §6).
 """
 

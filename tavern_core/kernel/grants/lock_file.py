@@ -18,7 +18,7 @@
         tools: {now: sha256:…}
         …
 
-Text in, grants out, and back; no files here. What cannot be understood grants nothing: a wrong record takes the grants of
+Text in, grants out, and back; no files here. Invalid content grants nothing: an invalid record removes the grants of
 its plugin, an unreadable text all of them, and a finding names the place.
 """
 
@@ -66,7 +66,7 @@ _ALWAYS: Final = ("version", "manifestHash", "artifactHash")
 _LISTS: Final = ("requested", "granted", "refused")
 _KEYS: Final = (*_TEXTS, *_LISTS, "scopes", "tools")
 MOST_TOLD: Final = 1000
-"""Errors, and warnings, of one file that are told: nobody reads more, and a hostile file costs no more."""
+"""The most errors, and warnings, reported for one file: more are not read, and a hostile file cannot cost more."""
 _MOST_COMPARED: Final = 50
 """Unknown words for which the nearest known one is looked up; that takes about a millisecond each."""
 _SCOPES: Final = "docs/permissions.md tells how scopes are written"
@@ -90,7 +90,7 @@ def render_lock(records: Mapping[str, GrantRecord], before: str = "") -> str:
     """The whole file, sorted, with its header.
 
     Args:
-        before: what the file held, well-formed; its comments are kept.
+        before: the previous file, well-formed; its comments are kept.
     """
     text = _rendered(records)
     return keep_comments(before, text, but=_OUR_LINES) if before else text
@@ -207,7 +207,7 @@ class _Reader:
             texts["artifactHash"],
             names["requested"],
             names["granted"],
-            # Somebody may refuse a hook by an older name; a refusal holds in whatever words it is written.
+            # A refusal may use an older name of a hook; it holds under every name.
             frozenset(canonical_hook(name) or name for name in names["refused"]),
             scopes,
             texts["grantedAt"],
@@ -234,7 +234,7 @@ class _Reader:
                     (*path, str(index)), f"{name!r} is a pattern", "name each permission; patterns grant nothing"
                 )
             elif not is_permission(name) and not (path[-1] == "refused" and canonical_hook(name)):
-                # Another version of the host may know it; it grants nothing here and is kept.
+                # Another version of the host may know it; here it grants nothing and is preserved.
                 near = did_you_mean(name, known_permissions()) if self._told["warning"] < _MOST_COMPARED else ""
                 self._warn((*path, str(index)), f"{name!r} is no permission", near)
         return frozenset(value)

@@ -3,7 +3,7 @@
     guards fail closed:     an error or a time-out of a gate or a before-hook denies the call and names the plugin
     observers fail open:    their errors are diagnostics
 
-Nobody is handed what the host or another plugin holds: arguments, results and events are copied first.
+No plugin gets an object of the host or of another plugin: arguments, results and events are copied first.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class HookRuns:
         *,
         fast: bool = False,
     ) -> Any:
-        """Run plugin code, sync or async, for at most the time limit. Whatever it raises arrives as an Exception.
+        """Run plugin code, sync or async, for at most the time limit. Any error arrives as an Exception.
 
         A plugin that calls sys.exit() or raises CancelledError must end neither the host nor the caller's task; a
         KeyboardInterrupt and the cancellation of the caller itself pass.

@@ -1,7 +1,7 @@
 """The limits of one host at work: places that are taken, breakers that are open, rates that are used up, answers that hold.
 
-They outlive the plans of tools, which are compiled anew whenever anything changes: a limit goes by its place in the
-configuration, and what was counted under it stays counted.
+They outlive the plans of tools, which are compiled again after any change: a limit is identified by its place in the
+configuration, and its counts stay.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Governor:
     breaker: CircuitBreaker | None
     breaker_place: str
     cache_s: float
-    """0: no answer is kept."""
+    """0: no answer is cached."""
     retries: int
     inline_s: float | None
     """How long a caller waits before the call becomes a job; None: as long as it takes."""
@@ -81,7 +81,7 @@ class Governor:
     """How long a tool may take without saying how far it is; 0: as long as the call."""
 
     def rates_of(self, context: CallContext) -> tuple[Rate, ...]:
-        """The rates that a call counts for; those of its caller first, so that nobody uses up what all share by being refused."""
+        """The rates that a call counts for; those of its caller first, so that a refused call does not use up a shared rate."""
         return (*self.table.personal_rates(context), *self.rates) if self.is_personal else self.rates
 
     def places_of(self, context: CallContext) -> tuple[Place, ...]:
@@ -112,10 +112,10 @@ class LimitTable:
     """All limits of a host.
 
     Args:
-        records: where rates are counted.
+        records: counts the rates.
         callers: the section `limits.callers`.
-        retries: further attempts where nothing else is said.
-        cache_bytes: of all answers that are kept.
+        retries: further attempts by default.
+        cache_bytes: of all cached answers.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class LimitTable:
         """Count one use.
 
         Returns:
-            0 when it was counted; else the seconds after which there is room again.
+            0 if it was counted; else the seconds until the rate allows it.
 
         Raises:
             InternalError: the store cannot be used (INTERNAL).

@@ -1,4 +1,4 @@
-"""Which other product wrote a workflow file that is none of ours.
+"""Recognises workflow files of other products.
 
 Recognised by the shape that each product's export always has, and that no file of ours can have.
 """
@@ -24,7 +24,7 @@ class Foreign:
 
 
 def foreign(data: Any) -> Foreign | None:
-    """The product that wrote `data`, which is JSON; None: nobody known, or ours."""
+    """The product that wrote `data`, which is JSON; None: unknown, or ours."""
     if isinstance(data, Mapping) and "nodes" in data and "edges" in data:
         return None
     return next(

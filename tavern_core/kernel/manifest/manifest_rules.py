@@ -349,7 +349,7 @@ def _needless(manifest: Manifest) -> Iterator[ManifestProblem]:
 
 
 def _strongest_ui(manifest: Manifest) -> Iterator[ManifestProblem]:
-    """Who wants to add takes an outlet, who wants to decorate wraps; replacing a part leaves no room for anybody else."""
+    """To add, use an outlet; to decorate, wrap; a replaced part excludes all other plugins."""
     for index, name in enumerate(manifest.permissions.ui.override):
         message = f"override replaces all of {name}, for everybody, and one plugin only can"
         hint = "if it only adds something, ask for an outlet (ui.inject); if it decorates or watches the component, for ui.wrap"

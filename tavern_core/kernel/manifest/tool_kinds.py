@@ -1,6 +1,6 @@
-"""What the `implementation` of each kind of tool must say, as far as the text alone shows: (key, message, hint).
+"""Checks the `implementation` of each kind of tool by its text alone: (key, message, hint).
 
-Whether the files exist is asked by `check`; whether they may run, by the executor.
+`check` verifies that the files exist; the executor, that they may run.
 """
 
 from __future__ import annotations
@@ -97,4 +97,4 @@ KINDS: Final[Mapping[str, Callable[[Implementation], Problems]]] = {
     "workflow": _workflow_problems,
     "python": _python_problems,
 }
-"""The kinds that are always there; others are judged by the executor that some plugin brings."""
+"""The built-in kinds; others are checked by the executor that a plugin contributes."""

@@ -42,10 +42,10 @@ def read_workflow(text: str | bytes, file: str, id_: str) -> Workflow:
 
 
 def workflow_of(data: Any, id_: str = "", document: JsonDocument | None = None) -> Workflow:
-    """A workflow that is data already; it shares nothing with `data`, which must be JSON. Raises as `read_workflow`.
+    """A workflow that is data already; it shares no objects with `data`, which must be JSON. Raises as `read_workflow`.
 
     Args:
-        document: where `data` was just read from; it is judged and nobody else's then.
+        document: the document from which `data` was just read; `data` is then checked in place and not shared.
     """
     from pydantic import ValidationError
 

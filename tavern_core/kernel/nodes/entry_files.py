@@ -52,7 +52,7 @@ def nodes_in(package: Any, folder: Path | None, entry: str, plugin: str) -> list
 
 
 def _is_public(file: Path) -> bool:
-    """Whether the module is looked at: not when its name begins with an underscore, or it lies in a hidden folder."""
+    """Whether the module is read: not if its name begins with an underscore, or it is in a hidden folder."""
     return (file.name == "__init__.py" or not file.name.startswith("_")) and not any(
         part.startswith(".") for part in file.parts
     )

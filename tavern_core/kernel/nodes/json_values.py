@@ -24,7 +24,7 @@ def to_plain(value: Any, depth: int = depths.WRAPPED, *, tagged: bool = True) ->
     """`value` as JSON.
 
     Args:
-        tagged: so that `from_plain` can tell bytes and Skip; else, for whoever reads it, bytes are base64 text and Skip is null.
+        tagged: so that `from_plain` can recognise bytes and Skip; else, for readers, bytes are base64 text and Skip is null.
 
     Raises:
         NotPlain: it holds an object that JSON cannot hold, or is nested too deeply.

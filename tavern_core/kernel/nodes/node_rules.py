@@ -1,4 +1,4 @@
-"""Whether a node definition is one that the host can use: asked when a plugin brings it, and again when a hook changed it."""
+"""Whether the host can use a node definition: checked when a plugin contributes it, and again when a hook changes it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COUNTS: Final = ("version", "timeout_ms", "limit", "width")
 
 
 def definition_misfit(spec: NodeSpec, takes: Collection[str] | None = None) -> str:
-    """What is wrong with a node definition, in one sentence; empty when nothing is.
+    """What is wrong with a node definition, in one sentence; empty if it is valid.
 
     Args:
         takes: the inputs that the node's code can be given; None: any.

@@ -50,7 +50,7 @@ _SCALARS: Final[Mapping[Any, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class NodeOwner:
-    """The plugin that brings a node."""
+    """The plugin that contributes a node."""
 
     name: str
     version: str
@@ -287,7 +287,7 @@ class _NodeReader:
 
         Args:
             hint: without Annotated and None around it.
-            constraints: what stood beside it in Annotated.
+            constraints: the rest of Annotated.
         """
         origin = get_origin(hint) or hint
         choices = get_args(hint) if origin is Literal else None
@@ -316,7 +316,7 @@ class _NodeReader:
         return _Typed(kind, found, adapter)
 
     def _outputs(self, hint: Any) -> tuple[dict[str, Slot], dict[str, TypeAdapter[Any]]]:
-        """The outputs, and what judges objects among them."""
+        """The outputs, and the checks of objects among them."""
         hint = _bare(hint)
         if isinstance(hint, Out):
             found = {key: self._output(key, part) for key, part in hint.slots.items()}
@@ -412,7 +412,7 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
 
 
 def _constraints_in(hint: Any) -> tuple[Any, ...]:
-    """What Annotated says of values: no words, and nothing for the slot."""
+    """The constraints in Annotated: neither texts nor parts for the slot."""
     extras = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     return tuple(extra for extra in extras if not isinstance(extra, Port) and not only_describes(extra))
 
@@ -425,7 +425,7 @@ def _flow_of(origin: Any, schema: Mapping[str, Any] | None) -> str:
     except TypeError:
         pass
     if schema is None:
-        return "WILDCARD"  # a type of the plugin's own, handed on between its nodes
+        return "WILDCARD"  # the plugin's own type, passed between its nodes
     if isinstance(origin, type) and issubclass(origin, typing.cast("type", Mapping)):
         return "OBJECT"
     reference = str(schema.get("$ref", "")).rpartition("/")[2]

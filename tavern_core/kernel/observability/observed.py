@@ -15,7 +15,7 @@ from tavern_core.model.result import ToolResult
 
 
 class ObservedPipeline(Pipeline):
-    """`Pipeline` with somebody who looks on."""
+    """`Pipeline` with observation."""
 
     __slots__ = ("metrics", "spans")
 

@@ -1,4 +1,4 @@
-"""Everything besides tools and hooks that plugins bring: executors, namespaces, profiles, commands, channels, providers.
+"""Everything besides tools and hooks that plugins contribute: executors, namespaces, profiles, commands, channels, providers.
 
 One table for all of them: section → name → (plugin, thing). A name that is taken is a conflict that names both.
 """
@@ -65,7 +65,7 @@ class Contributions:
         source: Source = "folder",
         overriding: Iterable[Override] = (),
     ) -> None:
-        """Register everything of one plugin, or nothing.
+        """Register all contributions of one plugin, or none.
 
         Args:
             offered: section → name → thing.
@@ -124,7 +124,7 @@ class Contributions:
         return entry[1] if entry else None
 
     def owner(self, section: str, name: str) -> str | None:
-        """The plugin that brought it, or None."""
+        """The plugin that contributed it, or None."""
         entry = self._entries(section).get(name)
         return entry[0] if entry else None
 
@@ -133,7 +133,7 @@ class Contributions:
         return {name: thing for name, (_, thing) in self._entries(section).items()}
 
     def overrides(self, name: str, plugin: str) -> bool:
-        """True when `plugin` brings an override of this service, used or not."""
+        """True if `plugin` contributes an override of this service, used or not."""
         return plugin in self._overrides.get(name, ())
 
     def overriders(self, name: str) -> list[str]:
@@ -142,7 +142,7 @@ class Contributions:
         return [override.plugin for override in found]
 
     def drop_override(self, name: str, plugin: str) -> None:
-        """Use a plugin's override of one service no more."""
+        """Stop using a plugin's override of one service."""
         with self._lock:
             left = {p: o for p, o in self._overrides.get(name, {}).items() if p != plugin}
             self._overrides = {**self._overrides, name: left}
@@ -163,11 +163,11 @@ class Contributions:
         return entry is not None and self.is_builtin(entry[0])
 
     def brought_by(self, name: str) -> str:
-        """The plugin that brings the service beneath its overrides."""
+        """The plugin that contributes the original service."""
         return self._known["services"][name][0]
 
     def brings(self, name: str, plugin: str) -> bool:
-        """Whether the plugin brings the service, overridden or not."""
+        """Whether the plugin contributes the service, overridden or not."""
         return name in self._known["services"] and self.brought_by(name) == plugin
 
     def beneath(self, name: str) -> Any:
@@ -208,9 +208,7 @@ def named(section: str, answer: Any, plugin: str, where: str = "") -> dict[str, 
     for name, thing in pairs:
         if not isinstance(name, str) or not name or len(name) > 200:
             raise ActivationFailed(f"{place}: {name!r:.200} is no name", hint=f"return {form}")
-        name = str.__str__(
-            name
-        )  # a subclass may say one name to whoever asks for rights and another to whoever looks it up
+        name = str.__str__(name)  # a subclass may give one name to the check of rights and another to the look-up
         if name in found:
             raise NameConflict(f"{place} answered {name!r} twice", hint="leave one out")
         found[name] = _under(name, thing) if isinstance(thing, Service) else thing
@@ -218,7 +216,7 @@ def named(section: str, answer: Any, plugin: str, where: str = "") -> dict[str, 
 
 
 def _under(name: str, service: Service) -> Service:
-    """`service` with exactly this name, whatever its class makes of it."""
+    """`service` with exactly this name, regardless of its class."""
     return Service(**{f.name: getattr(service, f.name) for f in fields(Service)} | {"name": name})
 
 
@@ -257,7 +255,7 @@ def _profiles(answer: Any) -> Iterable[tuple[str, Any]]:
 
 
 def _contributions(answer: Any) -> Iterable[tuple[str, Contribution]]:
-    """Name → object, or items with a name of their own (seed 002 hands over plain objects)."""
+    """Name → object, or items with their own name (seed 002 passes plain objects)."""
     if isinstance(answer, str | bytes):
         raise TypeError("a text offers nothing")
     if isinstance(answer, Mapping) and not isinstance(answer.get("name", answer.get("id")), str):

@@ -1,7 +1,7 @@
-"""Which plugins the operator switched on or off, with the reason; kept in a small file of the state folder.
+"""Which plugins the operator switched on or off, with the reason; stored in a small file of the state folder.
 
-A plugin that nobody switched is neither: it follows the configuration. When the file is damaged nothing is switched, and
-the finding says so: plugins that were disabled are not any more, their grants are as they were.
+A plugin without an entry follows the configuration. If the file is corrupt, all entries are lost, and
+the finding says so: disabled plugins are enabled again, their grants are unchanged.
 """
 
 from __future__ import annotations

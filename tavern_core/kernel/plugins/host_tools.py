@@ -1,9 +1,9 @@
 """Tools that the embedding program registers itself, one by one, while the host is open (seed 004 §6.1).
 
-They belong to an object plugin of the program's own, `app` by default, so that they are listed, judged, recorded and
+They belong to an object plugin of the program's own, `app` by default, so that they are listed, checked, recorded and
 removed like all others. The program is the host, so it may give them other prefixes: ``workflow/send`` becomes the id
-``workflow:send``, unless a plugin of that name is there, whose tools nobody else can name. The spelling that was written
-stays an alias in any case.
+``workflow:send``, unless a plugin of that name exists, which alone may name its tools. The original spelling
+always stays an alias.
 """
 
 from __future__ import annotations

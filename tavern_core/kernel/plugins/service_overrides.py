@@ -28,7 +28,7 @@ class Override:
 
 
 def winner(overrides: Mapping[str, Override]) -> Override | None:
-    """The override that is used, of all plugins that bring one; the same whatever came first."""
+    """The override in use, of all plugins that contribute one; independent of their order."""
     return min(overrides.values(), key=lambda o: (o.rank, o.plugin), default=None)
 
 
@@ -41,7 +41,7 @@ def standing_in(replaced: Service | None, override: Service) -> Service:
 
 
 def differences(replaced: Service, override: Service) -> list[str]:
-    """Why `override` cannot stand in for `replaced`, method by method; empty when it can. Nothing is called."""
+    """Why `override` cannot replace `replaced`, method by method; empty if it can. Calls neither."""
     found: list[str] = []
     offered = published(Service(override.name, override.object))
     for name, wanted in published(replaced).items():

@@ -1,6 +1,6 @@
 """What the code of a plugin or of the program says of a tool is held to the rules that tool files are held to.
 
-Annotations promise nothing: a decorator takes any value, and a misspelt capability would be one that nobody can grant.
+Annotations promise nothing: a decorator takes any value, and a misspelt capability could never be granted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def refuse_unsound(spec: ToolSpec) -> None:
     """Return when every field of a tool is of its kind.
 
     Raises:
-        ActivationFailed: one is not; the first is told with its repair (ACTIVATION_FAILED).
+        ActivationFailed: one is invalid; the first is reported with its repair (ACTIVATION_FAILED).
     """
     for message, hint in _mistakes(spec):
         raise ActivationFailed(f"{spec.name}: {message}", hint=hint)

@@ -1,10 +1,10 @@
 """Strict JSON as data with places: the same interface as a YAML document.
 
 The data comes from the standard library's parser. Only when a place is asked for, or something was refused, the text is
-scanned a second time for lines and columns: a good file pays nothing for its error messages.
+scanned a second time for lines and columns: a valid file costs no extra time.
 
 Refused, each with its place: duplicate keys, NaN and Infinity, lone surrogates, several values, and anything beyond the
-limits. A byte order mark is fine. Nothing here raises on content or opens a file.
+limits. A byte order mark is allowed. No function here raises on content or opens a file.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class JsonDocument:
         return Location(self.file, pointer=pointer)
 
     def line(self, number: int) -> str:
-        """Line `number` (from 1) without its end; empty where there is none."""
+        """Line `number` (from 1) without its end; empty if there is none."""
         lines = self.text.split("\n")
         return lines[number - 1].rstrip("\r") if 0 < number <= len(lines) else ""
 

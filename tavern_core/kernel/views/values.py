@@ -1,8 +1,8 @@
 """What passes through a view: plain data, copied.
 
 JSON goes in and out: mappings with text keys, lists, text, numbers, booleans, None. A tuple arrives as a list, a subclass
-(OrderedDict, IntEnum) and a read-only mapping as what they stand for. Text and numbers cannot be changed and are handed on;
-all that can be changed is copied, so nobody shares it. Everything else is refused with the way to say it in JSON.
+(OrderedDict, IntEnum) and a read-only mapping as what they stand for. Text and numbers are immutable and passed on;
+mutable values are copied, never shared. Everything else is refused, with its form in JSON.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _unfrozen(value: Any, depth: int, budget: list[int]) -> Any:
     kind = type(value)
     budget[0] -= 1
     if depth < 0 or budget[0] < 0:
-        return value  # it is judged as it is, and refused
+        return value  # it is checked as it is, and refused
     if kind is dict or kind is MappingProxyType:
         return {key: _unfrozen(item, depth - 1, budget) for key, item in list(value.items())}
     if issubclass(kind, tuple):
