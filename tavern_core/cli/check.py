@@ -131,7 +131,7 @@ def _write(report: CheckReport) -> Sequence[Path]:
     folder = Path(report.location)
     if not folder.is_dir():
         raise UsageError(
-            f"{report.location} is no folder that could be written", hint="check the plugin's source folder"
+            f"{report.location} is not a folder that could be written", hint="check the plugin's source folder"
         )
     return write_tools(folder, report.undeclared_tools)
 

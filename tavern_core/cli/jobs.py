@@ -94,7 +94,7 @@ def cancel(session: Session, job: str, as_json: bool) -> None:
     if as_json:
         session.out.json({"jobId": job, "cancelled": asked})
     else:
-        session.out.text(f"{job} is asked to end" if asked else f"{job} is over already")
+        session.out.text(f"{job} was asked to end" if asked else f"{job} has ended already")
 
 
 @jobs.command(cls=Command)
@@ -114,7 +114,7 @@ def answer(session: Session, job: str, value: str, question: str, as_json: bool)
     if as_json:
         session.out.json({"jobId": job, "answered": taken})
     else:
-        session.out.text(f"{job} has the answer" if taken else f"{job} asks nothing")
+        session.out.text(f"{job} has the answer" if taken else f"{job} has no question")
 
 
 @jobs.command(cls=Command)

@@ -83,7 +83,7 @@ def trace_report(report: CheckReport, words: Sequence[str], seconds: float) -> T
     folder = Path(report.location)
     if not folder.is_dir():
         raise UsageError(
-            f"{report.location} is no folder whose tests could be run", hint="check the plugin's source folder"
+            f"{report.location} is not a folder whose tests could be run", hint="check the plugin's source folder"
         )
     manifest = report.reading.manifest if report.reading is not None else None
     if manifest is None:

@@ -60,7 +60,7 @@ class Answer:
             return from_json(self.body, allow_inf_nan=False)
         except ValueError as error:
             raise UpstreamError(
-                f"{who} answered {self.status} with something that is no JSON: {error}",
+                f"{who} answered {self.status} with something that is not JSON: {error}",
                 outcome=outcome,
                 start=self.body[:200].decode("utf-8", "replace"),
             ) from None
@@ -120,7 +120,7 @@ def failures(who: str, outcome: Outcome) -> Iterator[None]:
             f"{who} broke off: {_said(error)}", retryable=outcome == "none", outcome=outcome
         ) from error
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        raise UpstreamError(f"{who} could not be asked: {_said(error)}", outcome=outcome) from error
+        raise UpstreamError(f"{who} could not be reached: {_said(error)}", outcome=outcome) from error
 
 
 def _said(error: Exception) -> str:

@@ -77,7 +77,9 @@ class ToolContext:
             OutputTooLarge: larger than `artifacts.maxBytes` (OUTPUT_TOO_LARGE).
         """
         if self._control is None:
-            raise UsageError("nothing can be kept here: no host runs this tool", hint="pass the bytes on yourself")
+            raise UsageError(
+                "artifacts cannot be stored here: no host runs this tool", hint="pass the bytes on yourself"
+            )
         return self._control.keep(data, media_type, name)
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:

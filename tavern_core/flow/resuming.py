@@ -58,12 +58,12 @@ def taken_up(
     if kept.state == "complete" and kept.times_taken_up:
         raise UsageError(
             f"{run_id} was taken up already, and is complete",
-            hint=f"run it anew: run(workflow, inputs, again={run_id!r})",
+            hint=f"run it again: run(workflow, inputs, again={run_id!r})",
         )
     _check_answers(kept, answers)
     if missing := [key for key in kept.masked if key in kept.inputs and key not in inputs]:
         raise UsageError(
-            f"{run_id} was given secrets, or what no file can hold, and they are not kept: {', '.join(missing)}",
+            f"{run_id} was given secrets, or values that no file can hold, and they are not stored: {', '.join(missing)}",
             hint=f"give them again: resume({run_id!r}, inputs={{{missing[0]!r}: ...}})",
         )
     known = {key: value for key, value in kept.answers.items() if f"answers/{key}" not in kept.masked}
@@ -101,7 +101,7 @@ def document_of_run(kept: KeptRun, shelf: WorkflowShelf) -> Workflow:
     is_whole = "content" not in kept.masked and bool(kept.content)
     if not is_whole and not kept.workflow:
         raise UsageError(
-            f"the workflow of {kept.run_id} held secrets, which are not kept",
+            f"the workflow of {kept.run_id} held secrets, which are not stored",
             hint=f"give it again: run(workflow, inputs, again={kept.run_id!r})",
         )
     workflow = as_workflow(dict(kept.content), shelf) if is_whole else shelf.get(kept.workflow)

@@ -55,7 +55,7 @@ def restored(run_id: str, data: Mapping[str, Any] | None, drawn: int, host: Call
     """
     if data is None:
         raise UsageError(
-            f"{run_id} was kept without its caller: nobody knows with what rights it ran",
+            f"{run_id} was stored without its caller, so its rights are unknown",
             hint=f"run the workflow again, with your own rights: run(workflow, inputs, again={run_id!r})",
         )
     if data == _HOST:
@@ -70,7 +70,7 @@ def restored(run_id: str, data: Mapping[str, Any] | None, drawn: int, host: Call
         return replace(CallContext.from_json(told), ledger=Ledger(max(calls, drawn)))
     except (TavernError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateDamaged(
-            f"the caller that {run_id} was kept with is damaged: {error}", hint="start the workflow anew"
+            f"the caller that {run_id} was stored with is corrupt: {error}", hint="start the workflow again"
         ) from error
 
 
@@ -114,7 +114,7 @@ def judge_owner(run_id: str, caller: CallContext, other: CallContext, host: Call
     if differs:
         raise PolicyDenied(
             f"{run_id} belongs to another caller: its {differs} is not yours",
-            hint="its own caller takes it up, or the host: leave `context` out", missing=[], side="caller",
+            hint="its own caller resumes it, or the host: leave `context` out", missing=[], side="caller",
         )  # fmt: skip
 
 

@@ -110,7 +110,7 @@ class WorkflowTools:
 
         if not _TOOL_NAME.fullmatch(id_):
             hint = "use 1 to 64 letters (of any script), digits, _ . - as the file's name"
-            notice("WORKFLOW_NAME", f"workflow {id_!r} is no tool: its id is no tool name", hint)
+            notice("WORKFLOW_NAME", f"workflow {id_!r} is not a tool: its id is not a tool name", hint)
             return None
         try:
             workflow = self._shelf.open(shelved)
@@ -216,7 +216,7 @@ def _tool_result(result: RunResult, only: str) -> ToolResult:
         return ToolResult(True, value=to_plain(value, tagged=False), job=result.run_id)
     except NotPlain as error:
         raise UpstreamError(
-            f"an output of the workflow cannot be told: {error}", hint="give text, numbers, lists, objects or bytes"
+            f"an output of the workflow cannot be returned: {error}", hint="give text, numbers, lists, objects or bytes"
         ) from None
 
 

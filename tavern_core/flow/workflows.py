@@ -405,5 +405,5 @@ class Workflows(Mapping[str, "Workflow"]):
         hint = did_you_mean(run_id, self._runs.ids()) or "tavern workflows runs"
         with suppress(StateDamaged):
             if self._caches.runs.get(run_id) is not None:
-                hint = "another process ran it, and it asks nothing like that; once that has ended, take it up: tavern.workflows.resume(...)"
+                hint = "another process ran it, and it has no such question; once that process has ended, resume it: tavern.workflows.resume(...)"
         return RunNotFound(f"there is no run {run_id!r} in this host", hint=hint)

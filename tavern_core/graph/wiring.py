@@ -173,7 +173,7 @@ class Wiring:
         try:
             return slot.is_required(placed.config)
         except Exception as error:  # noqa: BLE001 - any error of a plugin's function
-            text = f"whether input {slot.key!r} of {placed.node.id!r} ({placed.node.type}) is required cannot be told: it failed with {error!r}"
+            text = f"whether input {slot.key!r} of {placed.node.id!r} ({placed.node.type}) is required is unknown: it failed with {error!r}"
             self._report.add(
                 FlowProblem(
                     "BAD_CONFIG",

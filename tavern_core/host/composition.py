@@ -283,7 +283,7 @@ def _records(base: Foundation) -> RecordStore:
     def damaged(path: Path, aside: Path) -> None:
         base.diagnostics.add(
             "STATE_DAMAGED",
-            f"{path} was damaged and is kept as {aside.name}; keys, approvals and jobs of before are not known any more",
+            f"{path} was corrupt and was renamed to {aside.name}; earlier keys, approvals and jobs are lost",
             hint="look what was running; a call whose key is lost would be made again",
             severity="error",
         )

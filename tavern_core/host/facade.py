@@ -561,7 +561,7 @@ class Tavern:
         """
         if not isinstance(user, CallContext):
             raise UsageError(
-                f"a login is told by a CallContext, got {type(user).__name__}",
+                f"a login needs a CallContext, got {type(user).__name__}",
                 hint='CallContext(principal="user:ann", user_id="ann")',
             )
         self._host.base.portal.check()

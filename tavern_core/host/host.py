@@ -151,7 +151,7 @@ class Host:
             planned = await pipeline.plans.find(token, context, mode)
             if planned.arguments is None and arguments is None:
                 raise CallMisused(
-                    f"{planned.tool}: the arguments of the plan held secrets and were not kept",
+                    f"{planned.tool}: the arguments of the plan held secrets and were not stored",
                     hint="pass the same arguments again: commit(token, arguments)",
                 )
         except CallError as error:

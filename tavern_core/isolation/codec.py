@@ -72,7 +72,7 @@ def unpack(packed: Any, known: Mapping[str, Any] | None = None) -> Any:
     try:
         return unpacker(data, known or {})
     except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise ValueError(f"a damaged {tag}: {error!r}") from error
+        raise ValueError(f"an invalid {tag}: {error!r}") from error
 
 
 # Calls ------------------------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def unpack_context(data: Any) -> CallContext:
     """The inverse of `pack_context`, with its own ledger."""
     texts = {name: data.get(name) for name in _TEXTS if name in data}
     if not all(type(value) is str for value in texts.values()):
-        raise ValueError("a damaged context")
+        raise ValueError("an invalid context")
     return CallContext(
         permissions=frozenset(_names(data["permissions"])),
         roles=frozenset(_names(data["roles"])),
@@ -163,7 +163,7 @@ def _unpack_result(data: Any, known: Mapping[str, Any]) -> ToolResult:
     evidence = tuple(Evidence(_evidence_type(t), _text(r), _text(s), float(c)) for t, r, s, c in data["evidence"])
     error = None if data["error"] is None else _error(*data["error"])
     if data["status"] not in ("ok", "error", "input_required", "job"):
-        raise ValueError("a damaged result")
+        raise ValueError("an invalid result")
     shown = known.get("result")
     trace = None if data["trace"] is None else tuple(data["trace"])
     return ToolResult(
@@ -183,7 +183,7 @@ def _error(
     kind: Any, message: Any, details: Any, retryable: Any, outcome: Any, retry_after: Any, fix: Any
 ) -> ToolError:
     if outcome not in ("none", "done", "unknown") or type(retry_after) not in (int, type(None)):
-        raise ValueError("a damaged error")
+        raise ValueError("an invalid error")
     return ToolError(
         sayable(_text(kind), 64), _text(message), _mapping(details), retryable is True, outcome, retry_after, _text(fix)
     )
@@ -231,13 +231,13 @@ def unpack_tool(data: Any) -> ToolSpec:
     try:
         spec = ToolSpec.from_json(_mapping(data))
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"a damaged tool: {error!r}") from error
+        raise ValueError(f"an invalid tool: {error!r}") from error
     texts = (spec.name, spec.description, spec.kind, spec.version, spec.display_name, spec.plugin, spec.source)
     whole = all(type(text) is str for text in texts) and all(
         type(tag) is str for tag in (*spec.tags, *spec.capabilities)
     )
     if not whole or type(spec.timeout_ms) not in (int, type(None)) or not isinstance(spec.input_schema, dict):
-        raise ValueError("a damaged tool")
+        raise ValueError("an invalid tool")
     return spec
 
 

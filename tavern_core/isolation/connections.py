@@ -59,7 +59,7 @@ class Lanes(WorkerProcess):
     def _taken(self, kind: Kind, tell: Callable[[dict[str, Any], int], bool | None]) -> Channel | None:
         if os.getpid() != self._host:
             text = f"the worker of {self.plugin} belongs to process {self._host}, and this is a forked copy of it"
-            raise UpstreamError(text, hint="open a host of its own in the forked process", outcome="none")
+            raise UpstreamError(text, hint="open a separate host in the forked process", outcome="none")
         with self._lock:
             if self.is_over:
                 raise Undelivered

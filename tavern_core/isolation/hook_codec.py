@@ -81,7 +81,7 @@ def unpack_shown(packed: Any, known: Mapping[str, Any]) -> Any:
         mine = inputs if isinstance(inputs, Mapping) else {}
         return {_text(key): _unpack_part(part, mine) for key, part in data.items()}
     except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise ValueError(f"a damaged {tag}: {error!r}") from error
+        raise ValueError(f"an invalid {tag}: {error!r}") from error
 
 
 def _pack_part(key: str, value: Any) -> list[Any]:
@@ -105,13 +105,13 @@ def _unpack_part(packed: Any, mine: Mapping[str, Any]) -> Any:
         key, kind = _text(data[0]), _text(data[1])
         return mine[key] if key in mine else Stays(key, kind)
     if tag != "json":
-        raise ValueError("a damaged value")
+        raise ValueError("an invalid value")
     return data
 
 
 def _run(run_id: Any, workflow: Any, principal: Any, state: Any) -> RunInfo:
     if state not in _STATES:
-        raise ValueError("a damaged run")
+        raise ValueError("an invalid run")
     return RunInfo(_text(run_id), _text(workflow), _text(principal), state)
 
 

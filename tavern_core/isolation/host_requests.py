@@ -67,12 +67,12 @@ class Answering:
         if message.get("tell") == "log":
             level, name, text = message.get("level"), message.get("logger"), message.get("text")
             if type(level) is not int or type(name) is not str or type(text) is not str:
-                worker.kill("it logged something that is no text")
+                worker.kill("it logged a message that is not text")
             elif not self._printed.log(level, name, text):
                 worker.kill("it logged too much")
         elif type(message.get("ask")) is str and type(message.get("id")) is int:
             if self._open.get(worker, 0) >= MOST_OPEN:
-                worker.kill(f"it asked more than {MOST_OPEN} things at once")
+                worker.kill(f"it asked more than {MOST_OPEN} requests at once")
                 return
             self._open[worker] = self._open.get(worker, 0) + 1
             try:
@@ -80,7 +80,7 @@ class Answering:
             except RuntimeError:  # the host is closed
                 worker.kill("the host is closed")
         else:
-            worker.kill("it sent something that is no question")
+            worker.kill("it sent an invalid request")
 
     def close(self) -> None:
         """The plugin is stopped: no more answers."""
@@ -108,7 +108,7 @@ class Answering:
     def _ask_node(self, message: dict[str, Any]) -> Any:
         """The request of a running node to its context: on the event loop of its run."""
         if (found := self.nodes.get(message["token"])) is None:
-            raise ToolFailed("this node does not run any more", hint="use the context while the node runs")
+            raise ToolFailed("this node has ended", hint="use the context while the node runs")
         ctx, loop = found
         what, given = message["wish"], message["given"]
         match what:
@@ -133,13 +133,13 @@ class Answering:
             case "invoke":
                 tool, arguments, options = given
                 return pack(asyncio.run_coroutine_threadsafe(ctx.invoke(tool, arguments, **options), loop).result())
-        raise ToolFailed(f"a node cannot be asked for {what!r:.80}")
+        raise ToolFailed(f"a node does not offer {what!r:.80}")
 
     def _answered(self, worker: Incarnation, message: dict[str, Any]) -> Any:
         if message["ask"] == "node":
             return self._ask_node(message)
         if self.ctx is None or (doors := self.ctx._doors) is None:
-            raise ToolFailed("this plugin has no context yet", hint="use the `ctx` that a hook is handed")
+            raise ToolFailed("this plugin has no context yet", hint="use the `ctx` argument of a hook")
         match message["ask"]:
             case "get_config":
                 return _crossing(doors.get_config(str(message["option"])))

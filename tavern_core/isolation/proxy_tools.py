@@ -156,7 +156,7 @@ class _Binding:
             again = judged(worker.ask("make", {"factory": made.factory, "context": made.context}, deadline=deadline))
             keys = [item["key"] for item in again or () if unpack_tool(item["tool"]).name == self._name]
             if not keys or type(keys[0]) is not str:
-                raise UpstreamError(f"{self._name} is not made any more", outcome="none")
+                raise UpstreamError(f"{self._name} is no longer offered", outcome="none")
             key = keys[0]
         request = {"key": key, "tool": self._tool, "handler": self._remote.handler}
         is_async, wants_call = worker.ask("bind", request, deadline=deadline)

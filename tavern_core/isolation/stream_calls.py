@@ -111,12 +111,12 @@ class Talk:
             self._end(
                 error
                 if isinstance(error, BrokenChannel)
-                else BrokenChannel(f"something that is no part of a stream: {error!r:.100}")
+                else BrokenChannel(f"a message that is not part of a stream: {error!r:.100}")
             )
 
     def _hear(self, message: dict[str, Any]) -> None:
         if self._answer is not None or message.get("id") != self._number:
-            raise BrokenChannel("something that it was not asked")
+            raise BrokenChannel("an answer without a request")
         if any(key in message for key in _ANSWERED):
             self._answer = message
             self._end(None)

@@ -155,7 +155,7 @@ class Supervisor:
             self._launch.confined(worker.layers)
             told = judged(worker.ask("start", {"setup": self._launch.setup()}, deadline=deadline))
         except BoxMissing as error:
-            worker.end("it did not begin")
+            worker.end("it did not start")
             raise ActivationFailed(
                 f"{self.plugin} is not started: its box has no {error.layer} layer: {error.reason}",
                 hint="`tavern doctor` lists the layers; `isolation: {level: best-effort}` in tavern.yaml starts it without",
@@ -168,7 +168,7 @@ class Supervisor:
                 hint="what does it do at import? isolation.startTimeoutMs is the limit",
             ) from None
         except (UpstreamError, Undelivered) as error:
-            worker.end("it did not begin")
+            worker.end("it did not start")
             lost = error if isinstance(error, UpstreamError) else worker.lost()
             text = f"{self.plugin} could not be imported: {lost.message}"
             raise ActivationFailed(text, hint="look at what it does at import", **lost.details) from None
@@ -232,10 +232,10 @@ class Supervisor:
                 request = {**asked, **self._context(worker)} if asked["do"] in ("offer", "hook") else asked
                 worker.ask(request["do"], {k: v for k, v in request.items() if k != "do"}, deadline=deadline)
         except (TimeLimit, UpstreamError, Undelivered) as error:
-            worker.end("it could not be brought up again")
-            raise PluginError(f"{self.plugin} did not come up again: {error}") from error
+            worker.end("it could not be restarted")
+            raise PluginError(f"{self.plugin} did not restart: {error}") from error
         except Exception as error:
-            worker.end("it could not be brought up again")
+            worker.end("it could not be restarted")
             raise error if isinstance(error, PluginError) else PluginError(f"it failed with {error!r}") from error
         return worker
 

@@ -72,9 +72,9 @@ def decode(body: bytes | bytearray) -> dict[str, Any]:
     try:
         message = from_json(body, allow_inf_nan=False)
     except (ValueError, RecursionError) as error:
-        raise BrokenChannel(f"something that is no message: {type(error).__name__}") from error
+        raise BrokenChannel(f"an invalid message: {type(error).__name__}") from error
     if type(message) is not dict:
-        raise BrokenChannel("something that is no message: no object")
+        raise BrokenChannel("an invalid message: no object")
     return message
 
 
@@ -221,7 +221,7 @@ class Channel:
         if len(data) < end:
             return None
         if len(data) > end:
-            raise BrokenChannel("more than it was asked for")
+            raise BrokenChannel("more than was requested")
         return decode(data[HEADER.size :])
 
     def _long(self, data: bytes | bytearray, deadline: float | None) -> bytes:

@@ -190,7 +190,7 @@ class Incarnation(Lanes):
     def _answered(self, channel: Channel, kind: Kind, number: int, answer: dict[str, Any]) -> Any:
         if answer.get("id") != number:
             self.drop(channel, kind)
-            self.kill("it answered what it was not asked")
+            self.kill("it sent an answer without a request")
             raise UpstreamError(f"the worker of {self.plugin} {self.fate()}", outcome="unknown")
         self.give_back(channel, kind)
         return self.told(answer)
@@ -202,8 +202,8 @@ class Incarnation(Lanes):
         try:
             error = unpack_error(answer.get("error"))
         except Exception as problem:
-            self.kill("it sent a damaged error")
-            raise UpstreamError(f"the worker of {self.plugin} sent a damaged error", outcome="unknown") from problem
+            self.kill("it sent an invalid error")
+            raise UpstreamError(f"the worker of {self.plugin} sent an invalid error", outcome="unknown") from problem
         if isinstance(error, PermissionError):
             error.add_note(
                 f"{self.plugin} runs in a box that holds it to what it was granted; `tavern plugins review {self.plugin}` shows what that is"

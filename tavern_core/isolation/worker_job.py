@@ -104,7 +104,7 @@ def _become_worker(
 
         run(socket.socket(fileno=side), [("sync", socket.socket(fileno=lane))])
     except BaseException as error:  # noqa: BLE001 - no error may return into the server's code
-        os.write(2, f"the worker could not begin: {error!r}\n".encode("utf-8", "backslashreplace")[:4000])
+        os.write(2, f"the worker could not start: {error!r}\n".encode("utf-8", "backslashreplace")[:4000])
     finally:
         os._exit(70)
 
@@ -118,7 +118,7 @@ def _confine(policy: BoxPolicy, begun: Begun, side: int) -> None:
         said = {"layer": str(error.layer), "reason": sayable(str(error.reason))}
         os.write(side, NOT_CONFINED + encode(said))  # the socket is new and has space
         os._exit(0)
-    except Exception as error:  # noqa: BLE001 - a partial box is no box
+    except Exception as error:  # noqa: BLE001 - a partial box is not a box
         os.write(side, NOT_CONFINED + encode({"layer": "box", "reason": sayable(repr(error))}))
         os._exit(0)
     with socket.socket(fileno=os.dup(side)) as line:

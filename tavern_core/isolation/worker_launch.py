@@ -101,7 +101,7 @@ class WorkerLaunch:
             self.base.recorder.note(ISOLATION_WEAK, {"missing": missing}, plugin=plugin)
             self.base.diagnostics.add(
                 "ISOLATION_WEAK",
-                f"{plugin} runs in a process of its own without layers of the box: {', '.join(missing)}",
+                f"{plugin} runs in its own process without these layers of the box: {', '.join(missing)}",
                 plugin=plugin,
                 hint="`isolation: {level: required}` in tavern.yaml refuses it instead; `tavern doctor` says why they are missing",
             )

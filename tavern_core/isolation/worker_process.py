@@ -129,7 +129,7 @@ class WorkerProcess(ABC):
             text = f"the worker of {self.plugin} {self.fate()} before it began"
             raise UpstreamError(text, printed=self._printed.end()) from None
         except BaseException:
-            self.kill("it did not begin")
+            self.kill("it did not start")
             self._watch.add(self._status.fileno(), self._ended)
             raise
         self._watch.add(
@@ -147,7 +147,7 @@ class WorkerProcess(ABC):
                 chunk, given, _, _ = socket.recv_fds(self._side, MOST_AT_ONCE, 1)
             except TimeoutError:
                 raise UpstreamError(
-                    f"the worker of {self.plugin} did not begin in time", hint="isolation.startTimeoutMs is the limit"
+                    f"the worker of {self.plugin} did not start in time", hint="isolation.startTimeoutMs is the limit"
                 ) from None
             except OSError:
                 chunk, given = b"", []

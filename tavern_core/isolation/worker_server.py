@@ -59,7 +59,7 @@ class WorkerServer:
         try:
             return self._server.fork(fds, json.dumps(request).encode(), START_S)
         except ForkServerGone as error:
-            raise PluginError(f"the fork server did not begin: {error}", hint="tavern doctor") from error
+            raise PluginError(f"the fork server did not start: {error}", hint="tavern doctor") from error
         except OSError as error:
             raise PluginError(
                 f"no worker could be forked: {error.strerror or error}",

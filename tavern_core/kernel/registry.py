@@ -213,7 +213,7 @@ class Registry:
             meant = next((i for i in spellings(written) if i in entries), None) or aliases.get(written)
             why = "" if meant is None else self._taken(alias, meant, loose)
             if meant is None or why:
-                text = why or f"there is no tool {written!r} now; the alias means nothing"
+                text = why or f"there is no tool {written!r} now; the alias has no effect"
                 hint = did_you_mean(written, entries) if meant is None else "choose another alias"
                 misfits.append(
                     Finding(

@@ -66,7 +66,7 @@ def tried(server: ForkServer, request: bytes, seconds: float) -> Answer:
         try:
             copy = server.fork([tell, traces], request, _START_S)
         except ForkServerGone as error:
-            raise Unavailable(f"the process in which imports are tried does not begin: {error}") from error
+            raise Unavailable(f"the process for trial imports does not start: {error}") from error
         except OSError as error:
             why = error.strerror or str(error)
             raise Unavailable(f"the process in which imports are tried cannot be had: {why}") from error

@@ -121,7 +121,7 @@ def _node_flaws(schema: dict[str, Any]) -> list[Flaw]:
             ]
         for key in node:
             if key != MARK and key.lower().replace("_", "-") in (MARK, "xtavern"):
-                flaws.append(Flaw(at((*path, key)), f"{key!r:.40} is no mark", f"write {MARK}"))
+                flaws.append(Flaw(at((*path, key)), f"{key!r:.40} is not a mark", f"write {MARK}"))
         has_refs = has_refs or "$ref" in node or "$dynamicRef" in node or "$recursiveRef" in node
     if has_refs:
         flaws += _ref_flaws(schema, nodes)
@@ -170,7 +170,7 @@ def _ref_flaws(schema: dict[str, Any], nodes: list[tuple[tuple[object, ...], dic
             return [
                 Flaw(
                     at(path),
-                    f"more than {MAX_WORK:,} subschemas judge one value here",
+                    f"more than {MAX_WORK:,} subschemas check one value here",
                     "refer to shared parts less often",
                 )
             ]
@@ -184,7 +184,9 @@ def _lost(path: tuple[object, ...], keyword: str, ref: object, schema: dict[str,
     names = [f"#/{held}/{name}" for held in ("$defs", "definitions") for name in _names(schema.get(held))]
     if not ref.startswith("#"):
         return Flaw(
-            where, f"{printable(ref, 80)!r} is outside this schema; nothing is ever fetched", "copy it into `$defs`"
+            where,
+            f"{printable(ref, 80)!r} is outside this schema; references are never fetched",
+            "copy it into `$defs`",
         )
     hint = did_you_mean(ref, names) or ("known are " + ", ".join(names[:5]) if names else "put the schema into `$defs`")
     return Flaw(where, f"{printable(ref, 80)!r} points to no schema in this one", hint)

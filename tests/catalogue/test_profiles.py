@@ -113,7 +113,7 @@ def test_a_tool_listed_twice_is_reported():
     assert "twice" in finding.message
 
 
-def test_workflows_load_as_soon_as_somebody_resolves_their_prefix():
+def test_workflows_load_as_soon_as_a_plugin_resolves_their_prefix():
     profile = resolve("workflow:摘要", namespaces={"workflow": Shelf("workflow", "摘要")})
     assert profile.tools == ("workflow:摘要",)
     assert profile.resolved["workflow:摘要"].id == "workflow:摘要"

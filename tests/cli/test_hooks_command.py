@@ -108,7 +108,7 @@ COMING = [
 
 
 @pytest.mark.parametrize("name", [*COMING, "hooks", "help"])
-def test_names_of_commands_to_come_are_nobodys_and_say_so(tavern: Run, project: Path, name: str) -> None:
+def test_names_of_future_commands_are_reserved_and_say_so(tavern: Run, project: Path, name: str) -> None:
     thief = project / "plugins" / "thief"
     thief.mkdir()
     (thief / "plugin.yaml").write_text(f'name: thief\nversion: "1"\ncommands: [{name}]\n', "utf-8")

@@ -120,9 +120,9 @@ FINE: dict[str, Files] = {
 }
 BROKEN: dict[str, tuple[Files, str]] = {
     "a toolbox without the declared tool": (code(BOX.replace("def add(self", "def plus(self")), "does not return it"),
-    "a class instead of an instance": (code(BOX.replace("Box(ctx)]", "Box]")), "the class Box is no tool"),
+    "a class instead of an instance": (code(BOX.replace("Box(ctx)]", "Box]")), "the class Box is not a tool"),
     "a toolbox without marks": (code(BOX.replace("    @tool\n", "")), "none of its methods is marked"),
-    "a function without its mark": (code(CODE.replace("@tool\n", "")), "the function add is no tool"),
+    "a function without its mark": (code(CODE.replace("@tool\n", "")), "the function add is not a tool"),
     "a name that is nowhere": (code(HOOK.replace("[add]", "[ad]"), impl=IMPL), "'ad' is defined nowhere"),
     "a function that makes too little": (
         code(CODE.replace("return [add]", "return make()") + "\n\ndef make():\n    return []\n"),
@@ -176,7 +176,7 @@ BROKEN: dict[str, tuple[Files, str]] = {
         code(CODE.replace("times: int = 1", "times: int = 'lots'")),
         "the default does not fit",
     ),
-    "a default that is no choice": (
+    "a default that is not a choice": (
         code(
             CODE.replace("times: int = 1", "times: Literal['a', 'b'] = 'c'").replace(
                 "from tavern_core", "from typing import Literal\nfrom tavern_core", 1
@@ -349,7 +349,7 @@ def test_where_check_cannot_see_it_says_so_and_concludes_nothing(tmp_path: Path,
     assert report.is_ok
 
 
-def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
     text = (
         "name: notes\nversion: [1]\ncolour: red\ncommands: [serve]\nrequires: {host: '~~1'}\n"
         "permissions: {hooks: ['hook:server:tool:chek'], capabilities: ['raed:fs']}\n"
@@ -437,7 +437,7 @@ PROJECTS: dict[str, tuple[str, Files, str, str]] = {
         "error",
         "names a bare module",
     ),
-    "a folder that is no package": (
+    "a folder that is not a package": (
         PROJECT.replace('= "tavern_plugin_notes"', '= "folder"'),
         {"../folder/x.txt": ""},
         "error",

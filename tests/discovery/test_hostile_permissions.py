@@ -94,7 +94,7 @@ def test_a_hostile_block_asks_for_nothing_that_cannot_be_granted_by_name(host: T
         assert status.requested == frozenset()
 
 
-def test_an_unreadable_scope_is_told_and_never_granted(host: Tavern) -> None:
+def test_an_unreadable_scope_is_reported_and_never_granted(host: Tavern) -> None:
     for what in ("a scope that climbs", "a scope of a scheme"):
         name = f"p{list(BLOCKS).index(what)}"
         assert any("reaches nothing" in f.message for f in host.plugins[name].findings)

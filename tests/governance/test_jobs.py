@@ -194,7 +194,7 @@ def test_a_job_can_be_cancelled() -> None:
     assert not host.jobs.cancel(job)
 
 
-def test_a_job_that_needs_approval_waits_for_somebody_else() -> None:
+def test_a_job_that_needs_approval_waits_for_an_approver() -> None:
     job = begun("pay", {"amount": 5}, context=ANN)
     found = waited(job)
     assert (found.status, found.questions[0]["type"]) == ("input_required", "approval")
@@ -416,7 +416,7 @@ def test_a_running_call_is_cancelled_by_its_id() -> None:
     assert not any(host.cancel(odd) for odd in ("", "x", "a-b-c", 7, None))  # type: ignore[arg-type]
 
 
-def test_sync_work_in_a_thread_is_told_and_not_waited_for() -> None:
+def test_sync_work_in_a_thread_is_notified_and_not_awaited() -> None:
     ids: list[str] = []
     saw: list[bool] = []
 
@@ -443,7 +443,7 @@ def test_sync_work_in_a_thread_is_told_and_not_waited_for() -> None:
         time.sleep(0.001)
 
 
-def test_a_cancellation_that_nobody_asked_for_is_a_lost_connection() -> None:
+def test_a_cancellation_without_a_request_is_a_lost_connection() -> None:
     @tool
     async def breaks() -> int:
         raise asyncio.CancelledError

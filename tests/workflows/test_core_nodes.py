@@ -119,7 +119,7 @@ BAD_VALUES = [
 
 
 @pytest.mark.parametrize("at", range(len(BAD_VALUES)))
-def test_a_value_that_a_node_does_not_take_is_told_before_anything_runs(host: Tavern, at: int) -> None:
+def test_a_value_that_a_node_refuses_is_reported_before_any_node_runs(host: Tavern, at: int) -> None:
     name, inputs, slot = BAD_VALUES[at]
     [problem] = host.workflows.check({"nodes": [{"id": "n", "type": f"core:{name}", "inputValues": inputs}]})
     assert (problem.code, problem.node, problem.slot) == ("BAD_VALUE", "n", slot)

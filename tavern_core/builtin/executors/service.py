@@ -38,7 +38,7 @@ class ServiceExecutor:
         name, method = _name(tool, "service"), _name(tool, "method")
         if method.startswith("_") or not method.isidentifier():
             raise ToolFileInvalid(
-                f"tool {tool.name}: {method!r} is no public method",
+                f"tool {tool.name}: {method!r} is not a public method",
                 hint="publish a method of the service that does what the tool needs, and name that",
             )
         _check_keys(tool)

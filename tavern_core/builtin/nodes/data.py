@@ -132,7 +132,7 @@ def set_(target: Any, path: str, value: Any = None) -> Out(value=Any):  # type: 
                 here = here[at]
         else:
             raise ToolFailed(
-                f"{path!r}: {part!r} is below {type(here).__name__}, which holds nothing", hint="correct the path"
+                f"{path!r}: {part!r} is below {type(here).__name__}, which has no parts", hint="correct the path"
             )
     return {"value": changed}
 

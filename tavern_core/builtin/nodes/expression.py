@@ -129,7 +129,7 @@ def _value(tree: ast.expr, values: Mapping[str, Any]) -> Any:
         case ast.Subscript():
             return _value(tree.value, values)[_value(tree.slice, values)]
     raise ToolFailed(
-        f"{ast.unparse(tree)[:80]!r} is nothing that an expression may hold",
+        f"{ast.unparse(tree)[:80]!r} is not allowed in an expression",
         hint=f"numbers, inputs, operators, {', '.join(_FUNCTIONS)}",
     )
 
@@ -162,7 +162,7 @@ def _held(value: Any) -> Any:
     if isinstance(value, int) and value.bit_length() > _LARGEST_BITS:
         raise ToolFailed("the number is too large to be calculated with", hint="use floats, or smaller numbers")
     if isinstance(value, complex):
-        raise ToolFailed("the result is no real number", hint="a negative number has no such root")
+        raise ToolFailed("the result is not a real number", hint="a negative number has no such root")
     if isinstance(value, float) and not math.isfinite(value):
         raise ToolFailed("the number is too large, or is none", hint="use smaller numbers")
     return value
@@ -179,6 +179,6 @@ def _number_text(value: Any) -> Any:
     """`value`, unless it is a text that is too long for a number."""
     if isinstance(value, str | bytes) and len(value) > _LONGEST_NUMBER:
         raise ToolFailed(
-            f"a text of {len(value):,} characters is no number", hint=f"at most {_LONGEST_NUMBER:,} digits"
+            f"a text of {len(value):,} characters is not a number", hint=f"at most {_LONGEST_NUMBER:,} digits"
         )
     return value

@@ -89,7 +89,7 @@ def chance(seed: int | None = None, low: float = 0.0, high: float = 1.0, choices
     if low > high:
         raise ToolFailed(f"low is {low} and high is {high}", hint="let low be the smaller one")
     if not math.isfinite(high - low):
-        raise ToolFailed("low and high are too far apart", hint="bring them nearer to zero")
+        raise ToolFailed("low and high are too far apart", hint="move them closer to zero")
     source = random.Random(seed)
     number = source.uniform(low, high)
     return {"number": number, "choice": source.choice(choices) if choices else Skip}

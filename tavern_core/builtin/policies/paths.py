@@ -52,7 +52,7 @@ def _judge(pointer: str, path: Any, mark: Guard, call: ToolCall, tool: ToolSpec)
     try:
         real = resolved(path, _base(mark, places, limits[0][0]))
     except ValueError as error:
-        return _denied(pointer, path, f"cannot be followed: {error}", "name a file that is no circle of links", tool)
+        return _denied(pointer, path, f"cannot be followed: {error}", "name a file without a cycle of links", tool)
     for roots, whose, hint in limits:
         if not beneath(real, roots):
             where = " or ".join(roots[:3]) or "any folder that exists here"

@@ -81,7 +81,7 @@ class Folder:
             descriptor = os.open(name, _MODES[mode] | _FILE, 0o666, dir_fd=folder)
             try:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    raise ToolFailed(f"{path} is no regular file")
+                    raise ToolFailed(f"{path} is not a regular file")
                 if mode == "w":
                     os.ftruncate(descriptor, 0)
                 return os.fdopen(descriptor, {"r": "rb", "r+": "r+b", "a": "ab"}.get(mode, "wb"))

@@ -148,7 +148,9 @@ async def _call(
     code, run = work.code, scope.run
     if code is None:
         raise InputInvalid(
-            f"{work.step.type} has no code in this host", hint="install the plugin that brings it", fixFor="operator"
+            f"{work.step.type} has no code in this host",
+            hint="install the plugin that contributes it",
+            fixFor="operator",
         )
     ctx = (
         run.context_of(scope, number, work, attempt) if code.context or code.cls is not None else None

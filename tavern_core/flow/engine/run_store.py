@@ -312,7 +312,9 @@ class RunStore:
             return found
         if row is not None:
             raise StateDamaged(
-                f"{self._path}: the record of {run_id} is damaged", hint="start the workflow anew", path=str(self._path)
+                f"{self._path}: the record of {run_id} is corrupt",
+                hint="start the workflow again",
+                path=str(self._path),
             )
         return None
 
@@ -446,7 +448,7 @@ class RunStore:
                         self._db.close()
                         self._db = None
                     aside = put_aside(self._path)
-                    hint = f"it was put aside as {aside.name}, and runs begin anew"
+                    hint = f"it was renamed to {aside.name}, and the store starts empty"
                 raise StateDamaged(f"{self._path}: {error}", hint=hint, path=str(self._path)) from error
             except OSError as error:
                 raise StateDamaged(

@@ -113,7 +113,7 @@ class Gateway:
             self._judge.note(said, "move less, or raise isolation.networkBytes in tavern.yaml")
             status = 403
         except TimeoutError:
-            status, said = 504, "nothing came for too long"
+            status, said = 504, "no data came for too long"
         if status and not client.has_written:
             await client.write(_refusal(status, said))
         await client.finish()
@@ -131,7 +131,7 @@ class Gateway:
             raise self._judge.unreadable(error) from None
         wanted = b"Basic " + base64.b64encode(f"{USER}:{token}".encode())
         if token and not hmac.compare_digest(head.value(b"proxy-authorization"), wanted):
-            raise Refused(407, "the user and password that stand in HTTP_PROXY are missing")
+            raise Refused(407, "the user and password in HTTP_PROXY are missing")
         return head
 
     async def _serve_one(self, client: Side, line: Line, head: Head) -> None:
@@ -139,7 +139,7 @@ class Gateway:
             async with asyncio.timeout(NAME_S):
                 addresses, capability = await self._judge.judged(head)
         except TimeoutError:
-            raise Refused(504, f"no name server told in time where {head.target.host} is") from None
+            raise Refused(504, f"no name server resolved {head.target.host} in time") from None
         server = Side(*await _connected(head.target, addresses), line)
         try:
             if not head.is_tunnel:
@@ -215,7 +215,7 @@ async def _connected(target: Target, addresses: Sequence[Address]) -> tuple[asyn
     Raises:
         Refused: no connection.
     """
-    said = "nobody answers"
+    said = "no answer"
     for address in addresses[:MOST_ADDRESSES]:
         try:
             async with asyncio.timeout(CONNECT_S):

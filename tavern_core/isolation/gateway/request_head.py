@@ -68,7 +68,7 @@ def read_head(raw: bytes) -> Head:
     first, *lines = raw.removesuffix(END).split(b"\r\n")
     found = _FIRST_LINE.fullmatch(first)
     if found is None:
-        raise BadRequest("the first line is no METHOD, address and HTTP/1.1, each one blank apart")
+        raise BadRequest("the first line is not METHOD, address and HTTP/1.1, each one blank apart")
     if len(lines) > _MOST_HEADERS:
         raise BadRequest(f"there are more than {_MOST_HEADERS} headers")
     headers = tuple(_header(line) for line in lines)
@@ -102,7 +102,7 @@ def _check_framing(method: str, headers: Headers, *, is_old: bool) -> None:
     if lengths and codings:
         raise BadRequest("it has both Content-Length and Transfer-Encoding")
     if len(lengths) > 1 or any(not _LENGTH.fullmatch(length) for length in lengths):
-        raise BadRequest("its Content-Length is no number, or there are two")
+        raise BadRequest("its Content-Length is not a number, or there are two")
     if codings and (is_old or [coding.lower() for coding in codings] != [b"chunked"]):
         raise BadRequest("its Transfer-Encoding is not chunked, or it says HTTP/1.0")
     hosts = sum(name == b"host" for name, _ in headers)

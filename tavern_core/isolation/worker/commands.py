@@ -22,7 +22,7 @@ def run_command(command: Command, arguments: list[str], limit: int) -> dict[str,
 
     built = command.build()
     if not isinstance(built, click.Command):
-        text = f"the command {command.name!r} is no click command but {type(built).__name__}"
+        text = f"the command {command.name!r} is not a click command but {type(built).__name__}"
         raise ActivationFailed(text, hint="return it from `build`")
     out, err, code = io.StringIO(), io.StringIO(), 0
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

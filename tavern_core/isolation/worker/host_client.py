@@ -77,7 +77,7 @@ class Hotline:
         frame = encode(message)
         if len(frame) > self.longest:
             raise ToolFailed(
-                f"what is passed takes {len(frame):,} bytes; at most {self.longest:,} cross to the host at once",
+                f"the arguments take {len(frame):,} bytes; at most {self.longest:,} cross to the host at once",
                 hint="pass less at a time, or raise limits.outputBytes", fixFor="operator", limit=self.longest, size=len(frame),
             )  # fmt: skip
         with self._writing:

@@ -114,7 +114,7 @@ class InsideTools:
         if handler is None:
             if key not in self._tools:
                 raise ToolFailed(
-                    f"{spec.name} is not offered any more",
+                    f"{spec.name} is no longer offered",
                     hint=f"tavern plugins reload {self._setup.plugin}",
                     fixFor="operator",
                 )

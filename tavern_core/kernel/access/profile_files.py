@@ -49,7 +49,7 @@ class ProfileShelf:
         """
         checked = profile_of(profile, owner)
         if not checked.name:
-            raise ProfileInvalid(f"{owner}: a profile that a plugin brings needs a name", hint='add "name"')
+            raise ProfileInvalid(f"{owner}: a profile of a plugin needs a name", hint='add "name"')
         with self._lock:
             other, _ = self._brought.get(checked.name, (owner, checked))
             if other != owner:
@@ -167,7 +167,7 @@ def profile_of(given: AgentProfile | Mapping[str, Any], giver: str) -> AgentProf
         raise ProfileInvalid(f"{giver}: a profile is an AgentProfile or a mapping, got {type(given).__name__}")
     written = dict(given)
     if odd := [key for key in written if not isinstance(key, str)]:
-        raise ProfileInvalid(f"{giver}: {odd[0]!r:.100} is no key of a profile", hint="keys are text")
+        raise ProfileInvalid(f"{giver}: {odd[0]!r:.100} is not a key of a profile", hint="keys are text")
     try:
         return AgentProfile.model_validate(written)
     except ValidationError as error:

@@ -225,7 +225,7 @@ class _InventorySearch:
         except Exception as error:  # noqa: BLE001 - reported as the reason why the item is missing
             return _Missing(
                 f"the resolver of {prefix + ':'!r} failed for {local!r}: {printed(error):.300}",
-                "see the plugin that brought it",
+                "see the plugin that contributes it",
             )
         if tool is None:
             return _Missing(f"{prefix + ':'!r} has no {local!r}", did_you_mean(f"{prefix}:{local}", names))
@@ -233,7 +233,7 @@ class _InventorySearch:
         if tool.id != tool_id:
             return _Missing(
                 f"the resolver of {prefix + ':'!r} answered {tool.id!r} for {tool_id!r}",
-                "see the plugin that brought it",
+                "see the plugin that contributes it",
             )
         self.resolved[tool_id] = tool
         return tool_id
@@ -245,8 +245,8 @@ class _InventorySearch:
             return _Missing(message, close or "`tavern workflows list` shows what there is")
         if prefix in RESERVED_NAMESPACES:
             return _Missing(
-                f"there is no tool {written!r}: the host has none of this name, and no resolver for {prefix + ':'!r}",
-                close or "install a plugin that brings it, or remove the item",
+                f"there is no tool {written!r}: the host has no tool of this name, and no resolver for {prefix + ':'!r}",
+                close or "install a plugin that contributes it, or remove the item",
             )
         return _Missing(f"there is no tool {written!r}", close or "`tavern tools list` shows what there is")
 
@@ -270,7 +270,7 @@ def _unknown_capabilities(profile: AgentProfile, file: str) -> Iterator[Finding]
             where = Location(file, pointer=f"capabilities[{index}]")
             yield Finding(
                 CODE,
-                f"{name!r} is no capability; it allows nothing",
+                f"{name!r} is not a capability; it allows nothing",
                 known_capability(name),
                 where,
                 "warning",

@@ -75,7 +75,7 @@ class ToolAccess:
     named: frozenset[str] = frozenset()
     """Every key of `callers`: a caller in none of them is unknown."""
     is_listed: bool = True
-    """False for what is no tool: only lists that deny speak of it, and no inventory."""
+    """False for what is not a tool: only lists that deny speak of it, and no inventory."""
 
     def verdict(self, context: CallContext, profile: Inventory | None = None) -> Verdict:
         """Whether this caller may use the tool. A context without the profile it names is refused."""
@@ -183,7 +183,7 @@ class AccessPolicy:
         return Verdict(False, reason, place, f"remove that entry from {rules.place} in {self._file}")
 
     def _not_in(self, tool_id: str, rules: ToolList) -> Verdict:
-        holds = "which is empty and allows nothing" if not rules.entries else "which allows nothing else"
+        holds = "which is empty and allows no tool" if not rules.entries else "which allows no other tool"
         reason = f"no entry of {rules.place} in {self._file} names {tool_id}; the list is given, {holds}"
         return Verdict(False, reason, rules.place, f"add {tool_id!r} to {rules.place} in {self._file}")
 

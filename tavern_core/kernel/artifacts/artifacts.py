@@ -78,7 +78,7 @@ class Artifacts:
             StateDamaged: it cannot be written (STATE_DAMAGED).
         """
         if not isinstance(media_type, str) or not _TYPE.fullmatch(media_type):
-            raise UsageError(f"{media_type!r:.80} is no media type", hint='for example "image/png"')
+            raise UsageError(f"{media_type!r:.80} is not a media type", hint='for example "image/png"')
         digest, size = self._written(_chunks(data))
         owner, now = _owner(context), time.time()
         made = Artifact(
@@ -122,7 +122,7 @@ class Artifacts:
             raise StateDamaged(f"{path}: the bytes of {known.id} cannot be read: {error}", path=str(path)) from error
         if os.fstat(file.fileno()).st_size != known.size:
             file.close()
-            raise StateDamaged(f"{path}: the bytes of {known.id} are not those that were kept", path=str(path))
+            raise StateDamaged(f"{path}: the bytes of {known.id} are not the stored ones", path=str(path))
         return file
 
     def read(self, id: str, start: int = 0, length: int = -1, *, context: CallContext | None = None) -> bytes:  # noqa: A002
@@ -224,7 +224,7 @@ def _chunks(data: object) -> Iterator[bytes]:
 
 
 def _name(name: str) -> str:
-    """The last part of a path, without what is no part of a name."""
+    """The last part of a path, without what is not part of a name."""
     plain = re.split(r"[/\\]", str(name))[-1]
     return "".join(sign for sign in plain if sign.isprintable())[:_LONGEST_NAME].strip(". ")
 

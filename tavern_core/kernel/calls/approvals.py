@@ -102,7 +102,7 @@ class Approvals:
         try:
             answer = _answer(await self._ask(request, mode, seconds), mark)
         except TimeLimit:
-            late = Approval(False, f"nobody answered within {seconds:g} s")
+            late = Approval(False, f"no answer within {seconds:g} s")
             await tell(self._decided(call, request, late, time.perf_counter() - began, "timeout"))
             if left is not None and left < self._seconds:  # the tool has not started, whatever the callback still does
                 raise TimeLimit(stopped=True, begun=False) from None

@@ -62,7 +62,7 @@ def accept(plan: Plan, call: RunningCall, limits: CallLimits, series: str) -> To
 
     Raises:
         CallTimeout: it returned after its deadline (TIMEOUT, outcome ``done``).
-        OutputInvalid, OutputTooLarge: its answer is no JSON, not what the output schema says, or too much.
+        OutputInvalid, OutputTooLarge: its answer is not JSON, not what the output schema says, or too much.
     """
     if call.deadline is not None and time.perf_counter() > call.deadline:
         raise timed_out(call, stopped=False, outcome="done")

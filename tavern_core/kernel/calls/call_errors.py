@@ -54,7 +54,7 @@ def _lost(error: BaseException, call: RunningCall) -> ConnectionLost:
     assert call.plan is not None
     outcome = _outcome(call.plan, error)
     return ConnectionLost(
-        f"{call.plan.id}: what it waited for was cancelled, and nobody asked for that: what ran it went away",
+        f"{call.plan.id}: what it awaited was cancelled without a request: the code that ran it has ended",
         hint="look at `outcome` before you repeat the call",
         retryable=outcome == "none" or call.plan.spec.idempotent,
         outcome=outcome,

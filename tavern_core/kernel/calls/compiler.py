@@ -143,7 +143,7 @@ class Compiler:
         if fresh.usage is not plan.usage or fresh.spec != plan.spec or fresh.rights != plan.rights:
             raise PolicyDenied(
                 f"{plan.id} was refused: the tool, its plugin or its grants changed while the call waited for approval",
-                hint="call it again; it is asked about anew",
+                hint="call it again; approval is requested again",
             )
 
     def running(self, number: int) -> RunningCall | None:
@@ -331,7 +331,7 @@ class Compiler:
             if record.state == "failed" and record.has_gate:
                 if self._specs.config.plugins.on_failure.get(record.name) == "open":
                     continue
-                return f"{record.name}: its gate could not be activated, so no call can be judged: {record.reason}"
+                return f"{record.name}: its gate could not be activated, so no call can be checked: {record.reason}"
         return ""
 
     async def _factory_plan(self, entry: Entry, record: Record, context: CallContext) -> Plan:

@@ -35,7 +35,7 @@ _LEAST_SHARE: Final = 80
 _LONGEST_LINE: Final = 1_000
 _MOST_DETAILS: Final = 10
 _LONGEST_NAME: Final = 8
-"""Characters; what is shorter is no sentence of any language."""
+"""Characters; what is shorter is not a sentence of any language."""
 _MOST_PROBLEMS: Final = 50
 _LONGEST_BLOCK: Final = 4_000
 _REWRITTEN: Final = "\0"
@@ -131,7 +131,7 @@ _LABELS: Final[Mapping[Language, _Labels]] = {
         shortened="… ({0} characters in all, shortened)",
         line=", line {0}",
         warning="warning ",
-        again="Nothing of a block with an error was run; correct it and write the whole block again.",
+        again="A block with an error was not run; correct it and write the whole block again.",
         more="… (the rest is left out)",
         whole="Text",
         write_it_so="write the call like this:",
@@ -368,7 +368,7 @@ def _own_texts(result: ToolResult) -> list[str]:
         return []  # made from the value
     try:
         given, made = result.content, ToolResult(result.ok, result.value).content
-    except Exception:  # noqa: BLE001 - content is made from the value, and this value is no JSON: it is shown as one below
+    except Exception:  # noqa: BLE001 - content is made from the value, and this value is not JSON: it is shown as one below
         return []
     texts = [block.get("text") for block in given if block.get("type") == "text"] if given != made else []
     return [text for text in texts if isinstance(text, str) and text != result.value][:_MOST_DETAILS]

@@ -86,7 +86,7 @@ class Idempotency:
         """The key for this call, or the answer that there is already.
 
         Raises:
-            CallMisused: it is no key (USAGE).
+            CallMisused: it is not a key (USAGE).
             IdempotencyConflict: the key was used for another call, or is that of a call around this one (IDEMPOTENCY_CONFLICT).
             ConnectionLost: the process that made the call ended before its answer was written (CONNECTION_LOST, outcome unknown).
             TimeLimit: the same call is running, and the time of this one is over.
@@ -98,8 +98,8 @@ class Idempotency:
         digest = _digest(call.asked if call.asked is not None else call.values or {})
         if name in held.get():
             raise IdempotencyConflict(
-                f"{plan.id}: the key {key!r} is that of a call which this one is part of",
-                hint="use a key of its own for each call",
+                f"{plan.id}: the key {key!r} belongs to a call that contains this one",
+                hint="use a separate key for each call",
                 key=key,
             )
         pause = _FIRST_LOOK_S
@@ -160,7 +160,7 @@ class Idempotency:
             if not await ask(mode, self._records, self._records.replace, lost):
                 return None
         raise ConnectionLost(
-            f"{plan.id}: the call with the key {call.key!r} was begun, and its process ended before it had an answer",
+            f"{plan.id}: the call with the key {call.key!r} was started, and its process ended before it had an answer",
             hint="look whether it happened; if not, call it again with another key",
             outcome="unknown",
             key=call.key,
@@ -195,8 +195,8 @@ class Idempotency:
         except (CallError, StateDamaged, ValueError, OSError) as failed:
             self._diagnostics.add(
                 "ANSWER_NOT_KEPT",
-                f"{plan.id}: what came of a call with a key could not be written: {failed}",
-                hint="make room for the state folder; until this host is closed it knows the answer",
+                f"{plan.id}: the result of a call with a key could not be stored: {failed}",
+                hint="free space for the state folder; until it closes, this host remembers the answer",
                 severity="error",
             )
             if not is_free:
@@ -212,7 +212,7 @@ def _checked(plan: Plan, call: RunningCall) -> str:
     key = call.key
     if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY or not key.isprintable():
         raise CallMisused(
-            f"{plan.id}: {key!r:.80} is no idempotency key",
+            f"{plan.id}: {key!r:.80} is not an idempotency key",
             hint=f"1 to {LONGEST_KEY} printable characters, for example the id of the request",
         )
     return key

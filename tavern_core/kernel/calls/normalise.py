@@ -26,7 +26,7 @@ def to_result(value: Any, trace: CallTrace, limit: int, tool: str) -> ToolResult
         limit: most characters of text in the answer.
 
     Raises:
-        OutputInvalid: it is no JSON (OUTPUT_SCHEMA_INVALID).
+        OutputInvalid: it is not JSON (OUTPUT_SCHEMA_INVALID).
         OutputTooLarge: it has more text than `limit` (OUTPUT_TOO_LARGE).
     """
     if isinstance(value, ToolResult):

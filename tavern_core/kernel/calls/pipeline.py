@@ -297,7 +297,7 @@ class Pipeline:
             )
         except StateDamaged as error:
             late = OutputTooLarge(
-                f"{plan.id}: its answer is too large to hand around and cannot be kept: {error.message}",
+                f"{plan.id}: its answer is too large to pass on and cannot be stored: {error.message}",
                 hint=error.hint,
                 outcome="done",
             )
@@ -322,7 +322,7 @@ class Pipeline:
         """Hooks change the arguments, before anything is decided about them.
 
         Raises:
-            CallError: a hook refused the call, or failed (POLICY_DENIED), or made what is no JSON (INPUT_SCHEMA_INVALID).
+            CallError: a hook refused the call, or failed (POLICY_DENIED), or made what is not JSON (INPUT_SCHEMA_INVALID).
         """
         assert call.call is not None
         call.stage, call.changes = "before_execute", []

@@ -157,8 +157,8 @@ class StoredApprovals:
             if known.state == "expired":
                 self._records.remove(KIND, name)
                 raise ApprovalRejected(
-                    f"{request.tool} was not approved: nobody answered in time",
-                    hint="call it again; it is asked about anew",
+                    f"{request.tool} was not approved: no answer came in time",
+                    hint="call it again; approval is requested again",
                     timedOut=True,
                     **facts,
                 )
@@ -204,7 +204,7 @@ class StoredApprovals:
     def _required(self, why: str, name: str, facts: dict[str, Any]) -> ApprovalRequired:
         return ApprovalRequired(
             why,
-            hint=f"nobody can be asked here: somebody else answers with `tavern approvals approve {name}`, then make the same call again; "
+            hint=f"no approver is reachable here: another person answers with `tavern approvals approve {name}`, then make the same call again; "
             "or use Tavern.open(approve=...), a terminal, or `approval: {allow: [...]}` in tavern.yaml",
             **{**facts, "approval": name},
         )
@@ -355,7 +355,7 @@ def _entitled(by: CallContext | None, known: StoredApproval) -> str:
     if who == known.principal or (user and user == own_user):
         raise PolicyDenied(
             f"{known.tool}: {who} calls it and cannot approve it",
-            hint="somebody else approves: a person with `tavern approvals`, or the role approver",
+            hint="another person approves with `tavern approvals`, or a caller with the role approver",
         )
     if by is not None and APPROVER not in by.roles:
         raise PolicyDenied(

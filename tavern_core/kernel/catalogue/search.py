@@ -231,4 +231,4 @@ def _example_texts(tool: ToolSpec) -> Iterator[str]:
         try:
             yield json.dumps(dict(example.arguments), ensure_ascii=False, default=str)[:_MOST_TEXT]
         except (TypeError, ValueError, RecursionError):
-            continue  # an example that is no JSON is still found by its description
+            continue  # an example that is not JSON is still found by its description

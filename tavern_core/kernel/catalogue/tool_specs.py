@@ -243,7 +243,7 @@ class ToolSpecs:
                         entry = Entry(spec.id, record.name, spec, factory, spec.optional)
                         found.setdefault(spec.id, await self.decorated(spec, entry, mode))
             except Exception as error:  # noqa: BLE001 - any error of a plugin affects only its own tools
-                text = f"a factory failed with {printed(error)} when it was asked what it makes"
+                text = f"a factory failed with {printed(error)} when the host called it"
                 self.diagnostics.add("FACTORY_FAILED", text, plugin=record.name, severity="error")
         return list(found.values())
 

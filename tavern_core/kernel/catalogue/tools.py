@@ -242,7 +242,7 @@ class Tools:
             tag: only tools with this tag.
 
         Raises:
-            UsageError: one of these is no text (USAGE).
+            UsageError: one of these is not text (USAGE).
         """
         for name, value in (("query", query), ("capability", capability), ("tag", tag)):
             if not isinstance(value, str) and (value is not None or name == "query"):
@@ -326,7 +326,7 @@ class Tools:
 
         Raises:
             NameConflict: a tool of that name is registered already (NAME_CONFLICT).
-            PluginError: something in `offers` is no tool, or has a bad schema.
+            PluginError: something in `offers` is not a tool, or has a bad schema.
         """
         return self._wait(self._registration.register(list(offers), plugin))
 
@@ -423,7 +423,8 @@ class Tools:
         """Why no executor runs a tool, or lists and profile bar the caller; None: neither."""
         if spec.kind not in (kinds := self._specs.kinds()):
             fix = (
-                did_you_mean(spec.kind, kinds) or f"use a plugin that brings it; there are: {', '.join(sorted(kinds))}"
+                did_you_mean(spec.kind, kinds)
+                or f"use a plugin that contributes it; known kinds: {', '.join(sorted(kinds))}"
             )
             return Why(spec.id, False, f"no plugin runs tools of kind {spec.kind!r}", fix, spec.plugin)
         verdict = self._specs.policy().verdict(spec, caller, inventory)

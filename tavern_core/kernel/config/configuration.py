@@ -135,7 +135,7 @@ def apart(loaded: LoadedConfig, program: Path | None = None) -> LoadedConfig:
     home = project_home(loaded.home, project)
     findings = loaded.findings
     if not home.exists() and (left := [kept for kept in _KEPT if (loaded.home / kept).exists()]):
-        message = f"this project has a state folder of its own now, {home}; {', '.join(left)} of earlier versions stay in {loaded.home}"
+        message = f"this project has its own state folder now, {home}; {', '.join(left)} of earlier versions stay in {loaded.home}"
         hint = f"move there what belongs to this project, or set {HOME_VARIABLE}={loaded.home} to go on with them"
         findings += (Finding(ConfigInvalid.code, message, hint, severity="warning"),)
     return replace(loaded, home=home, findings=findings, is_shared=False)
@@ -230,7 +230,7 @@ def _problems(layer: Layer) -> list[Finding]:
 
 
 def _validated(data: Mapping[str, Any]) -> HostConfig:
-    """Strict: ``"5"`` is no number and ``true`` is not 1. By way of JSON, where a list is a list."""
+    """Strict: ``"5"`` is not a number and ``true`` is not 1. By way of JSON, where a list is a list."""
     free = {key: value for key, value in data.items() if key in FREE and isinstance(value, Mapping)}
     described = {key: value for key, value in data.items() if key not in free}
     text = json.dumps(described, default=_as_text)

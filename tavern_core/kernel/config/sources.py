@@ -127,7 +127,7 @@ def find_project_layer(start: Path) -> tuple[Layer | None, list[Finding]]:
                 layers.append(layer)
         if len(layers) > 1:
             where = layers[1].locate(())
-            message = f"[tool.tavern] is not used: {layers[0].name} stands beside it"
+            message = f"[tool.tavern] is not used: {layers[0].name} is in the same folder"
             odd.append(Finding(_CODE, message, "keep one of them", where, "warning"))
         if layers:
             return layers[0], odd

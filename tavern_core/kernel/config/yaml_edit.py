@@ -96,7 +96,7 @@ def _data(text: str, file: str) -> dict[str, Any]:
     if document.data is None:
         return {}
     if not isinstance(document.data, dict):
-        raise ConfigInvalid(f"{file} is no mapping of sections", hint="for example `limits:`")
+        raise ConfigInvalid(f"{file} is not a mapping of sections", hint="for example `limits:`")
     return document.data
 
 

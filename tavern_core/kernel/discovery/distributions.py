@@ -178,7 +178,7 @@ def parse_entry_points(text: str, name: str) -> tuple[list[list[str]], list[tupl
         if not equals or not entry or not value:
             problems.append((f"{where}: {line!r:.120} is not `name = package`", "reinstall it"))
         elif entry in entries:
-            problems.append((f"{where}: the entry point {entry!r} stands here twice", "keep one of them"))
+            problems.append((f"{where}: the entry point {entry!r} is here twice", "keep one of them"))
         else:
             entries[entry] = value
     return [[entry, value] for entry, value in entries.items()], problems

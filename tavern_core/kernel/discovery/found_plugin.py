@@ -259,7 +259,7 @@ class FoundPlugin:
         try:
             told = json.loads(json.dumps(told))
         except (TypeError, ValueError):
-            return False  # a schema or example that is no JSON is not worth failing an activation for
+            return False  # a schema or example that is not JSON is not worth failing an activation for
         if told == self.row.details.get(CODE):
             return False
         self.row.details.put(CODE, told)

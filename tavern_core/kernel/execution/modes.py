@@ -316,7 +316,7 @@ async def in_thread(
     """Run sync code in a worker thread and wait for it.
 
     Raises:
-        TimeLimit: the time was over; `stopped` is True only when it had not begun.
+        TimeLimit: the time was over; `stopped` is True only when it had not started.
         NeverBegan: the caller was cancelled before there was a thread for it.
     """
     work = workers.submit(caught, function, args, owner=owner)

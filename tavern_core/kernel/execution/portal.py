@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from tavern_core.errors import UsageError
 
 T = TypeVar("T")
-COPIED_HINT = "open a host of its own in the forked process"
+COPIED_HINT = "open a separate host in the forked process"
 
 
 def copied(owner: int) -> str:

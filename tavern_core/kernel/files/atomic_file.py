@@ -64,7 +64,7 @@ def make_private_folder(folder: Path) -> Path:
     """Create `folder` and what is missing above it, readable for its owner only; existing folders stay as they are.
 
     Raises:
-        StateDamaged: it cannot be created, or is no folder.
+        StateDamaged: it cannot be created, or is not a folder.
     """
     with state_errors(folder, "create the folder"):
         missing = [f for f in (folder, *folder.parents) if not f.exists()]
@@ -165,7 +165,7 @@ def keep_aside(path: Path) -> Path:
             with state_errors(path, "move away"):
                 path.rename(aside)
             return aside
-    raise StateDamaged(f"too many damaged copies of {path}", hint="delete the old ones", path=str(path))
+    raise StateDamaged(f"too many corrupt copies of {path}", hint="delete the old ones", path=str(path))
 
 
 def _sweep(path: Path) -> None:

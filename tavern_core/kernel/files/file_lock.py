@@ -98,7 +98,7 @@ def locked(path: Path, seconds: float = DEFAULT_SECONDS) -> Iterator[None]:
         if not free:
             raise StateDamaged(
                 f"{path} has been locked by another process for {seconds:g} seconds",
-                hint="wait for it to end, or end it; the lock goes away with the process that holds it",
+                hint="wait for it to end, or end it; the lock ends with the process that holds it",
                 path=str(path),
             )
         try:

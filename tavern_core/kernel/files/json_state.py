@@ -77,7 +77,7 @@ class JsonStateFile:
             findings: tuple[Finding, ...] = ()
             if before.findings:
                 aside = keep_aside(self.path)
-                findings = (self._finding(f"the damaged file is kept as {aside.name}", "", "warning"),)
+                findings = (self._finding(f"the corrupt file was renamed to {aside.name}", "", "warning"),)
             write_atomic(self.path, text)
             return JsonState(values, (*before.findings, *findings), self.signature())
 

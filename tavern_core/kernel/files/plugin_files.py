@@ -193,7 +193,7 @@ def _open_regular(path: Path) -> BinaryIO | None:
 
 
 def _hash_file(path: Path) -> str:
-    """The content's hash; very large files count by their size, and what is no readable file by saying so."""
+    """The content's hash; very large files count by their size, and what is not a readable file by saying so."""
     import hashlib
 
     file = _open_regular(path)

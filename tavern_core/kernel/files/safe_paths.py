@@ -41,7 +41,7 @@ def path_problem(relative: str) -> str:
     if any(":" in part for part in parts):
         return "a path inside a plugin holds no ':'"
     if found := NOT_PART.intersection(parts):
-        return f"{min(found)} is no part of a plugin"
+        return f"{min(found)} is not part of a plugin"
     return ""
 
 

@@ -86,7 +86,7 @@ class GrantStore:
         def without(records: Records) -> Records:
             if (record := records.get(plugin)) is None:
                 hint = did_you_mean(plugin, records) or f"{self.path} names: {', '.join(records)}"
-                raise PluginNotFound(f"nothing was granted to {plugin!r}", hint=hint)
+                raise PluginNotFound(f"there is no grant for {plugin!r}", hint=hint)
             # The tier is taken back by name only: without it the plugin runs elsewhere, with everything else it runs as before.
             known = (
                 record.requested | record.granted | record.refused | ({TIER.id} if TIER.id in permissions else set())
@@ -124,7 +124,7 @@ class GrantStore:
 
         def accepted(records: Records) -> Records:
             if (record := records.get(upstream)) is None:
-                raise PluginNotFound(f"nothing was granted to {upstream!r}", hint=f"tavern plugins grant {upstream}")
+                raise PluginNotFound(f"there is no grant for {upstream!r}", hint=f"tavern plugins grant {upstream}")
             known = {**record.tools, **tools}
             kept = {name: digest for name, digest in sorted(known.items()) if digest}
             return {**records, upstream: replace(record, tools=kept)}
@@ -204,7 +204,9 @@ class GrantStore:
                 if read_text(self.path, LARGEST_FILE) == before:
                     write_atomic(self.path, text)
                     return Grants(records)
-        raise StateDamaged(f"{self.path} is being edited by somebody else", hint="do it again when they are done")
+        raise StateDamaged(
+            f"{self.path} is being edited by another person or program", hint="repeat the command when they are done"
+        )
 
 
 def _noted(facts: PluginFacts, record: GrantRecord | None) -> GrantRecord:

@@ -217,9 +217,9 @@ def difference(facts: PluginFacts, record: GrantRecord | None) -> str:
         if now != then:
             return f"its {what} is not the one in the lock file ({now[:12]}… instead of {then[:12] or 'none'}…)"
     if asked(facts, record) - facts.requested - record.refused:
-        return "it runs in the host's own process, and in the lock file in one of its own"
+        return "it runs in the host's own process, and by the lock file in its own"
     if facts.requested != record.requested:
-        return f"it asks for other permissions than in the lock file: {', '.join(sorted(facts.requested ^ record.requested))}"
+        return f"it requests other permissions than in the lock file: {', '.join(sorted(facts.requested ^ record.requested))}"
     return ""
 
 
@@ -246,8 +246,8 @@ def expand(plugin: str, written: Iterable[str], requested: frozenset[str], *, to
             safe = {r for r in matches if not (to_grant and is_dangerous(r))}
             if not safe:
                 raise UsageError(
-                    f"{plugin} asks for nothing that {name!r} covers" + _only_danger(matches),
-                    hint=f"it asks for: {', '.join(sorted(requested)) or 'nothing'}",
+                    f"{plugin} requests nothing that {name!r} covers" + _only_danger(matches),
+                    hint=f"it requests: {', '.join(sorted(requested)) or 'nothing'}",
                 )
             found |= safe
         else:
@@ -271,10 +271,12 @@ def _matches(parts: list[str], name: str) -> bool:
 
 def _not_requested(plugin: str, name: str, requested: frozenset[str]) -> UsageError:
     if is_permission(name):
-        hint = f"it asks for: {', '.join(sorted(requested)) or 'nothing'}; permissions are declared in its plugin.yaml"
-        return UsageError(f"{plugin} does not ask for {name!r}", hint=hint)
+        hint = f"it requests: {', '.join(sorted(requested)) or 'nothing'}; permissions are declared in its plugin.yaml"
+        return UsageError(f"{plugin} does not request {name!r}", hint=hint)
     close = did_you_mean(name, requested) or did_you_mean(name, known_permissions())
-    return UsageError(f"{name!r} is no permission", hint=close or f"{plugin} asks for: {', '.join(sorted(requested))}")
+    return UsageError(
+        f"{name!r} is not a permission", hint=close or f"{plugin} requests: {', '.join(sorted(requested))}"
+    )
 
 
 def _only_danger(matches: set[str]) -> str:
@@ -293,9 +295,9 @@ def _note(
             name for key, name in (("manifest", "plugin.yaml"), ("artifact", "code")) if key in changed
         )
     ):
-        what = f"{facts.name} {facts.version} is no longer to run in a process of its own"
+        what = f"{facts.name} {facts.version} no longer runs in its own process"
     else:
         what = f"{facts.name} {facts.version} has other {parts} than when it was reviewed, under the same version"
     if fresh := undecided & added:
         return f"{what}; what was granted carries over, new requests wait: {', '.join(sorted(fresh))}"
-    return f"{what}; it asks for nothing new, so its grants carry over"
+    return f"{what}; it requests nothing new, so its grants carry over"

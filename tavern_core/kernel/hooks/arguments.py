@@ -78,7 +78,7 @@ def is_its_code(answer: ToolSpec | NodeSpec, spec: ToolSpec | NodeSpec) -> bool:
 
 
 def copied(value: Any) -> Any:
-    """A copy of JSON; what is no JSON stays as it is (validation refuses it later)."""
+    """A copy of JSON; what is not JSON stays as it is (validation refuses it later)."""
     copy, problem = json_copy(value)
     return value if problem is not None else copy
 

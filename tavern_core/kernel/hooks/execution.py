@@ -51,7 +51,7 @@ class HookRuns:
             except Resting:
                 continue
             except Exception as error:  # noqa: BLE001 - whatever a plugin raises
-                self._note(impl, error, "nothing else was affected")
+                self._note(impl, error, "no other code was affected")
 
     async def ask(self, impl: Implementation, values: Mapping[str, Any], mode: Mode) -> Any:
         """Call one implementation and let its error through; TimeLimit becomes a TimeoutError that names it."""
@@ -63,7 +63,7 @@ class HookRuns:
             ) from None
 
     async def work(self, what: str, function: Callable[..., Any], *args: Any, mode: Mode) -> Any:
-        """Run code of a plugin that is no hook (the start of a service, a factory), within the time limit of hooks.
+        """Run code of a plugin that is not a hook (the start of a service, a factory), within the time limit of hooks.
 
         Raises:
             TimeoutError: it took longer; names `what`. Its own errors pass through.

@@ -155,7 +155,7 @@ class HookTable:
         try:
             return bool(when(shown(tool)))
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            text = f"`when` of {impl.hook.name} failed with {printed(error)}; the hook is asked about every tool"
+            text = f"`when` of {impl.hook.name} failed with {printed(error)}; the hook is called for every tool"
             self._diagnostics.add("HOOK_FAILED", text, plugin=impl.plugin, hint=f"see {impl.where}", severity="error")
             return True
 

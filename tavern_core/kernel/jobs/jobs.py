@@ -142,7 +142,7 @@ class Jobs(Mapping[str, Job]):
         wanted = (status,) if isinstance(status, str) and status else tuple(status)
         if unknown := [one for one in wanted if one not in JOB_STATUSES]:
             raise UsageError(
-                f"{unknown[0]!r:.80} is no status of a job",
+                f"{unknown[0]!r:.80} is not a status of a job",
                 hint=did_you_mean(str(unknown[0]), JOB_STATUSES) or f"there are: {', '.join(JOB_STATUSES)}",
             )
         owner = None if context is None else _owner(context)
@@ -283,11 +283,13 @@ class Jobs(Mapping[str, Job]):
             raise UsageError(f"{id} is a run of a workflow", hint=f"tavern.workflows.resume({id!r})")
         is_waiting = job.status == "input_required" and id not in self._running
         if not is_waiting and (job.error is None or job.error.kind != "CONNECTION_LOST"):
-            raise UsageError(f"{id} is {job.status}: there is nothing to take up", hint="start it again")
+            raise UsageError(f"{id} is {job.status}: there is nothing to resume", hint="start it again")
         if not is_waiting and job.error is not None and job.error.outcome != "none" and not kept.facts.get("again"):
-            raise UsageError(f"{id} had begun, and nobody knows whether it happened", hint="look, then start it again")
+            raise UsageError(
+                f"{id} had started, and it is unknown whether it happened", hint="look, then start it again"
+            )
         if kept.facts.get("arguments") is None:
-            raise UsageError(f"the arguments of {id} held secrets and were not kept", hint="start it again")
+            raise UsageError(f"the arguments of {id} held secrets and were not stored", hint="start it again")
         caller = kept.facts.get("caller")
         request = Request(
             job.tool,
@@ -334,7 +336,7 @@ class Jobs(Mapping[str, Job]):
             self._enter()
             self._records.add(job, _owner(caller), facts)
         except StateDamaged as error:
-            raise InternalError(f"the job cannot be kept: {error.message}", hint=error.hint) from error
+            raise InternalError(f"the job cannot be stored: {error.message}", hint=error.hint) from error
         self._tell(job)
         self._go(replace(request, context=context), id_, _owner(caller), 0 if outer is None else outer[0] + 1)
         return job

@@ -96,7 +96,7 @@ class Governor:
             found.append(("result_cache", f"gives an answer again for {self.cache_s:g} s"))
         if self.breaker is not None:
             rule = self.breaker.rule
-            found.append(("breaker", f"after {rule.failures} failures in a row nothing for {rule.rest_ms / 1000:g} s"))
+            found.append(("breaker", f"after {rule.failures} failures in a row no calls for {rule.rest_ms / 1000:g} s"))
         if self.rates or self.is_personal:
             told = [f"{rate.written} ({rate.place})" for rate in self.rates]
             found.append(("rate", ", ".join([*told, *(["limits.callers"] if self.is_personal else [])])))
@@ -170,7 +170,7 @@ class LimitTable:
         cache_ms = next((limits.cache_ms for _, limits, _ in reversed(everything) if limits.cache_ms), 0) or 0
         if cache_ms and not tool.read_only:
             self._diagnostics.add(
-                "CACHE_IGNORED", f"{tool.id}: answers are kept of tools that only read; this one may do more",
+                "CACHE_IGNORED", f"{tool.id}: only answers of read-only tools are cached; this one may do more",
                 hint="mark it read_only, or take cacheMs out of its limits",
             )  # fmt: skip
             cache_ms = 0

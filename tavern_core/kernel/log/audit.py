@@ -33,7 +33,7 @@ class AuditLog:
         place: the state folder of a host, or an ``audit.jsonl``.
 
     Raises:
-        UsageError: `place` is no path (USAGE).
+        UsageError: `place` is not a path (USAGE).
     """
 
     def __init__(self, place: str | PathLike[str]) -> None:

@@ -210,7 +210,7 @@ class EventLog:
                 self._drop()  # closing gives the lock back, too
                 raise
             self._drop()
-        raise StateDamaged(f"{self.path} is replaced again and again by somebody else", hint="find out by whom")
+        raise StateDamaged(f"{self.path} is replaced again and again by another program", hint="find out by which one")
 
     def _lock_current(self) -> bool:
         """Lock the open file and look whether it is still the log. False: open it again."""
@@ -329,15 +329,15 @@ class EventLog:
             self._seq, self._hash = tail.last.seq, tail.last.hash
         for repair in filter(None, (cut_before, cut)):
             name, count = repair
-            self._say(LOG_REPAIRED, f"a half-written record was cut off: {count} bytes, kept in {name}", keptIn=name)
+            self._say(LOG_REPAIRED, f"a half-written record was cut off: {count} bytes, stored in {name}", keptIn=name)
         if self._kept:
-            self._say(LOG_REPAIRED, f"a file without a readable record is kept as {self._kept}", keptIn=self._kept)
+            self._say(LOG_REPAIRED, f"a file without a readable record was renamed to {self._kept}", keptIn=self._kept)
             self._kept = ""
         if missing:
             self._say(LOG_DAMAGED, f"the records {missing[0]} to {missing[1]} are missing at the end", missing=missing)
         if tail.damaged:
             first, last = tail.damaged[0], tail.damaged[-1]
-            text = f"damaged lines: {len(tail.damaged)}, the first at byte {first}"
+            text = f"corrupt lines:  {len(tail.damaged)}, the first at byte {first}"
             self._say(LOG_DAMAGED, text, lines=len(tail.damaged), between=[first, last])
         return True
 
@@ -394,7 +394,7 @@ class EventLog:
         finding = Finding(
             StateDamaged.code,
             f"the event log {self.path}: {message}",
-            hint="`tavern logs verify` shows every damaged place",
+            hint="`tavern logs verify` lists every corrupt line",
             where=Location(self._path),
             severity="warning",
         )

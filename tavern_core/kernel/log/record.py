@@ -116,7 +116,7 @@ def link(line: bytes) -> Link | None:
 
 
 def decode(line: bytes) -> dict[str, Any] | None:
-    """The record as a mapping; None when the line is no JSON object."""
+    """The record as a mapping; None when the line is not a JSON object."""
     if not line.startswith(b"{"):  # a corrupt log may hold many such lines
         return None
     try:

@@ -1,6 +1,6 @@
 """Is the log what was written? Every record of every file, its own hash and its place in the chain.
 
-    changed     a line is no intact record, or the record before it was replaced by another one
+    changed     a line is not an intact record, or the record before it was replaced by another one
     missing     numbers are left out, at the beginning, in between or at the end
     reordered   a record stands behind one that was written later, or stands twice
     torn        the last line is half written; the next `append` cuts it off and keeps it aside
@@ -180,9 +180,9 @@ class _Chain:
 
     def _out_of_order(self, seq: int) -> None:
         if self.gaps.pop(seq, None) is not None:
-            self._say("reordered", f"record {seq} stands behind record {self.highest}")
+            self._say("reordered", f"record {seq} comes after record {self.highest}")
         else:
-            self._say("reordered", f"record {seq} stands here again")
+            self._say("reordered", f"record {seq} is here again")
 
     def _remember(self, found: Link) -> None:
         self.lowest = min(self.lowest or found.seq, found.seq)

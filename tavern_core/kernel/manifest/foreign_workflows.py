@@ -33,7 +33,7 @@ def foreign(data: Any) -> Foreign | None:
 
 
 def foreign_text(text: str) -> Foreign | None:
-    """The same for a text that is no JSON: Dify exports YAML."""
+    """The same for a text that is not JSON: Dify exports YAML."""
     begun = text[:100_000].removeprefix("\ufeff")
     if all(re.search(pattern, begun, re.MULTILINE) for pattern in (r"^app:\s*$", r"^workflow:\s*$", r"^\s+graph:\s*$")):
         return Foreign("Dify", _DIFY)

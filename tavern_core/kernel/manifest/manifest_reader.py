@@ -143,14 +143,14 @@ def _alias_direction(refusal: Refusal, data: dict[str, Any]) -> Refusal:
     """For `aliases`: which of the two ids stands first, with the ids that were written."""
     if refusal.path[:1] != ("aliases",) or refusal.hint:
         return refusal
-    hint = "the other id stands first, one line for each: `Other:id: tool`"
+    hint = "the other id comes first, one line for each: `Other:id: tool`"
     if len(refusal.path) == 2:
         written, target = str(refusal.path[1]), data["aliases"][refusal.path[1]]
         ids = [item for item in (target if isinstance(target, list) else [target]) if isinstance(item, str)][:_SHOWN]
         if ids:
             turned = ":" not in written
             lines = [f"{item}: {written}" if turned else f"{written}: {item}" for item in ids]
-            hint = f"the other id stands first, one line for each: {', '.join(f'`{line}`' for line in lines)}"
+            hint = f"the other id comes first, one line for each: {', '.join(f'`{line}`' for line in lines)}"
     return replace(refusal, hint=hint)
 
 
@@ -170,7 +170,7 @@ def _empty_above(data: Any, key: str | int) -> str:
 
 
 def _without_empty(data: dict[str, Any]) -> dict[str, Any]:
-    """`data` without keys that have no value: a section whose lines are all commented out is no section."""
+    """`data` without keys that have no value: a section whose lines are all commented out is not a section."""
     kept: dict[str, Any] = {}
     for key, value in data.items():
         if value is None:

@@ -188,9 +188,9 @@ class _Making:
                 if len(self.findings) >= MOST_FINDINGS:
                     break
                 if not is_capability(name):
-                    self.refuse((*path, index), f"{name!r:.80} is no capability", known_capability(name))
+                    self.refuse((*path, index), f"{name!r:.80} is not a capability", known_capability(name))
                 elif name not in asked:
-                    message = f"the tool needs {name!r}, which plugin.yaml does not ask for"
+                    message = f"the tool needs {name!r}, which plugin.yaml does not request"
                     self.refuse(
                         (*path, index), message, f"add `- {name}` under permissions.capabilities in plugin.yaml"
                     )
@@ -244,7 +244,7 @@ class _Making:
         near = did_you_mean(kind, [*KINDS, *own], 1)
         if kind in own or not near or self.manifest.depends_on or self.manifest.executors == ():
             return
-        hint = f"{near} A kind that another plugin brings needs `dependsOn` in plugin.yaml"
+        hint = f"{near} A kind of another plugin needs `dependsOn` in plugin.yaml"
         self.refuse(("implementation", "type"), f"there is no kind of tool {kind!r:.80}", hint)
 
     def spec(

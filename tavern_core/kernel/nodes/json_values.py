@@ -45,7 +45,7 @@ def to_plain(value: Any, depth: int = depths.WRAPPED, *, tagged: bool = True) ->
         return [item if type(item) in _JSON else to_plain(item, depth - 1, tagged=tagged) for item in value]
     if kind is dict or isinstance(value, Mapping):
         if not all(type(key) is str or isinstance(key, str) for key in value):
-            raise NotPlain("a key that is no text")
+            raise NotPlain("a key that is not text")
         plain = {
             key: item if type(item) in _JSON else to_plain(item, depth - 1, tagged=tagged)
             for key, item in value.items()

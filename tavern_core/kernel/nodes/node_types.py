@@ -63,7 +63,7 @@ def describe_nodes(offer: Any, owner: NodeOwner) -> list[NodeSpec]:
     """The nodes in what `tavern_register_nodes` returned: one, or any number in lists.
 
     Raises:
-        ActivationFailed: something is no node, or its name or signature cannot be used (ACTIVATION_FAILED).
+        ActivationFailed: something is not a node, or its name or signature cannot be used (ACTIVATION_FAILED).
     """
     if offer is None:
         return []
@@ -119,7 +119,7 @@ def _full_type(written: str, owner: NodeOwner) -> str:
     own = "core" if owner.is_builtin else owner.name
     if not is_local_name(local):
         raise ActivationFailed(
-            f"{owner.name}: {written!r} is no node type",
+            f"{owner.name}: {written!r} is not a node type",
             hint=f"write {own}:Name; a name has 1 to 64 of A-Z a-z 0-9 _ . -",
         )
     if colon and namespace != own:
@@ -187,7 +187,7 @@ class _NodeReader:
         code = NodeCode(self.function, form, context, adapters, self.cls, takes_all, named, self.where, answers)
         for key in ("config_schema", "config_values", "modes"):
             if not isinstance(getattr(mark, key) or {}, Mapping):
-                raise self._refuse(f"{key} is no mapping", f"{key}={{...}}")
+                raise self._refuse(f"{key} is not a mapping", f"{key}={{...}}")
         doc = words.description or (inspect.getdoc(self.cls) if self.cls and self.cls.__doc__ else "") or ""
         spec = NodeSpec(
             _full_type(self.name, self.owner),
@@ -269,7 +269,7 @@ class _NodeReader:
         )  # fmt: skip
         if slot.type not in JSON_TYPES:
             raise self._refuse(
-                f"Port(type={slot.type!r}) of {name!r} is no dataFlowType", f"one of {', '.join(JSON_TYPES)}"
+                f"Port(type={slot.type!r}) of {name!r} is not a dataFlowType", f"one of {', '.join(JSON_TYPES)}"
             )
         return slot, adapter
 

@@ -296,7 +296,7 @@ async def _named_factories(record: Record, described: list[Described], owner: Ow
     if unnamed:
         tables.diagnostics.add(
             "FACTORY_NAMES",
-            "a factory has no names and made nothing for the host, so its tools cannot be known",
+            "a factory without names made no tools for the host, so its tools are unknown",
             plugin=record.name,
             hint="write factory(..., names=[...])",
         )
@@ -310,7 +310,7 @@ async def _probe(record: Record, factory: ToolFactory, owner: Owner, tables: Tab
         made = await tables.calls.work(f"a factory of {record.name}", factory.make, context, mode=tables.mode)
         return ids_made(made, owner)
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-        text = f"a factory failed with {printed(error)} when it was asked what it makes"
+        text = f"a factory failed with {printed(error)} when the host called it"
         tables.diagnostics.add("FACTORY_FAILED", text, plugin=record.name, severity="error")
         return ()
 

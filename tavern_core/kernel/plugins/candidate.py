@@ -176,7 +176,7 @@ def object_candidate(given: Any) -> Candidate:
     name = plugin.name or (manifest.name if manifest else "") or _name_of(plugin.thing)
     if not isinstance(name, str) or not is_plugin_name(name):
         raise UsageError(
-            f"{name!r} is no plugin name", hint="pass Plugin(thing, name='my-plugin'): lower case, digits, hyphens"
+            f"{name!r} is not a plugin name", hint="pass Plugin(thing, name='my-plugin'): lower case, digits, hyphens"
         )
     if manifest is not None and manifest.name != name:
         manifest = manifest.model_copy(update={"name": name})
@@ -219,7 +219,7 @@ def _as_plugin(thing: Any) -> Any:
         return SimpleNamespace(tavern_register_tools=tavern_register_tools)
     if isinstance(thing, str | bytes | int | float | Mapping) or thing is None:
         raise UsageError(
-            f"{thing!r} is no plugin", hint="pass a module, an object with hookimpls, or Plugin([tools], name=...)"
+            f"{thing!r} is not a plugin", hint="pass a module, an object with hookimpls, or Plugin([tools], name=...)"
         )
     if isinstance(thing, type):
         raise UsageError(f"{thing.__name__} is a class", hint=f"pass an instance: {thing.__name__}()")

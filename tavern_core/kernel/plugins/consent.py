@@ -59,7 +59,7 @@ class Consent:
             if not (waiting := asked(facts, self._grants.read().get(name))):
                 return
             hint = f"tavern.grant({name!r}, {min(waiting)!r}, ...), or all_requested=True for all but danger:*"
-            raise UsageError(f"nothing is named that {name} is to be granted", hint=hint)
+            raise UsageError(f"no permission is named for {name}", hint=hint)
         self._grants.grant(facts, named or ("*",), by=who())
         await self._upkeep.decided(record)
 

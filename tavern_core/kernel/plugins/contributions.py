@@ -207,7 +207,7 @@ def named(section: str, answer: Any, plugin: str, where: str = "") -> dict[str, 
     found: dict[str, Any] = {}
     for name, thing in pairs:
         if not isinstance(name, str) or not name or len(name) > 200:
-            raise ActivationFailed(f"{place}: {name!r:.200} is no name", hint=f"return {form}")
+            raise ActivationFailed(f"{place}: {name!r:.200} is not a name", hint=f"return {form}")
         name = str.__str__(name)  # a subclass may give one name to the check of rights and another to the look-up
         if name in found:
             raise NameConflict(f"{place} answered {name!r} twice", hint="leave one out")
@@ -250,18 +250,18 @@ def _profiles(answer: Any) -> Iterable[tuple[str, Any]]:
     for item in [answer] if isinstance(answer, Mapping | AgentProfile) else answer:
         profile = item if isinstance(item, AgentProfile) else AgentProfile.model_validate(item)
         if not profile.name:
-            raise ValueError("a profile that a plugin brings needs a name")
+            raise ValueError("a profile of a plugin needs a name")
         yield profile.name, profile
 
 
 def _contributions(answer: Any) -> Iterable[tuple[str, Contribution]]:
     """Name → object, or items with their own name (seed 002 passes plain objects)."""
     if isinstance(answer, str | bytes):
-        raise TypeError("a text offers nothing")
+        raise TypeError("a text is not a list of contributions")
     if isinstance(answer, Mapping) and not isinstance(answer.get("name", answer.get("id")), str):
         for name, thing in answer.items():
             if thing is None or isinstance(thing, str | bytes | int | float):
-                raise TypeError(f"{name!r:.200} is {type(thing).__name__}, which a host can do nothing with")
+                raise TypeError(f"{name!r:.200} is {type(thing).__name__}, which a host cannot use")
             yield name, thing if isinstance(thing, Contribution) else Contribution(name, thing)
         return
     is_one = isinstance(answer, Mapping | Contribution) or not isinstance(answer, Iterable)
@@ -297,7 +297,7 @@ def _offered_nodes(answer: Any) -> Iterable[tuple[str, Any]]:
         elif isinstance(item, Iterable) and not isinstance(item, str | bytes | Mapping):
             stack[:0] = list(item)
         else:
-            raise TypeError(f"{item!r:.100} is no node; mark it with @node, or derive it from Node")
+            raise TypeError(f"{item!r:.100} is not a node; mark it with @node, or derive it from Node")
 
 
 def _offered_workflows(answer: Any) -> Iterable[tuple[str, Any]]:
@@ -307,7 +307,7 @@ def _offered_workflows(answer: Any) -> Iterable[tuple[str, Any]]:
         raise TypeError("expected a mapping of id to workflow")
     for name, item in answer.items():
         if not isinstance(item, Mapping | str | Path | Workflow):
-            raise TypeError(f"{name!r} is no workflow: {type(item).__name__}")
+            raise TypeError(f"{name!r} is not a workflow: {type(item).__name__}")
         yield name, item
 
 

@@ -108,9 +108,9 @@ def _judge_alone(record: Record, around: Circumstances, diagnostics: Diagnostics
         text = f"plugin {candidate.name!r} has the name of the core tool {taken!r}"
         return record.failed(NameConflict(text, hint="rename the plugin"))
     if candidate.source == "object" and (why := isolation_reason(candidate, around.config.isolation)):
-        text = f"{candidate.name} belongs into a process of its own ({why}), but it is an object of this program, whose code runs here already"
+        text = f"{candidate.name} must run in its own process ({why}), but it is an object of this program, whose code runs here already"
         return record.failed(
-            PluginError(text, hint="put it into a folder or package, or take out what asks for a process of its own")
+            PluginError(text, hint="put it into a folder or package, or remove what requires its own process")
         )
     if (unfit := _judge_host_version(record, around, diagnostics)) is not None:
         return record.failed(unfit)
@@ -295,7 +295,7 @@ def _granted_anyway(record: Record, around: Circumstances) -> frozenset[str]:
 
 def undecided_reason(name: str, undecided: Collection[str]) -> str:
     """What a person has to decide."""
-    stays = " (it stays in a process of its own until then)" if TIER.id in undecided else ""
+    stays = " (it stays in its own process until then)" if TIER.id in undecided else ""
     return f"asks for {', '.join(sorted(undecided))}{stays}; decide with `tavern plugins grant {name}`"
 
 

@@ -93,7 +93,7 @@ def _states(state: JsonState, path: Path) -> Switches:
     findings = list(state.findings)
     if any(f.severity == "error" for f in findings):
         message = "which plugins were switched off cannot be read: none is"
-        hint = "`tavern plugins disable NAME` writes a new file and keeps the damaged one"
+        hint = "`tavern plugins disable NAME` writes a new file and renames the corrupt one"
         findings.append(Finding(StateDamaged.code, message, hint, Location(str(path)), "warning"))
     for name, row in sorted(state.values.items()):
         if (switch := _switch(row)) is not None:

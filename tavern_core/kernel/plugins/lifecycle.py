@@ -152,7 +152,7 @@ class Lifecycle:
             if record.active or not record.usable:
                 continue
             if not wait and record.has_gate:
-                raise PluginError(f"plugin {record.name}, which judges every call, is being changed", hint="call again")
+                raise PluginError(f"plugin {record.name}, which checks every call, is being changed", hint="call again")
             if wait:
                 try:
                     await self.activate(record.name)

@@ -96,7 +96,7 @@ def _may_be_first(record: Record, impl: Implementation, diagnostics: Diagnostics
     if record.may(TRYFIRST):
         return True
     if TRYFIRST not in record.candidate.requested:
-        text = f"{record.name}: {impl.where}: {impl.hook.name} asks for tryfirst, which plugin.yaml does not declare"
+        text = f"{record.name}: {impl.where}: {impl.hook.name} requests tryfirst, which plugin.yaml does not declare"
         raise HookRefused(
             text, hint="add to permissions the line `tryfirst: true`, or leave tryfirst out", missing=[TRYFIRST]
         )

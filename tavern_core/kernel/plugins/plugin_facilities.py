@@ -92,8 +92,8 @@ class Doors:
             PolicyDenied: it was stopped (POLICY_DENIED).
         """
         if not self._is_open:
-            text = f"{self._plugin} was stopped; a context or a view that it kept opens nothing any more"
-            raise PolicyDenied(text, hint="use the `ctx` that the hook is handed", plugin=self._plugin)
+            text = f"{self._plugin} was stopped; its stored context or view no longer works"
+            raise PolicyDenied(text, hint="use the `ctx` argument of the hook", plugin=self._plugin)
         return self._may(permission)
 
     def _key(self, option: str) -> str:

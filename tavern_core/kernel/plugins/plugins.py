@@ -133,7 +133,7 @@ class Plugins(Mapping[str, PluginStatus]):
         unload = record.candidate.unload
         if unload is None:
             raise UsageError(
-                f"{name} was passed to the host as an object; its code cannot be read anew",
+                f"{name} was passed to the host as an object; its code cannot be read again",
                 hint="restart the program, or install the plugin as a package or folder",
             )
 

@@ -76,7 +76,7 @@ def _misfits(wanted: object, given: object) -> Iterator[str]:
                 else f"{parameter.name!r} is called {placed.name!r}"
             )
         elif placed is not None and parameter.name in by_name and placed.name != parameter.name:
-            yield f"{parameter.name!r} stands in another place"
+            yield f"{parameter.name!r} is in another place"
         elif placed is not None and parameter.default is not _NONE and placed.default is _NONE:
             yield f"{parameter.name!r} must be optional"
     for parameter in (p for p in want if p.kind is inspect.Parameter.KEYWORD_ONLY):

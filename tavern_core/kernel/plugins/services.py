@@ -99,7 +99,7 @@ class Services:
         if self._contributions.overrides(name, plugin):
             beneath: Service | None = self._contributions.beneath(name)
             if beneath is None:
-                raise ToolFailed(f"{plugin} brings the service {name!r} itself, and there is none beneath it")
+                raise ToolFailed(f"{plugin} contributes the service {name!r} itself, and it overrides none")
             return self._made_for(beneath, plugin, self._contributions.brought_by(name))
         write, use = f"service:write:{name}", f"service:use:{name}"
         if may(write) or self.owner(name) is None or self._is_its_own(name, plugin):
@@ -119,7 +119,7 @@ class Services:
         write, may_look = f"service:write:{name}", f"may look at the service {name!r}, and {method!r}"
         if method not in unmarked_methods(self[name]):
             return _denied(plugin, name, write, "write", f"{may_look} changes it", method)
-        what = f"{may_look} counts as changing it, for nothing marks it"
+        what = f"{may_look} counts as changing it, because it is not marked"
         return _denied(
             plugin,
             name,

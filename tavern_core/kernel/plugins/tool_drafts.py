@@ -62,6 +62,6 @@ def of_handler(thing: Any, sketch: ToolSpec, owner: Owner) -> ToolSpec:
     if not marked:
         if not callable(thing) or isinstance(thing, type):
             handler = sketch.implementation.get("handler")
-            raise ActivationFailed(f"{sketch.id}: the handler {handler!r} is no function", hint="name a function")
+            raise ActivationFailed(f"{sketch.id}: the handler {handler!r} is not a function", hint="name a function")
         thing = Tool(sketch.name, thing)
     return specs_of(Offer(thing, name=sketch.name), owner)[0]

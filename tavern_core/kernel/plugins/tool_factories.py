@@ -16,7 +16,7 @@ def ids_made(made: Any, owner: Owner) -> tuple[str, ...]:
     """The full ids of the tools that a factory made for a caller.
 
     Raises:
-        PluginError: it is no tool (ACTIVATION_FAILED).
+        PluginError: it is not a tool (ACTIVATION_FAILED).
     """
     return () if made is None else tuple(spec.name for spec in specs_of(made, owner))
 

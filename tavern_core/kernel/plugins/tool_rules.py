@@ -33,7 +33,7 @@ def _mistakes(spec: ToolSpec) -> Iterator[tuple[str, str]]:
         if not isinstance(name, str):
             yield f"a capability is text, got {name!r:.80}", 'for example capabilities=["read:fs"]'
         elif not is_capability(name):
-            yield f"{name!r:.80} is no capability", known_capability(name)
+            yield f"{name!r:.80} is not a capability", known_capability(name)
     for field in ("description", "display_name", "kind"):
         if not isinstance(value := getattr(spec, field), str):
             yield f"{field} must be text, got {value!r:.80}", f'write {field}="..."'
@@ -46,7 +46,7 @@ def _mistakes(spec: ToolSpec) -> Iterator[tuple[str, str]]:
             'write {"arguments": {"name": value}}',
         )
     if not isinstance(spec.version, str) or _VERSION.fullmatch(spec.version) is None:
-        yield f"{spec.version!r:.80} is no version", 'write version="1.0.0"'
+        yield f"{spec.version!r:.80} is not a version", 'write version="1.0.0"'
     if (limit := spec.timeout_ms) is not None and (type(limit) is not int or not 0 < limit <= LONGEST_TIMEOUT_MS):
         yield (
             f"timeout_ms must be a whole number from 1 to {LONGEST_TIMEOUT_MS:,}, got {limit!r:.80}",

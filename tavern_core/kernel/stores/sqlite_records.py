@@ -195,7 +195,7 @@ class SqliteRecords:
                 self._db = None
             aside = put_aside(self._path)
             self._on_damage(self._path, aside)
-            hint = f"it was put aside as {aside.name}, and a new one is begun: what was in it is not known any more"
+            hint = f"it was renamed to {aside.name}, and a new one was started: its content is lost"
         return StateDamaged(f"{self._path}: {error}", hint=hint, path=str(self._path))
 
     def _connected(self) -> sqlite3.Connection:

@@ -162,7 +162,7 @@ def _refusal(path: Path, details: ErrorDetails, value: Any, model: type[BaseMode
     if kind == "refused":  # one of the model's own validators, which says how to repair it
         return Refusal(path, str(context["message"]), str(context["hint"]))
     if kind == "string_pattern_mismatch" and context["pattern"] == KEBAB_CASE:
-        message = f"{got(value)} is no plugin name: use words of a-z and 0-9 joined by '-'"
+        message = f"{got(value)} is not a plugin name: use words of a-z and 0-9 joined by '-'"
         return Refusal(path, message, f"write {kebab}" if (kebab := _kebab(value)) else "for example my-plugin")
     if kind == "string_pattern_mismatch" and re.match(context["pattern"], small := str(value)[:64].lower()):
         return Refusal(path, f"{got(value)} must be in lower case", f"write {small}")

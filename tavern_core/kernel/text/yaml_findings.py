@@ -177,7 +177,7 @@ class LocatedReading:
             self._refuse("merge keys (<<) are not allowed here", mark, top.path, "write the fields out")
         elif key in top.firsts:
             first = top.firsts[key]
-            message = f"the key {key!r:.80} stands here twice, first at line {first[0]}, column {first[1]}"
+            message = f"the key {key!r:.80} is here twice, first at line {first[0]}, column {first[1]}"
             self._refuse(message, mark, (*top.path, key), "keep one of them")
         else:
             top.firsts[key] = mark

@@ -7,7 +7,7 @@ def exact(name: object) -> str:
     """A name as plain text: a subclass of str may give one name to the check of rights and another to the look-up.
 
     Raises:
-        TypeError: it is no text.
+        TypeError: it is not text.
     """
     if type(name) is str:
         return name

@@ -136,7 +136,7 @@ class _Call:
             raise ToolFailed(text, hint=wrong.hint, service=self.service, method=self.name) from None
 
     def answer(self, value: Any) -> Any:
-        """What the caller is given of an answer that is no number.
+        """What the caller is given of an answer that is not a number.
 
         Raises:
             ToolFailed, OutputTooLarge: it cannot pass (TOOL_ERROR, OUTPUT_TOO_LARGE).

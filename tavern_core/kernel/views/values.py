@@ -36,7 +36,7 @@ def copied(value: Any, most_chars: int) -> Any:
         most_chars: text in it, keys included.
 
     Raises:
-        NotPlain: it is no JSON, or too large.
+        NotPlain: it is not JSON, or too large.
     """
     if type(value) is str:
         if len(value) <= most_chars:
@@ -79,7 +79,7 @@ def _endless(value: Any) -> tuple[str, str] | None:
     if inspect.isgenerator(value) or inspect.isasyncgen(value) or hasattr(type(value), "__next__"):
         return f"{type(value).__name__} is an iterator, which would run code behind the view", "use a list"
     if inspect.isroutine(value) or inspect.isclass(value):
-        return f"a {type(value).__name__} can be called back, and nothing that runs code passes a view", "pass data"
+        return f"a {type(value).__name__} can be called back, and a view passes no code", "pass data"
     return None
 
 

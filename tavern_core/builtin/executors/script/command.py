@@ -127,7 +127,7 @@ def _options(tool: str, runner: str, words: list[str]) -> list[str]:
             raise _wrong(
                 tool,
                 f"option {word!r:.120} of {runner} is not allowed",
-                "put the code into a file of the plugin and name that file; words behind the file are the script's own",
+                "put the code into a file of the plugin and name that file; words after the file are the script's arguments",
             )
         found.append(word)
     return found
@@ -162,7 +162,7 @@ def _folder(tool: str, cwd: Any, root: Path) -> Path:
         raise _wrong(tool, f"cwd must be a string, got {cwd!r:.120}", '"cwd": "work"')
     folder = _inside(tool, cwd, root)
     if not os.path.isdir(folder):  # noqa: PTH112 - as above
-        raise _wrong(tool, f"cwd {cwd!r:.120} is no folder of the plugin", "create it, or leave cwd out")
+        raise _wrong(tool, f"cwd {cwd!r:.120} is not a folder of the plugin", "create it, or leave cwd out")
     return folder
 
 
@@ -176,7 +176,7 @@ def _inside(tool: str, word: str, root: Path) -> Path:
         path = (root / word).resolve()
         source = (root / "plugin.yaml").resolve().parent
     except (OSError, RuntimeError, ValueError) as error:  # a cycle of links, an impossible name
-        raise _wrong(tool, f"{word!r:.120} is no usable path: {error}", "name a file of the plugin") from None
+        raise _wrong(tool, f"{word!r:.120} is not a usable path: {error}", "name a file of the plugin") from None
     # An editable-strict install is a tree of links into the source folder: there, the same relative place counts.
     if not path.is_relative_to(root) and path != source / word:
         raise _wrong(
@@ -184,7 +184,7 @@ def _inside(tool: str, word: str, root: Path) -> Path:
         )
     if NOT_PART.intersection((*Path(word).parts, *(path.relative_to(root).parts if path.is_relative_to(root) else ()))):
         raise _wrong(
-            tool, f"{word!r:.120} lies in a folder that is no part of a plugin", "put the file beside plugin.yaml"
+            tool, f"{word!r:.120} is in a folder that does not belong to a plugin", "put the file next to plugin.yaml"
         )
     return path
 

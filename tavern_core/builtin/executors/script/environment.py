@@ -30,11 +30,13 @@ def check_names(tool: str, names: Iterable[str]) -> tuple[str, ...]:
     checked = tuple(names)
     for name in checked:
         if not is_name(name):
-            raise ToolFileInvalid(f"tool {tool}: implementation.env: {name!r} is no name of an environment variable")
+            raise ToolFileInvalid(
+                f"tool {tool}: implementation.env: {name!r} is not the name of an environment variable"
+            )
         if is_refused(name) and not name.startswith("TAVERN_"):
             raise ToolFileInvalid(
                 f"tool {tool}: implementation.env: {name!r} makes programs load code and is never passed on",
-                hint="delete it; what the script needs lies in the plugin",
+                hint="delete it; the plugin contains what the script needs",
             )
         if is_secret_name(name) or name.upper().endswith(_TELLING_ENDS) or is_refused(name):
             raise ToolFileInvalid(

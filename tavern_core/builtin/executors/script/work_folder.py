@@ -26,7 +26,7 @@ async def work_folder(sandbox: Sandbox | None) -> AsyncIterator[str]:
         folder = sandbox.work_folder()
     except OSError as error:
         raise UpstreamError(
-            f"there is no temporary folder to be had: {error.strerror or error}", retryable=True
+            f"there is no usable temporary folder: {error.strerror or error}", retryable=True
         ) from error
     try:
         yield folder

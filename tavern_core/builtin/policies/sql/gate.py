@@ -38,7 +38,7 @@ def _judge(
     try:
         does = read_statement(text, mark.get("dialect"), writing=may_write, listed=listed)
     except NoParser:
-        return _denied(pointer, "cannot be judged: sqlglot is not installed", "pip install 'tavern-core[sql]'")
+        return _denied(pointer, "cannot be checked: sqlglot is not installed", "pip install 'tavern-core[sql]'")
     if does.flaw:
         return _denied(
             pointer,

@@ -119,7 +119,7 @@ def _judge(text: str, dialect: str, writing: bool, listed: frozenset[str]) -> Fo
             return Found("is empty")
         beginning = tokens[0].text.upper()
         if beginning not in _BEGINNINGS or (beginning == "SHOW" and dialect != "mysql"):
-            return Found(f"begins with {tokens[0].text[:40]!r}, which is no query")
+            return Found(f"begins with {tokens[0].text[:40]!r}, which is not a query")
         if flaw := token_flaw(text, tokens, dialect):
             return Found(flaw)
         if beginning == "VALUES" and dialect == "mysql":  # MariaDB accepts a bare one, the parser does not
@@ -144,7 +144,7 @@ def _said(error: Exception) -> str:
         if one.get("description"):
             return f"{str(one['description']).partition(' but got ')[0]:.80} (line {one.get('line')}, column {one.get('col')})"
     return (
-        "it is cut off or holds what is no SQL"
+        "it is cut off or holds what is not SQL"
         if type(error).__name__ == "TokenError"
         else " ".join(str(error).split())[:120]
     )

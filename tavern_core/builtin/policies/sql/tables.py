@@ -69,9 +69,9 @@ def made_flaw(create: Any) -> str:
     for one in properties.walk() if properties is not None else ():
         name = type(one).__name__
         if name in ("LocationProperty", "ExternalProperty"):
-            return "makes a table that is kept elsewhere"
+            return "makes a table that is stored elsewhere"
         if name == "Property" and _OUTSIDE_SETTING.match(str(one.name)):
-            return f"makes a table that is kept elsewhere ({one.name})"
+            return f"makes a table that is stored elsewhere ({one.name})"
         if name == "EngineProperty" and not _ENGINES.match(str(one.this.name)):
             return f"makes a table of the engine {str(one.this.name)[:60]!r}"
         if name == "ModuleProperty" and str(one.name).lower() not in _MODULES:

@@ -93,7 +93,7 @@ async def send(request: Request, target: Target, address: Address, tls: ssl.SSLC
             raise ConnectionRefused(_said(error)) from error
         except (http.HTTPError, http.InvalidURL, ValueError) as error:
             raise UpstreamError(
-                f"{target} could not be asked: {_said(error)}", retryable=True, outcome="unknown"
+                f"{target} could not be reached: {_said(error)}", retryable=True, outcome="unknown"
             ) from error
         try:
             return await _read(response, request, target)

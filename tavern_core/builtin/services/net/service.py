@@ -209,7 +209,7 @@ class NetOf:
             entry = target.netloc if address is None else entry_of(address, target.port)
             raise PolicyDenied(
                 f"{self.who} may not fetch {target}: {flaw}",
-                hint=f"private addresses must stand in the scope themselves: {self._hint('network', entry)}",
+                hint=f"the scope must name private addresses explicitly: {self._hint('network', entry)}",
                 address=str(address),
             ) from None
 

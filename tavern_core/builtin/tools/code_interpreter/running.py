@@ -59,7 +59,7 @@ async def run(language: str, code: str, call: ToolCall, home: ToolHome) -> dict[
 
 
 async def _box(home: ToolHome) -> Sandbox:
-    missing = "nothing here makes one"
+    missing = "no plugin or setting provides it"
     if home.sandbox is not None:
         missing = await asyncio.to_thread(lambda box=home.sandbox: box.missing)  # type: ignore[misc]
         if not missing:
@@ -163,7 +163,7 @@ def _answer(ended: Ended, home: ToolHome) -> dict[str, Any]:
             raise UpstreamError(f"{TOOL}: cannot start a process: {os.strerror(ended.errno)}", retryable=True)
         case reason:
             raise UpstreamError(
-                f"{TOOL}: what starts programs is gone ({reason})",
+                f"{TOOL}: the fork server has ended ({reason})",
                 outcome="none" if reason == "untaken" else "unknown",
                 retryable=True,
             )
