@@ -163,6 +163,11 @@ class Upstream(Protocol):
         ...
 
     @property
+    def idempotency_header(self) -> str | None:
+        """The header in which the upstream honours idempotency keys; None: the operator names none."""
+        ...
+
+    @property
     def log(self) -> logging.Logger: ...
 
     def changed(self) -> None:

@@ -199,6 +199,12 @@ class UpstreamConfig(_Part):
         """The permissions that the upstream requests from the operator, as a plugin does."""
         return Permissions(capabilities=tuple(self._requests()))
 
+    def capabilities(self) -> frozenset[str]:
+        """What its tools may do to the world, and so what their callers need: not the start of its own program, nor its secrets."""
+        own = {"process:spawn"} if self.command and all(p.name != "process:spawn" for p in self.permissions) else set()
+        names = {request.name for request in self._requests()}
+        return frozenset(name for name in names - own if not name.startswith("secrets:"))
+
     def _requests(self) -> Iterator[CapabilityRequest]:
         if self.url is not None:
             yield CapabilityRequest(name="network", scope=(origin_entry(self.url),), reason=f"connect to {self.target}")

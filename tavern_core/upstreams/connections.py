@@ -74,12 +74,14 @@ class Connections:
             return await work(await self._local(entry, adapter))
         return await self.on_loop(self.session(entry, context).use(work))
 
-    def on_loop(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
-        """Run on the host's loop, from whichever loop the caller is on; cancelling the caller cancels the work."""
-        portal = self._base.portal
-        if asyncio.get_running_loop() is portal.loop():
-            return work
-        return asyncio.wrap_future(portal.begin(work))
+    async def on_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run in a task of the host's loop, from whichever loop the caller is on; cancelling the caller cancels the work."""
+        future = asyncio.run_coroutine_threadsafe(work, self._base.portal.loop())
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            future.cancel()  # a deadline is thrown into the coroutine, and does not reach what it waits for by itself
+            raise
 
     async def close(self, *names: str) -> None:
         """Close the connections to these upstreams; none named: to all."""

@@ -85,7 +85,7 @@ class Listings:
     def begin(self, entry: Entry) -> concurrent.futures.Future[None]:
         """List an upstream in the background."""
         self._under_way.add(entry.name)
-        return self._base.portal.begin(self._quietly(entry))
+        return asyncio.run_coroutine_threadsafe(self._quietly(entry), self._base.portal.loop())
 
     async def find(self, plugin: str) -> bool:
         """List an upstream that was never listed, because a tool of it is wanted; True when there is something to look at now."""

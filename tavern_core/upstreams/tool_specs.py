@@ -103,8 +103,7 @@ def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig) -> ToolSpec:
     """
     plugin = config.plugin_name(name)
     override = config.tools.get(tool.name) or _NOTHING
-    needs = frozenset(p.name for p in config.requested().capabilities if not p.name.startswith("secrets:"))
-    needs |= tool.capabilities
+    needs = config.capabilities() | tool.capabilities
     destructive = bool(tool.destructive) or any(c.startswith("danger:") for c in needs)
     trusted = config.trust_annotations
     return ToolSpec(

@@ -143,7 +143,7 @@ def asked(facts: PluginFacts, record: GrantRecord | None) -> frozenset[str]:
 
 def decide(facts: PluginFacts, record: GrantRecord | None) -> Decision:
     """What `facts` may use under `record` (None: nothing was decided yet)."""
-    if record is None:
+    if record is None or record.target != facts.target:  # another address or command is another upstream
         return Decision(undecided=facts.requested, added=facts.requested, tier=facts.tier)
     requested = asked(facts, record)
     refused = record.refused & requested
