@@ -11,10 +11,13 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import httpx2
+from mcp.client.auth import OAuthFlowError, OAuthTokenError
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CONNECTION_CLOSED
+from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
+from tavern_core.builtin.adapters.mcp.login import LoginNeeded, Show, login, login_needed
 from tavern_core.builtin.adapters.mcp.wire import FEW_VALUES, values_in
 from tavern_core.contract.adapters import Upstream
 from tavern_core.errors import CallError, ConnectionLost, Outcome, OutputTooLarge, PolicyDenied, UpstreamError
@@ -26,15 +29,20 @@ _MOST_WAIT_S: Final = 3_600.0
 
 
 @asynccontextmanager
-async def http_streams(upstream: Upstream, most: int, note: Note) -> AsyncIterator[Any]:
-    """(what to read, what to write to)."""
+async def http_streams(upstream: Upstream, most: int, note: Note, show: Show | None = None) -> AsyncIterator[Any]:
+    """(what to read, what to write to).
+
+    Args:
+        show: where a person can log in.
+    """
     inner: httpx2.AsyncClient = upstream.http(timeout_s=_MOST_WAIT_S, max_bytes=most)
     # Calls have deadlines of their own, and a stream of changes is silent for days.
     timeout = httpx2.Timeout(CONNECT_S, read=None)
-    async with inner:
-        transport = _Contained(inner, upstream.name, note)
+    async with inner, login(upstream, show) as auth:
+        transport = _Contained(inner, upstream.name, note, auth)
+        headers = dict(upstream.headers)  # of requests to the server, and not of those to who knows its users
         async with (
-            httpx2.AsyncClient(transport=transport, timeout=timeout, trust_env=False) as client,
+            httpx2.AsyncClient(transport=transport, timeout=timeout, headers=headers, trust_env=False) as client,
             streamable_http_client(upstream.url, http_client=client, max_sse_event_size=most) as streams,
         ):
             yield streams
@@ -43,8 +51,9 @@ async def http_streams(upstream: Upstream, most: int, note: Note) -> AsyncIterat
 class _Contained(httpx2.AsyncBaseTransport):
     """Sends through the host's client; a request that fails is answered instead of raising."""
 
-    def __init__(self, inner: httpx2.AsyncClient, name: str, note: Note) -> None:
+    def __init__(self, inner: httpx2.AsyncClient, name: str, note: Note, auth: httpx2.Auth | None) -> None:
         self._inner = inner
+        self._auth = auth
         self._name = name
         self._note = note
 
@@ -52,9 +61,17 @@ class _Contained(httpx2.AsyncBaseTransport):
         """See `httpx2.AsyncBaseTransport`."""
         number = _number_of(request)
         try:
-            response = await self._inner.send(request, stream=True, follow_redirects=False)
+            response = await self._inner.send(request, stream=True, follow_redirects=False, auth=self._auth)
         except CallError as error:
             return self._failed(request, number, error)
+        except LoginNeeded:
+            return self._failed(request, number, login_needed(self._name))
+        except (OAuthFlowError, OAuthTokenError, ValidationError) as error:
+            return self._failed(
+                request,
+                number,
+                UpstreamError(f"logging in to {self._name} failed: {str(error)[:500]}", fixFor="operator"),
+            )
         except httpx2.TransportError as error:
             begun: Outcome = "none" if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout) else "unknown"
             return self._failed(
@@ -136,11 +153,7 @@ def _refusal(response: httpx2.Response, name: str) -> CallError | None:
     """What a status says that a JSON-RPC error does not."""
     status = response.status_code
     if status == 401:
-        return UpstreamError(
-            f"{name} wants to know who calls (HTTP 401)",
-            hint=f"tavern upstreams connect {name}, or set `headers: {{Authorization: …}}` in tavern.yaml",
-            fixFor="operator",
-        )
+        return login_needed(name)
     if status == 403:
         return PolicyDenied(f"{name} refuses (HTTP 403)", hint=f"tavern upstreams connect {name} asks for more rights")
     if status in (429, 503):

@@ -25,7 +25,9 @@ _TURN: Final = 64
 """Messages after which others have their turn, however quickly they come."""
 
 
-class _Stream:
+class Stream:
+    """What the library expects of each of its streams."""
+
     async def aclose(self) -> None:
         """Nothing to do: the program is closed by its connection."""
 
@@ -38,7 +40,7 @@ class _Stream:
         await self.aclose()
 
 
-class Incoming(_Stream):
+class Incoming(Stream):
     """What a program says, as messages; ends when it ends.
 
     Args:
@@ -105,7 +107,7 @@ class Incoming(_Stream):
             )
 
 
-class Outgoing(_Stream):
+class Outgoing(Stream):
     """Writes messages to a program."""
 
     def __init__(self, process: Process, lost: Callable[[CallError], None]) -> None:
