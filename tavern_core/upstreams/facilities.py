@@ -80,8 +80,8 @@ class UpstreamFacility:
         return self._config.package or ""
 
     @property
-    def idempotency_header(self) -> str:
-        return self._config.idempotency_header or ""
+    def idempotency_header(self) -> str | None:
+        return self._config.idempotency_header
 
     @property
     def folder(self) -> Path | None:
