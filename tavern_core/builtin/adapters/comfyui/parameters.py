@@ -72,7 +72,9 @@ def tool_of(template: Template, info: Info | None) -> UpstreamTool:
 
 def etag_of(tools: Iterable[UpstreamTool], left_out: Mapping[str, str]) -> str:
     """Names the state of a list."""
-    rows = [(t.name, t.description, t.input_schema, t.display_name, t.tags, t.is_job, t.timeout_ms, t.data) for t in tools]
+    rows = [
+        (t.name, t.description, t.input_schema, t.display_name, t.tags, t.is_job, t.timeout_ms, t.data) for t in tools
+    ]
     return hashlib.sha256(to_json([rows, sorted(left_out.items())])).hexdigest()
 
 
@@ -110,7 +112,9 @@ def _schema(one: Parameter, rows: list[list[Any] | None]) -> dict[str, Any]:
         schema = {"type": _TYPES[kind], **_bounds(kind, options)}
     else:
         place = " of node ".join(reversed(one.places[0]))
-        raise BadTemplate(f"{one.name}: {place} takes a {kind!s:.40}; only numbers, texts, truth values and choices can be parameters")
+        raise BadTemplate(
+            f"{one.name}: {place} takes a {kind!s:.40}; only numbers, texts, truth values and choices can be parameters"
+        )
     if _fits(schema, options.get("default")):
         schema["default"] = options["default"]
     if isinstance(tooltip := options.get("tooltip"), str) and tooltip:

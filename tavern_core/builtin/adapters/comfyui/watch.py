@@ -74,7 +74,9 @@ class Watch:
         match kind:
             case "execution_cached":
                 nodes = data.get("nodes")
-                self.cached |= {n for n in nodes if isinstance(n, str) and n in self._graph} if isinstance(nodes, list) else set()
+                self.cached |= (
+                    {n for n in nodes if isinstance(n, str) and n in self._graph} if isinstance(nodes, list) else set()
+                )
                 self._done |= self.cached
             case "executing":
                 self._at(data.get("node"))
