@@ -1,7 +1,7 @@
-"""Read what a script says until its guard reports the end: everything bounded, nothing ever waits for a pipe.
+"""Read the output of a script until its guard reports the end: bounded, and never blocked by a pipe.
 
-The end is what the guard says it is. A grandchild that holds stdout open, or a script that closes it early, changes
-nothing: when the guard has reported, what is still in the pipes is read without waiting.
+The guard defines the end. A grandchild that holds stdout open, or a script that closes it early, changes
+nothing: when the guard has reported, the rest of the pipes is read without waiting.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from tavern_core.box.script_client import Child
 from tavern_core.box.writes import Writes
 
 Reason = Literal["exit", "stop", "time", "kill", "flood", "failed", "boxless", "lost", "untaken"]
-"""Ended by itself, or why it was ended; `failed`: never started; `boxless`: not started for want of a layer; `lost`: its guard is gone; `untaken`: the fork server was gone
-before it took the request, so nothing was run."""
+"""Ended by itself, or why it was ended; `failed`: never started; `boxless`: not started because a layer is missing; `lost`: its guard died;
+`untaken`: the fork server died before it took the request, so nothing ran."""
 _AT_ONCE = 65_536
 _LONGEST_WORD = 4096
 _LAST_READS = 64
-"""A pipe holds at most a megabyte; whoever writes faster than we read after the end is not listened to any more."""
+"""A pipe holds at most a megabyte; output that arrives faster than we read after the end is dropped."""
 STOPPING_S = 6.0
-"""The guard gives up after five seconds; then nobody waits for it either."""
+"""The guard gives up after five seconds; then the host stops waiting, too."""
 
 
 class Head:
-    """Keeps bytes up to `limit`."""
+    """Stores bytes up to `limit`."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._kept = bytearray()
 
     def add(self, data: bytes) -> bool:
-        """False when `data` does not fit any more."""
+        """False if `data` does not fit any more."""
         room = self._limit - len(self._kept)
         self._kept += data[:room]
         return len(data) <= room
@@ -49,7 +49,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The beginning and the end of what was written, and how many bytes between them were left out."""
+    """The beginning and the end of the output, and how many bytes between them were dropped."""
 
     head: bytes = b""
     tail: bytes = b""
@@ -57,7 +57,7 @@ class Ends:
 
 
 class HeadAndTail:
-    """Keeps the first and the last `half` bytes: the first say what a program is, the last why it ended."""
+    """Stores the first and the last `half` bytes: the first identify the program, the last explain its end."""
 
     def __init__(self, half: int) -> None:
         self._half = half
@@ -66,7 +66,7 @@ class HeadAndTail:
         self._dropped = 0
 
     def add(self, data: bytes) -> bool:
-        """Always True: there is no end to what can be dropped."""
+        """Always True: any amount can be dropped."""
         room = self._half - len(self._head)
         self._head += data[:room]
         self._tail += data[room:]
@@ -86,34 +86,34 @@ class HeadAndTail:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a script ended and what it said."""
+    """The end of a script and its output."""
 
     reason: Reason
     status: int = -1
-    """The wait status (`os.waitstatus_to_exitcode`); -1 when nobody knows it."""
+    """The wait status (`os.waitstatus_to_exitcode`); -1 if unknown."""
     left: int = 0
     """Processes that could not be killed."""
     errno: int = 0
     """Why it could not be started."""
     missing: tuple[str, str] | None = None
-    """(layer, why) of the box that could not be made."""
+    """(layer, why) of the box that could not be created."""
     skipped: Mapping[str, str] = field(default_factory=dict)
-    """Layer → why it ran without."""
+    """Layer → why it ran without it."""
     stdout: bytes = b""
     stderr: Ends = Ends()
 
 
 Serve = Callable[[socket.socket, str], None]
-"""``serve(listening, token)``: answer whoever connects to the gateway of a box (`listener.py`)."""
+"""``serve(listening, token)``: answer connections to the gateway of a box (`listener.py`)."""
 
 
 async def collect(child: Child, output_bytes: int, stderr_half: int, serve: Serve | None = None) -> Ended:
-    """Listen to a child until it has ended, then close it. Cancelling ends the child with all it started.
+    """Read from a child until it has ended, then close it. Cancelling ends the child with everything that it started.
 
     Args:
         output_bytes: more than this on stdout ends the child with reason ``flood``.
-        stderr_half: bytes kept of the beginning and of the end of stderr.
-        serve: is given the gateway of the child's box, to be closed there; without it nobody answers on that.
+        stderr_half: stored bytes of the beginning and of the end of stderr.
+        serve: gets the gateway of the child's box and closes it; without it, no one serves the gateway.
     """
     listener = _Listener(child, Head(output_bytes), HeadAndTail(stderr_half), serve)
     try:
@@ -221,7 +221,7 @@ class _Listener:
         return not self._is_flooded
 
     def _pump(self, descriptor: int, take: Callable[[bytes], bool]) -> bool:
-        """Read once; False when there is nothing more to read now."""
+        """Read once; False if there is nothing more to read now."""
         try:
             data = os.read(descriptor, _AT_ONCE)
         except BlockingIOError:

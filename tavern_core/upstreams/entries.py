@@ -30,6 +30,11 @@ class Entry:
         """Of the entry: another one means another upstream, whose tools are not known yet."""
         return digest(self.config.model_dump(mode="json", exclude_defaults=True))
 
+    @cached_property
+    def permissions(self) -> tuple[str, ...]:
+        """What it must be granted before it is used."""
+        return tuple(request.name for request in self.config.requested().capabilities)
+
     @property
     def plugin(self) -> str:
         """The part of the ids before the colon."""

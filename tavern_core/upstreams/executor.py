@@ -44,4 +44,6 @@ class UpstreamExecutor:
             assert call is not None  # wants_call
             return await connections.invoke(upstream, known, arguments, CallFacility(call))
 
-        return BoundTool(run, is_async=True, wants_call=True, stoppable=True, wants_control=True)
+        return BoundTool(
+            run, is_async=True, wants_call=True, stoppable=connections.is_stoppable(upstream), wants_control=True
+        )

@@ -50,7 +50,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         self._wait = base.portal.run
         self._changed = base.signals.tools.emit
         self._quarantine = Quarantine(grants, catalogue)
-        self._connections = Connections(lifecycle, granted, self._say_changed)
+        self._connections = Connections(self._entries, lifecycle, granted, self._say_changed)
         self._listings = Listings(self._entries, catalogue, lifecycle, self._connections, self._quarantine)
         self.find = self._listings.find
         """Lists an upstream whose tools are not known yet because one of them is wanted."""
@@ -89,6 +89,10 @@ class Upstreams(Mapping[str, UpstreamStatus]):
             self._quarantine.check(entry, tool)
         return tool
 
+    def is_stoppable(self, upstream: str) -> bool:
+        """Whether cancelling a call ends its work; what runs in this process may go on in a thread."""
+        return self._entry(upstream).config.package is None
+
     def differences(self, name: str) -> dict[str, tuple[Difference, ...]]:
         """Tool → where it is not as it was when it was reviewed. Raises UpstreamNotFound (UPSTREAM_NOT_FOUND)."""
         return self._quarantine.differences(self._entry(name))
@@ -108,7 +112,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         if name is not None:
             entry = self._entry(name)
             return {name: await self._connections.on_loop(self._by_name(entry))}
-        entries = [entry for entry in self._entries.values() if self._listings.is_usable(entry)]
+        entries = [entry for entry in self._entries.values() if not self._connections.missing(entry)]
         listed = (self._connections.on_loop(self._by_name(entry)) for entry in entries)
         found = await asyncio.gather(*listed, return_exceptions=True)
         for result in found:
@@ -236,7 +240,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         is_ours = record is not None and record.candidate.source == "upstream"
         state: str = session.state if is_ours else "failed"
         reason = ""
-        if record is not None and is_ours and not self._listings.is_usable(entry):
+        if record is not None and is_ours and self._connections.missing(entry):
             state, reason = record.state, record.reason or f"not granted: tavern plugins review {entry.plugin}"
         elif record is not None and not is_ours:
             reason = f"another plugin is called {entry.plugin!r}; give the upstream a `namespace`"
