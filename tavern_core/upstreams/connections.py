@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
-from tavern_core.contract.adapters import Adapter, Connection
+from tavern_core.contract.adapters import Adapter, Connection, LogsIn
 from tavern_core.errors import CallError, ConfigInvalid, PluginError, PolicyDenied, TavernError, UpstreamError
 from tavern_core.kernel.access.tool_access import caller_keys
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
@@ -90,6 +90,13 @@ class Connections:
         except asyncio.CancelledError:
             future.cancel()  # a deadline is thrown into the coroutine, and does not reach what it waits for by itself
             raise
+
+    async def log_in(self, entry: Entry, show: Callable[[str], None]) -> None:
+        """Let a person log in to an upstream where its kind knows that; open connections are closed, so that the next is theirs."""
+        adapter = await self.adapter(entry)
+        if isinstance(adapter, LogsIn):
+            await self.on_loop(adapter.log_in(self._facility(entry, "", adapter), show))
+            await self.close(entry.name)
 
     async def close(self, *names: str) -> None:
         """Close the connections to these upstreams; none named: to all."""

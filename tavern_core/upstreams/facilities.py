@@ -108,17 +108,23 @@ class UpstreamFacility:
             values = self._followed(written[key], f"upstreams.{self.name}.{key}")
             setattr(self, "headers" if key == "headers" else "_environment", {k: str(v) for k, v in values.items()})
 
-    def http(self, *, timeout_s: float = 30.0, max_bytes: int = 64_000_000) -> Any:
+    def http(self, url: str = "", *, timeout_s: float = 30.0, max_bytes: int = 64_000_000) -> Any:
         from tavern_core.upstreams.http_client import client
 
         if not self.url:
             raise ToolFailed(f"{self.name} has no url in tavern.yaml, so nothing can be fetched from it")
         certificate = self._followed(self._config.certificate, f"upstreams.{self.name}.certificate")
+        origin, is_own = origin_entry(url or self.url), not url or origin_entry(url) == origin_entry(self.url)
+        if not is_own and origin not in map(origin_entry, self._config.origins):
+            raise PolicyDenied(
+                f"{self.name} leads to {origin}, which was not granted to it",
+                hint=f"write `origins: [{url.partition('?')[0]!r:.200}]` into its entry in tavern.yaml, if that is where it may lead",
+            )
         return client(
-            self.url,
-            (origin_entry(self.url),),
-            headers=self.headers,
-            certificate=certificate,
+            url or self.url,
+            (origin,),
+            headers=self.headers if is_own else None,
+            certificate=certificate if is_own else None,
             timeout_s=timeout_s,
             max_bytes=max_bytes,
         )

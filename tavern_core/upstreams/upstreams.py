@@ -127,8 +127,14 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         await self._ask(entry, lambda connection: connection.check())
         return self._status(entry)
 
-    async def connect(self, name: str) -> UpstreamStatus:
-        """Connect to an upstream, list its tools, and take their definitions as reviewed where none were yet. Raises as `refresh`."""
+    async def connect(self, name: str, show: Callable[[str], None] | None = None) -> UpstreamStatus:
+        """Connect to an upstream, list its tools, and take their definitions as reviewed where none were yet. Raises as `refresh`.
+
+        Args:
+            show: shows a person an address to open in a browser, where the upstream wants somebody to log in; None: no one is there.
+        """
+        if show is not None:
+            await self._connections.log_in(self._entry(name), show)
         await self.refresh(name)
         return self.status(name)
 
@@ -199,9 +205,9 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         """`check` for sync code."""
         return self._wait(self.check(name))
 
-    def connect_sync(self, name: str) -> UpstreamStatus:
+    def connect_sync(self, name: str, show: Callable[[str], None] | None = None) -> UpstreamStatus:
         """`connect` for sync code."""
-        return self._wait(self.connect(name))
+        return self._wait(self.connect(name, show))
 
     def _say_changed(self, entry: Entry) -> None:
         self._listings.begin(entry)

@@ -52,7 +52,7 @@ class DirectUpstream:
     def changed(self) -> None:
         self.changes += 1
 
-    def http(self, *, timeout_s: float = 30.0, max_bytes: int = 64_000_000) -> Any:
+    def http(self, url: str = "", *, timeout_s: float = 30.0, max_bytes: int = 64_000_000) -> Any:
         return httpx2.AsyncClient(timeout=timeout_s, headers=dict(self.headers), trust_env=False)
 
     async def start(self) -> Process:

@@ -26,6 +26,7 @@ CONNECT_S: Final = 30.0
 Note = Callable[[int, CallError], None]
 """Number of a request, why it has no answer."""
 _MOST_WAIT_S: Final = 3_600.0
+_MOST_LOGIN_BYTES: Final = 1_000_000
 
 
 @asynccontextmanager
@@ -38,8 +39,12 @@ async def http_streams(upstream: Upstream, most: int, note: Note, show: Show | N
     inner: httpx2.AsyncClient = upstream.http(timeout_s=_MOST_WAIT_S, max_bytes=most)
     # Calls have deadlines of their own, and a stream of changes is silent for days.
     timeout = httpx2.Timeout(CONNECT_S, read=None)
-    async with inner, login(upstream, show) as auth:
-        transport = _Contained(inner, upstream.name, note, auth)
+    async with (
+        inner,
+        login(upstream, show) as auth,
+        httpx2.AsyncClient(transport=_Origins(upstream, inner), timeout=timeout, trust_env=False) as sender,
+    ):
+        transport = _Contained(sender, upstream.name, note, auth)
         headers = dict(upstream.headers)  # of requests to the server, and not of those to who knows its users
         async with (
             httpx2.AsyncClient(transport=transport, timeout=timeout, headers=headers, trust_env=False) as client,
@@ -49,10 +54,15 @@ async def http_streams(upstream: Upstream, most: int, note: Note, show: Show | N
 
 
 class _Contained(httpx2.AsyncBaseTransport):
-    """Sends through the host's client; a request that fails is answered instead of raising."""
+    """A request that fails is answered instead of raising.
 
-    def __init__(self, inner: httpx2.AsyncClient, name: str, note: Note, auth: httpx2.Auth | None) -> None:
-        self._inner = inner
+    Args:
+        sender: goes through the host's clients.
+        auth: adds tokens to requests.
+    """
+
+    def __init__(self, sender: httpx2.AsyncClient, name: str, note: Note, auth: httpx2.Auth | None) -> None:
+        self._sender = sender
         self._auth = auth
         self._name = name
         self._note = note
@@ -61,7 +71,7 @@ class _Contained(httpx2.AsyncBaseTransport):
         """See `httpx2.AsyncBaseTransport`."""
         number = _number_of(request)
         try:
-            response = await self._inner.send(request, stream=True, follow_redirects=False, auth=self._auth)
+            response = await self._sender.send(request, stream=True, follow_redirects=False, auth=self._auth)
         except CallError as error:
             return self._failed(request, number, error)
         except LoginNeeded:
@@ -97,6 +107,32 @@ class _Contained(httpx2.AsyncBaseTransport):
         return httpx2.Response(
             502, headers={"content-type": "application/json"}, content=to_json(reply), request=request
         )
+
+
+class _Origins(httpx2.AsyncBaseTransport):
+    """Sends through the host's clients: one for the upstream, one for each other origin that was granted, such as who knows its users."""
+
+    def __init__(self, upstream: Upstream, inner: httpx2.AsyncClient) -> None:
+        self._upstream = upstream
+        self._own = _origin(httpx2.URL(upstream.url))
+        self._clients = {self._own: inner}
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """See `httpx2.AsyncBaseTransport`."""
+        if (client := self._clients.get(origin := _origin(request.url))) is None:
+            url = f"{request.url.scheme}://{request.url.netloc.decode('ascii')}"
+            client = self._clients[origin] = self._upstream.http(url, timeout_s=CONNECT_S, max_bytes=_MOST_LOGIN_BYTES)
+        return await client.send(request, stream=True, follow_redirects=False)
+
+    async def aclose(self) -> None:
+        """Close the clients of other origins; that of the upstream is closed by whoever made it."""
+        for origin, client in self._clients.items():
+            if origin != self._own:
+                await client.aclose()
+
+
+def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port
 
 
 class _Checked(httpx2.AsyncByteStream):

@@ -124,7 +124,8 @@ class _Kept:
         context.token_expiry_time = self._kept.get("expires")
 
     async def get_tokens(self) -> OAuthToken | None:
-        return _read(OAuthToken, self._kept.get("tokens"))
+        tokens: OAuthToken | None = _read(OAuthToken, self._kept.get("tokens"))
+        return tokens
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
         context = self._context
@@ -147,7 +148,8 @@ class _Kept:
                 redirect_uris=[AnyUrl(self._address)],
                 token_endpoint_auth_method="client_secret_basic" if secret else "none",
             )
-        return _read(OAuthClientInformationFull, self._kept.get("client"))
+        client: OAuthClientInformationFull | None = _read(OAuthClientInformationFull, self._kept.get("client"))
+        return client
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
         self._kept["client"] = _written(client_info)
