@@ -77,13 +77,17 @@ def refresh(ctx: click.Context, session: Session, upstream: str | None, as_json:
     """List the tools of an upstream again, or of all, and show what changed."""
     host = session.host()
     diffs = host.upstreams.refresh_sync(upstream)
-    failed = {name: one.last_error for name, one in host.upstreams.items() if name not in diffs and upstream in (None, name)}
+    failed = {
+        name: one.last_error for name, one in host.upstreams.items() if name not in diffs and upstream in (None, name)
+    }
     if as_json:
         session.out.json({"changes": {name: diff.to_json() for name, diff in diffs.items()}, "failed": failed})
     else:
         rows = [(name, *map(len, (diff.added, diff.removed, diff.changed)), "") for name, diff in diffs.items()]
         rows += [(name, "", "", "", error or host.upstreams[name].reason) for name, error in failed.items()]
-        session.out.table(("upstream", "new", "gone", "changed", "error"), rows, empty="no upstreams; see upstreams in tavern.yaml")
+        session.out.table(
+            ("upstream", "new", "gone", "changed", "error"), rows, empty="no upstreams; see upstreams in tavern.yaml"
+        )
     if failed:
         ctx.exit(FAILED)
 

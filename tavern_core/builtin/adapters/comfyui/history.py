@@ -68,7 +68,10 @@ def invalid(data: Any, places: Mapping[str, Any]) -> UpstreamError | InputInvali
     error = data.get("error") if isinstance(data, Mapping) else None
     said = error.get("message") if isinstance(error, Mapping) else error
     problems = list(_problems(data, places))
-    text = "; ".join(f"{p['parameter'] or p['input'] or 'input'} of node {p['node']} ({p['class']}): {p['message']}" for p in problems[:5])
+    text = "; ".join(
+        f"{p['parameter'] or p['input'] or 'input'} of node {p['node']} ({p['class']}): {p['message']}"
+        for p in problems[:5]
+    )
     message = f"ComfyUI refuses the workflow: {text or said!s:.300}"
     if problems and all(problem["parameter"] for problem in problems):
         return InputInvalid(message, hint="correct the argument", problems=problems)
@@ -133,7 +136,9 @@ def _files(entry: Mapping[str, Any]) -> Iterator[OutputFile]:
 
 
 def _texts(entry: Mapping[str, Any], only: list[str]) -> list[str]:
-    rows = [(node, item) for node, key, item in _node_outputs(entry) if key in ("text", "string") and isinstance(item, str)]
+    rows = [
+        (node, item) for node, key, item in _node_outputs(entry) if key in ("text", "string") and isinstance(item, str)
+    ]
     return [item for node, item in rows if not only or node in only][:_MOST_TEXTS]
 
 
