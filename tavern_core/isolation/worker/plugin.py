@@ -153,6 +153,8 @@ class Inside:
             return [_setting(item) for item in answer or ()]
         if hook.section == "nodes":
             return self.nodes.offered(answer)
+        if hook.section == "adapters":
+            return self._adapters(named(hook.section, answer, self._setup.plugin, impl.where))
         if hook.section not in TOLD:
             if answer:
                 raise self._cannot_cross(hook.section, "objects that the host would have to call")
@@ -160,6 +162,17 @@ class Inside:
         found = named(hook.section, answer, self._setup.plugin, impl.where)
         told = [self._told_offer(hook.section, name, thing) for name, thing in found.items()]
         return dict(told) if hook.section == "workflows" else told
+
+    def _adapters(self, found: Mapping[str, Any]) -> Any:
+        from tavern_core.isolation.worker.adapters import DESK, AdapterDesk
+
+        known = self._services.get(DESK)
+        desk = AdapterDesk() if known is None else known.object
+        self._services[DESK] = Service(DESK, desk)
+        copy, problem = json_copy(desk.offered(found))
+        if problem is not None:
+            raise self._cannot_cross("adapters", f"settings of which {problem}")
+        return copy
 
     def _told_offer(self, section: str, name: str, thing: Any) -> Any:
         if isinstance(thing, Service):
