@@ -38,7 +38,7 @@ class AdapterDesk:
         return [[kind, dict(one.settings), sorted(one.targets)] for kind, one in adapters.items()]
 
     async def connect(self, kind: str, facts: Mapping[str, Any]) -> int:
-        connection = await self._adapters[kind].connect(_Upstream(facts))  # type: ignore[arg-type]
+        connection = await self._adapters[kind].connect(_Upstream(facts))
         number = next(self._numbers)
         self._open[number] = connection
         return number
