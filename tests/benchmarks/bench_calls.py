@@ -113,9 +113,14 @@ def ours(tavern: Tavern, name: str = "bench:add", arguments: dict[str, Any] | No
     async def run(count: int) -> None:
         invoke = tavern.invoke
         for _ in range(count):
+            await invoke(name, given)
+
+    async def run_with_options(count: int) -> None:
+        invoke = tavern.invoke
+        for _ in range(count):
             await invoke(name, given, **options)
 
-    return run
+    return run_with_options if options else run
 
 
 def plain() -> Candidate:

@@ -15,7 +15,8 @@ from tavern_core.model.result import CallTrace, ToolError, ToolResult, success
 from tavern_core.model.safe_text import said
 from tavern_core.schema.limits import TwoKeys, from_python, json_copy, measure
 
-SCALARS = frozenset({int, float, bool, type(None)})
+NOT_AWAITABLE = frozenset({int, float, bool, type(None), str, bytes, list, tuple, dict})
+"""Types of most answers, which need not be asked whether they are to be awaited."""
 _BLOCK_KEYS = frozenset({"content", "details", "isError"})
 
 
