@@ -22,9 +22,9 @@ from tavern_core.kernel.calls.attempt import accept
 from tavern_core.kernel.calls.call_errors import error_of
 from tavern_core.kernel.calls.conclusion import Conclusion
 from tavern_core.kernel.calls.idempotency import Claim, Idempotency
-from tavern_core.kernel.calls.normalise import SCALARS
+from tavern_core.kernel.calls.normalise import NOT_AWAITABLE
 from tavern_core.kernel.calls.retrying import is_harmless_again, may_pass, pause_before
-from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, current
+from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, enter, frame_of, leave
 from tavern_core.kernel.catalogue.plan import Plan
 from tavern_core.kernel.execution.modes import LeftBehind, Mode, TimeLimit, cancellations, has_begun
 from tavern_core.kernel.limits.limit_table import Governor, Place
@@ -208,24 +208,22 @@ class Governance:
         attempt_s = 0.0 if governor is None else governor.attempt_s
         if attempt_s and (whole is None or whole > time.perf_counter() + attempt_s):
             call.deadline = time.perf_counter() + attempt_s
-        caller = None if call.context is plan.host else call.context
-        token = current.set((call.depth, call.deadline, caller, call.call.id if call.call else ""))
+        token = enter(frame_of(plan, call))
         call.token = call.token or token
         try:
             with _moving(call, 0.0 if governor is None else governor.idle_s):
                 value: Any = plan.execute(call, mode)
                 if plan.is_awaited:
                     value = await value
-                if type(value) not in SCALARS and inspect.isawaitable(value):
+                if type(value) not in NOT_AWAITABLE and inspect.isawaitable(value):
                     value = await mode.awaited(value, call.seconds)
-            call.value = value
-            return accept(plan, call, self.limits, self.conclusion.series)
+            return accept(plan, call, value, self.limits, self.conclusion.series)
         except TimeLimit:
             if call.limit is None and call.deadline != whole:
                 call.limit = "attemptMs of the tool", attempt_s * 1000
             raise
         finally:
-            current.reset(token)
+            leave(token)
             call.deadline = whole
 
 
