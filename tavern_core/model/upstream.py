@@ -28,6 +28,7 @@ from tavern_core.model.capability import is_capability, known_capability
 from tavern_core.model.config import HostConfig
 from tavern_core.model.ids import is_plugin_name, is_reserved
 from tavern_core.model.manifest import CapabilityRequest, Permissions, refused
+from tavern_core.model.settings import Line
 from tavern_core.model.variables import is_name, is_refused
 from tavern_core.model.written_limits import WrittenLimits
 
@@ -126,7 +127,7 @@ class UpstreamConfig(_Part):
     """Relative to tavern.yaml."""
     namespace: Annotated[str, AfterValidator(_upstream_name)] | None = None
     """The part of the ids before the colon; default: the name of the entry."""
-    description: str = ""
+    description: Line = ""
     environment: dict[Annotated[str, AfterValidator(_variable)], Any] = Field(default_factory=dict)
     """Variables of the command; values may be references: ``{$secret: name}``, ``{$env: NAME}``."""
     headers: dict[Annotated[str, AfterValidator(_header_name)], Any] = Field(default_factory=dict)

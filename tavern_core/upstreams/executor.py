@@ -21,6 +21,10 @@ class Connections(Protocol):
         """A tool as it was listed last. Raises ToolQuarantined: it is not as it was reviewed (TOOL_QUARANTINED)."""
         ...
 
+    def is_stoppable(self, upstream: str) -> bool:
+        """Whether cancelling a call ends its work; code in this process that runs in a thread goes on."""
+        ...
+
     async def invoke(
         self, upstream: str, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall
     ) -> Any: ...

@@ -80,13 +80,16 @@ class UpstreamFacility:
         return self._config.package or ""
 
     @property
-    def idempotency_header(self) -> str:
-        return self._config.idempotency_header or ""
+    def idempotency_header(self) -> str | None:
+        return self._config.idempotency_header
 
     @property
     def folder(self) -> Path | None:
         written = self._config.folder
-        return None if written is None else (self._base_dir / Path(written).expanduser()).absolute()
+        return None if written is None else self.path(written)
+
+    def path(self, written: str) -> Path:
+        return (self._base_dir / Path(written).expanduser()).absolute()
 
     def resolve(self, schema: Mapping[str, Any]) -> None:
         """Follow the references of the entry and check its settings.

@@ -11,7 +11,7 @@ A response is a mapping, an object of the vendor's SDK, or the message inside of
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from tavern_core.errors import UsageError
@@ -156,7 +156,12 @@ def _gemini(data: Mapping[str, Any]) -> Iterable[NativeCall] | None:
     return [_call(call.get("name"), call.get("args", {}), call.get("id")) for call in asked if call]
 
 
-_READERS: Final = {"openai": _openai, "responses": _responses, "anthropic": _anthropic, "gemini": _gemini}
+_READERS: Final[Mapping[Api, Callable[[Mapping[str, Any]], Iterable[NativeCall] | None]]] = {
+    "openai": _openai,
+    "responses": _responses,
+    "anthropic": _anthropic,
+    "gemini": _gemini,
+}
 
 
 def _call(name: Any, arguments: Any, call_id: Any) -> NativeCall:
