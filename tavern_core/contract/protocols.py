@@ -44,6 +44,8 @@ class BoundTool:
     """True where cancelling (async) really ends the work."""
     wants_control: bool = False
     """Whether it says how far it is, or looks whether it was cancelled (`ToolContext`)."""
+    stop: Callable[[str], bool] | None = None
+    """Ends the work of a call, by its id, for which a thread of the caller waits; False: it does not run. None: nothing can."""
 
 
 class Calls(Protocol):

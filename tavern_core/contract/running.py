@@ -31,6 +31,9 @@ class Control(Protocol):
     def keep(self, data: bytes | str | Path | Iterable[bytes], media_type: str, name: str) -> dict[str, Any]: ...
 
 
+LONGEST_MESSAGE: Final = 500
+"""Characters of what a tool says with its progress."""
+
 RUNNING: Final[dict[str, Control]] = {}
 """Call id → its control, for calls of tools that want one."""
 
@@ -88,4 +91,11 @@ class ToolContext:
             message: at most 500 characters are kept.
         """
         if self._control is not None:
-            self._control.progress(done, total, message)
+            self._control.progress(json_number(done) or 0, json_number(total), str(message)[:LONGEST_MESSAGE])
+
+
+def json_number(value: object) -> float | None:
+    """A number that JSON can hold; anything else that a tool gives is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if abs(value) < 1e15 else None  # NaN is not

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -615,16 +616,32 @@ def test_one_try_has_a_deadline_of_its_own(tmp_path: Path) -> None:
     assert (late.error.kind, late.error.details["limit"]) == ("TIMEOUT", "attemptMs of the tool")
 
 
-def test_a_tool_that_says_nothing_for_too_long_is_ended(tmp_path: Path) -> None:
+@pytest.mark.parametrize("door", ["loop", "sync"])
+@pytest.mark.parametrize(("name", "stopped"), [("later", True), ("threaded", False), ("fast", False)])
+def test_a_tool_that_says_nothing_for_too_long_is_ended(tmp_path: Path, door: str, name: str, stopped: bool) -> None:
     from tavern_core import ToolContext
 
-    @tool(limits={"idle_ms": 150})
-    async def busy(ctx: ToolContext, steps: int) -> int:
+    ends = threading.Event()
+
+    async def task(ctx: ToolContext, steps: int) -> int:
         for step in range(steps):
             ctx.progress(step)
             await asyncio.sleep(0.05)
         await asyncio.sleep(0 if steps else 60)
         return steps
+
+    def thread(ctx: ToolContext, steps: int) -> int:
+        for step in range(steps):
+            ctx.progress(step)
+            time.sleep(0.05)
+        assert steps or ends.wait(60)
+        return steps
+
+    function: Callable[..., Any] = task if stopped else thread
+    busy = tool(name="busy", limits={"idle_ms": 150}, fast=name == "fast")(function)
+
+    def by_hand(host: Tavern) -> Any:
+        return host.invoke_sync("t:busy", {"steps": 6}), host.invoke_sync("t:busy", {"steps": 0})
 
     async def both(host: Tavern) -> Any:
         fine = await host.invoke("t:busy", {"steps": 6})
@@ -634,10 +651,11 @@ def test_a_tool_that_says_nothing_for_too_long_is_ended(tmp_path: Path) -> None:
         return fine, late
 
     with host_of(tmp_path, [busy]) as host:
-        fine, late = asyncio.run(both(host))
+        fine, late = by_hand(host) if door == "sync" else asyncio.run(both(host))
+        ends.set()
     assert fine.value == 6
     assert (late.error.kind, late.error.details["limit"], late.error.details["stopped"]) == (
-        "TIMEOUT", "idleMs of the tool", True,
+        "TIMEOUT", "idleMs of the tool", stopped,
     )  # fmt: skip
 
 

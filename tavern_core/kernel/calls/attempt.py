@@ -23,11 +23,12 @@ _SMALL = 1 << 63
 """Integers below it are sure to have digits that can be written; larger ones are looked at."""
 
 
-def execute_of(bound: BoundTool, owner: Owner) -> Execute:
+def execute_of(bound: BoundTool, owner: Owner, *, in_thread: bool = False) -> Execute:
     """How a tool is run, by what it is.
 
     Args:
         owner: plugin and id: whose threads a blocking tool takes.
+        in_thread: whether sync work must leave its caller free, so that somebody can see how long it takes.
     """
     run = bound.run
 
@@ -37,7 +38,7 @@ def execute_of(bound: BoundTool, owner: Owner) -> Execute:
         seconds = call.time_left()
         return mode.awaited(run(call.given, call.handed), seconds)
 
-    def in_thread(call: RunningCall, mode: Mode) -> Any:
+    def threaded(call: RunningCall, mode: Mode) -> Any:
         return mode.blocking(run, call.given, call.handed, seconds=call.time_left(), owner=owner)
 
     def at_once(call: RunningCall, mode: Mode) -> Any:
@@ -47,7 +48,7 @@ def execute_of(bound: BoundTool, owner: Owner) -> Execute:
 
     if bound.is_async:
         return awaited
-    return in_thread if bound.blocking else at_once
+    return threaded if bound.blocking or in_thread else at_once
 
 
 def way_of(bound: BoundTool) -> str:

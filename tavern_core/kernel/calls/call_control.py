@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Final
 
+from tavern_core.contract.running import LONGEST_MESSAGE, json_number
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.calls.large_results import Shelf
 from tavern_core.kernel.calls.running_call import RunningCall
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.model.event import TOOL_PROGRESS
 
-_LONGEST_MESSAGE: Final = 500
 _BETWEEN_S: Final = 0.05
 """What comes quicker than that is left out, but for the end."""
 
@@ -38,14 +37,14 @@ on_progress: Final[ContextVar[Callable[[Progress], None] | None]] = ContextVar("
 class CallControl:
     """See `contract.running.Control`."""
 
-    __slots__ = ("_artifacts", "_call", "_listener", "_recorder", "_told_at")
+    __slots__ = ("_artifacts", "_call", "_listener", "_recorder", "_told_at", "_was_complete")
 
     def __init__(self, call: RunningCall, recorder: Recorder, artifacts: Shelf) -> None:
         self._call = call
         self._artifacts = artifacts
         self._recorder = recorder
         self._listener = on_progress.get()
-        self._told_at = 0.0
+        self._told_at, self._was_complete = 0.0, False
 
     @property
     def is_cancelled(self) -> bool:
@@ -70,20 +69,14 @@ class CallControl:
     def progress(self, done: float, total: float | None, message: str) -> None:
         call, now = self._call, time.perf_counter()
         call.moved_at = now
-        progress = Progress(_number(done) or 0, _number(total), str(message)[:_LONGEST_MESSAGE])
-        if now - self._told_at < _BETWEEN_S and progress.done != progress.total:
+        progress = Progress(json_number(done) or 0, json_number(total), str(message)[:LONGEST_MESSAGE])
+        is_complete = progress.done == progress.total
+        if now - self._told_at < _BETWEEN_S and (not is_complete or self._was_complete):
             return
-        self._told_at = now
+        self._told_at, self._was_complete = now, is_complete
         if self._listener is not None:
             self._listener(progress)
         plan = call.plan
         if plan is not None and call.call is not None:
             data = {"tool": plan.id, **plan.redact(progress.to_json())}
             self._recorder.show(TOOL_PROGRESS, data, plugin=plan.spec.plugin, call_id=call.call.id)
-
-
-def _number(value: object) -> float | None:
-    """A number that JSON can hold; anything else a tool gives is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return value if math.isfinite(value) and abs(value) < 1e15 else None

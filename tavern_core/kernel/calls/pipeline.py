@@ -274,7 +274,8 @@ class Pipeline:
         call.is_cancelled = True
         task, known = call.task, call.number
         if task is None:
-            return False
+            plan = call.plan
+            return plan is not None and plan.stop is not None and call.call is not None and plan.stop(call.call.id)
 
         def end() -> None:
             if self.catalogue.running(known) is call:

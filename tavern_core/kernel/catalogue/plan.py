@@ -92,6 +92,8 @@ class Plan:
     """True when any step looks at the ToolCall; without one it is never built."""
     wants_control: bool
     """Whether the tool sees its own call while it runs (`ToolContext`)."""
+    stop: Callable[[str], bool] | None
+    """Ends a call, by its id, that runs without an event loop; None: nothing can."""
     ends_quietly: bool
     """True when nothing looks at a call that went well: no log, no hook, no secret among its arguments."""
     is_recorded: bool
