@@ -20,10 +20,10 @@
     ├── NodeNotFound               NODE_NOT_FOUND         no node type has this name
     ├── RunNotFound                RUN_NOT_FOUND          no run has this id
     ├── JobNotFound                JOB_NOT_FOUND          no job of this caller has this id
-    ├── ArtifactNotFound           ARTIFACT_NOT_FOUND     no artifact of this caller has this id
     ├── StateDamaged               STATE_DAMAGED          a state file (lock, index, audit log) cannot be read
     └── CallError                  (becomes ToolResult.error; the code is the wire value `kind`)
         ├── ToolNotFound           TOOL_NOT_FOUND
+        ├── ArtifactNotFound       ARTIFACT_NOT_FOUND
         ├── InputInvalid           INPUT_SCHEMA_INVALID
         ├── PolicyDenied           POLICY_DENIED
         ├── ApprovalRequired       APPROVAL_REQUIRED
@@ -253,12 +253,6 @@ class JobNotFound(TavernError):
     code = "JOB_NOT_FOUND"
 
 
-class ArtifactNotFound(TavernError):
-    """No artifact has this id, it is over, or it is another caller's."""
-
-    code = "ARTIFACT_NOT_FOUND"
-
-
 class StateDamaged(TavernError):
     """A state file of the host cannot be read; the damaged file is kept beside the new one."""
 
@@ -293,6 +287,12 @@ class CallError(TavernError):
 
 class ToolNotFound(CallError):
     code = "TOOL_NOT_FOUND"
+
+
+class ArtifactNotFound(CallError):
+    """No artifact has this id, it is over, or it is another caller's."""
+
+    code = "ARTIFACT_NOT_FOUND"
 
 
 class InputInvalid(CallError):
@@ -457,11 +457,6 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "RUN_NOT_FOUND": ErrorCode("No run has this id.", 5, "`tavern workflows runs` shows the runs that are kept."),
     "JOB_NOT_FOUND": ErrorCode("No job of this caller has this id.", 5, "`tavern jobs list` shows the jobs."),
-    "ARTIFACT_NOT_FOUND": ErrorCode(
-        "No artifact of this caller has this id, or its time is over.",
-        5,
-        "`tavern artifacts list` shows the artifacts.",
-    ),
     "STATE_DAMAGED": ErrorCode(
         "A state file of the host is damaged.",
         1,
@@ -472,6 +467,11 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         5,
         "Use one of the nearest ids in `details.nearest`; `tavern tools why ID` says why a tool is hidden.",
         True,
+    ),
+    "ARTIFACT_NOT_FOUND": ErrorCode(
+        "No artifact of this caller has this id, or its time is over.",
+        5,
+        "`tavern artifacts list` shows the artifacts.",
     ),
     "INPUT_SCHEMA_INVALID": ErrorCode(
         "The arguments do not fit the tool's parameters.",

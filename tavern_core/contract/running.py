@@ -30,6 +30,10 @@ class Control(Protocol):
 
     def keep(self, data: bytes | str | Path | Iterable[bytes], media_type: str, name: str) -> dict[str, Any]: ...
 
+    def artifact(self, id: str) -> dict[str, Any]: ...  # noqa: A002 - the artifact's
+
+    def read(self, id: str, start: int, length: int) -> bytes: ...  # noqa: A002 - the artifact's
+
 
 LONGEST_MESSAGE: Final = 500
 """Characters of what a tool says with its progress."""
@@ -79,9 +83,28 @@ class ToolContext:
             UsageError: it is no such data, or nobody runs this tool (USAGE).
             OutputTooLarge: larger than `artifacts.maxBytes` (OUTPUT_TOO_LARGE).
         """
+        return self._host().keep(data, media_type, name)
+
+    def artifact(self, id: str) -> dict[str, Any]:  # noqa: A002 - the artifact's
+        """What is known of an artifact of the caller: `id`, `size`, `mediaType`, `name`, `digest` and more.
+
+        Args:
+            id: its id or its ``artifact:`` address.
+
+        Raises:
+            ArtifactNotFound: there is none, or it is another caller's (ARTIFACT_NOT_FOUND).
+            UsageError: nobody runs this tool (USAGE).
+        """
+        return self._host().artifact(id)
+
+    def read(self, id: str, start: int = 0, length: int = -1) -> bytes:  # noqa: A002 - the artifact's
+        """A part of an artifact of the caller; all of it by default. Raises as `artifact`."""
+        return self._host().read(id, start, length)
+
+    def _host(self) -> Control:
         if self._control is None:
-            raise UsageError("nothing can be kept here: no host runs this tool", hint="pass the bytes on yourself")
-        return self._control.keep(data, media_type, name)
+            raise UsageError("there are no artifacts here: no host runs this tool", hint="pass the bytes on yourself")
+        return self._control
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """Say how far the work is. It extends no deadline but that of being idle.

@@ -15,11 +15,11 @@ from typing import Any, Final
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.nodes import NothingCame
 from tavern_core.errors import ToolFailed
+from tavern_core.isolation.artifact_parts import Uploads, control_of, part_of, running_control
 from tavern_core.isolation.codec import CannotCross, pack
 from tavern_core.isolation.error_codec import pack_error
-from tavern_core.isolation.node_codec import NOTHING, pack_value
+from tavern_core.isolation.node_codec import NOTHING, pack_value, unpack_value
 from tavern_core.isolation.transport import judged
-from tavern_core.isolation.uploads import Uploads, control_of
 from tavern_core.isolation.worker_client import Incarnation
 from tavern_core.isolation.worker_output import Printed
 from tavern_core.kernel.calls.running_call import Frame, current
@@ -127,6 +127,9 @@ class Answering:
                     return pack_value(asyncio.run_coroutine_threadsafe(ctx.need(str(given[0])), loop).result())
                 except NothingCame:
                     return NOTHING
+            case "keep":
+                data, media_type, name = given
+                return ctx.keep(unpack_value(data), str(media_type), str(name))
             case "llm":
                 name, messages, options = given
                 found_answer = asyncio.run_coroutine_threadsafe(
@@ -150,6 +153,10 @@ class Answering:
                 return None
             case "keep_part":
                 return self._uploads.add(worker, message)
+            case "artifact":
+                return running_control(worker, message).artifact(str(message["artifact"]))
+            case "read":
+                return part_of(worker, message)
             case "keep":
                 return self._uploads.keep(worker, message)
         if self.ctx is None or (doors := self.ctx._doors) is None:

@@ -16,7 +16,7 @@ from ..host.workshop import Workshop
 
 CODE = '''
 import asyncio, os, time
-from tavern_core import ToolContext, hookimpl, tool
+from tavern_core import NodeContext, ToolContext, hookimpl, node, tool
 
 @tool
 def left(ctx: ToolContext) -> float | None:
@@ -95,13 +95,28 @@ def keep_odd(ctx: ToolContext) -> dict:
     """No data."""
     return ctx.keep(5)
 
+@tool
+def size(ctx: ToolContext, link: str) -> list:
+    """Reads an artifact."""
+    return [ctx.artifact(link)["name"], len(ctx.read(link)), ctx.read(link, 5, 3).decode()]
+
+@node("Keep")
+def keep(ctx: NodeContext, text: str) -> dict:
+    """Keeps a file."""
+    return ctx.keep(text, "text/plain", "note.txt")
+
+@hookimpl
+def tavern_register_nodes():
+    return [keep]
+
 @hookimpl
 def tavern_register_tools():
-    return [left, left_later, spin, deaf, sleeps, busy, busy_later, odd, draw, write, keep_odd, pid]
+    return [left, left_later, spin, deaf, sleeps, busy, busy_later, odd, draw, write, keep_odd, pid, size]
 '''
-NAMES = "left, left_later, spin, deaf, sleeps, busy, busy_later, odd, draw, write, keep_odd, pid"
+NAMES = "left, left_later, spin, deaf, sleeps, busy, busy_later, odd, draw, write, keep_odd, pid, size"
 TOOLS = ", ".join(f"{{id: {name}, implementation: {{type: python}}}}" for name in NAMES.split(", "))
-MANIFEST = f"tools: [{TOOLS}]\nisolation: process"
+NODE = "{id: note, description: Keeps, implementation: {type: node, nodeType: 'w:Keep'}}"
+MANIFEST = f"tools: [{TOOLS}, {NODE}]\nnodes: [{{name: Keep}}]\nisolation: process"
 ANN = CallContext(principal="user:ann")
 
 
@@ -195,6 +210,21 @@ def test_a_tool_in_a_worker_keeps_artifacts_for_its_caller(host: Tavern, call: W
     text = call(host, "w:write", {"text": "é"}, ANN).unwrap()
     assert host.artifacts.read(text["uri"], context=ANN) == "é".encode()
     assert host.artifacts.read(call(host, "w:write", {"text": ""}, ANN).unwrap()["uri"], context=ANN) == b""
+
+
+def test_a_node_in_a_worker_keeps_a_file_for_the_caller_of_its_workflow(host: Tavern) -> None:
+    link = host.invoke_sync("w:note", {"text": "é"}, context=ANN).unwrap()
+    assert host.artifacts.read(link["uri"], context=ANN) == "é".encode()
+
+
+@ways
+def test_a_tool_in_a_worker_reads_artifacts_of_its_caller(host: Tavern, call: Way) -> None:
+    mine = host.artifacts.put(b"01234567" * 100_000, name="digits", context=ANN)
+    assert call(host, "w:size", {"link": mine.uri}, ANN).value == ["digits", 800_000, "567"]
+    for link, caller in ((mine.uri, CallContext(principal="user:bob")), ("/etc/passwd", ANN)):
+        error = call(host, "w:size", {"link": link}, caller).error
+        assert error is not None
+        assert error.kind == "ARTIFACT_NOT_FOUND"
 
 
 @ways

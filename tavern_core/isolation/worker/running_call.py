@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from typing import Any, Final
 
 from tavern_core.contract.running import RUNNING
@@ -58,6 +58,22 @@ class InsideControl:
             "keep", call=self._number, upload=upload, media_type=media_type, name=str(name)
         )
         return kept
+
+    def artifact(self, id: str) -> dict[str, Any]:  # noqa: A002 - the artifact's
+        known: dict[str, Any] = self._hotline.ask("artifact", call=self._number, artifact=str(id))
+        return known
+
+    def read(self, id: str, start: int, length: int) -> bytes:  # noqa: A002 - the artifact's
+        found = bytearray()
+        while length < 0 or len(found) < length:
+            most = _PART if length < 0 else min(_PART, length - len(found))
+            part = b64decode(
+                self._hotline.ask("read", call=self._number, artifact=str(id), start=start + len(found), length=most)
+            )
+            found += part
+            if len(part) < most:
+                break
+        return bytes(found)
 
 
 class InsideCalls:

@@ -12,6 +12,7 @@ from tavern_core.frozen import dataclass
 from tavern_core.kernel.calls.large_results import Shelf
 from tavern_core.kernel.calls.running_call import RunningCall
 from tavern_core.kernel.log.recorder import Recorder
+from tavern_core.model.call import CallContext
 from tavern_core.model.event import TOOL_PROGRESS
 
 _BETWEEN_S: Final = 0.05
@@ -55,16 +56,18 @@ class CallControl:
         return self._call.seconds
 
     def keep(self, data: Any, media_type: str, name: str) -> dict[str, Any]:
+        call_id = self._call.call.id if self._call.call else ""
+        return self._artifacts.put(data, media_type, name=name, context=self._owner(), call_id=call_id).link()
+
+    def artifact(self, id: str) -> dict[str, Any]:  # noqa: A002 - the artifact's
+        return self._artifacts.get(id, context=self._owner()).to_json()
+
+    def read(self, id: str, start: int, length: int) -> bytes:  # noqa: A002 - the artifact's
+        return self._artifacts.read(id, start, length, context=self._owner())
+
+    def _owner(self) -> CallContext | None:
         call = self._call
-        is_host = call.plan is not None and call.context is call.plan.host
-        made = self._artifacts.put(
-            data,
-            media_type,
-            name=name,
-            context=None if is_host else call.context,
-            call_id=call.call.id if call.call else "",
-        )
-        return made.link()
+        return None if call.plan is not None and call.context is call.plan.host else call.context
 
     def progress(self, done: float, total: float | None, message: str) -> None:
         call, now = self._call, time.perf_counter()

@@ -55,7 +55,7 @@ def check_names(tool: str, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def environment(
-    host: Mapping[str, str], asked: Iterable[str], tool: str, call_id: str, work: str = ""
+    host: Mapping[str, str], asked: Iterable[str], tool: str, call_id: str, work: str = "", out: str = ""
 ) -> dict[str, str]:
     """The whole environment of one script.
 
@@ -64,6 +64,7 @@ def environment(
         asked: further names that the tool file asks for, each granted to the call as ``env:<NAME>``; those that are not set are left
             out.
         work: the folder of this call, in place of the host's home and temporary folder; empty: it sees those.
+        out: where it leaves files that are kept.
     """
     wanted = PASSED.union(asked)
     passed = {name: value for name, value in host.items() if name in wanted or name.startswith("LC_")}
@@ -73,6 +74,8 @@ def environment(
         passed |= {"HOME": work, "TMPDIR": work}
         if site.ENABLE_USER_SITE:  # packages that are installed for this user are found from their home otherwise
             passed["PYTHONUSERBASE"] = site.getuserbase()
+    if out:
+        passed["TAVERN_OUTPUT"] = out
     return {**passed, **FIXED, "TAVERN_TOOL": tool, "TAVERN_CALL_ID": call_id}
 
 

@@ -1,10 +1,13 @@
-"""Artifacts on their way out of a worker: parts are put together in a nameless file, and then kept by the call that they belong to."""
+"""Artifacts on their way into a worker and out of it.
+
+Parts that come out are put together in a nameless file, and then kept by the call that they belong to.
+"""
 
 from __future__ import annotations
 
 import tempfile
 import threading
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from typing import IO, Any, Final
 
@@ -45,7 +48,7 @@ class Uploads:
             ToolFailed: no such call, or too many uploads (TOOL_ERROR).
             OutputTooLarge: more than an artifact may have (OUTPUT_TOO_LARGE).
         """
-        _control(worker, message)
+        running_control(worker, message)
         key, data = _key(message), b64decode(str(message["data"]), validate=True)
         with self._lock:
             files = self._files.setdefault(worker, {})
@@ -65,7 +68,7 @@ class Uploads:
 
     def keep(self, worker: Incarnation, message: dict[str, Any]) -> dict[str, Any]:
         """All parts are there: the content block that links to the artifact. Raises as `ToolContext.keep`."""
-        control, file = _control(worker, message), self._take(worker, _key(message))
+        control, file = running_control(worker, message), self._take(worker, _key(message))
         return control.keep(_chunks(file), str(message["media_type"]), str(message["name"]))
 
     def forget(self, worker: Incarnation) -> None:
@@ -84,10 +87,16 @@ def _key(message: dict[str, Any]) -> Key:
     return int(message["call"]), int(message["upload"])
 
 
-def _control(worker: Incarnation, message: dict[str, Any]) -> Control:
+def running_control(worker: Incarnation, message: dict[str, Any]) -> Control:
     if (control := control_of(worker, message.get("call"))) is None:
-        raise ToolFailed("this call is over: nothing can be kept for it", hint="keep artifacts while the tool runs")
+        raise ToolFailed("this call is over: it has no artifacts", hint="keep and read artifacts while the tool runs")
     return control
+
+
+def part_of(worker: Incarnation, message: dict[str, Any]) -> str:
+    """A part of an artifact, for a tool in a worker that reads one, as base64. Raises as `ToolContext.read`."""
+    start, length = int(message["start"]), min(int(message["length"]), _CHUNK)
+    return b64encode(running_control(worker, message).read(str(message["artifact"]), start, max(length, 0))).decode()
 
 
 def _chunks(file: IO[bytes] | None) -> Iterator[bytes]:
