@@ -10,10 +10,11 @@ def convert(pages: list[str], ctx: ToolContext) -> int:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from tavern_core.contract.tracing import trace_headers
 from tavern_core.errors import CallCancelled, UsageError
 
 
@@ -61,6 +62,11 @@ class ToolContext:
     def seconds_left(self) -> float | None:
         """Seconds until the deadline, at least 0; None: there is none."""
         return None if self._control is None else self._control.seconds_left
+
+    @property
+    def trace_headers(self) -> Mapping[str, str]:
+        """`traceparent`, and `tracestate` if there is one, for requests that belong to this call; empty without a trace."""
+        return trace_headers()
 
     def check(self) -> None:
         """End here, when somebody asked to end this call: sync code cannot be ended from outside.

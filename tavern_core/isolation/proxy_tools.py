@@ -11,6 +11,7 @@ from typing import Any
 
 from tavern_core.contract.protocols import BoundTool
 from tavern_core.contract.targets import BindsItself
+from tavern_core.contract.tracing import trace_headers
 from tavern_core.errors import UpstreamError
 from tavern_core.isolation.codec import pack, pack_tool, unpack, unpack_tool
 from tavern_core.isolation.connections import Kind, Undelivered
@@ -109,6 +110,8 @@ class _Binding:
     def run(self, arguments: Any, call: ToolCall | None) -> Any:
         """The answer, or under an event loop an awaitable of it."""
         given = {"args": arguments}
+        if headers := trace_headers():
+            given["trace"] = headers
         if self.wants_call and call is not None:
             given["call"] = pack(call)
             if self.wants_control and (ends := Incarnation.deadline()) is not None:

@@ -295,7 +295,7 @@ class MetricsConfig(_Section):
     enabled: bool = False
     """Count calls (extra ``metrics``); `tavern.metrics.text()` gives the figures."""
     spans: bool | None = None
-    """A span for each call (extra ``otel``); None: where the program has loaded OpenTelemetry's SDK before it opens the host."""
+    """A span for each call (extra ``otel``); None: once the program has loaded OpenTelemetry's SDK."""
 
 
 class StateConfig(_Section):

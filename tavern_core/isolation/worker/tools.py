@@ -13,6 +13,7 @@ from typing import Any
 
 from tavern_core.contract.protocols import BoundTool, ToolHome
 from tavern_core.contract.tools import ToolFactory
+from tavern_core.contract.tracing import within_trace
 from tavern_core.errors import TavernError, ToolFailed
 from tavern_core.isolation.codec import pack_result, pack_tool, unpack, unpack_context, unpack_tool
 from tavern_core.isolation.worker.running_call import InsideCalls
@@ -134,6 +135,8 @@ class InsideTools:
         call = None if packed is None else unpack(packed, {"trusted": True})
         if bound.wants_control and call is not None:
             self._calls.begin(call.id, given["id"], given.get("left"))
+        if headers := given.get("trace"):
+            return within_trace(headers, lambda: bound.run(given["args"], call))
         return bound.run(given["args"], call)
 
     def result(self, key: str, answer: Any) -> Any:

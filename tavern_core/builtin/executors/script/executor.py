@@ -23,6 +23,7 @@ from tavern_core.builtin.executors.script.script_input import request
 from tavern_core.builtin.executors.script.work_folder import WorkFolder, work_folder
 from tavern_core.contract.protocols import BoundTool, ToolHome
 from tavern_core.contract.running import ToolContext
+from tavern_core.contract.tracing import trace_headers
 from tavern_core.errors import SettingsInvalid, ToolFailed, ToolFileInvalid, UpstreamError
 from tavern_core.frozen import dataclass
 from tavern_core.model.call import Rights, ToolCall
@@ -141,6 +142,7 @@ class _Script:
                 runner=runner,
             )
         env = environment(os.environ, self.names, name, call_id, work.home, work.out)
+        env |= {header.upper(): value for header, value in trace_headers().items()}
         stdin = request(arguments, config, call_id, name, self.timeout_ms)
         policy, held, places = self._box(argv[0], call, work)
         return Launch(argv, env | places, str(self.command.folder), stdin, self.timeout_ms / 1000, policy), held
