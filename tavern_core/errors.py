@@ -472,6 +472,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "No artifact of this caller has this id, or its time is over.",
         5,
         "`tavern artifacts list` shows the artifacts.",
+        True,
     ),
     "INPUT_SCHEMA_INVALID": ErrorCode(
         "The arguments do not fit the tool's parameters.",
