@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -33,6 +34,11 @@ class Progress:
 
 on_progress: Final[ContextVar[Callable[[Progress], None] | None]] = ContextVar("tavern_on_progress", default=None)
 """Told how far the calls within are: what runs a job sets it."""
+
+on_left_behind: Final[ContextVar[Callable[[Future[Any]], None] | None]] = ContextVar(
+    "tavern_on_left_behind", default=None
+)
+"""Gets what a call within could not stop, and is done when that has ended: what runs a job sets it."""
 
 
 class CallControl:

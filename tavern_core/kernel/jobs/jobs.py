@@ -26,7 +26,7 @@ from typing import Any, Final, Protocol
 from tavern_core.contract.protocols import Calls, RunJobs
 from tavern_core.errors import CallError, InternalError, JobNotFound, StateDamaged, TavernError, UsageError
 from tavern_core.kernel.calls.background import Request, job_id
-from tavern_core.kernel.calls.call_control import Progress, on_progress
+from tavern_core.kernel.calls.call_control import Progress, on_left_behind, on_progress
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.calls.stored_approvals import StoredApprovals
 from tavern_core.kernel.execution.portal import Portal
@@ -53,7 +53,7 @@ _CANCELLED: Final = ToolError("CANCELLED", "the job was cancelled", {}, False, "
 class _Running:
     """A job of this process."""
 
-    __slots__ = ("done", "id", "is_cancelled", "owner", "saved_at", "task", "wake")
+    __slots__ = ("done", "id", "is_cancelled", "left", "owner", "saved_at", "task", "wake")
 
     def __init__(self, id: str, owner: str) -> None:  # noqa: A002 - the job's
         self.id = id
@@ -63,6 +63,8 @@ class _Running:
         self.wake = asyncio.Event()
         self.is_cancelled = False
         self.saved_at = 0.0
+        self.left: builtins.list[Future[Any]] = []
+        """Threads of it that could not be stopped."""
 
 
 class Engines(Protocol):
@@ -411,15 +413,26 @@ class Jobs(Mapping[str, Job]):
             )
         except asyncio.CancelledError:
             status = "cancelled"
+            if any(not one.done() for one in running.left):
+                result = result.replace(error=replace(_CANCELLED, details={"stopped": False}))
         except Exception as error:  # noqa: BLE001 - a job ends, whatever happens
             told = error if isinstance(error, CallError) else CallError(f"the job failed: {error}", outcome="unknown")
             result = failure(told).replace(job=running.id)
         finally:
             if has_place:
-                self._slots.leave()
+                self._leave(running)
             elif place is not None:
                 self._slots.give_up(running.owner, place)
             self._over(request, running, result.replace(job=running.id), status)
+
+    def _leave(self, running: _Running) -> None:
+        """Give its place back, as soon as the last thread of it has ended that could not be stopped."""
+        left = [one for one in running.left if not one.done()]
+        if not left:
+            self._slots.leave()
+            return
+        running.left = left[1:]
+        left[0].add_done_callback(lambda _: self._leave(running))
 
     async def _called(self, request: Request, running: _Running, depth: int) -> ToolResult:
         """The call, as often as it takes until nobody is asked any more."""
@@ -427,6 +440,7 @@ class Jobs(Mapping[str, Job]):
         assert calls is not None
         job_id.set(running.id)
         on_progress.set(lambda progress: self._moved(running, progress))
+        on_left_behind.set(running.left.append)
         if depth:
             current.set((depth, None, request.context, ""))
         while True:
