@@ -357,6 +357,50 @@ def test_jobs_of_a_process_that_was_killed_have_failed_and_can_be_taken_up(tmp_p
             taken.wait(taken.jobs.resume(harmless))
 
 
+RUNS = """
+import asyncio, json, sys
+from tavern_core import Plugin, Tavern, hookimpl, node
+
+@node("Waits")
+async def waits() -> int:
+    print("waits", flush=True)
+    await asyncio.sleep(3600)
+    return 1
+
+class Nodes:
+    @hookimpl
+    def tavern_register_nodes(self):
+        return [waits]
+
+async def main():
+    plugin = Plugin(Nodes(), name="n", manifest={"nodes": [{"name": "Waits"}]})
+    config = {"workflows": {"roots": [sys.argv[2]]}}
+    async with Tavern.open(config, home=sys.argv[1], plugins=[plugin]) as host:
+        print((await host.invoke("workflow:waits", {}, job=True)).job, flush=True)
+        await asyncio.sleep(3600)
+
+asyncio.run(main())
+"""
+
+
+def test_a_run_of_a_process_that_was_killed_is_a_failed_job(tmp_path: Path) -> None:
+    flow = {"name": "waits", "description": "waits", "nodes": [{"id": "w", "type": "n:Waits"}], "edges": []}
+    (tmp_path / "flows").mkdir()
+    (tmp_path / "flows" / "waits.json").write_text(json.dumps(flow), encoding="utf-8")
+    home = tmp_path / "shared"
+    with start(RUNS, home, tmp_path / "flows") as other:
+        assert other.stdout is not None
+        job, said = sorted((other.stdout.readline().strip(), other.stdout.readline().strip()))
+        assert (job[:4], said) == ("run-", "waits")
+        with opened(home):
+            assert host.jobs[job].status == "running"
+        other.kill()
+        other.wait()
+    with opened(home):
+        found = host.jobs[job]
+        assert (found.status, found.error and found.error.outcome) == ("failed", "unknown")
+
+
 def test_the_command_line_shows_cancels_and_watches_jobs(tmp_path: Path) -> None:
     (tmp_path / "tavern.yaml").write_text("{}", encoding="utf-8")
     environment = {**ENVIRONMENT, "TAVERN_HOME": str(tmp_path / "shared")}

@@ -81,6 +81,29 @@ def test_calls_are_counted_as_prometheus_reads_them(tmp_path: Path) -> None:
     assert sum(s.value for s in families["jobs"].samples) == 1
 
 
+def test_limits_breakers_and_kept_answers_are_gauges(tmp_path: Path) -> None:
+    @tool(limits={"breaker": {"failures": 1}, "concurrency": 1}, name="breaks")
+    def breaks() -> int:
+        raise UpstreamError("away")
+
+    @tool(limits={"cache_ms": 60_000}, read_only=True, name="looks")
+    def looks() -> int:
+        return 1
+
+    config = {"metrics": {"enabled": True}}
+    with Tavern.open(config, home=tmp_path / "home", plugins=[Plugin([breaks, looks], name="m")]) as host:
+        host.invoke_sync("m:breaks")
+        for _ in range(3):
+            host.invoke_sync("m:looks")
+        samples = [s for family in text_string_to_metric_families(host.metrics.text()) for s in family.samples]
+    values = {(s.name, *sorted(s.labels.values())): s.value for s in samples}
+    assert values["tool_breaker_state", "m:breaks"] == 2
+    assert (values["tool_cache_lookups_total", "true"], values["tool_cache_lookups_total", "false"]) == (2, 1)
+    assert values["tool_cache_bytes",] > 0
+    assert {s.labels["limit"]: s.value for s in samples if s.name == "tool_concurrency_waiting"}
+    assert values["tool_latency_ms_count", "m:looks"] == values["tool_invocations_total", "m:looks", "true"] == 3
+
+
 def test_metrics_that_are_off_say_so(tmp_path: Path) -> None:
     with opened(tmp_path) as host, pytest.raises(UsageError, match="metrics are off"):
         host.metrics.text()

@@ -169,7 +169,17 @@ class SqliteRecords:
     def _rows(self, statement: str, values: Sequence[object]) -> builtins.list[_Row]:
         with self._lock:
             try:
-                return (self._db or self._opened()).execute(statement, values).fetchall()
+                db = self._db or self._opened()
+                try:
+                    return db.execute(statement, values).fetchall()
+                except Exception as error:
+                    if "decode" not in str(error):
+                        raise
+                    db.text_factory = _any_text  # a damaged row, which is told as such; all others cost nothing more
+                    try:
+                        return db.execute(statement, values).fetchall()
+                    finally:
+                        db.text_factory = str
             except Exception as error:
                 raise self._damage(error) from error
 
@@ -243,8 +253,19 @@ class SqliteRecords:
         raise AssertionError("unreachable")
 
 
+def _any_text(text: bytes) -> str:
+    """Text of the file, whatever bytes it is; what is no UTF-8 becomes surrogates."""
+    return text.decode("utf-8", "surrogateescape")
+
+
+def _is_whole(text: object) -> bool:
+    return isinstance(text, str) and (text.isascii() or not any("\ud800" <= sign <= "\udfff" for sign in text))
+
+
 def _record(row: _Row) -> Record:
     kind, key, owner, state, data, created, expires, version, crc = row
+    if not (_is_whole(owner) and _is_whole(state)):
+        return Record(kind, key, "", DAMAGED, "", created, expires, version)
     if not isinstance(data, str) or zlib.crc32(data.encode("utf-8", "surrogateescape")) != crc:
         return Record(kind, key, owner, DAMAGED, "", created, expires, version)
     return Record(kind, key, owner, state, data, created, expires, version)
