@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from tavern_core.contract.tracing import trace_headers
-from tavern_core.errors import CallCancelled, UsageError
+from tavern_core.errors import CallCancelled, OutputTooLarge, UsageError
 
 
 class Control(Protocol):
@@ -31,9 +31,9 @@ class Control(Protocol):
 
     def keep(self, data: bytes | str | Path | Iterable[bytes], media_type: str, name: str) -> dict[str, Any]: ...
 
-    def artifact(self, id: str) -> dict[str, Any]: ...  # noqa: A002 - the artifact's
+    def artifact_facts(self, uri: str) -> dict[str, Any]: ...
 
-    def read(self, id: str, start: int, length: int) -> bytes: ...  # noqa: A002 - the artifact's
+    def read_artifact(self, uri: str, start: int, length: int) -> bytes: ...
 
 
 LONGEST_MESSAGE: Final = 500
@@ -91,26 +91,36 @@ class ToolContext:
         """
         return self._host().keep(data, media_type, name)
 
-    def artifact(self, id: str) -> dict[str, Any]:  # noqa: A002 - the artifact's
-        """What is known of an artifact of the caller: `id`, `size`, `mediaType`, `name`, `digest` and more.
-
-        Args:
-            id: its id or its ``artifact:`` address.
-
-        Raises:
-            ArtifactNotFound: there is none, or it is another caller's (ARTIFACT_NOT_FOUND).
-            UsageError: nobody runs this tool (USAGE).
-        """
-        return self._host().artifact(id)
-
-    def read(self, id: str, start: int = 0, length: int = -1) -> bytes:  # noqa: A002 - the artifact's
-        """A part of an artifact of the caller; all of it by default. Raises as `artifact`."""
-        return self._host().read(id, start, length)
-
     def _host(self) -> Control:
         if self._control is None:
             raise UsageError("there are no artifacts here: no host runs this tool", hint="pass the bytes on yourself")
         return self._control
+
+    def artifact(self, uri: str, max_bytes: int = 64_000_000) -> tuple[bytes, str]:
+        """The bytes and the media type of an artifact of the caller.
+
+        Args:
+            uri: ``artifact:…``, as an argument of the call has it.
+
+        Raises:
+            ArtifactNotFound: the caller has no such artifact (ARTIFACT_NOT_FOUND).
+            OutputTooLarge: it has more than `max_bytes` (OUTPUT_TOO_LARGE).
+            UsageError: no host runs this tool (USAGE).
+        """
+        known = self.artifact_facts(uri)
+        if known["size"] > max_bytes:
+            raise OutputTooLarge(
+                f"{uri:.80} has {known['size']:,} bytes; at most {max_bytes:,} are read", limit=max_bytes
+            )
+        return self.read_artifact(uri), str(known["mediaType"])
+
+    def artifact_facts(self, uri: str) -> dict[str, Any]:
+        """`id`, `size`, `mediaType`, `name`, `digest` and more of an artifact of the caller. Raises as `artifact`."""
+        return self._host().artifact_facts(uri)
+
+    def read_artifact(self, uri: str, start: int = 0, length: int = -1) -> bytes:
+        """A part of an artifact of the caller; all of it by default. Raises as `artifact`."""
+        return self._host().read_artifact(uri, start, length)
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """Report progress. This extends only the idle deadline.

@@ -94,9 +94,11 @@ def running_control(worker: Incarnation, message: dict[str, Any]) -> Control:
 
 
 def part_of(worker: Incarnation, message: dict[str, Any]) -> str:
-    """A part of an artifact, for a tool in a worker that reads one, as base64. Raises as `ToolContext.read`."""
+    """A part of an artifact, for a tool in a worker that reads one, as base64. Raises as `ToolContext.artifact`."""
     start, length = int(message["start"]), min(int(message["length"]), _CHUNK)
-    return b64encode(running_control(worker, message).read(str(message["artifact"]), start, max(length, 0))).decode()
+    return b64encode(
+        running_control(worker, message).read_artifact(str(message["artifact"]), start, max(length, 0))
+    ).decode()
 
 
 def _chunks(file: IO[bytes] | None) -> Iterator[bytes]:

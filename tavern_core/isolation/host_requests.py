@@ -154,7 +154,7 @@ class Answering:
             case "keep_part":
                 return self._uploads.add(worker, message)
             case "artifact":
-                return running_control(worker, message).artifact(str(message["artifact"]))
+                return running_control(worker, message).artifact_facts(str(message["artifact"]))
             case "read":
                 return part_of(worker, message)
             case "keep":

@@ -92,10 +92,10 @@ def _flaw(tool: UpstreamTool, name: str) -> str:
 def _description(text: object) -> str:
     if not isinstance(text, str):
         return ""
-    return text if len(text) <= MAX_DESCRIPTION else f"{text[:MAX_DESCRIPTION]}…"
+    return neutralise(text if len(text) <= MAX_DESCRIPTION else f"{text[:MAX_DESCRIPTION]}…")
 
 
-def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig) -> ToolSpec:
+def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig, needs: frozenset[str]) -> ToolSpec:
     """The tool as this host offers it.
 
     Args:
@@ -103,13 +103,12 @@ def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig) -> ToolSpec:
     """
     plugin = config.plugin_name(name)
     override = config.tools.get(tool.name) or _NOTHING
-    needs = frozenset(p.name for p in config.requested().capabilities if not p.name.startswith("secrets:"))
-    needs |= tool.capabilities
+    needs = needs | tool.capabilities
     destructive = bool(tool.destructive) or any(c.startswith("danger:") for c in needs)
     trusted = config.trust_annotations
     return ToolSpec(
         f"{plugin}:{local_name(tool.name)}",
-        description=_first(override.description, neutralise(tool.description)),
+        description=_first(override.description, tool.description),
         kind=config.kind,
         version=tool.version or "0",
         tags=tool.tags,
@@ -123,7 +122,7 @@ def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig) -> ToolSpec:
         read_only=_first(override.read_only, trusted and bool(tool.read_only) and not destructive),
         destructive=_first(override.destructive, destructive),
         idempotent=_first(override.idempotent, trusted and bool(tool.idempotent or tool.read_only)),
-        timeout_ms=override.timeout_ms or tool.timeout_ms or config.timeout_ms or TIMEOUT_MS,
+        timeout_ms=override.timeout_ms or config.timeout_ms or tool.timeout_ms or TIMEOUT_MS,
         implementation={"upstream": name, "tool": tool.name},
         source=f"upstream {name}",
         requires_approval=bool(override.requires_approval),

@@ -145,8 +145,8 @@ def test_a_script_gets_the_path_of_an_artifact_of_its_caller(host: Tavern) -> No
 @tool
 def size(image: Annotated[str, Field(json_schema_extra={"format": "artifact"})], ctx: ToolContext) -> list[Any]:
     """How large an artifact is, and how it begins and ends."""
-    known = ctx.artifact(image)
-    return [known["name"], known["size"], ctx.read(image, 0, 4).hex(), len(ctx.read(image))]
+    known = ctx.artifact_facts(image)
+    return [known["name"], known["size"], ctx.read_artifact(image, 0, 4).hex(), len(ctx.artifact(image)[0])]
 
 
 def test_a_tool_reads_an_artifact_of_its_caller(host: Tavern) -> None:

@@ -98,7 +98,7 @@ def keep_odd(ctx: ToolContext) -> dict:
 @tool
 def size(ctx: ToolContext, link: str) -> list:
     """Reads an artifact."""
-    return [ctx.artifact(link)["name"], len(ctx.read(link)), ctx.read(link, 5, 3).decode()]
+    return [ctx.artifact_facts(link)["name"], len(ctx.artifact(link)[0]), ctx.read_artifact(link, 5, 3).decode()]
 
 @node("Keep")
 def keep(ctx: NodeContext, text: str) -> dict:

@@ -59,16 +59,16 @@ class InsideControl:
         )
         return kept
 
-    def artifact(self, id: str) -> dict[str, Any]:  # noqa: A002 - the artifact's
-        known: dict[str, Any] = self._hotline.ask("artifact", call=self._number, artifact=str(id))
+    def artifact_facts(self, uri: str) -> dict[str, Any]:
+        known: dict[str, Any] = self._hotline.ask("artifact", call=self._number, artifact=str(uri))
         return known
 
-    def read(self, id: str, start: int, length: int) -> bytes:  # noqa: A002 - the artifact's
+    def read_artifact(self, uri: str, start: int, length: int) -> bytes:
         found = bytearray()
         while length < 0 or len(found) < length:
             most = _PART if length < 0 else min(_PART, length - len(found))
             part = b64decode(
-                self._hotline.ask("read", call=self._number, artifact=str(id), start=start + len(found), length=most)
+                self._hotline.ask("read", call=self._number, artifact=str(uri), start=start + len(found), length=most)
             )
             found += part
             if len(part) < most:

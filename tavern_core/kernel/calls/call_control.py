@@ -65,11 +65,11 @@ class CallControl:
         call_id = self._call.call.id if self._call.call else ""
         return self._artifacts.put(data, media_type, name=name, context=self._owner(), call_id=call_id).link()
 
-    def artifact(self, id: str) -> dict[str, Any]:  # noqa: A002 - the artifact's
-        return self._artifacts.get(id, context=self._owner()).to_json()
+    def artifact_facts(self, uri: str) -> dict[str, Any]:
+        return self._artifacts.get(uri, context=self._owner()).to_json()
 
-    def read(self, id: str, start: int, length: int) -> bytes:  # noqa: A002 - the artifact's
-        return self._artifacts.read(id, start, length, context=self._owner())
+    def read_artifact(self, uri: str, start: int, length: int) -> bytes:
+        return self._artifacts.read(uri, start, length, context=self._owner())
 
     def _owner(self) -> CallContext | None:
         call = self._call

@@ -58,11 +58,11 @@ def with_files(
             raise ToolFailed("there is no folder to put artifacts into", hint="call the tool through a host")
         folder = Path(work.given, str(number))
         folder.mkdir(parents=True, mode=0o700)
-        known = ctx.artifact(link)
+        known = ctx.artifact_facts(link)
         path = folder / (known["name"] or link.removeprefix(SCHEME))
         with path.open("xb") as file:
             for start in range(0, known["size"], _CHUNK):
-                file.write(ctx.read(link, start, _CHUNK))
+                file.write(ctx.read_artifact(link, start, _CHUNK))
         given[name] = str(path)
     return given
 
