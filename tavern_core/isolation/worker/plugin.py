@@ -24,6 +24,7 @@ from tavern_core.isolation.worker.facilities import InsideDoors, context_of
 from tavern_core.isolation.worker.host_client import Hotline
 from tavern_core.isolation.worker.nodes import InsideNodes
 from tavern_core.isolation.worker.plugin_import import imported
+from tavern_core.isolation.worker.running_call import InsideCalls
 from tavern_core.isolation.worker.services import method_facts
 from tavern_core.isolation.worker.tools import InsideTools
 from tavern_core.isolation.worker_setup import Setup
@@ -46,8 +47,9 @@ Wait = Callable[[Any], Any]
 class Inside:
     """One plugin in its worker."""
 
-    def __init__(self, hotline: Hotline, wait: Wait) -> None:
+    def __init__(self, hotline: Hotline, calls: InsideCalls, wait: Wait) -> None:
         self._hotline = hotline
+        self._calls = calls
         self._wait = wait
         self._services: dict[str, Service] = {}
         self._commands: dict[str, Command] = {}
@@ -68,9 +70,8 @@ class Inside:
         self._thing = self._honestly(lambda: imported(setup))
         self._limits = LimitsConfig.model_validate(setup.limits)
         self._hotline.longest = longest(self._limits.output_bytes)
-        self.tools = InsideTools(
-            setup, self._folder, self._limits, SimpleNamespace(name=setup.plugin, thing=self._thing)
-        )
+        record = SimpleNamespace(name=setup.plugin, thing=self._thing)
+        self.tools = InsideTools(setup, self._folder, self._limits, record, self._calls)
         self._implementations = read_implementations(self._thing, setup.plugin)
         return {
             "hooks": [_told(impl) for impl in self._implementations],

@@ -20,11 +20,12 @@ from tavern_core.kernel.execution.threads import Owner
 from tavern_core.model.result import ToolResult, success
 
 
-def execute_of(bound: BoundTool, owner: Owner) -> Execute:
+def execute_of(bound: BoundTool, owner: Owner, *, in_thread: bool = False) -> Execute:
     """How a tool is run, by what it is.
 
     Args:
         owner: plugin and id: whose threads a blocking tool takes.
+        in_thread: whether sync work must leave its caller free, so that somebody can see how long it takes.
     """
     run = bound.run
 
@@ -34,7 +35,7 @@ def execute_of(bound: BoundTool, owner: Owner) -> Execute:
         seconds = call.time_left()
         return mode.awaited(run(call.given, call.handed), seconds)
 
-    def in_thread(call: RunningCall, mode: Mode) -> Any:
+    def threaded(call: RunningCall, mode: Mode) -> Any:
         return mode.blocking(run, call.given, call.handed, seconds=call.time_left(), owner=owner)
 
     def at_once(call: RunningCall, mode: Mode) -> Any:
@@ -44,7 +45,7 @@ def execute_of(bound: BoundTool, owner: Owner) -> Execute:
 
     if bound.is_async:
         return awaited
-    return in_thread if bound.blocking else at_once
+    return threaded if bound.blocking or in_thread else at_once
 
 
 def way_of(bound: BoundTool) -> str:

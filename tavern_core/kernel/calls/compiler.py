@@ -261,6 +261,7 @@ class Compiler:
         events = self._specs.hooks.of("tavern_on_event")
         blocked = self._blocked()
         governor = self._limit_table.governor(spec, self._specs.policy().limits)
+        is_watched = governor is not None and governor.idle_s > 0
         milliseconds = spec.timeout_ms or limits.timeout_ms
         policy = self._specs.policy()
         access, approval = policy.for_tool(spec), policy.approval(spec)
@@ -277,9 +278,9 @@ class Compiler:
             spec=spec,
             id=spec.id,
             usage=record.usage,
-            execute=execute_of(bound, (record.name, spec.id)),
+            execute=execute_of(bound, (record.name, spec.id), in_thread=is_watched and bound.stop is None),
             preview=preview,
-            is_awaited=bound.is_async or bound.blocking,
+            is_awaited=bound.is_async or bound.blocking or (is_watched and bound.stop is None),
             way=f"runs the {spec.kind} tool {way_of(bound)}",
             gives_copy=marked is not None or (needs_call and (bound.wants_call or ends_in_hooks)),
             intake=intake or partial(quick_copy, room=min(ROOM, limits.argument_bytes)),
@@ -311,11 +312,12 @@ class Compiler:
             prepares=needs_call or intake is None or fill is not None or marked is not None,
             frame=None if needs_call or milliseconds is not None else (0, None, None, ""),
             wants_control=bound.wants_control,
+            stop=bound.stop,
             ends_quietly=not needs_call and marked is None and self._specs.config.artifacts.over is None,
             is_recorded=self._recorder.is_on or bool(events),
             governor=governor,
             inline_s=_inline(spec, governor),
-            needs_loop=bound.is_async or any(i.is_async for i in all_hooks),
+            needs_loop=bound.is_async or is_watched or any(i.is_async for i in all_hooks),
         )
 
     def _preview(self, executor: Any, spec: ToolSpec, record: Record, brought_by: str) -> Execute | None:

@@ -28,7 +28,7 @@ from tavern_core.kernel.calls.approvals import Approvals, definition_of
 from tavern_core.kernel.calls.arguments import fill_and_validate, give_copy, take, take_changed
 from tavern_core.kernel.calls.attempt import accept
 from tavern_core.kernel.calls.background import Background, Request, job_id
-from tavern_core.kernel.calls.call_control import CallControl
+from tavern_core.kernel.calls.call_control import CallControl, on_left_behind
 from tavern_core.kernel.calls.call_errors import error_of, no_context
 from tavern_core.kernel.calls.conclusion import Conclusion, Secrets
 from tavern_core.kernel.calls.error_origin import log_origin
@@ -228,6 +228,8 @@ class Pipeline:
         except BaseException as error:
             failed = error_of(error, call)
             broken = None if failed is error else error
+            if (goes_on := getattr(error, "goes_on", None)) is not None and (left := on_left_behind.get()) is not None:
+                left(goes_on)
             result = failure(failed, call.trace(self.series), call.value)
             if isinstance(error, GeneratorExit):  # the coroutine may be on its way out: nothing can be awaited any more
                 self.conclusion.record(call, result)
@@ -312,7 +314,8 @@ class Pipeline:
         call.is_cancelled = True
         task, known = call.task, call.number
         if task is None:
-            return False
+            plan = call.plan
+            return plan is not None and plan.stop is not None and call.call is not None and plan.stop(call.call.id)
 
         def end() -> None:
             if self.catalogue.running(known) is call:

@@ -98,6 +98,8 @@ class Plan:
     """What the calls that the tool makes see of a call by the host itself, where that is always the same; else None."""
     wants_control: bool
     """Whether the tool sees its own call while it runs (`ToolContext`)."""
+    stop: Callable[[str], bool] | None
+    """Ends a call, by its id, that runs without an event loop; None: nothing can."""
     ends_quietly: bool
     """True when nothing looks at a call that went well: no log, no hook, no secret among its arguments."""
     is_recorded: bool
