@@ -49,6 +49,7 @@ class WorkerLimits:
     """The limits of a worker."""
 
     answer_bytes: int
+    artifact_bytes: int
     calls: int
     """Connections of one kind."""
     start_s: float
@@ -77,7 +78,7 @@ class Supervisor:
         self._start_s = limits.start_s
         self._pauses = pauses
         threads = Workers(THREADS, f"tavern-questions-{plugin}")
-        self._answering = Answering(plugin, threads, portal, printed, self._setting_changed)
+        self._answering = Answering(plugin, threads, portal, printed, limits.artifact_bytes, self._setting_changed)
         self._terms = Terms(plugin, watch, printed, limits.answer_bytes, limits.calls, self._answering.hear, self._died)
         self.nodes = self._answering.nodes
         """Token → context and event loop of a running node."""
@@ -315,6 +316,11 @@ class Supervisor:
             self.works()
             return answer
         raise AssertionError("not reached")
+
+    def stop(self, call_id: str) -> bool:
+        """End a call for which a thread of the host waits, from any other; see `BoundTool.stop`."""
+        worker = self._living()
+        return worker is not None and worker.stop(call_id)
 
     def unused(self) -> list[str]:
         """Unused factory tools, which the worker may remove."""

@@ -181,9 +181,7 @@ def test_on_a_terminal_each_request_is_asked_for(terminal: tuple[int, list[str]]
 
 
 @pytest.mark.slow
-def test_later_is_the_answer_to_an_empty_line(
-    terminal: tuple[int, list[str]], tavern: Run, project: Path
-) -> None:
+def test_later_is_the_answer_to_an_empty_line(terminal: tuple[int, list[str]], tavern: Run, project: Path) -> None:
     code, seen = on_terminal(terminal, "plugins", "grant", "bomb", typed="\n\n")
     assert code == 0, seen
     assert tavern("plugins", "review", "bomb").code == 3

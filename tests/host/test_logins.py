@@ -42,9 +42,7 @@ def told(workshop: Workshop) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["none", "process"])
-def test_a_login_is_reported_only_to_plugins_with_the_grant(
-    workshop: Workshop, isolation: str
-) -> None:
+def test_a_login_is_reported_only_to_plugins_with_the_grant(workshop: Workshop, isolation: str) -> None:
     tavern = opened(workshop, isolation)
     tavern.wait(tavern.user_logged_in(ANN))
     assert told(workshop) == []  # asked for, and not granted yet

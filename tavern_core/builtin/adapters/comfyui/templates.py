@@ -47,7 +47,7 @@ SIDECAR: Final[Mapping[str, Any]] = {
                     "node": {"type": "string"},
                     "input": {"type": "string"},
                     "file": {"type": "boolean"},
-                    **{key: True for key in _WRITTEN},
+                    **dict.fromkeys(_WRITTEN, True),
                 },
             },
         },

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tavern_core.contract.adapters import Connection, Target, Upstream
@@ -42,6 +42,16 @@ SETTINGS: Final[Mapping[str, Any]] = {
             "description": "How long the server may take to begin: some install themselves first.",
         },
         "scope": {"type": "string", "description": "OAuth: what to ask for; by default what the server names."},
+        "clientMetadataUrl": {
+            "type": "string",
+            "description": "OAuth: address of a document that says who this client is, for servers that take one.",
+        },
+        "redirectPort": {
+            "type": "integer",
+            "minimum": 1,
+            "maximum": 65_535,
+            "description": "OAuth: the port of this machine that the browser comes back to; by default any that is free.",
+        },
         "clientId": {"type": "string", "description": "OAuth: of a client that was registered beforehand."},
         "clientSecret": {"type": "string", "description": "OAuth: of that client.", "x-tavern": {"secret": True}},
     },
@@ -62,6 +72,16 @@ class McpAdapter:
             CallError: the server cannot be reached or does not speak MCP (outcome ``none``).
         """
         return await (await _connection_module()).connected(upstream)  # type: ignore[no-any-return]
+
+    async def log_in(self, upstream: Upstream, show: Callable[[str], None]) -> None:
+        """See `contract.adapters.LogsIn`."""
+        if not upstream.url:
+            return
+        connection = await (await _connection_module()).connected(upstream, show)
+        try:
+            await connection.list_tools()  # some servers tell a stranger who they are, and no more
+        finally:
+            await connection.close()
 
 
 async def _connection_module() -> Any:

@@ -11,10 +11,9 @@ import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mcp.client.session import ClientRequestContext, ClientSession, IncomingMessage
-from mcp.shared.dispatcher import CallOptions, ProgressFnT
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import (
     MCP_METHOD_HEADER,
@@ -24,7 +23,7 @@ from mcp.shared.inbound import (
     mcp_param_headers,
     x_mcp_header_map,
 )
-from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from mcp.shared.message import SessionMessage
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
@@ -48,6 +47,7 @@ from tavern_core.builtin.adapters.mcp.content import result_of
 from tavern_core.builtin.adapters.mcp.documents import Documents
 from tavern_core.builtin.adapters.mcp.failures import failure_of, text_of
 from tavern_core.builtin.adapters.mcp.listing import read_tools
+from tavern_core.builtin.adapters.mcp.requests import Progress, Requests
 from tavern_core.builtin.adapters.mcp.stdio import stdio_streams
 from tavern_core.builtin.adapters.mcp.tasks import EXTENSION, result_of_task
 from tavern_core.builtin.adapters.mcp.watching import watch_list
@@ -55,21 +55,30 @@ from tavern_core.contract.adapters import Listing, Upstream, UpstreamCall, Upstr
 from tavern_core.errors import CallError, ConnectionLost, UpstreamError
 from tavern_core.model.result import ToolResult
 
+if TYPE_CHECKING:
+    from mcp.client._transport import WriteStream
+
+    from tavern_core.builtin.adapters.mcp.login import Show
+
 LIST_S: Final = 60.0
 CHECK_S: Final = 10.0
+PERSON_S: Final = 300.0
+"""How much longer connecting may take where a person logs in."""
 CLOSE_S: Final = 10.0
 MOST_ROUNDS: Final = 20
 """Times that one call may ask the person something."""
 _STATE_ONLY_S: Final = (0.05, 1.0)
 """Between rounds in which a server asks nothing and only wants to be called again: at first, at most."""
-_FIRST_ID: Final = 1_000_000
-"""Of our own requests; the library counts its own from 1."""
 _CAPABILITIES: Final[Mapping[str, Any]] = {"elicitation": {"form": {}, "url": {}}, "extensions": {EXTENSION: {}}}
 
 
-async def connected(upstream: Upstream) -> McpConnection:
-    """See `Adapter.connect`."""
-    connection = McpConnection(upstream)
+async def connected(upstream: Upstream, show: Show | None = None) -> McpConnection:
+    """See `Adapter.connect`.
+
+    Args:
+        show: where a person can log in.
+    """
+    connection = McpConnection(upstream, show)
     await connection.open()
     return connection
 
@@ -77,15 +86,16 @@ async def connected(upstream: Upstream) -> McpConnection:
 class McpConnection(Documents):
     """`contract.adapters.Connection` and `contract.adapters.Documents`."""
 
-    def __init__(self, upstream: Upstream) -> None:
+    def __init__(self, upstream: Upstream, show: Show | None = None) -> None:
         self._upstream = upstream
+        self._show = show
         self._most = int(upstream.settings.get("maxMessageBytes", 16_000_000))
         self._roots = tuple(upstream.settings.get("roots", ()))
-        self._ids = itertools.count(_FIRST_ID)
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._lost: CallError | None = None
+        self._calls = itertools.count()
         self._running: dict[int, UpstreamCall] = {}
         self._failed: dict[int, CallError] = {}
         """Request → why it has no answer, as the transport knows."""
@@ -99,6 +109,7 @@ class McpConnection(Documents):
         self._task = asyncio.create_task(self._serve(), name=f"mcp {self._upstream.name}")
         try:
             seconds = self._upstream.settings.get("connectTimeoutMs", 60_000) / 1000
+            seconds += 0 if self._show is None else PERSON_S
             async with asyncio.timeout(seconds):
                 await asyncio.shield(self._ready)
         except TimeoutError:
@@ -115,7 +126,8 @@ class McpConnection(Documents):
         self._closing.set()
         if (task := self._task) is None or task.done():
             return
-        await asyncio.wait([task], timeout=CLOSE_S)
+        if self._ready.done():
+            await asyncio.wait([task], timeout=CLOSE_S)
         if not task.done():
             task.cancel()
             await asyncio.wait([task], timeout=CLOSE_S)
@@ -125,8 +137,8 @@ class McpConnection(Documents):
         try:
             async with AsyncExitStack() as opened:
                 reading, writing = await opened.enter_async_context(await self._transport())
-                self._dispatcher: JSONRPCDispatcher[Any] = JSONRPCDispatcher(reading, writing)
-                self._session = await opened.enter_async_context(self._new_session())
+                self._requests = Requests(reading, writing, self._why_lost)
+                self._session = await opened.enter_async_context(self._new_session(writing))
                 await self._negotiate()
                 async with watch_list(self._session, self._upstream.changed):
                     self._ready.set_result(None)
@@ -157,24 +169,27 @@ class McpConnection(Documents):
 
     async def _transport(self) -> AbstractAsyncContextManager[Any]:
         if self._upstream.command:
-            return stdio_streams(await self._upstream.start(), self._most, self._note_loss)
+            return stdio_streams(await self._upstream.start(), self._most, self._note_loss, self._note_failure)
         from tavern_core.builtin.adapters.mcp.http import http_streams
 
-        return http_streams(self._upstream, self._most, self._note_failure)
+        return http_streams(self._upstream, self._most, self._note_failure, self._show)
 
     def _note_loss(self, error: CallError) -> None:
+        if not isinstance(error, ConnectionLost):  # whatever it was, it has ended the connection
+            error = ConnectionLost(error.message, hint=error.hint, outcome="unknown", retryable=True)
         self._lost = self._lost or error
 
     def _note_failure(self, number: int, error: CallError) -> None:
         """Why one request has no answer, where the transport knows more than it can say."""
         self._failed[number] = error
 
-    def _new_session(self) -> ClientSession:
+    def _new_session(self, writing: WriteStream[SessionMessage]) -> ClientSession:
         from tavern_core import __version__
 
         self._info = Implementation(name="tavern_core", version=__version__)
         return ClientSession(
-            dispatcher=self._dispatcher,
+            self._requests,
+            writing,
             elicitation_callback=self._elicit,
             list_roots_callback=self._list_roots if self._roots else None,
             message_handler=self._on_message,
@@ -212,7 +227,7 @@ class McpConnection(Documents):
         name: str = "",
         *,
         headers: Mapping[str, str] | None = None,
-        progress: ProgressFnT | None = None,
+        progress: Progress | None = None,
         tool: str = "",
     ) -> dict[str, Any]:
         """Ask the server something and return the result as it came.
@@ -224,27 +239,22 @@ class McpConnection(Documents):
         Raises:
             CallError: as `failure_of` says.
         """
-        number = next(self._ids)
+
+        def failed(number: int, error: MCPError) -> CallError:
+            return self._failed.pop(number, None) or failure_of(error, tool or method, tool)
+
         sent: dict[str, str] = {MCP_PROTOCOL_VERSION_HEADER: self._session.protocol_version or ""}
         if self._is_modern:
             params = {**params, "_meta": self._meta}
             sent |= {MCP_METHOD_HEADER: method, **(headers or {})}
             if name:
                 sent[MCP_NAME_HEADER] = encode_header_value(name)
-        options: CallOptions = {"request_id": number, "headers": sent}
-        if progress is not None:
-            options["on_progress"] = progress
-        try:
-            return await self._dispatcher.send_raw_request(method, params, options)
-        except MCPError as error:
-            raise self._failed.pop(number, None) or self._failure(error, tool or method, tool) from None
+        return await self._requests.ask(method, params, sent, progress, failed)
 
-    def _failure(self, error: MCPError, what: str, tool: str) -> CallError:
-        found = failure_of(error, what, tool)
-        if isinstance(found, ConnectionLost) and self._lost is not None:
-            known = self._lost
-            return type(known)(known.message, hint=known.hint, outcome="unknown", retryable=known.retryable)
-        return found
+    def _why_lost(self) -> CallError:
+        """A fresh error for each who waits."""
+        known = self._lost or ConnectionLost(f"the connection to {self._upstream.name} was closed", retryable=True)
+        return type(known)(known.message, hint=known.hint, outcome="unknown", retryable=known.retryable)
 
     async def list_tools(self, etag: str = "") -> Listing | None:
         """See `Connection.list_tools`."""
@@ -269,7 +279,7 @@ class McpConnection(Documents):
 
     async def invoke(self, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> Any:
         """See `Connection.invoke`."""
-        number = next(self._ids)
+        number = next(self._calls)
         self._running[number] = call
         try:
             result = await self._call(tool, arguments, call)
@@ -299,16 +309,13 @@ class McpConnection(Documents):
     async def _call(self, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> dict[str, Any]:
         """``tools/call``, again and again while the server wants to know something of the person."""
 
-        async def report(progress: float, total: float | None, message: str | None) -> None:
-            call.context.progress(progress, total, message or "")
-
         headers = mcp_param_headers(self._header_map(tool), arguments) if self._is_modern else None
         extra: dict[str, Any] = {"task": {}} if tool.data.get("task") and not self._is_modern else {}
         delay, rounds = _STATE_ONLY_S[0], 0
         while True:
             params = {"name": tool.name, "arguments": dict(arguments), **extra}
             result = await self.request(
-                "tools/call", params, tool.name, headers=headers, progress=report, tool=tool.name
+                "tools/call", params, tool.name, headers=headers, progress=call.context.progress, tool=tool.name
             )
             if result.get("resultType") != "input_required":
                 return result

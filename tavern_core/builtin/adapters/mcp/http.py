@@ -11,10 +11,13 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import httpx2
+from mcp.client.auth import OAuthFlowError, OAuthTokenError
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CONNECTION_CLOSED
+from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
+from tavern_core.builtin.adapters.mcp.login import LoginNeeded, Show, login, login_needed
 from tavern_core.builtin.adapters.mcp.wire import FEW_VALUES, values_in
 from tavern_core.contract.adapters import Upstream
 from tavern_core.errors import CallError, ConnectionLost, Outcome, OutputTooLarge, PolicyDenied, UpstreamError
@@ -23,28 +26,44 @@ CONNECT_S: Final = 30.0
 Note = Callable[[int, CallError], None]
 """Number of a request, why it has no answer."""
 _MOST_WAIT_S: Final = 3_600.0
+_MOST_LOGIN_BYTES: Final = 1_000_000
 
 
 @asynccontextmanager
-async def http_streams(upstream: Upstream, most: int, note: Note) -> AsyncIterator[Any]:
-    """(what to read, what to write to)."""
+async def http_streams(upstream: Upstream, most: int, note: Note, show: Show | None = None) -> AsyncIterator[Any]:
+    """(what to read, what to write to).
+
+    Args:
+        show: where a person can log in.
+    """
     inner: httpx2.AsyncClient = upstream.http(timeout_s=_MOST_WAIT_S, max_bytes=most)
     # Calls have deadlines of their own, and a stream of changes is silent for days.
     timeout = httpx2.Timeout(CONNECT_S, read=None)
-    async with inner:
-        transport = _Contained(inner, upstream.name, note)
+    async with (
+        inner,
+        login(upstream, show) as auth,
+        httpx2.AsyncClient(transport=_Origins(upstream, inner), timeout=timeout, trust_env=False) as sender,
+    ):
+        transport = _Contained(sender, upstream.name, note, auth)
+        headers = dict(upstream.headers)  # of requests to the server, and not of those to who knows its users
         async with (
-            httpx2.AsyncClient(transport=transport, timeout=timeout, trust_env=False) as client,
+            httpx2.AsyncClient(transport=transport, timeout=timeout, headers=headers, trust_env=False) as client,
             streamable_http_client(upstream.url, http_client=client, max_sse_event_size=most) as streams,
         ):
             yield streams
 
 
 class _Contained(httpx2.AsyncBaseTransport):
-    """Sends through the host's client; a request that fails is answered instead of raising."""
+    """A request that fails is answered instead of raising.
 
-    def __init__(self, inner: httpx2.AsyncClient, name: str, note: Note) -> None:
-        self._inner = inner
+    Args:
+        sender: goes through the host's clients.
+        auth: adds tokens to requests.
+    """
+
+    def __init__(self, sender: httpx2.AsyncClient, name: str, note: Note, auth: httpx2.Auth | None) -> None:
+        self._sender = sender
+        self._auth = auth
         self._name = name
         self._note = note
 
@@ -52,9 +71,17 @@ class _Contained(httpx2.AsyncBaseTransport):
         """See `httpx2.AsyncBaseTransport`."""
         number = _number_of(request)
         try:
-            response = await self._inner.send(request, stream=True, follow_redirects=False)
+            response = await self._sender.send(request, stream=True, follow_redirects=False, auth=self._auth)
         except CallError as error:
             return self._failed(request, number, error)
+        except LoginNeeded:
+            return self._failed(request, number, login_needed(self._name))
+        except (OAuthFlowError, OAuthTokenError, ValidationError) as error:
+            return self._failed(
+                request,
+                number,
+                UpstreamError(f"logging in to {self._name} failed: {str(error)[:500]}", fixFor="operator"),
+            )
         except httpx2.TransportError as error:
             begun: Outcome = "none" if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout) else "unknown"
             return self._failed(
@@ -80,6 +107,32 @@ class _Contained(httpx2.AsyncBaseTransport):
         return httpx2.Response(
             502, headers={"content-type": "application/json"}, content=to_json(reply), request=request
         )
+
+
+class _Origins(httpx2.AsyncBaseTransport):
+    """Sends through the host's clients: one for the upstream, one for each other origin that was granted, such as who knows its users."""
+
+    def __init__(self, upstream: Upstream, inner: httpx2.AsyncClient) -> None:
+        self._upstream = upstream
+        self._own = _origin(httpx2.URL(upstream.url))
+        self._clients = {self._own: inner}
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """See `httpx2.AsyncBaseTransport`."""
+        if (client := self._clients.get(origin := _origin(request.url))) is None:
+            url = f"{request.url.scheme}://{request.url.netloc.decode('ascii')}"
+            client = self._clients[origin] = self._upstream.http(url, timeout_s=CONNECT_S, max_bytes=_MOST_LOGIN_BYTES)
+        return await client.send(request, stream=True, follow_redirects=False)
+
+    async def aclose(self) -> None:
+        """Close the clients of other origins; that of the upstream is closed by whoever made it."""
+        for origin, client in self._clients.items():
+            if origin != self._own:
+                await client.aclose()
+
+
+def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port
 
 
 class _Checked(httpx2.AsyncByteStream):
@@ -136,11 +189,7 @@ def _refusal(response: httpx2.Response, name: str) -> CallError | None:
     """What a status says that a JSON-RPC error does not."""
     status = response.status_code
     if status == 401:
-        return UpstreamError(
-            f"{name} wants to know who calls (HTTP 401)",
-            hint=f"tavern upstreams connect {name}, or set `headers: {{Authorization: …}}` in tavern.yaml",
-            fixFor="operator",
-        )
+        return login_needed(name)
     if status == 403:
         return PolicyDenied(f"{name} refuses (HTTP 403)", hint=f"tavern upstreams connect {name} asks for more rights")
     if status in (429, 503):

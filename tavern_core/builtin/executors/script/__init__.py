@@ -1,9 +1,10 @@
 """Tools of kind `script`: a program of the plugin, JSON in, JSON out.
 
-command.py      the allowed commands             script_input.py   the input of a script on stdin
-environment.py  its environment variables        script_output.py  its output, and the meaning
-work_folder.py  a folder for each call           masking.py        redaction of secrets in the output
-executor.py     one call, from top to bottom     queue.py          the concurrency limit
+command.py      what may be run                  script_input.py   what the script reads on stdin
+environment.py  what it sees of the host         script_output.py  what it prints, and what that means
+work_folder.py  folders for each call            script_artifacts.py  files that it is given and leaves
+executor.py     one call, from top to bottom     masking.py        no secret comes back out
+queue.py        how many at once
 
 `tavern_core/box` starts and ends them, and reads their output (script_client.py, script_job.py, output.py).
 """

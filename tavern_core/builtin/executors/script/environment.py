@@ -47,7 +47,7 @@ def check_names(tool: str, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def environment(
-    host: Mapping[str, str], asked: Iterable[str], tool: str, call_id: str, work: str = ""
+    host: Mapping[str, str], asked: Iterable[str], tool: str, call_id: str, work: str = "", out: str = ""
 ) -> dict[str, str]:
     """The whole environment of one script.
 
@@ -55,13 +55,16 @@ def environment(
         host: the host's own.
         asked: further requested names, each granted to the call as ``env:<NAME>``; unset ones are left
             out.
-        work: the folder of this call, replacing the host's home and temporary folder; empty: these stay.
+        work: the folder of this call, in place of the host's home and temporary folder; empty: it sees those.
+        out: where it leaves files that are kept.
     """
     passed = for_programs(host, paths.own_library(), frozenset(asked))
     if work:
         passed |= {"HOME": work, "TMPDIR": work}
         if site.ENABLE_USER_SITE:  # otherwise, packages of this user are found from their home
             passed["PYTHONUSERBASE"] = site.getuserbase()
+    if out:
+        passed["TAVERN_OUTPUT"] = out
     return {**passed, "TAVERN_TOOL": tool, "TAVERN_CALL_ID": call_id}
 
 
