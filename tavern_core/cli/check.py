@@ -138,10 +138,10 @@ def _write(report: CheckReport) -> Sequence[Path]:
 
 def _summary(report: CheckReport) -> str:
     counts = {kind: sum(f.severity == kind for f in report.findings) for kind in ("error", "warning", "info")}
-    told = [
+    reported = [
         f"{number} {kind}{'s' if number != 1 and kind != 'info' else ''}" for kind, number in counts.items() if number
     ]
-    return f"{report.name}: {', '.join(told) or 'ok'}"
+    return f"{report.name}: {', '.join(reported) or 'ok'}"
 
 
 def _as_json(report: CheckReport, is_ok: bool) -> dict[str, object]:

@@ -63,7 +63,7 @@ def show(session: Session, job: str, as_json: bool) -> None:
     if as_json:
         session.out.json({**found.to_json(), "result": result})
         return
-    told = found.to_json()
+    reported = found.to_json()
     facts: list[tuple[str, Any]] = [
         ("id", found.id),
         ("status", found.status),
@@ -71,8 +71,8 @@ def show(session: Session, job: str, as_json: bool) -> None:
         ("caller", found.principal),
         ("purpose", found.purpose),
         ("progress", _progress(found.progress)),
-        ("began", told["createdAt"]),
-        ("changed", told["updatedAt"]),
+        ("began", reported["createdAt"]),
+        ("changed", reported["updatedAt"]),
         ("call", found.call_id),
     ]
     facts += [("asks", f"{question['id']}: {question.get('prompt', '')}") for question in found.questions]
@@ -167,9 +167,11 @@ def _bar(job: Job, no_color: bool) -> Any:
         task = progress.add_task(job.tool, total=None)
 
         def draw(now: Job) -> None:
-            told = now.progress or {}
-            words = f"{now.tool} {now.status} {told.get('message', '')}".strip()
-            progress.update(task, description=words[:100], completed=told.get("done", 0), total=told.get("total"))
+            reported = now.progress or {}
+            words = f"{now.tool} {now.status} {reported.get('message', '')}".strip()
+            progress.update(
+                task, description=words[:100], completed=reported.get("done", 0), total=reported.get("total")
+            )
 
         yield draw
 

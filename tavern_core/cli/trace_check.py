@@ -48,7 +48,7 @@ class TraceReport:
             if use.kind != "thread":
                 rows.setdefault((use.kind, f"{use.file}:{use.line}"), []).append(use.said)
         return [
-            (told[0] + (f" and {len(told) - 1:,} more" if told[1:] else ""), where) for (_, where), told in rows.items()
+            (sent[0] + (f" and {len(sent) - 1:,} more" if sent[1:] else ""), where) for (_, where), sent in rows.items()
         ]
 
     def to_json(self) -> dict[str, Any]:

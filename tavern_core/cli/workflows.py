@@ -110,12 +110,20 @@ def check(session: Session, workflow: str | None, as_json: bool) -> None:
     if as_json:
         session.out.json(found)
     else:
-        for told in found:
-            place = "".join(f"  --> {word} {told[word]}" for word in ("workflow", "node", "edge") if told.get(word))
-            tell(told["severity"], told["code"], told["message"], told.get("hint", ""), [place] if place else [])
+        for reported in found:
+            place = "".join(
+                f"  --> {word} {reported[word]}" for word in ("workflow", "node", "edge") if reported.get(word)
+            )
+            tell(
+                reported["severity"],
+                reported["code"],
+                reported["message"],
+                reported.get("hint", ""),
+                [place] if place else [],
+            )
         if not found:
             session.out.text("ok")
-    if any(told["severity"] == "error" for told in found):
+    if any(reported["severity"] == "error" for reported in found):
         raise Told(ERROR_CODES["WORKFLOW_INVALID"].exit_code)
 
 

@@ -61,13 +61,13 @@ def restored(run_id: str, data: Mapping[str, Any] | None, drawn: int, host: Call
     if data == _HOST:
         return host
     try:
-        told = dict(data)
-        calls = told.pop("calls")
-        if type(calls) is not int or not {"principal", "permissions", "budget"} <= told.keys():
+        reported = dict(data)
+        calls = reported.pop("calls")
+        if type(calls) is not int or not {"principal", "permissions", "budget"} <= reported.keys():
             raise UsageError("a caller has a principal, permissions, a budget and a number of calls")
-        if not isinstance(told["budget"], Mapping):
+        if not isinstance(reported["budget"], Mapping):
             raise UsageError("its budget is none")
-        return replace(CallContext.from_json(told), ledger=Ledger(max(calls, drawn)))
+        return replace(CallContext.from_json(reported), ledger=Ledger(max(calls, drawn)))
     except (TavernError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateDamaged(
             f"the caller that {run_id} was stored with is corrupt: {error}", hint="start the workflow again"

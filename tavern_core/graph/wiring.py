@@ -211,11 +211,11 @@ class Wiring:
                     text = f"output {key!r} of the workflow is given by {given[key]!r} and by {end!r}"
                     self._say("DUPLICATE_OUTPUT", text, edges[0][0], end, key, "leave one of the edges out")
                 given.setdefault(key, end)
-        told = {key for node, key in self._missed if node in ends} | {
+        sent = {key for node, key in self._missed if node in ends} | {
             key for end in ends for key in self._all[end].values
         }
         for key, out in self._workflow.interface_outputs.items():
-            if key not in given and key not in told and not out.required:
+            if key not in given and key not in sent and not out.required:
                 text = f"no edge gives output {key!r} of the workflow"
                 self._report.add(
                     FlowProblem(

@@ -21,7 +21,7 @@ from tavern_core.host.host import Host
 from tavern_core.isolation.placement import Isolation
 from tavern_core.isolation.sandbox import Sandboxes
 from tavern_core.isolation.work_folders import WorkFolders
-from tavern_core.kernel.access.profile_files import ProfileShelf
+from tavern_core.kernel.access.profile_files import ProfileFiles
 from tavern_core.kernel.artifacts.artifacts import Artifacts
 from tavern_core.kernel.calls.approvals import Approvals
 from tavern_core.kernel.calls.caller_scopes import CallerScopes
@@ -127,7 +127,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         IndexedSpecs(),
     )
     reach = Reach(loaded.base_dir, home / "data", config.net.allow)
-    profiles = WrittenProfiles(ProfileShelf([Path(p) for p in config.profiles]), contributions)
+    profiles = WrittenProfiles(ProfileFiles([Path(p) for p in config.profiles]), contributions)
     scopes = CallerScopes(config.capabilities, records, reach, profiles)
     services = Services(contributions, limits, scopes.of, rights_changed)
     settings = _settings(base, hooks, hook_calls, PluginSettings(records, cache, base.diagnostics))

@@ -128,9 +128,9 @@ class _Nodes(_Part):
 class _Workflows(_Part):
     def list(self) -> list[dict[str, Any]]:
         found = []
-        for id_, shelved in self._parts.workflows.shelf.list().items():
+        for id_, shelved in self._parts.workflows.workflow_files.list().items():
             try:
-                workflow = self._parts.workflows.shelf.open(shelved)
+                workflow = self._parts.workflows.workflow_files.open(shelved)
             except TavernError as error:
                 found.append(
                     {
@@ -154,7 +154,7 @@ class _Workflows(_Part):
 
     def get(self, workflow: str) -> dict[str, Any] | None:
         try:
-            return dict(self._parts.workflows.shelf.get(workflow).raw)
+            return dict(self._parts.workflows.workflow_files.get(workflow).raw)
         except WorkflowNotFound:
             return None
 

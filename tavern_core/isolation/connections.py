@@ -72,9 +72,9 @@ class Lanes(WorkerProcess):
             self._open[kind] += 1
         own, its = socket.socketpair()
         channel = Channel(own, self._limit)
-        told = tell({"lane": kind}, its.fileno())
+        reported = tell({"lane": kind}, its.fileno())
         its.close()
-        if told is False:
+        if reported is False:
             own.close()
             with self._lock:
                 self._open[kind] -= 1

@@ -15,7 +15,7 @@ from typing import Any, Final, get_args
 from tavern_core.contract.nodes import Skip
 from tavern_core.errors import sayable
 from tavern_core.isolation.codec import pack, unpack
-from tavern_core.isolation.node_codec import told_node
+from tavern_core.isolation.node_codec import reported_node
 from tavern_core.kernel.nodes.node_json import unpack_node
 from tavern_core.model.node import NodeSpec, Slot
 from tavern_core.model.run import NodeInfo, RunInfo, RunState
@@ -51,7 +51,7 @@ def pack_shown(value: Any) -> list[Any]:
             config, problem = json_copy(dict(value.config))
             return ["node", [value.path, value.type, config if problem is None else {}, value.plugin]]
         case NodeSpec():
-            return ["definition", told_node(value, is_shown=True)]
+            return ["definition", reported_node(value, is_shown=True)]
         case Mapping() if json_copy(dict(value))[1] is not None and all(type(key) is str for key in value):
             return ["values", {key: _pack_part(key, part) for key, part in value.items()}]
     return pack(value)
@@ -119,7 +119,7 @@ def _definition(told: Any, shown: Any) -> NodeSpec:
     """A node type; if it comes back changed, it keeps the parts that were not transferred."""
     if not isinstance(shown, NodeSpec):
         return unpack_node(told, None)
-    heard, crossed = unpack_node(told, None), unpack_node(told_node(shown, is_shown=True), None)
+    heard, crossed = unpack_node(told, None), unpack_node(reported_node(shown, is_shown=True), None)
     changed = {
         f.name: new
         for f in fields(NodeSpec)

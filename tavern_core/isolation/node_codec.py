@@ -21,7 +21,7 @@ NOTHING: Final = ["nothing", None]
 """Replaces the value of a lazy input that never arrives."""
 
 
-def told_node(spec: NodeSpec, *, is_shown: bool = False) -> dict[str, Any]:
+def reported_node(spec: NodeSpec, *, is_shown: bool = False) -> dict[str, Any]:
     """A node type without its code.
 
     Args:

@@ -22,7 +22,7 @@ from tavern_core.isolation.connections import Kind
 from tavern_core.isolation.hook_codec import pack_shown, unpack_shown
 from tavern_core.isolation.proxy_nodes import far_node
 from tavern_core.isolation.proxy_services import far_object
-from tavern_core.isolation.proxy_tools import Made, RemoteTool, told_tool, unpacked
+from tavern_core.isolation.proxy_tools import Made, RemoteTool, reported_tool, unpacked
 from tavern_core.isolation.supervisor import Supervisor
 from tavern_core.isolation.transport import judged
 from tavern_core.kernel.plugins.remote_plugin import LivesElsewhere
@@ -200,7 +200,7 @@ def _offered(supervisor: Supervisor, section: str, told: Any) -> Any:
 def _tool(supervisor: Supervisor, told: Any) -> ToolSpec | ToolFactory:
     if "factory" in told:
         return _factory(supervisor, told)
-    return told_tool(supervisor, told)
+    return reported_tool(supervisor, told)
 
 
 def _factory(supervisor: Supervisor, told: Any) -> ToolFactory:
@@ -214,7 +214,7 @@ def _factory(supervisor: Supervisor, told: Any) -> ToolFactory:
             if tools is None or (worker := supervisor.incarnation) is None:
                 return None
             made = Made(place, context_json, worker)
-            return [told_tool(supervisor, item, made) for item in judged(tools)]
+            return [reported_tool(supervisor, item, made) for item in judged(tools)]
 
         return _asked(supervisor, "make", given, kind, f"factory {place}", answer, supervisor.hook_s)  # type: ignore[arg-type]
 

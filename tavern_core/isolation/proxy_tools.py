@@ -26,7 +26,7 @@ from tavern_core.model.tool import ToolSpec
 _running_loop = asyncio._get_running_loop
 
 
-def told_tool(supervisor: Supervisor, told: Any, made: Made | None = None) -> ToolSpec:
+def reported_tool(supervisor: Supervisor, told: Any, made: Made | None = None) -> ToolSpec:
     """A tool as described by the worker; one without code of the plugin is unchanged.
 
     Args:
@@ -77,7 +77,7 @@ class RemoteTool(BindsItself, DescribesItself):
         request = {"target": self.handler, "tool": pack_tool(sketch)[1]}
         told = judged(self.supervisor.ask("handler", request, seconds=self.supervisor.hook_s))
         self.supervisor.remember({"do": "handler", **request})
-        return told_tool(self.supervisor, told)
+        return reported_tool(self.supervisor, told)
 
     def bind(self, tool: ToolSpec) -> BoundTool:
         """Let the worker prepare it, so that errors are reported now and not at the first call.

@@ -56,8 +56,8 @@ def what_would_allow(plugin: str, asked: Collection[str], rights: Rights, wanted
 
 
 def _choice(names: Sequence[str]) -> str:
-    told = [f"{name} to {CAPABILITIES[name].sentence}" for name in names]
-    return " or ".join([", ".join(told[:-1]), told[-1]]) if len(told) > 1 else told[0]
+    reported = [f"{name} to {CAPABILITIES[name].sentence}" for name in names]
+    return " or ".join([", ".join(reported[:-1]), reported[-1]]) if len(reported) > 1 else reported[0]
 
 
 def _is_open(rights: Rights, name: str) -> bool:

@@ -66,7 +66,7 @@ class Talk:
         await self._ended
         is_free = await self._hush()
         if self._broken is not None:
-            await self._loop.run_in_executor(None, self._worker.mourn_gone, self._broken)
+            await self._loop.run_in_executor(None, self._worker.report_end, self._broken)
             self._is_let_go = True
             raise self._worker.broken(self._channel, "loop", self._broken, delivered=True) from self._broken
         self._let_go(is_free)
@@ -168,7 +168,7 @@ async def begin_talk(
         worker.frames[later.number] = current.get()
     if later.error is not None:
         worker.frames.pop(later.number, None)
-        await asyncio.get_running_loop().run_in_executor(None, worker.mourn_gone, later.error)
+        await asyncio.get_running_loop().run_in_executor(None, worker.report_end, later.error)
         raise worker.broken(channel, "loop", later.error, delivered=False)
     return Talk(worker, later, channel, streams)
 

@@ -137,10 +137,10 @@ class Chunks:
             self._more = asyncio.get_running_loop().create_future()
             await self._more
         self._untold += 1
-        told = 0
+        reported = 0
         if self._untold >= TOLD_AFTER:
-            told, self._untold = self._untold, 0
-        return self._waiting.popleft(), told
+            reported, self._untold = self._untold, 0
+        return self._waiting.popleft(), reported
 
     def _wake(self) -> None:
         if self._more is not None and not self._more.done():

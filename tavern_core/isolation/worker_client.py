@@ -111,7 +111,7 @@ class Incarnation(Lanes):
             self._stop_sync(channel, kind, number)
             raise TimeLimit(stopped=True, begun=delivered) from None
         except BrokenChannel as error:
-            self.mourn_gone(error)
+            self.report_end(error)
             lost = self.broken(channel, kind, error, delivered)
             if number in self._stopped:
                 self._stopped.discard(number)
@@ -199,7 +199,7 @@ class Incarnation(Lanes):
             answer = await _arrival(channel)
         except (BrokenChannel, OSError) as error:
             broken = error if isinstance(error, BrokenChannel) else Gone()
-            await loop.run_in_executor(None, self.mourn_gone, broken)
+            await loop.run_in_executor(None, self.report_end, broken)
             raise self.broken(channel, kind, broken, delivered) from error
         except BaseException:
             await self._stop_later(channel, kind, number)
@@ -238,13 +238,13 @@ class Incarnation(Lanes):
             )
         raise error
 
-    def mourn_gone(self, error: BrokenChannel) -> None:
+    def report_end(self, error: BrokenChannel) -> None:
         """After a broken channel, wait until the worker has died, so that its end is known."""
         if isinstance(error, FrameTooLarge):
             self.kill("its answer was too large")
         elif not isinstance(error, Gone):
             self.kill(f"it sent {error}")
-        self._mourn()
+        self._report_end()
 
     def broken(self, channel: Channel, kind: Kind, error: BrokenChannel, delivered: bool) -> Exception:
         """The error for a caller whose channel broke."""

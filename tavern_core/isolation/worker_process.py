@@ -215,9 +215,9 @@ class WorkerProcess(ABC):
 
     def _ended(self) -> None:
         """In the watching thread: its exit status has arrived."""
-        told = self._status.recv(EXIT.size)
-        if len(told) == EXIT.size:
-            self.status = EXIT.unpack(told)[0]
+        reported = self._status.recv(EXIT.size)
+        if len(reported) == EXIT.size:
+            self.status = EXIT.unpack(reported)[0]
         else:  # the fork server died, and its workers with it
             self.kill("the fork server died")
         self._prints()
@@ -262,7 +262,7 @@ class WorkerProcess(ABC):
         if messages is None:
             self._watch.remove(self._side.fileno())
             self._patience = threading.Timer(
-                HANG_UP_S, self._mourn
+                HANG_UP_S, self._report_end
             )  # usually it is dying, and its exit status will arrive
             self._patience.daemon = True
             self._patience.start()
@@ -304,7 +304,7 @@ class WorkerProcess(ABC):
             self._writing.release()
         return True
 
-    def _mourn(self) -> None:
+    def _report_end(self) -> None:
         """A channel has ended: the process is dying, or is killed."""
         if not self.dead.wait(HANG_UP_S):
             self.kill("it hung up")

@@ -454,13 +454,13 @@ class _Checking:
 
     def _services(self) -> Iterator[Finding]:
         replaced = self._manifest.permissions.services.override  # for these, the marks of the replaced service count
-        told: set[tuple[str, int]] = set()
+        sent: set[tuple[str, int]] = set()
         for service in self._scan.services:
             for method in service.methods:
                 where = method.file, method.line
-                if method.effect != "unsaid" or service.name in replaced or where in told:
+                if method.effect != "unsaid" or service.name in replaced or where in sent:
                     continue
-                told.add(where)
+                sent.add(where)
                 message = f"the method {method.name!r} of service {service.name!r} is not marked: it counts as changing, so service:use does not reach it"
                 hint = "write @read_only above it when it only looks, else @mutates; both come from tavern_core"
                 yield Finding("SERVICE_UNMARKED", message, hint, Location(*where, 1), "warning")

@@ -22,7 +22,7 @@ from tavern_core.model.nearest import did_you_mean
 
 
 @dataclass
-class FakeDoors:
+class FakeFacilities:
     """The host's side of a fake context (`tavern_core.contract.context.PluginDoors`)."""
 
     plugin: str
@@ -96,7 +96,7 @@ def fake_context(
     """
     from tavern_core import __version__
 
-    doors = FakeDoors(plugin, dict(settings or {}), services or {}, secrets or {}, data_dir)
+    doors = FakeFacilities(plugin, dict(settings or {}), services or {}, secrets or {}, data_dir)
     runtime = Runtime(__version__, platform.python_version())
     logger = logging.getLogger(f"tavern.plugin.{plugin}")
     return PluginContext(plugin, plugin, version, "", "object", config or {}, runtime, logger, None, doors)

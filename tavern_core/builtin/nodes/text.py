@@ -34,7 +34,7 @@ def template(template: Annotated[str, Port(multiline=True)], **values: Any) -> O
         template: the text; any further input may be named in it.
     """
 
-    told: dict[str, str] = {}
+    reported: dict[str, str] = {}
     size = 0
 
     def value(found: re.Match[str]) -> str:
@@ -43,11 +43,11 @@ def template(template: Annotated[str, Port(multiline=True)], **values: Any) -> O
         if name not in values:
             known = ", ".join(values) or "none"
             raise ToolFailed(f"the template names {name!r}, and the node has no such input", hint=f"inputs: {known}")
-        if name not in told:
-            told[name] = _as_text(values[name])
-        size += len(told[name])
+        if name not in reported:
+            reported[name] = _as_text(values[name])
+        size += len(reported[name])
         _judge_size(size)
-        return told[name]
+        return reported[name]
 
     return {"text": _PLACE.sub(value, template)}
 

@@ -95,8 +95,8 @@ async def tried(scope: ScopePart, number: int, work: Work, once: Callable[[int],
                 raise
             pause = min(retry.delay_ms * retry.backoff ** (attempt - 1), retry.max_delay_ms)
             pause = max(pause, getattr(error, "retry_after_ms", None) or 0)
-            told = {"attempt": attempt, "error": with_type(error)[:500], "pauseMs": pause}
-            scope.run.note("retry", scope.prefix + work.step.id, told)
+            reported = {"attempt": attempt, "error": with_type(error)[:500], "pauseMs": pause}
+            scope.run.note("retry", scope.prefix + work.step.id, reported)
         async with scope.resting(number):
             await asyncio.sleep(pause / 1000)
 

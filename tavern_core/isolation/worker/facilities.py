@@ -20,7 +20,7 @@ LONGEST_LINE: Final = 10_000
 """Characters of one line of the log."""
 
 
-class InsideDoors:
+class WorkerFacilities:
     """The host's side of the plugin's context (`contract.context.PluginDoors`)."""
 
     def __init__(self, hotline: Hotline, data_dir: Path) -> None:
@@ -114,7 +114,7 @@ def packed_arguments(what: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     return copy  # type: ignore[no-any-return]
 
 
-def context_of(facts: Mapping[str, Any], doors: InsideDoors, folder: Path | None) -> PluginContext:
+def context_of(facts: Mapping[str, Any], doors: WorkerFacilities, folder: Path | None) -> PluginContext:
     """The plugin's context, as sent by the host."""
     return PluginContext(
         facts["id"],

@@ -152,8 +152,10 @@ class Worker:
             except OutputTooLarge:
                 return encode({"id": number, "error": {**packed, "details": {}, "findings": []}})
         except Exception as problem:  # noqa: BLE001 - an error that cannot be packed
-            told = UpstreamError(f"{type(error).__name__}, which cannot be sent: {problem!r:.200}", outcome="unknown")
-            return encode({"id": number, "error": pack_error(told)})
+            reported = UpstreamError(
+                f"{type(error).__name__}, which cannot be sent: {problem!r:.200}", outcome="unknown"
+            )
+            return encode({"id": number, "error": pack_error(reported)})
 
     # Loop connections-----------------------------------------------------------------------------------------------------
 

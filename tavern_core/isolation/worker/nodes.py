@@ -13,7 +13,7 @@ from tavern_core.contract.llm import LLM, LLMAnswer, Message
 from tavern_core.contract.nodes import Node, NodeContext, Skip
 from tavern_core.errors import InputInvalid, UpstreamError
 from tavern_core.isolation.codec import unpack
-from tavern_core.isolation.node_codec import NO_END, NOTHING, pack_answer, pack_value, told_node, unpack_value
+from tavern_core.isolation.node_codec import NO_END, NOTHING, pack_answer, pack_value, reported_node, unpack_value
 from tavern_core.isolation.worker.host_client import Hotline
 from tavern_core.isolation.worker.streams import InsideTalk, in_thread, in_threads
 from tavern_core.kernel.nodes.entry_files import nodes_in
@@ -61,10 +61,10 @@ class InsideNodes:
     def _tell(self, spec: NodeSpec) -> Any:
         code = spec.impl
         if not isinstance(code, NodeCode):
-            return {"node": told_node(spec), "code": None}
+            return {"node": reported_node(spec), "code": None}
         methods = None if code.cls is None else _own_methods(code.cls)
         told = {
-            "node": told_node(spec),
+            "node": reported_node(spec),
             "code": [code.form, code.context, code.takes_all, code.names_outputs, code.where, methods],
         }
         self._told.add(id(code.cls or inspect.unwrap(code.function)))

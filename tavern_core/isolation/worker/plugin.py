@@ -20,7 +20,7 @@ from tavern_core.errors import ActivationFailed, ToolFailed
 from tavern_core.isolation.codec import CannotCross, unpack_tool
 from tavern_core.isolation.hook_codec import pack_shown, unpack_shown
 from tavern_core.isolation.transport import longest
-from tavern_core.isolation.worker.facilities import InsideDoors, context_of
+from tavern_core.isolation.worker.facilities import WorkerFacilities, context_of
 from tavern_core.isolation.worker.host_client import Hotline
 from tavern_core.isolation.worker.nodes import InsideNodes
 from tavern_core.isolation.worker.plugin_import import imported
@@ -63,7 +63,7 @@ class Inside:
             PluginError: any error; names the place in the plugin's code.
         """
         self._setup = setup = Setup.from_json(given)
-        self._doors = InsideDoors(self._hotline, Path(setup.data_dir))
+        self._doors = WorkerFacilities(self._hotline, Path(setup.data_dir))
         self._folder = Path(setup.folder) if setup.folder else None
         self._ctx: Any = None
         self.nodes = InsideNodes(NodeOwner(setup.plugin, setup.version), self._hotline, self._doors.service)
@@ -161,7 +161,7 @@ class Inside:
                 raise self._cannot_cross(hook.section, "objects that the host would have to call")
             return None
         found = named(hook.section, answer, self._setup.plugin, impl.where)
-        told = [self._told_offer(hook.section, name, thing) for name, thing in found.items()]
+        told = [self._reported_offer(hook.section, name, thing) for name, thing in found.items()]
         return dict(told) if hook.section == "workflows" else told
 
     def _adapters(self, found: Mapping[str, Any]) -> Any:
@@ -175,7 +175,7 @@ class Inside:
             raise self._cannot_cross("adapters", f"settings of which {problem}")
         return copy
 
-    def _told_offer(self, section: str, name: str, thing: Any) -> Any:
+    def _reported_offer(self, section: str, name: str, thing: Any) -> Any:
         if isinstance(thing, Service):
             self._services[name] = thing
             return [name, thing.description, method_facts(thing), thing.start is not None, thing.stop is not None]

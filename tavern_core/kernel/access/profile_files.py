@@ -27,7 +27,7 @@ MOST_FILES: Final = 10_000
 _Stamp = tuple[int, int]
 
 
-class ProfileShelf:
+class ProfileFiles:
     """The agent profiles of one host. Safe for threads.
 
     Args:

@@ -85,8 +85,8 @@ class Artifacts:
             f"art-{secrets.token_hex(10)}", f"sha256:{digest}", size, media_type, _name(name), owner.partition("\x1f")[0], now,
             now + self._seconds, call_id,
         )  # fmt: skip
-        told = {"digest": made.digest, "size": size, "mediaType": media_type, "name": made.name, "callId": call_id}
-        self._records.add(Record(KIND, made.id, owner, "kept", to_json(told).decode(), now, made.expires))
+        reported = {"digest": made.digest, "size": size, "mediaType": media_type, "name": made.name, "callId": call_id}
+        self._records.add(Record(KIND, made.id, owner, "kept", to_json(reported).decode(), now, made.expires))
         self._put += 1
         if self._put % _PURGE_EVERY == 0:
             self.purge()

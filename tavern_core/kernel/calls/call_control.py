@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tavern_core.contract.running import LONGEST_MESSAGE, json_number
 from tavern_core.frozen import dataclass
-from tavern_core.kernel.calls.large_results import Shelf
+from tavern_core.kernel.calls.large_results import ArtifactStore
 from tavern_core.kernel.calls.running_call import RunningCall
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.model.call import CallContext
@@ -46,7 +46,7 @@ class CallControl:
 
     __slots__ = ("_artifacts", "_call", "_listener", "_recorder", "_told_at", "_was_complete")
 
-    def __init__(self, call: RunningCall, recorder: Recorder, artifacts: Shelf) -> None:
+    def __init__(self, call: RunningCall, recorder: Recorder, artifacts: ArtifactStore) -> None:
         self._call = call
         self._artifacts = artifacts
         self._recorder = recorder

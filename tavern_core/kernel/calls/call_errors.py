@@ -71,11 +71,13 @@ def no_context(written: str, given: object) -> CallMisused:
 def explained(kind: type[E], tool: str, validator: Validator, value: Any, what: str) -> E:
     problems = validator.problems(value)
     whole = say(MESSAGES[what])
-    told = together(say(MESSAGES["at"], place=p.path or whole, what=p.message) for p in problems[:3])
-    told = told or say(MESSAGES["at"], place=whole, what=say(MESSAGES["no_fit"]))
+    reported = together(say(MESSAGES["at"], place=p.path or whole, what=p.message) for p in problems[:3])
+    reported = reported or say(MESSAGES["at"], place=whole, what=say(MESSAGES["no_fit"]))
     hints = list(dict.fromkeys(p.hint for p in problems if p.hint))
     error = kind(
-        say(MESSAGES["unfit"], tool=tool, what=told), hint=together(hints[:3]), problems=[p.to_json() for p in problems]
+        say(MESSAGES["unfit"], tool=tool, what=reported),
+        hint=together(hints[:3]),
+        problems=[p.to_json() for p in problems],
     )
     if missing := [p.path[1:] for p in problems if p.keyword == "required"]:
         error.details["missing"] = missing

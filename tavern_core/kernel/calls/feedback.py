@@ -346,12 +346,12 @@ def _problem_text(problem: Any, language: Language, is_for_caller: bool) -> str:
     if not isinstance(problem, Mapping):
         return str(problem)
     where = next((str(problem[key]) for key in ("path", "pointer", "name", "field") if problem.get(key)), "")
-    told = [
+    sent = [
         _own_or_quoted(text if isinstance(text, str) else str(text), language)
         for key in (("message", "hint", "fix") if is_for_caller else ("message",))
         if (text := problem.get(key))
     ]
-    return ": ".join(filter(None, (where, "; ".join(told)))) or _as_json(problem)
+    return ": ".join(filter(None, (where, "; ".join(sent)))) or _as_json(problem)
 
 
 def _value_lines(result: ToolResult | None, labels: _Labels, most: int) -> list[str]:

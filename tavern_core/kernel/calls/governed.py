@@ -321,9 +321,11 @@ def _is_failure(error: BaseException) -> bool | None:
 
 def _error_in(result: ToolResult) -> CallError | None:
     """What a tool says in its result went wrong."""
-    told = result.error
-    if told is None:
+    reported = result.error
+    if reported is None:
         return None
-    error = CallError(told.message, retryable=told.retryable, outcome=told.outcome, retry_after_ms=told.retry_after_ms)
-    error.code = told.kind  # type: ignore[misc]
+    error = CallError(
+        reported.message, retryable=reported.retryable, outcome=reported.outcome, retry_after_ms=reported.retry_after_ms
+    )
+    error.code = reported.kind  # type: ignore[misc]
     return error

@@ -113,8 +113,8 @@ def plain_parts(value: ToolResult, limit: int, tool: str) -> ToolResult:
     return value.replace(value=answer, content=tuple(plain(list(value._content), limit, tool)))
 
 
-def _text(told: object) -> str:
-    return told if type(told) is str else said(told)
+def _text(reported: object) -> str:
+    return reported if type(reported) is str else said(reported)
 
 
 def _jsonable(value: Any, tool: str, why: str) -> Any:

@@ -34,7 +34,7 @@ from tavern_core.kernel.calls.conclusion import Conclusion, Secrets
 from tavern_core.kernel.calls.error_origin import log_origin
 from tavern_core.kernel.calls.governed import Governance
 from tavern_core.kernel.calls.idempotency import Idempotency
-from tavern_core.kernel.calls.large_results import Shelf, shortened
+from tavern_core.kernel.calls.large_results import ArtifactStore, shortened
 from tavern_core.kernel.calls.normalise import NOT_AWAITABLE, to_result
 from tavern_core.kernel.calls.plan_tokens import PlanTokens
 from tavern_core.kernel.calls.running_call import (
@@ -126,7 +126,7 @@ class Pipeline:
     governance: Governance
     plans: PlanTokens
     background: Background
-    artifacts: Shelf
+    artifacts: ArtifactStore
     series: str
     """Start of the call ids of this host."""
     numbers: itertools.count[int]
@@ -143,7 +143,7 @@ class Pipeline:
         idempotency: Idempotency,
         plans: PlanTokens,
         background: Background,
-        artifacts: Shelf,
+        artifacts: ArtifactStore,
     ) -> Pipeline:
         series, numbers = secrets.token_hex(6), itertools.count(1)
         conclusion = Conclusion(hooks, recorder, known_secrets, series, numbers)

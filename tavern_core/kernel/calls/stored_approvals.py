@@ -287,12 +287,12 @@ class StoredApprovals:
             return self._decide(approval, approved, by, reason, remember)
         if remember:
             self._remember(known, approved, who, reason, remember, now)
-        told = {
+        reported = {
             "tool": known.tool, "approved": approved, "how": "stored", "fingerprint": known.request.get("fingerprint", ""), "by": who,
             "approval": approval, **({"reason": reason[:1000]} if reason else {}), **({"remember": remember} if remember else {}),
         }  # fmt: skip
         call_id, plugin = str(known.request.get("callId", "")), str(known.request.get("plugin", ""))
-        self._recorder.note(APPROVAL_DECIDED, told, plugin=plugin, call_id=call_id)
+        self._recorder.note(APPROVAL_DECIDED, reported, plugin=plugin, call_id=call_id)
         return self._found(approval)[1]
 
     def _remember(

@@ -158,8 +158,8 @@ class _Writer:
         if limits := _limits(part.get("minItems"), part.get("maxItems")):
             yield f"{self._words.items} {limits}"
         for keyword in ("format", "pattern"):
-            if isinstance(told := part.get(keyword), str) and len(told) <= _LONGEST_VALUE:
-                yield f"{keyword} {fold_lines(told)}"
+            if isinstance(reported := part.get(keyword), str) and len(reported) <= _LONGEST_VALUE:
+                yield f"{keyword} {fold_lines(reported)}"
 
 
 def _limits(low: Any, high: Any, open_low: bool = False, open_high: bool = False) -> str:

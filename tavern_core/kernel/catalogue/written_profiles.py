@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from tavern_core.errors import Finding, Location, UsageError
-from tavern_core.kernel.access.profile_files import ProfileShelf, profile_of
+from tavern_core.kernel.access.profile_files import ProfileFiles, profile_of
 from tavern_core.kernel.access.profiles import ProfileLike, misspelt
 from tavern_core.kernel.plugins.contributions import Contributions
 from tavern_core.model.profile import AgentProfile
@@ -20,7 +20,7 @@ UNNAMED: Final = "(unnamed)"
 class WrittenProfiles:
     """The profiles of one host, before their inventories are resolved to tools."""
 
-    def __init__(self, files: ProfileShelf, contributions: Contributions) -> None:
+    def __init__(self, files: ProfileFiles, contributions: Contributions) -> None:
         self._files = files
         self._contributions = contributions
 

@@ -98,11 +98,11 @@ class Governor:
             rule = self.breaker.rule
             found.append(("breaker", f"after {rule.failures} failures in a row no calls for {rule.rest_ms / 1000:g} s"))
         if self.rates or self.is_personal:
-            told = [f"{rate.written} ({rate.place})" for rate in self.rates]
-            found.append(("rate", ", ".join([*told, *(["limits.callers"] if self.is_personal else [])])))
+            reported = [f"{rate.written} ({rate.place})" for rate in self.rates]
+            found.append(("rate", ", ".join([*reported, *(["limits.callers"] if self.is_personal else [])])))
         if self.places or self.is_personal:
-            told = [f"{place.slots.size} at a time ({place.place})" for place in self.places]
-            found.append(("concurrency", ", ".join([*told, *(["limits.callers"] if self.is_personal else [])])))
+            reported = [f"{place.slots.size} at a time ({place.place})" for place in self.places]
+            found.append(("concurrency", ", ".join([*reported, *(["limits.callers"] if self.is_personal else [])])))
         if self.retries:
             found.append(("retry", f"up to {self.retries} further attempts, where doing it again does no harm"))
         return tuple(found)

@@ -245,8 +245,8 @@ class Recorder:
 
     def about_approval(self, type_: str, call_id: str, data: Mapping[str, Any], plugin: str) -> tuple[Event, bool]:
         """APPROVAL_REQUESTED or APPROVAL_DECIDED, and False when it must be on the record and is not."""
-        told = dict(data) if self._arguments else {key: value for key, value in data.items() if key != "arguments"}
-        event = Event(type_, time.time(), told, call_id, plugin)
+        sent = dict(data) if self._arguments else {key: value for key, value in data.items() if key != "arguments"}
+        event = Event(type_, time.time(), sent, call_id, plugin)
         return event, self.tell(event) or not self._required
 
     def note(self, type_: str, data: Mapping[str, Any], *, plugin: str = "", call_id: str = "") -> Event:

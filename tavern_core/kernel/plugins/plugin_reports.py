@@ -23,8 +23,8 @@ def report(records: Iterable[Record]) -> Iterator[Diagnostic]:
             continue  # a plugin that is turned off need not be repaired
         if (changed := changed_since_review(record)) is not None:
             yield changed
-        told = candidate.findings if error is None else ()  # the error of a bad manifest counts its findings
-        for finding in (*told, *record.tool_findings):
+        reported = candidate.findings if error is None else ()  # the error of a bad manifest counts its findings
+        for finding in (*reported, *record.tool_findings):
             yield _told(finding, record.name)
 
 

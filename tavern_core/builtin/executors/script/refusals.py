@@ -78,19 +78,19 @@ class Held:
             said: its error and its stderr.
         """
         wanted = [name for sign, names in _SIGNS if sign.search(said) for name in names]
-        told = self.refused[:_MOST_REFUSED]
+        reported = self.refused[:_MOST_REFUSED]
         if wanted:
-            told.append(self._sandbox.what_would_allow(self._rights, tuple(dict.fromkeys(wanted))))
+            reported.append(self._sandbox.what_would_allow(self._rights, tuple(dict.fromkeys(wanted))))
         if self._is_filtered and _NO_GRANT.search(said):
-            told.append(
+            reported.append(
                 "no grant lets a script change modes, owners, times or attributes of files, make symbolic links, or move files between folders that were granted differently"
             )
         if self._has_gateway and not self.refused and _AROUND.search(said):
-            told.append(
+            reported.append(
                 "its box has no way to the network but the proxy that HTTP_PROXY and HTTPS_PROXY name, which looks up names, too"
             )
         for sign, field, unit, setting in _BOUNDS:
             bound = getattr(self._limits, field)
             if bound is not None and sign.search(said):
-                told.append(f"its box has at most {bound:,} {unit} (isolation.{setting} in tavern.yaml)")
-        return "; ".join(filter(None, told))
+                reported.append(f"its box has at most {bound:,} {unit} (isolation.{setting} in tavern.yaml)")
+        return "; ".join(filter(None, reported))
