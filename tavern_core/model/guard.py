@@ -146,7 +146,7 @@ def mark_flaws(mark: Any) -> list[tuple[str, str, str]]:
         elif not isinstance(value, str):
             flaws.append((option, f"`{option}` is a text", ""))
         elif (allowed := known[option]) is not None and value not in allowed:
-            flaws.append((option, f"{value!r:.60} is no {option}", f"use one of {', '.join(allowed)}"))
+            flaws.append((option, f"{value!r:.60} is not a valid {option}", f"use one of {', '.join(allowed)}"))
     return flaws
 
 

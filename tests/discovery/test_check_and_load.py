@@ -153,7 +153,7 @@ BROKEN: dict[str, tuple[Files, str]] = {
         manifest(TYPED.replace(":add'", ":ad'"), "", code_x=ADD),
         "names nothing in code_x.py",
     ),
-    "a handler that is a number": (manifest(HANDLER, "", code_x="add = 5\n"), "is no function"),
+    "a handler that is a number": (manifest(HANDLER, "", code_x="add = 5\n"), "is not a function"),
     "a handler that takes something else": (
         manifest(TYPED, "", code_x=ADD.replace("text", "txt")),
         "the schema declares 'text', which add does not take",
@@ -245,7 +245,7 @@ BROKEN: dict[str, tuple[Files, str]] = {
         manifest(YAML + "  - {id: nn, description: N., implementation: {type: node, nodeType: 'notes:X'}}\n"),
         "the plugin has no node 'X'",
     ),
-    "a tool with an odd name": (code(CODE.replace("@tool\n", "@tool(name='add it!')\n")), "is no tool name"),
+    "a tool with an odd name": (code(CODE.replace("@tool\n", "@tool(name='add it!')\n")), "is not a tool name"),
     "a tool of another plugin": (code(CODE.replace("@tool\n", "@tool(name='other:add')\n")), "other"),
 }
 LOADS_ALL_THE_SAME = {"a method that is not there", "a default in plugin.yaml"}
@@ -370,8 +370,8 @@ def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
         if f.severity == "error" and f.where and f.where.file == "plugin.yaml"
     }
     for line, said in (
-        (2, "must be text"), (3, "unknown key 'colour'"), (4, "'serve' is reserved"), (5, "no version range"), (6, "no capability"),
-        (8, "must be text"), (9, "no tool name"), (10, "does not return it"),
+        (2, "must be text"), (3, "unknown key 'colour'"), (4, "'serve' is reserved"), (5, "not a version range"), (6, "no capability"),
+        (8, "must be text"), (9, "not a tool name"), (10, "does not return it"),
     ):  # fmt: skip
         assert said in errors[line], errors
     messages = " ".join(f.message for f in check(folder).findings)

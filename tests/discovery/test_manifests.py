@@ -279,8 +279,8 @@ def test_one_mistake_gives_one_finding_with_place_and_repair(text: str, expected
         ("..\\x", "write / between folders"),
         ("\\\\server\\share", "write / between folders"),
         ("a/file:stream", "holds no ':'"),
-        (".git/x.py", "is no part of a plugin"),
-        ("a/__pycache__/x.pyc", "is no part of a plugin"),
+        (".git/x.py", "is not part of a plugin"),
+        ("a/__pycache__/x.pyc", "is not part of a plugin"),
         ("   ", "empty"),
         ("x" * 600, "longer than"),
     ],
@@ -318,7 +318,7 @@ def test_needless_entries_are_reported_to_authors() -> None:
     assert [f.split(": ", 2)[2] for f in findings_of(text)] == [
         "'hook:client:auth:login' asks for 'hook:client:auth:login' again (delete the line)",
         "this host does not call the hooks of 'hook:server:plugin:before-install' yet (keep it for a later host)",
-        "no hook that the plugin asks for hands out what 'data:conversation' protects (delete the line)",
+        "no requested hook has the arguments that 'data:conversation' protects (delete the line)",
     ]
 
 

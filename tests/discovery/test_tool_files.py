@@ -120,8 +120,8 @@ def test_ids_become_canonical(written: str, plugin: str, aliases: dict[str, str]
 @pytest.mark.parametrize(
     ("written", "words"),
     [("other:x", "not this plugin's name"), ("system:x", "belongs to the host"), ("kb:x", "belongs to the host"),
-     ("text:", "no tool name"), ("", "no tool name"), ("a b", "no tool name"), ("text:a/b", "no tool name"),
-     ("x" * 65, "no tool name"), ("中文", "no tool name"), ("text:a:b", "no tool name"), ("a/b", "no tool name")],
+     ("text:", "not a tool name"), ("", "not a tool name"), ("a b", "not a tool name"), ("text:a/b", "not a tool name"),
+     ("x" * 65, "not a tool name"), ("中文", "not a tool name"), ("text:a:b", "not a tool name"), ("a/b", "not a tool name")],
 )  # fmt: skip
 def test_other_ids_are_refused(written: str, words: str) -> None:
     found = canonical_id(written, "text", {})

@@ -177,7 +177,7 @@ def test_a_store_that_is_corrupt_anywhere_starts_or_says_so(tmp_path: Path) -> N
         path.write_bytes(whole[:offset] + b"\xff" * 200 + whole[offset + 200 :])
         damaged = SqliteRecords(path)
         said = whole_or_told(damaged)
-        assert said == "" or "put aside as state.sqlite.damaged" in said
+        assert said == "" or "renamed to state.sqlite.damaged" in said
         damaged.close()
         for leftover in tmp_path.iterdir():
             if leftover.is_file():

@@ -160,7 +160,7 @@ def test_too_many_values_are_a_refusal(desk: Desk, tmp_path: Any) -> None:
         ({"gard": "path"}, "did you mean 'guard'?"),
         ({"secret": True, "root": "workspace"}, "a mark has guard, secret"),
         ({"guard": "path", "rot": "x"}, "did you mean 'root'?"),
-        ({"guard": "path", "mode": "append"}, "'append' is not a mode"),
+        ({"guard": "path", "mode": "append"}, "'append' is not a valid mode"),
         ({"guard": "url", "schemes": "https"}, "list of texts"),
         ({"guard": "sql", "dialect": 1}, "is a text"),
         ({"guard": "none", "root": "x"}, "unknown option"),

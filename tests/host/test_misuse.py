@@ -172,7 +172,7 @@ def test_a_list_that_no_module_names_needs_a_name(tmp_path: Path, things: Any) -
 
 @pytest.mark.parametrize("name", [["mine"], 5, b"mine", "My Plugin"])
 def test_the_name_of_a_plugin_is_a_text(tmp_path: Path, name: Any) -> None:
-    with pytest.raises(UsageError, match="is no plugin name"):
+    with pytest.raises(UsageError, match="is not a plugin name"):
         Tavern.open({"plugins": {"entryPoints": False}}, plugins=[Plugin([listed], name=name)], home=tmp_path)
 
 
@@ -226,7 +226,7 @@ GOOD = [
 def test_a_misspelt_permission_of_a_caller_is_refused_with_the_nearest(
     written: str, meant: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match="is no capability") as refused:
+    with pytest.raises(UsageError, match="is not a capability") as refused:
         CallContext(permissions=frozenset({"read:fs", written}))
     assert meant in refused.value.hint and refused.value.hint
     for config in (
@@ -234,7 +234,7 @@ def test_a_misspelt_permission_of_a_caller_is_refused_with_the_nearest(
         {"capabilities": {"allow": [written]}},
         {"approval": {"ask": [f"capability:{written}"]}},
     ):
-        with pytest.raises(ConfigInvalid, match="is no capability"):
+        with pytest.raises(ConfigInvalid, match="is not a capability"):
             Tavern.open({**config, "plugins": {"entryPoints": False}}, home=tmp_path)
 
 

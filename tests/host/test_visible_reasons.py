@@ -373,7 +373,7 @@ def test_a_handler_without_parameters_has_those_of_its_signature(workshop: Works
     assert host.invoke_sync("p:hello", {"nmae": "Ann"}).error.kind == "INPUT_SCHEMA_INVALID"  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("handler", "reason"), [("work:helo", "cannot be found"), ("work:Not", "is no function")])
+@pytest.mark.parametrize(("handler", "reason"), [("work:helo", "cannot be found"), ("work:Not", "is not a function")])
 def test_a_handler_that_is_none_fails_its_plugin_with_the_reason(workshop: Workshop, handler: str, reason: str) -> None:
     workshop.folder(
         "p", "", "tools: {entry: tools}", **{"tools__h.tool.json": handler_file(handler), "work.py": HANDLER}

@@ -210,13 +210,13 @@ def test_an_alias_is_granted_under_its_canonical_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "message", "hint"),
     [
-        ("hook:server:tool:chek", "is no permission", f"did you mean {CHECK!r}"),
-        ("read:f", "is no permission", "did you mean 'read:fs'"),
-        ("gpu", "does not ask for 'gpu'", "declared in its plugin.yaml"),
-        ("network:*", "asks for nothing that 'network:*' covers", "it asks for:"),
-        ("danger:*", "name danger:destructive literally", "it asks for:"),
-        ("", "is no permission", ""),
-        ("hook:server:tool:[a-z]*", "requests no permissions", ""),
+        ("hook:server:tool:chek", "is not a permission", f"did you mean {CHECK!r}"),
+        ("read:f", "is not a permission", "did you mean 'read:fs'"),
+        ("gpu", "does not request 'gpu'", "declared in its plugin.yaml"),
+        ("network:*", "requests nothing that 'network:*' covers", "it requests:"),
+        ("danger:*", "name danger:destructive literally", "it requests:"),
+        ("", "is not a permission", ""),
+        ("hook:server:tool:[a-z]*", "requests nothing", ""),
     ],
 )
 def test_a_name_that_grants_nothing_is_refused_and_nothing_is_written(
@@ -369,7 +369,7 @@ BROKEN = [
     (GOOD + "  bad: {grnted: [gpu]}\n", "unknown key 'grnted' (did you mean 'granted'", 6),
     (GOOD + "  bad: {version: 1.0}\n", "must be text", 6),
     (GOOD + "  bad: {scopes: {read:fs: []}}\n", "not empty", 6),
-    (GOOD + "  Bad Name: {}\n", "is no plugin name", 6),
+    (GOOD + "  Bad Name: {}\n", "is not a plugin name", 6),
     (GOOD + "  good: {granted: [danger:destructive]}\n", "is here twice", 6),
     (GOOD + "  bad: &x {granted: [gpu]}\n  b2: *x\n", "anchor", 6),
 ]

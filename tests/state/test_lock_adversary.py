@@ -264,7 +264,7 @@ def test_a_pattern_that_a_plugin_asked_an_older_host_for_does_not_lock_everybody
 
 def test_a_pattern_of_many_stars_is_expanded_in_one_pass() -> None:
     asked = frozenset({"secrets:" + "a" * 60, "read:fs"})
-    with pytest.raises(UsageError, match="requests no permissions"):
+    with pytest.raises(UsageError, match="requests nothing"):
         expand("text", ["*a" * 40 + "*b"], asked, to_grant=True)
     assert expand("text", ["*a" * 40], asked, to_grant=True) == {"secrets:" + "a" * 60}
     assert expand("text", ["read:*fs", "**"], asked, to_grant=True) == asked

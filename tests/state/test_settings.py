@@ -339,7 +339,7 @@ def test_a_corrupt_file_costs_its_values_and_is_kept_at_the_next_save(tmp_path: 
     store.save({KEY + "name": "new"})
     assert stored(tmp_path) == {KEY + "name": "new"}
     assert [p.read_bytes() for p in tmp_path.glob("settings.json.damaged-*")] == [content]
-    assert any("is kept as" in str(f) for f in told)
+    assert any("was renamed to" in str(f) for f in told)
     assert opened(tmp_path).findings() == ()
 
 

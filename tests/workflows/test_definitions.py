@@ -75,7 +75,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a default out of bounds": (with_default(Annotated[int, Port(min=5)], 3), "must be at least 5, got 3"),
     "bounds the wrong way round": (with_default(Annotated[int, Port(min=5, max=1)], 3), "has the bounds 5 and 1"),
     "an input that takes no edge": (with_default(Annotated[list[int], Port(multi=True, max_connections=0)], ()), "takes 0 connections"),
-    "a type that is none": (with_default(Annotated[str, Port(type="STRNG")], "a"), "is no dataFlowType"),
+    "a type that is none": (with_default(Annotated[str, Port(type="STRNG")], "a"), "is not a dataFlowType"),
     "a class without run": (NoRun, "it has no method run"),
     "a specification with a slot of another key": (NodeSpec("demo:Z", inputs={"a": Slot("b")}), "input 'a' is not a slot of that key"),
     "a specification with a type that is none": (NodeSpec("demo:Z", outputs={"a": Slot("a", "TEXT")}), "has the type 'TEXT'"),

@@ -211,9 +211,9 @@ def test_nodes_are_found_in_every_module_below_the_entry_that_is_not_private(tmp
 
 
 NO_NODES: dict[str, tuple[str, dict[str, str], str]] = {
-    "a file that is not a Python": ("notes.txt", {"notes.txt": ""}, "is no Python file"),
+    "a file that is not a Python": ("notes.txt", {"notes.txt": ""}, "is not a Python file"),
     "a link out of the plugin": ("nodes", {"nodes/link.py": "-> {outside}"}, "nodes/link.py leads out of the plugin"),
-    "a folder behind a link": ("more", {"more": "-> {root}"}, "is no file or folder inside the plugin"),
+    "a folder behind a link": ("more", {"more": "-> {root}"}, "is not a file or folder inside the plugin"),
     "a marked class that is not a node": ("nodes", {"nodes/bad.py": "from tavern_core import node\n@node\nclass Bad: ...\n"}, "none derived from Node"),
     "a marked class without run": ("nodes", {"nodes/bad.py": "from tavern_core import Node, node\n@node\nclass Bad(Node): ...\n"}, "it has no method run"),
 }  # fmt: skip

@@ -226,7 +226,7 @@ def _mapping_of(kind: type, what: str) -> Callable[[Any], Iterable[tuple[str, An
             raise TypeError(f"expected a mapping of name to {what}")
         for name, thing in answer.items():
             if not isinstance(thing, kind):
-                raise TypeError(f"{name!r} is no {what}: {type(thing).__name__}")
+                raise TypeError(f"{name!r} is not a {what}: {type(thing).__name__}")
             yield name, thing
 
     return read
@@ -238,7 +238,7 @@ def _list_of(kind: type, what: str) -> Callable[[Any], Iterable[tuple[str, Any]]
             raise TypeError(f"expected a list of {what}")
         for thing in [answer] if isinstance(answer, kind) else answer:
             if not isinstance(thing, kind):
-                raise TypeError(f"{type(thing).__name__} is no {what}")
+                raise TypeError(f"{type(thing).__name__} is not a {what}")
             yield thing.name, thing  # type: ignore[attr-defined]
 
     return read
