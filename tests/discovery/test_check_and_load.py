@@ -147,11 +147,11 @@ BROKEN: dict[str, tuple[Files, str]] = {
     ),
     "a handler that is not there": (
         manifest(HANDLER.replace(":add'", ":ad'"), "", code_x=ADD),
-        "names nothing in code_x.py",
+        "there is no handler",
     ),
     "a handler with parameters that is not there": (
         manifest(TYPED.replace(":add'", ":ad'"), "", code_x=ADD),
-        "names nothing in code_x.py",
+        "there is no handler",
     ),
     "a handler that is a number": (manifest(HANDLER, "", code_x="add = 5\n"), "is not a function"),
     "a handler that takes something else": (
@@ -232,7 +232,7 @@ BROKEN: dict[str, tuple[Files, str]] = {
     ),
     "a hook that was not asked for": (
         code(CODE + "\n@hookimpl\ndef tavern_check_call(call):\n    pass\n"),
-        "does not ask for it",
+        "does not request it",
     ),
     "an argument that a hook has not": (code(CODE.replace("(ctx)", "(context)")), "has no argument 'context'"),
     "no Python": (code(CODE + "def (:\n"), "not Python"),
@@ -370,7 +370,7 @@ def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
         if f.severity == "error" and f.where and f.where.file == "plugin.yaml"
     }
     for line, said in (
-        (2, "must be text"), (3, "unknown key 'colour'"), (4, "'serve' is reserved"), (5, "not a version range"), (6, "no capability"),
+        (2, "must be text"), (3, "unknown key 'colour'"), (4, "'serve' is reserved"), (5, "not a version range"), (6, "not a capability"),
         (8, "must be text"), (9, "not a tool name"), (10, "does not return it"),
     ):  # fmt: skip
         assert said in errors[line], errors

@@ -186,7 +186,7 @@ WRONG = [
      "error plugin.yaml:3:16: dependsOn.b: '1.2' is not a version range (write \">=1.2\" or \"==1.2\")"),
     (minimal('dependsOn: {text: ""}\n'),
      "error plugin.yaml:3:13: dependsOn.text: the plugin depends on itself (delete the line)"),
-    (minimal("after: [text]\n"), "error plugin.yaml:3:9: after.0: the plugin stands after itself (delete the line)"),
+    (minimal("after: [text]\n"), "error plugin.yaml:3:9: after.0: the plugin is after itself (delete the line)"),
     # permissions
     ('name: text\nversion: "1.0"\n# what we ask for\n\n\npermissions:\n  hooks:\n    - "hook:server:tools:before-register"\n'
      '    - "hook:server:tool:chek"\n',
@@ -236,7 +236,7 @@ WRONG = [
     (minimal("configOptions:\n  - {key: extensions.text.x, type: number, min: 5, max: 1}\n"),
      "error plugin.yaml:4:49: configOptions.0.min: min 5 is larger than max 1 (give min the smaller number)"),
     (minimal("configOptions:\n  - {key: extensions.text.x, type: string, step: 2}\n"),
-     "error plugin.yaml:4:50: configOptions.0.step: step means nothing for a setting of type string (remove step, or make it a setting of type number or slider)"),
+     "error plugin.yaml:4:50: configOptions.0.step: step has no effect for a setting of type string (remove step, or make it a setting of type number or slider)"),
     # tools and aliases
     (minimal("tools:\n  - {id: 'other:x', implementation: {type: python}}\n"),
      "error plugin.yaml:4:10: tools.0.id: the prefix 'other' of 'other:x' is not this plugin's name (text) "
@@ -256,7 +256,7 @@ WRONG = [
      "warning plugin.yaml:3:1: frontend: a frontend of type vite has no `build`; the console ignores this plugin "
      "(add `build: {entry: …}`)"),
     (minimal("frontend: {type: vanilla, build: {entry: dist/index.js}}\n"),
-     "warning plugin.yaml:3:1: frontend: a frontend of type vanilla has no `vanilla`; the console gets nothing of this "
+     "warning plugin.yaml:3:1: frontend: a frontend of type vanilla has no `vanilla`; the console ignores this "
      "plugin (add `vanilla: {entry: …}`)"),
 ]  # fmt: skip
 
@@ -316,7 +316,7 @@ def test_needless_entries_are_reported_to_authors() -> None:
         "permissions:\n  hooks: [auth:login, 'hook:client:auth:login', 'hook:server:plugin:before-install']\n  data: [data:conversation]\n"
     )
     assert [f.split(": ", 2)[2] for f in findings_of(text)] == [
-        "'hook:client:auth:login' asks for 'hook:client:auth:login' again (delete the line)",
+        "'hook:client:auth:login' requests 'hook:client:auth:login' again (delete the line)",
         "this host does not call the hooks of 'hook:server:plugin:before-install' yet (keep it for a later host)",
         "no requested hook has the arguments that 'data:conversation' protects (delete the line)",
     ]

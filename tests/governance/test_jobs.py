@@ -421,7 +421,7 @@ def test_the_command_line_shows_cancels_and_watches_jobs(tmp_path: Path) -> None
         assert code == 130 and "cancelled" in out
         assert tavern("cancel", second)[0] == 0
         assert json.loads(other.stdout.readline()) == ["cancelled", "cancelled"]
-    assert tavern("cancel", first)[1].strip() == f"{first} is over already"
+    assert tavern("cancel", first)[1].strip() == f"{first} has ended already"
     assert json.loads(tavern("show", first, "--json")[1])["result"]["error"]["kind"] == "CANCELLED"
     assert tavern("show", "job-nothing")[0] == 5
     assert tavern("answer", first, "true")[0] == 0

@@ -494,7 +494,7 @@ def test_an_empty_list_grants_nothing_and_all_is_said_in_full(workshop: Workshop
     workshop.folder("modest", None, "")
     host = workshop.open()
     for empty in ([], (), set()):
-        with pytest.raises(UsageError, match="nothing is named that reader is to be granted") as caught:
+        with pytest.raises(UsageError, match="no permission is named for reader") as caught:
             host.grant("reader", *empty)
         assert "all_requested=True" in caught.value.hint
     with pytest.raises(UsageError, match="two different things"):

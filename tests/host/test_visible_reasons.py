@@ -37,7 +37,7 @@ BROKEN: dict[str, tuple[str, str, str]] = {
     ),
     "a foreign prefix": (tool_file("Other:bad"), "Other:bad", "is not this plugin's name"),
     "a foreign prefix, asked for by its own": (tool_file("Other:bad"), "p:bad", "is not this plugin's name"),
-    "an undeclared capability": (tool_file("bad", capabilities=["network"]), "p:bad", "does not ask for"),
+    "an undeclared capability": (tool_file("bad", capabilities=["network"]), "p:bad", "does not request"),
     "an id that is written differently": (tool_file("bad-Tool", parameters=None), "p.bad_tool", "needs `parameters`"),
 }
 

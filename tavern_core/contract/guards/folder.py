@@ -166,6 +166,6 @@ def _errors(path: Any) -> Iterator[None]:
             errno.ENOTDIR: "leads through a file",
             errno.EISDIR: "is a folder",
             errno.EEXIST: "exists already",
-            errno.ENXIO: "is no regular file",
+            errno.ENXIO: "is not a regular file",
         }.get(error.errno or 0) or (error.strerror or str(error)).lower()
         raise ToolFailed(f"{str(path)[:200]} {said}") from error
