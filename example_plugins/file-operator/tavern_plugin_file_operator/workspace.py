@@ -151,7 +151,7 @@ class Workspace:
                 folder = opened.enter_context(root.folder(path, parents=create))
             except ToolFailed as error:
                 if isinstance(error.__cause__, OSError):
-                    raise error.__cause__ from None  # told in words of the workspace
+                    raise error.__cause__ from None  # reported in terms of the workspace
                 raise
             yield folder
 
@@ -244,7 +244,7 @@ def _replace(place: Place, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _system_errors(path: str) -> Iterator[None]:
-    """What the system refuses, in words of the workspace; the real path of the workspace is nobody's business."""
+    """Translates refusals of the system into terms of the workspace, without its real path."""
     try:
         yield
     except OSError as error:
