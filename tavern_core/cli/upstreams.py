@@ -97,8 +97,17 @@ def refresh(ctx: click.Context, session: Session, upstream: str | None, as_json:
 @json_option
 @pass_session
 def connect(session: Session, upstream: str, as_json: bool) -> None:
-    """Connect to an upstream that was granted, list its tools, and take their definitions as reviewed where none were yet."""
-    _print(session, session.host().upstreams.connect_sync(upstream), as_json)
+    """Connect to an upstream that was granted, list its tools, and take their definitions as reviewed where none were yet.
+
+    An upstream that wants somebody to log in is opened in the browser: its address is shown.
+    """
+
+    def show(address: str) -> None:
+        click.echo(
+            f"{upstream} asks you to log in. Open this address in a browser on this machine:\n\n  {address}\n", err=True
+        )
+
+    _print(session, session.host().upstreams.connect_sync(upstream, show), as_json)
 
 
 @upstreams.command(cls=Command)

@@ -92,10 +92,10 @@ def _flaw(tool: UpstreamTool, name: str) -> str:
 def _description(text: object) -> str:
     if not isinstance(text, str):
         return ""
-    return text if len(text) <= MAX_DESCRIPTION else f"{text[:MAX_DESCRIPTION]}…"
+    return neutralise(text if len(text) <= MAX_DESCRIPTION else f"{text[:MAX_DESCRIPTION]}…")
 
 
-def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig) -> ToolSpec:
+def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig, needs: frozenset[str]) -> ToolSpec:
     """The tool as this host offers it.
 
     Args:
@@ -103,13 +103,12 @@ def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig) -> ToolSpec:
     """
     plugin = config.plugin_name(name)
     override = config.tools.get(tool.name) or _NOTHING
-    needs = frozenset(p.name for p in config.requested().capabilities if not p.name.startswith("secrets:"))
-    needs |= tool.capabilities
+    needs = needs | tool.capabilities
     destructive = bool(tool.destructive) or any(c.startswith("danger:") for c in needs)
     trusted = config.trust_annotations
     return ToolSpec(
         f"{plugin}:{local_name(tool.name)}",
-        description=_first(override.description, neutralise(tool.description)),
+        description=_first(override.description, tool.description),
         kind=config.kind,
         version=tool.version or "0",
         tags=tool.tags,

@@ -13,7 +13,7 @@ that, until ``tier:host`` is granted. A *locked* host uses no plugin that is not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from typing import Literal
 
@@ -45,8 +45,8 @@ class PluginFacts:
     """As plugin.yaml and the host's rules have it."""
     target: str = ""
     """Of an upstream: its exact address or command line."""
-    tools: Mapping[str, str] = field(default_factory=dict)
-    """Of an upstream: tool → hash of its definition, as it was last listed."""
+    tools: Callable[[], Mapping[str, str]] = dict
+    """Of an upstream: gives tool → hash of its definition, as it was last listed. Only those who write the lock file ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def asked(facts: PluginFacts, record: GrantRecord | None) -> frozenset[str]:
 
 def decide(facts: PluginFacts, record: GrantRecord | None) -> Decision:
     """What `facts` may use under `record` (None: nothing was decided yet)."""
-    if record is None:
+    if record is None or record.target != facts.target:  # another address or command is another upstream
         return Decision(undecided=facts.requested, added=facts.requested, tier=facts.tier)
     requested = asked(facts, record)
     refused = record.refused & requested
@@ -196,7 +196,7 @@ def carried_over(facts: PluginFacts, record: GrantRecord) -> GrantRecord:
         record.granted_by,
         decision.tier,
         facts.target,
-        facts.tools or record.tools,
+        facts.tools() or record.tools,
     )
 
 
