@@ -13,10 +13,11 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from tavern_core.contract.adapters import Listing, UpstreamTool
+from tavern_core.errors import sayable
 from tavern_core.model.ids import is_local_name
 from tavern_core.model.limits import NO_LIMITS
 from tavern_core.model.nearest import fold
-from tavern_core.model.safe_text import printed
+from tavern_core.model.safe_text import said
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.upstream import ToolOverride, UpstreamConfig
 from tavern_core.tam import neutralise
@@ -48,7 +49,9 @@ def sound(listing: Listing, config: UpstreamConfig) -> tuple[dict[str, UpstreamT
         config: what the operator allows.
     """
     found: dict[str, UpstreamTool] = {}
-    left_out: dict[str, str] = {printed(str(name))[:MAX_NAME]: str(why)[:500] for name, why in listing.left_out.items()}
+    left_out: dict[str, str] = {
+        sayable(said(name), MAX_NAME): said(why)[:500] for name, why in listing.left_out.items()
+    }
     taken: dict[str, str] = {}
     for number, tool in enumerate(listing.tools):
         if number >= MAX_TOOLS:
@@ -56,7 +59,7 @@ def sound(listing: Listing, config: UpstreamConfig) -> tuple[dict[str, UpstreamT
             break
         name = tool.name if isinstance(tool.name, str) else ""
         if why := _flaw(tool, name):
-            left_out[printed(name)[:MAX_NAME] or f"#{number + 1}"] = why
+            left_out[sayable(name, MAX_NAME) or f"#{number + 1}"] = why
         elif not is_allowed(name, config):
             continue
         elif (other := taken.setdefault(fold(local_name(name)), name)) != name or name in found:
