@@ -15,9 +15,9 @@ from typing import Any, Final
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.nodes import NothingCame
 from tavern_core.errors import ToolFailed
-from tavern_core.isolation.codec import CannotCross, pack
+from tavern_core.isolation.codec import CALLS, CannotCross
 from tavern_core.isolation.error_codec import pack_error
-from tavern_core.isolation.node_codec import NOTHING, pack_value
+from tavern_core.isolation.node_codec import NOTHING, VALUES
 from tavern_core.isolation.transport import judged
 from tavern_core.isolation.worker_client import Incarnation
 from tavern_core.isolation.worker_output import Printed
@@ -119,7 +119,7 @@ class Answering:
                 return None
             case "need":
                 try:
-                    return pack_value(asyncio.run_coroutine_threadsafe(ctx.need(str(given[0])), loop).result())
+                    return VALUES.encode(asyncio.run_coroutine_threadsafe(ctx.need(str(given[0])), loop).result())
                 except NothingCame:
                     return NOTHING
             case "llm":
@@ -129,10 +129,12 @@ class Answering:
                 ).result()
                 return _crossing(asdict(found_answer))
             case "ask":
-                return pack_value(asyncio.run_coroutine_threadsafe(ctx.ask(*given), loop).result())
+                return VALUES.encode(asyncio.run_coroutine_threadsafe(ctx.ask(*given), loop).result())
             case "invoke":
                 tool, arguments, options = given
-                return pack(asyncio.run_coroutine_threadsafe(ctx.invoke(tool, arguments, **options), loop).result())
+                return CALLS.encode(
+                    asyncio.run_coroutine_threadsafe(ctx.invoke(tool, arguments, **options), loop).result()
+                )
         raise ToolFailed(f"a node cannot be asked for {what!r:.80}")
 
     def _answered(self, worker: Incarnation, message: dict[str, Any]) -> Any:

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.contract.context import PluginContext, Runtime
-from tavern_core.isolation.codec import CannotCross, pack
+from tavern_core.isolation.codec import CannotCross
 from tavern_core.isolation.worker.host_client import Hotline
-from tavern_core.model.call import CallContext
 from tavern_core.schema.limits import json_copy
 from tavern_core.schema.redact import compile_redactor
 
@@ -166,7 +165,3 @@ class LinesToHost(logging.Handler):
             self._busy.now = False
         text = text.encode("utf-8", "backslashreplace").decode()[:LONGEST_LINE]
         self._hotline.tell("log", level=record.levelno, logger=record.name[:200], text=text)
-
-
-def packed_context(context: CallContext) -> Any:
-    return pack(context)[1]

@@ -14,7 +14,7 @@ from typing import Any
 from tavern_core.contract.protocols import BoundTool, ToolHome
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import TavernError, ToolFailed
-from tavern_core.isolation.codec import pack_result, pack_tool, unpack, unpack_context, unpack_tool
+from tavern_core.isolation.codec import CALLS, pack_tool, unpack_context, unpack_tool
 from tavern_core.isolation.worker_setup import Setup
 from tavern_core.kernel.calls.normalise import plain, plain_parts
 from tavern_core.kernel.plugins.executor_facilities import load_handler
@@ -71,7 +71,7 @@ class InsideTools:
         self._tools[item.spec.name] = item.spec
         spec, is_sketch = item.spec, item.spec.impl is SKETCH
         return {
-            "tool": pack_tool(spec)[1],
+            "tool": pack_tool(spec),
             "key": None if spec.impl is None or is_sketch else spec.name,
             "sketch": is_sketch,
         }
@@ -88,7 +88,7 @@ class InsideTools:
         for spec in specs_of(answer, self.owner()):
             key = f"made {next(self._made)}"
             self._tools[key] = spec
-            told.append({"tool": pack_tool(spec)[1], "key": key if spec.impl is not None else None})
+            told.append({"tool": pack_tool(spec), "key": key if spec.impl is not None else None})
         return told
 
     def drop(self, keys: list[str]) -> None:
@@ -102,7 +102,7 @@ class InsideTools:
         thing = load_handler(self._record, target)
         spec = of_handler(thing, unpack_tool(sketch), self.owner())
         self._tools[key := f"handler {target} {spec.name}"] = spec
-        return {"tool": pack_tool(spec)[1], "key": key}
+        return {"tool": pack_tool(spec), "key": key}
 
     def bind(self, key: str, tool: Any, handler: str | None) -> list[Any]:
         """Prepare a tool for being called; [is it async, does it want the call].
@@ -126,14 +126,14 @@ class InsideTools:
     def call(self, key: str, arguments: dict[str, Any], call: Any) -> Any:
         """Start a tool; its answer, or an awaitable of it."""
         bound, _ = self._bound[key]
-        return bound.run(arguments, None if call is None else unpack(call, {"trusted": True}))
+        return bound.run(arguments, None if call is None else CALLS.decode(call, {"trusted": True}))
 
     def result(self, key: str, answer: Any) -> Any:
         """The answer of a tool for the host, as plain JSON within the limit."""
         _, name = self._bound[key]
         try:
             if isinstance(answer, ToolResult):
-                return pack_result(plain_parts(answer, sys.maxsize, name))  # the frame has a limit of its own
+                return CALLS.encode(plain_parts(answer, sys.maxsize, name))  # the frame has a limit of its own
             return ["json", plain(answer, self._limits.output_bytes, name)]
         except TavernError as error:
             error.details["stage"] = "validate_output"
