@@ -19,7 +19,7 @@ from tavern_core.model.call import Budget, CallContext, Ledger, Rights, ToolCall
 from tavern_core.model.event import Event
 from tavern_core.model.result import Evidence, ToolError, ToolResult
 from tavern_core.model.tool import ToolSpec
-from tavern_core.schema.limits import from_python, json_copy
+from tavern_core.schema.limits import from_python, json_copy, json_or
 
 Packed = list[Any]
 """``[tag, data]``"""
@@ -126,11 +126,21 @@ def mapping_of(data: Any) -> dict[str, Any]:
 def as_json(value: Any) -> Any:
     """`value` as JSON; what is none of it is told as text, as in a record of the call."""
     copy, problem = json_copy(value)
-    if problem is None:
-        return copy
-    copy, problem = json_copy(from_python(value, fallback=repr, inf_nan_mode="strings"))
+    return copy if problem is None else crossing("it", from_python(value, fallback=repr, inf_nan_mode="strings"))
+
+
+def crossing(what: str, value: Any) -> Any:
+    """`value`, which must be JSON.
+
+    Args:
+        what: it is, for the message.
+
+    Raises:
+        CannotCross: it is none.
+    """
+    copy, problem = json_copy(value)
     if problem is not None:
-        raise CannotCross(f"it cannot cross to another process: {problem}")
+        raise CannotCross(f"{what} cannot cross to another process: {problem}")
     return copy
 
 
@@ -147,8 +157,7 @@ def pack_context(context: CallContext) -> dict[str, Any]:
     if context.scopes:
         data["scopes"] = {name: list(scope) for name, scope in context.scopes.items()}
     if context.config is not None:
-        copy, problem = json_copy(dict(context.config))
-        data["config"] = copy if problem is None else {}
+        data["config"] = json_or(dict(context.config), {})
     return data
 
 
@@ -216,10 +225,7 @@ def _pack_result(result: ToolResult) -> Any:
         "status": result.status, "job": result.job, "meta": None if result._meta is None else dict(result._meta),
         "trace": None if result._trace is None else list(result._trace),
     }  # fmt: skip
-    copy, problem = json_copy(data)
-    if problem is not None:
-        raise CannotCross(f"a ToolResult cannot cross to another process: {problem}")
-    return copy
+    return crossing("a ToolResult", data)
 
 
 def _unpack_result(data: Any, known: Known) -> ToolResult:

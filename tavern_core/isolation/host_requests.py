@@ -15,7 +15,7 @@ from typing import Any, Final
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.nodes import NothingCame
 from tavern_core.errors import ToolFailed
-from tavern_core.isolation.codec import CALLS, CannotCross
+from tavern_core.isolation.codec import CALLS, crossing
 from tavern_core.isolation.error_codec import pack_error
 from tavern_core.isolation.node_codec import NOTHING, VALUES
 from tavern_core.isolation.transport import judged
@@ -26,7 +26,6 @@ from tavern_core.kernel.execution.portal import Portal
 from tavern_core.kernel.execution.threads import Workers
 from tavern_core.kernel.views.service_view import IS_ASYNC
 from tavern_core.model.call import CallContext
-from tavern_core.schema.limits import json_copy
 
 MOST_OPEN: Final = 64
 """Questions of one worker that are answered at once."""
@@ -127,7 +126,7 @@ class Answering:
                 found_answer = asyncio.run_coroutine_threadsafe(
                     ctx.llm(name).complete(messages, **options), loop
                 ).result()
-                return _crossing(asdict(found_answer))
+                return _to_plugin(asdict(found_answer))
             case "ask":
                 return VALUES.encode(asyncio.run_coroutine_threadsafe(ctx.ask(*given), loop).result())
             case "invoke":
@@ -144,9 +143,9 @@ class Answering:
             raise ToolFailed("this plugin has no context yet", hint="use the `ctx` that a hook is handed")
         match message["ask"]:
             case "get_config":
-                return _crossing(doors.get_config(str(message["option"])))
+                return _to_plugin(doors.get_config(str(message["option"])))
             case "plugin_config":
-                return _crossing(dict(doors.plugin_config()))
+                return _to_plugin(dict(doors.plugin_config()))
             case "secret":
                 return doors.secret(str(message["name"]))
             case "on_config_change":
@@ -168,7 +167,7 @@ class Answering:
         answer = getattr(view, method)(*args, **kwargs)
         if inspect.isawaitable(answer):
             answer = self._portal.run(_awaited(answer))
-        return _crossing(answer)
+        return _to_plugin(answer)
 
     def _watch(self, worker: Incarnation, option: str, watch: int) -> None:
         assert self.ctx is not None
@@ -192,13 +191,6 @@ def _methods(view: Any) -> dict[str, bool]:
     }
 
 
-def _crossing(answer: Any) -> Any:
-    """JSON that may cross.
-
-    Raises:
-        CannotCross: it is none.
-    """
-    copy, problem = json_copy(answer)
-    if problem is not None:
-        raise CannotCross(f"{type(answer).__name__} cannot cross to an isolated plugin: {problem}")
-    return copy
+def _to_plugin(answer: Any) -> Any:
+    """An answer of the host, which must be JSON. Raises CannotCross."""
+    return crossing(type(answer).__name__, answer)

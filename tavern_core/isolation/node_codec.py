@@ -18,13 +18,23 @@ from typing import Any, Final, get_args
 from tavern_core.contract.nodes import Final as Ends
 from tavern_core.contract.nodes import Out, Skip
 from tavern_core.errors import ActivationFailed, sayable
-from tavern_core.isolation.codec import CALL_TABLE, CannotCross, Codec, Coded, Known, as_json, mapping_of, text_of
+from tavern_core.isolation.codec import (
+    CALL_TABLE,
+    CannotCross,
+    Codec,
+    Coded,
+    Known,
+    as_json,
+    crossing,
+    mapping_of,
+    text_of,
+)
 from tavern_core.kernel.nodes.json_values import NotPlain, from_plain, to_plain
 from tavern_core.kernel.nodes.node_json import NotData, node_members, pack_node, unpack_node
 from tavern_core.kernel.nodes.value_conversion import plain
 from tavern_core.model.node import NodeSpec, Slot
 from tavern_core.model.run import NodeInfo, RunInfo, RunState
-from tavern_core.schema.limits import json_copy
+from tavern_core.schema.limits import json_or
 
 NOTHING: Final = ["nothing", None]
 """Instead of the value of a lazy input that never comes."""
@@ -65,13 +75,12 @@ def cannot_cross(what: str, why: str) -> ActivationFailed:
 
 
 def _tagged(value: Any) -> Any:
+    what = type(value).__name__
     try:
-        copy, problem = json_copy(to_plain(plain(value)))
+        value = to_plain(plain(value))
     except NotPlain:
-        _, problem = json_copy(value)
-    if problem is not None:
-        raise CannotCross(f"{type(value).__name__} cannot cross to another process: {problem}")
-    return copy
+        pass  # refused as it is, with the place
+    return crossing(what, value)
 
 
 def _slots(values: Mapping[Any, Any]) -> dict[str, Any]:
@@ -151,7 +160,7 @@ def _pack_shown(key: str, value: Any) -> list[Any]:
 
 def _pack_slots(values: Any) -> dict[str, Any]:
     if not isinstance(values, Mapping) or not all(type(key) is str for key in values):
-        raise CannotCross(f"{type(values).__name__} cannot cross to another process: {json_copy(values)[1]}")
+        crossing(type(values).__name__, values)  # refuses it, with the place
     return {key: _pack_shown(key, part) for key, part in values.items()}
 
 
@@ -169,8 +178,7 @@ def _unpack_run(data: Any, known: Known) -> RunInfo:
 
 
 def _pack_info(node: NodeInfo) -> list[Any]:
-    config, problem = json_copy(dict(node.config))
-    return [node.path, node.type, config if problem is None else {}, node.plugin]
+    return [node.path, node.type, json_or(dict(node.config), {}), node.plugin]
 
 
 def _unpack_info(data: Any, known: Known) -> NodeInfo:

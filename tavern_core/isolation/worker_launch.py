@@ -20,7 +20,7 @@ from tavern_core.kernel.plugins.effective_scopes import Reach
 from tavern_core.kernel.plugins.record import Records
 from tavern_core.model.capability import ENV_PREFIX
 from tavern_core.model.event import ISOLATION_WEAK
-from tavern_core.schema.limits import json_copy
+from tavern_core.schema.limits import json_or
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class WorkerLaunch:
             data_dir=str(self._data_dir()),
             executor=self._executor(),
             aliases=dict(candidate.facts.aliases),
-            manifest=_json(candidate.manifest().model_dump(mode="json", by_alias=True, exclude_defaults=True)),
+            manifest=json_or(candidate.manifest().model_dump(mode="json", by_alias=True, exclude_defaults=True), {}),
             limits=self.base.config.limits.model_dump(mode="json", by_alias=True),
         )
         return setup.to_json()
@@ -105,8 +105,3 @@ class WorkerLaunch:
                 plugin=plugin,
                 hint="`isolation: {level: required}` in tavern.yaml refuses it instead; `tavern doctor` says why they are missing",
             )
-
-
-def _json(value: Any) -> Any:
-    copy, problem = json_copy(value)
-    return {} if problem is not None else copy

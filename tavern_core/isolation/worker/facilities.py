@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.contract.context import PluginContext, Runtime
-from tavern_core.isolation.codec import CannotCross
+from tavern_core.isolation.codec import crossing
 from tavern_core.isolation.worker.host_client import Hotline
-from tavern_core.schema.limits import json_copy
+from tavern_core.schema.limits import json_or
 from tavern_core.schema.redact import compile_redactor
 
 LONGEST_LINE: Final = 10_000
@@ -107,10 +107,7 @@ def packed_arguments(what: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     Raises:
         CannotCross: one of them is not JSON.
     """
-    copy, problem = json_copy({"args": list(args), "kwargs": kwargs})
-    if problem is not None:
-        raise CannotCross(f"an argument of {what} cannot cross to another process: {problem}")
-    return copy  # type: ignore[no-any-return]
+    return crossing(f"an argument of {what}", {"args": list(args), "kwargs": kwargs})  # type: ignore[no-any-return]
 
 
 def context_of(facts: Mapping[str, Any], doors: InsideDoors, folder: Path | None) -> PluginContext:
@@ -132,7 +129,6 @@ def context_of(facts: Mapping[str, Any], doors: InsideDoors, folder: Path | None
 def facts_of_context(ctx: PluginContext) -> dict[str, Any]:
     """What a worker needs to know to make the same context."""
     # What looks like a secret in the host's free-form configuration stays there: secrets cross by name only.
-    copy, problem = json_copy(compile_redactor()(dict(ctx.config)))
     runtime = ctx.runtime
     return {
         "id": ctx.id,
@@ -140,7 +136,7 @@ def facts_of_context(ctx: PluginContext) -> dict[str, Any]:
         "version": ctx.version,
         "description": ctx.description,
         "source": ctx.source,
-        "config": copy if problem is None else {},
+        "config": json_or(compile_redactor()(dict(ctx.config)), {}),
         "runtime": [runtime.host_version, runtime.python_version, runtime.safe_mode],
     }
 

@@ -17,7 +17,7 @@ from tavern_core.contract.protocols import Command, Contribution, Service
 from tavern_core.contract.publishing import published_methods
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import ActivationFailed, ToolFailed
-from tavern_core.isolation.codec import CannotCross, unpack_tool
+from tavern_core.isolation.codec import CannotCross, crossing, unpack_tool
 from tavern_core.isolation.node_codec import HOOK_VALUES
 from tavern_core.isolation.transport import longest
 from tavern_core.isolation.worker.facilities import InsideDoors, context_of
@@ -212,10 +212,7 @@ class Inside:
 
     def served(self, answer: Any) -> Any:
         """The answer of a service's method."""
-        copy, problem = json_copy(answer)
-        if problem is not None:
-            raise CannotCross(f"the answer of the service cannot cross to another process: {problem}")
-        return copy
+        return crossing("the answer of the service", answer)
 
     def setting_changed(self, watch: int, value: Any) -> Any:
         """Call back whoever waits for a setting."""
