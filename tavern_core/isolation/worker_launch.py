@@ -8,6 +8,7 @@ from typing import Any
 
 from tavern_core.box.policy import LAYERS, PROCESSES
 from tavern_core.frozen import dataclass
+from tavern_core.isolation.closed_paths import Closed
 from tavern_core.isolation.sandbox import Sandboxes
 from tavern_core.isolation.worker_policy import worker_policy
 from tavern_core.isolation.worker_server import environment
@@ -69,9 +70,7 @@ class WorkerLaunch:
         policy = worker_policy(
             code=[candidate.folder] if candidate.folder is not None else [],
             path=path,
-            home=self.base.home,
-            kept=self.sandboxes.kept,
-            unwritable=self.sandboxes.unwritable(),
+            shut=Closed(self.base.home, self.sandboxes.kept, self.sandboxes.unwritable()),
             data_dir=data_dir,
             scopes={name: self.reach.scope(record, name) for name in names},
             config=self.base.config.isolation,

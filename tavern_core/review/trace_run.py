@@ -65,7 +65,7 @@ def trace(name: str, version: str, *, module: str, folder: Path, words: Sequence
             found = replace(found, at_import=first.uses, hooks=first.hooks, ended="" if first.is_safe else first.said)
         if found.ended:
             return found  # the tests would end in the same way
-        return _tested(found, name, folder, project, Path(room), path, words, seconds)
+        return replace(found, **_tested(name, folder, project, Path(room), path, words, seconds))
 
 
 def project_of(folder: Path) -> Path:
@@ -77,15 +77,9 @@ def project_of(folder: Path) -> Path:
 
 
 def _tested(
-    found: Traced,
-    name: str,
-    folder: Path,
-    project: Path,
-    room: Path,
-    path: Sequence[str],
-    words: Sequence[str],
-    seconds: float,
-) -> Traced:
+    name: str, folder: Path, project: Path, room: Path, path: Sequence[str], words: Sequence[str], seconds: float
+) -> dict[str, Any]:
+    """What the tests of a plugin did: fields of `Traced`."""
     record = room / "record.jsonl"
     given = {
         "name": name,
@@ -127,7 +121,7 @@ def _tested(
         not ended and "collected" not in told
     ):  # whoever writes the record comes to its end, whatever the tests do, but here
         ended = f"its tests ended the process themselves (exit code {code})"
-    return replace(found, **told, ended=ended, said=said.decode("utf-8", "replace"))
+    return {**told, "ended": ended, "said": said.decode("utf-8", "replace")}
 
 
 def _has_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from tavern_core.schema.meta import python_draft
 from tavern_core.schema.patterns import fits, options
 from tavern_core.schema.prepare import Prepared, schema_invalid, to_explain
-from tavern_core.schema.rules import Draft, Flaw
+from tavern_core.schema.problem import SchemaProblem
+from tavern_core.schema.rules import Draft
 from tavern_core.schema.uniqueness import unique_items
 
 if TYPE_CHECKING:
@@ -83,7 +84,9 @@ def engine_of(prepared: Prepared, name: str) -> Any:
         return classes[prepared.draft](prepared.schema, validate_formats=False, offline=True, pattern_options=options())
     except ValueError as error:
         reason = str(error).partition("\n")[0][:300]
-        raise schema_invalid([Flaw("", f"it cannot be compiled: {reason}", "simplify it")], name) from error
+        raise schema_invalid(
+            [SchemaProblem("", f"it cannot be compiled: {reason}", hint="simplify it")], name
+        ) from error
 
 
 def explaining_engine(prepared: Prepared, value: Any) -> Engine:
