@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any, Final
 
+from tavern_core.box.fork_server_client import ending
 from tavern_core.errors import UsageError
 from tavern_core.review.probe import own_line, prober
 from tavern_core.review.probe_result import Import
@@ -110,7 +111,7 @@ def _tested(
     code = process.returncode
     if not ended and code not in (*_FAILED, _NO_TESTS):
         ended = (
-            f"its tests ended the process with {_ending(code)}"
+            f"its tests ended the process with {ending(code)}"
             if code < 0
             else f"pytest could not run them (exit code {code})"
         )
@@ -203,10 +204,3 @@ def _entry_points(project: Path) -> dict[str, str]:
         return {str(name): str(module) for name, module in found.items()}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError):
         return {}
-
-
-def _ending(code: int) -> str:
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from tavern_core.schema.limits import count_values
 from tavern_core.schema.meta import python_draft
 from tavern_core.schema.patterns import fits, options
 from tavern_core.schema.prepare import Prepared, schema_invalid, to_explain
@@ -39,17 +40,11 @@ def bounded_work(value: Any) -> Iterator[None]:
     Raises:
         TooMuchWork: from inside, when the allowance is used up.
     """
-    token = _WORK.set([1_000 + 20 * _size(value)])
+    token = _WORK.set([1_000 + 20 * count_values(value)])
     try:
         yield
     finally:
         _WORK.reset(token)
-
-
-def _size(value: Any) -> int:
-    if isinstance(value, dict):
-        return 1 + sum(map(_size, value.values()))
-    return 1 + sum(map(_size, value)) if isinstance(value, list) else 1
 
 
 def _counted(follow: Any) -> Any:

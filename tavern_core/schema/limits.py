@@ -69,6 +69,13 @@ def is_plain(value: object, max_depth: int = depths.VALUE, max_nodes: int = MAX_
     return _plain([value], max_depth + 1, max_nodes) >= 0
 
 
+def count_values(value: Any) -> int:
+    """How many values JSON of bounded depth holds, itself included."""
+    if isinstance(value, dict):
+        return 1 + sum(map(count_values, value.values()))
+    return 1 + sum(map(count_values, value)) if isinstance(value, list) else 1
+
+
 def _plain(value: Any, depth: int, budget: int) -> int:
     """What is left of `budget` (values) after walking a dict or list, negative when something is not plain."""
     budget -= len(value)

@@ -84,7 +84,7 @@ def _view(hotline: Hotline, name: str, methods: Mapping[str, bool], description:
 
 def _asking(hotline: Hotline, service: str, method: str, is_async: bool) -> Callable[..., Any]:
     def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        return {"name": service, "method": method, **packed_arguments(f"{service}.{method}", args, kwargs)}
+        return packed_arguments(service, method, args, kwargs)
 
     if is_async:
 
@@ -101,13 +101,14 @@ def _asking(hotline: Hotline, service: str, method: str, is_async: bool) -> Call
     return ask
 
 
-def packed_arguments(what: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a service's method for the other side.
+def packed_arguments(service: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The call of a service's method for the other side.
 
     Raises:
         CannotCross: one of them is not JSON.
     """
-    return crossing(f"an argument of {what}", {"args": list(args), "kwargs": kwargs})  # type: ignore[no-any-return]
+    given = crossing(f"an argument of {service}.{method}", {"args": list(args), "kwargs": kwargs})
+    return {"name": service, "method": method, **given}
 
 
 def context_of(facts: Mapping[str, Any], doors: InsideDoors, folder: Path | None) -> PluginContext:

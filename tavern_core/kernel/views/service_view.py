@@ -142,7 +142,7 @@ class _Call:
             ToolFailed, OutputTooLarge: it cannot pass (TOOL_ERROR, OUTPUT_TOO_LARGE).
         """
         if type(value) not in _DATA and inspect.isawaitable(value):
-            return awaited(value, self.answer, self.who)
+            return awaited(value, self.who, self.answer)
         try:
             return copied(value, self.limits.output_bytes)
         except NotPlain as wrong:

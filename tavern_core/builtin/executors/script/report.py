@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from typing import Any, Final
 
+from tavern_core.box.fork_server_client import ending
 from tavern_core.box.output import Ended
 from tavern_core.box.policy import BoxUnavailable
 from tavern_core.builtin.executors.script.masking import Masking
 from tavern_core.builtin.executors.script.refusals import Held
-from tavern_core.builtin.executors.script.script_output import Unreadable, error_in, excerpt, parse, signal_name
+from tavern_core.builtin.executors.script.script_output import Unreadable, error_in, excerpt, parse
 from tavern_core.errors import CallTimeout, ConnectionLost, Outcome, OutputTooLarge, PolicyDenied, UpstreamError
 from tavern_core.frozen import dataclass
 from tavern_core.model.config import LimitsConfig
@@ -137,8 +138,8 @@ class Report:
         )
 
     def _crashed(self, code: int) -> UpstreamError:
-        how = f"was ended by {signal_name(code)}" if code < 0 else f"ended with exit code {code}"
-        which = {"signal": signal_name(code)} if code < 0 else {"exitCode": code}
+        how = f"was ended by {ending(code)}" if code < 0 else f"ended with exit code {code}"
+        which = {"signal": ending(code)} if code < 0 else {"exitCode": code}
         details: dict[str, Any] = {**which, **self._stderr(), **self._stdout()}
         last = str(details.get("stderr", "")).rstrip().rpartition("\n")[2]
         return UpstreamError(
