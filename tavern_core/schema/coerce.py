@@ -138,10 +138,10 @@ def coerce_text(
 
     Args:
         schema: the tool's parameters.
-        given: parameter name -> text; undeclared names keep their text, the validator judges them.
+        given: parameter name -> text; undeclared names keep their text, for the validator to check.
 
     Returns:
-        the values, and a problem for each text that fits no declared type (its value is then left out).
+        the values, and a problem for each text that fits no declared type (without its value).
     """
     values: dict[str, Any] = {}
     problems: list[SchemaProblem] = []

@@ -1,4 +1,4 @@
-"""Does a schema follow its own rules: the meta-schema of its draft, asked quickly and explained in our words."""
+"""Is a schema valid for the meta-schema of its draft? Checked quickly and explained in our words."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def python_draft(draft: Draft) -> type[Engine]:
 
 @functools.cache
 def _meta_engine(draft: Draft) -> Engine:
-    """What judges schemas of a draft; a list of ten thousand types costs no more than reading it."""
+    """The validator for schemas of a draft; a list of ten thousand types costs no more than reading it."""
     import attrs
     from jsonschema import validators
 

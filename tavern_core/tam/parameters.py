@@ -1,4 +1,4 @@
-"""The parameters of one tool: which one a key means (TAM rule 9), and how its text is read."""
+"""The parameters of one tool: which one a key means (TAM rule 9), and how its text is converted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Parameters:
     """A JSON Schema of parameters, prepared for binding.
 
     Args:
-        schema: the schema of the whole arguments object. What is no schema allows everything.
+        schema: the schema of the whole arguments object. An invalid schema allows everything.
     """
 
     def __init__(self, schema: object) -> None:
@@ -114,7 +114,7 @@ class Parameters:
 
     @property
     def verbatim(self) -> frozenset[str]:
-        """The declared parameters whose value is their text, whatever it is."""
+        """The declared parameters whose value is their verbatim text."""
         if self._verbatim is None:
             self._verbatim = frozenset(
                 name for name in self._declared if (reader := self.reader(name)) and reader.verbatim
@@ -162,7 +162,7 @@ class Parameters:
 
 
 def _only_names(schema: Any) -> frozenset[str] | None:
-    """The names that `propertyNames` lists; None where it lists none."""
+    """The names that `propertyNames` lists; None if it lists none."""
     if schema is False:
         return frozenset()
     listed = schema.get("enum") if isinstance(schema, Mapping) else None
