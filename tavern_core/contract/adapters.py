@@ -170,6 +170,10 @@ class Upstream(Protocol):
     @property
     def log(self) -> logging.Logger: ...
 
+    def path(self, written: str) -> Path:
+        """A path in the settings, absolute: relative ones count from the folder of tavern.yaml."""
+        ...
+
     def changed(self) -> None:
         """Report that the list of tools changed: the host lists again soon. From any thread."""
         ...

@@ -14,12 +14,17 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
-from tavern_core.errors import CallTimeout, ConnectionLost, Outcome, OutputTooLarge, UpstreamError
+from tavern_core.errors import CallTimeout, Outcome, OutputTooLarge, UpstreamError
 from tavern_core.frozen import dataclass
 
 MOST_JSON: Final = 4_000_000
 """Bytes of JSON in one answer: reading more at once would hold up the event loop."""
 _LONGEST_WAIT_S: Final = 3_600
+_HINTS: Final[Mapping[Outcome, str]] = {
+    "none": "see that it is well, and call again",
+    "done": "it took effect; do not call again",
+    "unknown": "look there whether it took effect before you call again",
+}
 _READING: Final = frozenset({"GET", "HEAD"})
 
 
@@ -53,14 +58,14 @@ class Answer:
         if not self.body.strip():
             return None
         if len(self.body) > MOST_JSON:
-            raise OutputTooLarge(
-                f"{who} answered more than {MOST_JSON:,} bytes of JSON", outcome=outcome, limit=MOST_JSON
-            )
+            text = f"{who} answered more than {MOST_JSON:,} bytes of JSON"
+            raise OutputTooLarge(text, hint="ask for less", outcome=outcome, limit=MOST_JSON)
         try:
             return from_json(self.body, allow_inf_nan=False)
         except ValueError as error:
             raise UpstreamError(
                 f"{who} answered {self.status} with something that is no JSON: {error}",
+                hint="see that `url` is right, and that nothing in between answers instead",
                 outcome=outcome,
                 start=self.body[:200].decode("utf-8", "replace"),
             ) from None
@@ -79,8 +84,8 @@ async def exchange(
         options: of ``httpx2.AsyncClient.stream``: params, json, headers, files, data, timeout.
 
     Raises:
-        UpstreamError: it cannot be reached, with ``details.reason`` "unreachable" and the outcome ``none`` (UPSTREAM_ERROR).
-        ConnectionLost: it broke off (CONNECTION_LOST).
+        UpstreamError: ``details.reason`` is "unreachable" (with the outcome ``none``) or "broken off" (UPSTREAM_ERROR). Not
+            ConnectionLost: each request stands for itself, and others that are under way are not over.
         CallTimeout: it was silent for too long (TIMEOUT).
         OutputTooLarge: the answer is (OUTPUT_TOO_LARGE).
     """
@@ -93,7 +98,8 @@ async def exchange(
             async for chunk in response.aiter_bytes():
                 body += chunk
                 if len(body) > most:
-                    raise OutputTooLarge(f"{who} answered more than {most:,} bytes", outcome=outcome, limit=most)
+                    text = f"{who} answered more than {most:,} bytes"
+                    raise OutputTooLarge(text, hint="ask for less", outcome=outcome, limit=most)
             headers = {name.lower(): value for name, value in response.headers.items()}
             return Answer(response.status_code, headers, bytes(body))
 
@@ -114,13 +120,19 @@ def failures(who: str, outcome: Outcome) -> Iterator[None]:
             reason="unreachable",
         ) from error
     except httpx2.TimeoutException as error:
-        raise CallTimeout(f"{who} was silent for too long", retryable=outcome == "none", outcome=outcome) from error
+        text = f"{who} was silent for too long"
+        raise CallTimeout(text, hint=_HINTS[outcome], retryable=outcome == "none", outcome=outcome) from error
     except (httpx2.NetworkError, httpx2.ProtocolError) as error:
-        raise ConnectionLost(
-            f"{who} broke off: {_said(error)}", retryable=outcome == "none", outcome=outcome
+        raise UpstreamError(
+            f"{who} broke off: {_said(error)}",
+            hint=_HINTS[outcome],
+            retryable=outcome == "none",
+            outcome=outcome,
+            reason="broken off",
         ) from error
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        raise UpstreamError(f"{who} could not be asked: {_said(error)}", outcome=outcome) from error
+        text = f"{who} could not be asked: {_said(error)}"
+        raise UpstreamError(text, hint=_HINTS[outcome], outcome=outcome) from error
 
 
 def _said(error: Exception) -> str:

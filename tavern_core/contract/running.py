@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from tavern_core.errors import CallCancelled, UsageError
+from tavern_core.errors import CallCancelled, ToolFailed, UsageError
 
 
 class Control(Protocol):
@@ -29,6 +29,8 @@ class Control(Protocol):
     def progress(self, done: float, total: float | None, message: str) -> None: ...
 
     def keep(self, data: bytes | str | Path | Iterable[bytes], media_type: str, name: str) -> dict[str, Any]: ...
+
+    def artifact(self, uri: str, max_bytes: int) -> tuple[bytes, str]: ...
 
 
 RUNNING: Final[dict[str, Control]] = {}
@@ -79,6 +81,20 @@ class ToolContext:
         if self._control is None:
             raise UsageError("nothing can be kept here: no host runs this tool", hint="pass the bytes on yourself")
         return self._control.keep(data, media_type, name)
+
+    def artifact(self, uri: str, max_bytes: int = 64_000_000) -> tuple[bytes, str]:
+        """The bytes and the media type of an artifact of the caller.
+
+        Args:
+            uri: ``artifact:…``, as an argument of the call has it.
+
+        Raises:
+            ToolFailed: the caller has no such artifact (TOOL_ERROR).
+            OutputTooLarge: it has more than `max_bytes` (OUTPUT_TOO_LARGE).
+        """
+        if self._control is None:
+            raise ToolFailed("there are no artifacts here: no host runs this tool")
+        return self._control.artifact(uri, max_bytes)
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """Report progress. This extends only the idle deadline.

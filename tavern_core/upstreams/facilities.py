@@ -10,7 +10,7 @@ from typing import Any, Final
 from tavern_core.contract.adapters import Process
 from tavern_core.contract.protocols import Sandbox
 from tavern_core.contract.running import ToolContext
-from tavern_core.errors import CallError, SettingsInvalid, ToolFailed
+from tavern_core.errors import CallError, PolicyDenied, SettingsInvalid, ToolFailed
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.files.atomic_file import make_private_folder, write_atomic
 from tavern_core.kernel.plugins.record import Record
@@ -86,7 +86,10 @@ class UpstreamFacility:
     @property
     def folder(self) -> Path | None:
         written = self._config.folder
-        return None if written is None else (self._base_dir / Path(written).expanduser()).absolute()
+        return None if written is None else self.path(written)
+
+    def path(self, written: str) -> Path:
+        return (self._base_dir / Path(written).expanduser()).absolute()
 
     def resolve(self, schema: Mapping[str, Any]) -> None:
         """Follow the references of the entry and check its settings.

@@ -122,7 +122,7 @@ def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig, needs: frozen
         read_only=_first(override.read_only, trusted and bool(tool.read_only) and not destructive),
         destructive=_first(override.destructive, destructive),
         idempotent=_first(override.idempotent, trusted and bool(tool.idempotent or tool.read_only)),
-        timeout_ms=override.timeout_ms or tool.timeout_ms or config.timeout_ms or TIMEOUT_MS,
+        timeout_ms=override.timeout_ms or config.timeout_ms or tool.timeout_ms or TIMEOUT_MS,
         implementation={"upstream": name, "tool": tool.name},
         source=f"upstream {name}",
         requires_approval=bool(override.requires_approval),

@@ -54,7 +54,7 @@ class N8nStub:
     async def __aenter__(self) -> N8nStub:
         app = web.Application(client_max_size=1 << 26)
         app.router.add_route("*", "/{rest:.*}", self._answer)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()

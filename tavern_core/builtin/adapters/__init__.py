@@ -11,7 +11,13 @@ from tavern_core.contract.context import PluginContext
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.frozen import dataclass
 
-MODULES: Final[Mapping[str, str]] = {"langchain": "langchain", "llm": "llm", "mcp": "mcp", "n8n": "n8n"}
+MODULES: Final[Mapping[str, str]] = {
+    "comfyui": "comfyui",
+    "langchain": "langchain",
+    "llm": "llm",
+    "mcp": "mcp",
+    "n8n": "n8n",
+}
 """Kind → module below this package; its attribute ``adapter`` is the adapter."""
 
 

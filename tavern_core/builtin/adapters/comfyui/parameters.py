@@ -16,6 +16,8 @@ Info = Mapping[str, Any]
 """Node type → what ``/object_info`` says of it."""
 _TYPES: Final = {"INT": "integer", "FLOAT": "number", "STRING": "string", "BOOLEAN": "boolean"}
 _SEEDS: Final = frozenset({"seed", "noise_seed"})
+_TIMEOUT_MS: Final = 1_800_000
+"""A run may wait in the queue behind others."""
 _MOST_CHOICES: Final = 1_000
 _LONGEST_TOOLTIP: Final = 500
 _FILE: Final = "An artifact (artifact:…), or the path of a file in the caller's workspace."
@@ -59,7 +61,7 @@ def tool_of(template: Template, info: Info | None) -> UpstreamTool:
         display_name=about.get("displayName", ""),
         tags=tuple(about.get("tags", ())),
         is_job=about.get("job", True),
-        timeout_ms=about.get("timeoutMs"),
+        timeout_ms=about.get("timeoutMs", _TIMEOUT_MS),
         data={
             "graph": template.graph,
             "places": {one.name: [list(place) for place in one.places] for one in template.parameters},
@@ -108,7 +110,7 @@ def _schema(one: Parameter, rows: list[list[Any] | None]) -> dict[str, Any]:
     choices = options.get("options") if kind == "COMBO" else kind
     if isinstance(choices, list):
         schema = _of_choices(choices)
-    elif kind in _TYPES:
+    elif isinstance(kind, str) and kind in _TYPES:
         schema = {"type": _TYPES[kind], **_bounds(kind, options)}
     else:
         place = " of node ".join(reversed(one.places[0]))

@@ -10,7 +10,7 @@ from pydantic_core import from_json
 
 from tavern_core.frozen import dataclass
 
-_ENDINGS: Final = frozenset({"execution_success", "execution_error", "execution_interrupted"})
+_ENDINGS: Final = ("execution_success", "execution_error", "execution_interrupted")
 _PREVIEW, _PREVIEW_WITH_METADATA = 1, 4
 _FORMATS: Final = {1: "image/jpeg", 2: "image/png"}
 _MOST_METADATA: Final = 100_000

@@ -19,7 +19,7 @@ _FIRST_WAIT_S: Final = 0.1
 _LONGEST_WAIT_S: Final = 2.0
 _MOST_FAILURES: Final = 5
 """Attempts to ask in a row that may fail: asking changes nothing, and the run goes on meanwhile."""
-_GOING_ON: Final = frozenset({"new", "running", "waiting", "unknown"})
+_GOING_ON: Final = ("new", "running", "waiting", "unknown")
 
 
 class Api:

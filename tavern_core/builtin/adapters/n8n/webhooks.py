@@ -47,6 +47,7 @@ _ANYTHING: Final[Mapping[str, Any]] = {"type": "object", "additionalProperties":
 _WEBHOOK: Final = "n8n-nodes-base.webhook"
 _NOTE: Final = "n8n-nodes-base.stickyNote"
 _BLOCK: Final = re.compile(r"^```tavern[ \t]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+_JOB_MS: Final = 1_800_000
 _LONGEST_NOTE: Final = 100_000
 _LONGEST_PATH: Final = 500
 
@@ -144,6 +145,7 @@ def _tool(name: str, path: str, method: Any, mark: Mapping[str, Any]) -> Upstrea
         destructive=mark.get("destructive"),
         idempotent=mark.get("idempotent"),
         is_job=mark.get("job", False),
+        timeout_ms=_JOB_MS if mark.get("job") else None,
         data={"path": path.strip("/"), "method": method},
     )
 
