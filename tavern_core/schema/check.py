@@ -83,7 +83,9 @@ def _top_flaws(schema: dict[str, Any] | bool) -> list[SchemaProblem]:
             )
         ]
     if kind is None and not any(keyword in schema for keyword in _SHAPES):
-        return [SchemaProblem("", "the parameters declare nothing, so anything is accepted", hint=hint, severity="warning")]
+        return [
+            SchemaProblem("", "the parameters declare nothing, so anything is accepted", hint=hint, severity="warning")
+        ]
     return []
 
 
