@@ -16,8 +16,9 @@ from pydantic_core import to_json
 
 from tavern_core.builtin.adapters.comfyui.history import Outputs
 from tavern_core.contract.adapters import UpstreamCall, UpstreamTool
+from tavern_core.contract.exchange import Answer, exchange
 from tavern_core.contract.guards.folder import Folder
-from tavern_core.errors import OutputTooLarge, ToolFailed, sayable
+from tavern_core.errors import CallError, OutputTooLarge, ToolFailed, UpstreamError, sayable
 from tavern_core.frozen import dataclass
 from tavern_core.model.artifact import SCHEME
 from tavern_core.model.result import Evidence, ToolResult
@@ -80,6 +81,26 @@ def _from_workspace(written: str, workspace: str | None) -> bytes:
     if len(data) > MOST_BYTES:
         raise OutputTooLarge(f"{written!r:.120} has more than {MOST_BYTES:,} bytes", limit=MOST_BYTES)
     return data
+
+
+async def downloaded(http: Any, path: str, name: str, **options: Any) -> Answer:
+    """A file that a run wrote. Whatever goes wrong with it, the run is done.
+
+    Raises:
+        UpstreamError: it cannot be had (UPSTREAM_ERROR).
+    """
+    try:
+        answer = await exchange(http, "GET", path, most=MOST_BYTES, **options)
+        said = "" if answer.status == 200 else f"the server answers {answer.status}"
+    except CallError as error:
+        said = error.message
+    if said:
+        raise UpstreamError(
+            f"the run is done, and its file {name!r:.120} cannot be fetched: {said}",
+            hint="look into the output folder of the server; do not call again",
+            outcome="done",
+        )
+    return answer
 
 
 async def keep(data: bytes, media_type: str, name: str, node: str, url: str, call: UpstreamCall) -> Kept:
