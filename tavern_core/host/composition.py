@@ -8,8 +8,8 @@ that circle is closed in `Engines`, where a tool looks up its engine when it is 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -260,14 +260,13 @@ def _watched(base: Foundation, pipeline: Pipeline, metrics: Metrics) -> Pipeline
         UsageError: spans are asked for, and OpenTelemetry is not installed (USAGE).
     """
     wanted = base.config.metrics.spans
-    if wanted is None:  # spans go nowhere where the program has not loaded the SDK
-        wanted = "opentelemetry.sdk.trace" in sys.modules
-    if not (wanted or metrics.is_on):
+    # Spans go nowhere until the program has loaded the SDK, and it never does where that is not installed.
+    may_come = wanted is None and find_spec("opentelemetry") is not None
+    if not (wanted or may_come or metrics.is_on):
         return pipeline
     from tavern_core.kernel.observability.observed import ObservedPipeline
-    from tavern_core.kernel.observability.spans import Spans
 
-    return ObservedPipeline(pipeline, metrics if metrics.is_on else None, Spans(base.version) if wanted else None)
+    return ObservedPipeline(pipeline, metrics if metrics.is_on else None, base.version, wanted=wanted)
 
 
 def _records(base: Foundation) -> RecordStore:

@@ -15,9 +15,10 @@ from typing import Any, Final
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.nodes import NothingCame
 from tavern_core.errors import ToolFailed
+from tavern_core.isolation.artifact_parts import Uploads, control_of, part_of, running_control
 from tavern_core.isolation.codec import CannotCross, pack
 from tavern_core.isolation.error_codec import pack_error
-from tavern_core.isolation.node_codec import NOTHING, pack_value
+from tavern_core.isolation.node_codec import NOTHING, pack_value, unpack_value
 from tavern_core.isolation.transport import judged
 from tavern_core.isolation.worker_client import Incarnation
 from tavern_core.isolation.worker_output import Printed
@@ -40,6 +41,7 @@ class Answering:
         threads: where questions are answered; ended by `close`.
         portal: where async services run.
         printed: where what it logs goes.
+        artifact_bytes: most bytes of one artifact.
         changed: tells a worker of a changed setting: ``changed(incarnation, watch, value)``.
     """
 
@@ -49,6 +51,7 @@ class Answering:
         threads: Workers,
         portal: Portal,
         printed: Printed,
+        artifact_bytes: int,
         changed: Callable[[Incarnation, int, Any], None],
     ) -> None:
         self.ctx: PluginContext | None = None
@@ -61,6 +64,7 @@ class Answering:
         self._changed = changed
         self._stranger: Frame = (0, None, CallContext(principal=f"plugin:{plugin}"), "")
         self._open: dict[Incarnation, int] = {}
+        self._uploads = Uploads(artifact_bytes)
 
     def hear(self, worker: Incarnation, message: dict[str, Any]) -> None:
         """One message of a worker; called in the watching thread."""
@@ -89,6 +93,7 @@ class Answering:
     def forget(self, worker: Incarnation) -> None:
         """A worker is dead."""
         self._open.pop(worker, None)
+        self._uploads.forget(worker)
 
     def _answer(self, worker: Incarnation, message: dict[str, Any]) -> None:
         call = message.get("call")
@@ -122,6 +127,9 @@ class Answering:
                     return pack_value(asyncio.run_coroutine_threadsafe(ctx.need(str(given[0])), loop).result())
                 except NothingCame:
                     return NOTHING
+            case "keep":
+                data, media_type, name = given
+                return ctx.keep(unpack_value(data), str(media_type), str(name))
             case "llm":
                 name, messages, options = given
                 found_answer = asyncio.run_coroutine_threadsafe(
@@ -136,8 +144,21 @@ class Answering:
         raise ToolFailed(f"a node cannot be asked for {what!r:.80}")
 
     def _answered(self, worker: Incarnation, message: dict[str, Any]) -> Any:
-        if message["ask"] == "node":
-            return self._ask_node(message)
+        match message["ask"]:
+            case "node":
+                return self._ask_node(message)
+            case "progress":
+                if (control := control_of(worker, message["call"])) is not None:
+                    control.progress(message["done"], message["total"], str(message["message"]))
+                return None
+            case "keep_part":
+                return self._uploads.add(worker, message)
+            case "artifact":
+                return running_control(worker, message).artifact_facts(str(message["artifact"]))
+            case "read":
+                return part_of(worker, message)
+            case "keep":
+                return self._uploads.keep(worker, message)
         if self.ctx is None or (doors := self.ctx._doors) is None:
             raise ToolFailed("this plugin has no context yet", hint="use the `ctx` that a hook is handed")
         match message["ask"]:

@@ -186,6 +186,10 @@ def _asked(
 def _offered(supervisor: Supervisor, section: str, told: Any) -> Any:
     if told is None or section in ("settings", "profiles", "workflows"):
         return told
+    if section == "adapters":
+        from tavern_core.isolation.proxy_adapters import proxy_adapter
+
+        return dict(proxy_adapter(supervisor, item) for item in told)
     makers: dict[str, Callable[[Supervisor, Any], Any]] = {
         "tools": _tool, "services": _service, "commands": _command, "channels": _contribution, "providers": _contribution,
         "nodes": far_node,

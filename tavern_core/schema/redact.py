@@ -52,8 +52,11 @@ def compile_redactor(schema: Mapping[str, Any] | bool | None = None, *, known_se
 
     def redact(value: Any) -> Any:
         known = current()
-        if marks is None and not known and type(value) is dict and (copy := _plain_copy(value)) is not None:
-            return copy
+        if marks is None and not known:
+            if type(value) is dict and (copy := _plain_copy(value)) is not None:
+                return copy
+            if type(value) is str and len(value) <= MAX_TEXT and value.isascii():
+                return redact_text(value)
         return _Copy(frozenset(known)).copy(value, marks, depths.SHOWN)
 
     return redact

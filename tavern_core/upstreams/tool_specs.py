@@ -13,11 +13,10 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from tavern_core.contract.adapters import Listing, UpstreamTool
-from tavern_core.errors import sayable
 from tavern_core.model.ids import is_local_name
 from tavern_core.model.limits import NO_LIMITS
 from tavern_core.model.nearest import fold
-from tavern_core.model.safe_text import said
+from tavern_core.model.safe_text import printed
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.upstream import ToolOverride, UpstreamConfig
 from tavern_core.tam import neutralise
@@ -49,9 +48,7 @@ def sound(listing: Listing, config: UpstreamConfig) -> tuple[dict[str, UpstreamT
         config: what the operator allows.
     """
     found: dict[str, UpstreamTool] = {}
-    left_out: dict[str, str] = {
-        sayable(said(name), MAX_NAME): said(why)[:500] for name, why in listing.left_out.items()
-    }
+    left_out: dict[str, str] = {_shown(str(name)): str(why)[:500] for name, why in listing.left_out.items()}
     taken: dict[str, str] = {}
     for number, tool in enumerate(listing.tools):
         if number >= MAX_TOOLS:
@@ -59,7 +56,7 @@ def sound(listing: Listing, config: UpstreamConfig) -> tuple[dict[str, UpstreamT
             break
         name = tool.name if isinstance(tool.name, str) else ""
         if why := _flaw(tool, name):
-            left_out[sayable(name, MAX_NAME) or f"#{number + 1}"] = why
+            left_out[_shown(name) or f"#{number + 1}"] = why
         elif not is_allowed(name, config):
             continue
         elif (other := taken.setdefault(fold(local_name(name)), name)) != name or name in found:
@@ -67,6 +64,11 @@ def sound(listing: Listing, config: UpstreamConfig) -> tuple[dict[str, UpstreamT
         else:
             found[name] = replace(tool, description=_description(tool.description))
     return found, left_out
+
+
+def _shown(name: str) -> str:
+    """A name as it may stand in a list, whatever signs it holds."""
+    return (name if name.isprintable() else printed(name)[1:-1])[:MAX_NAME]
 
 
 def is_allowed(name: str, config: UpstreamConfig) -> bool:

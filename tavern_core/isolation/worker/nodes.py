@@ -204,6 +204,13 @@ class _FarContext(NodeContext):
     def progress(self, done: float, total: float = 1.0, text: str = "") -> None:
         self._hotline.ask("node", token=self._token, wish="progress", given=[done, total, text])
 
+    def keep(self, data: Any, media_type: str = "application/octet-stream", name: str = "") -> dict[str, Any]:
+        from tavern_core.kernel.artifacts.artifacts import chunks_of  # of use to few nodes
+
+        given = [pack_value(b"".join(chunks_of(data))), media_type, name]
+        link: dict[str, Any] = self._hotline.ask("node", token=self._token, wish="keep", given=given)
+        return link
+
     async def need(self, key: str) -> Any:
         found = await self._hotline.ask_later("node", token=self._token, wish="need", given=[key])
         if found == NOTHING:

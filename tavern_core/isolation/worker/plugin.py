@@ -24,6 +24,7 @@ from tavern_core.isolation.worker.facilities import InsideDoors, context_of
 from tavern_core.isolation.worker.host_client import Hotline
 from tavern_core.isolation.worker.nodes import InsideNodes
 from tavern_core.isolation.worker.plugin_import import imported
+from tavern_core.isolation.worker.running_call import InsideCalls
 from tavern_core.isolation.worker.services import method_facts
 from tavern_core.isolation.worker.tools import InsideTools
 from tavern_core.isolation.worker_setup import Setup
@@ -46,8 +47,9 @@ Wait = Callable[[Any], Any]
 class Inside:
     """One plugin in its worker."""
 
-    def __init__(self, hotline: Hotline, wait: Wait) -> None:
+    def __init__(self, hotline: Hotline, calls: InsideCalls, wait: Wait) -> None:
         self._hotline = hotline
+        self._calls = calls
         self._wait = wait
         self._services: dict[str, Service] = {}
         self._commands: dict[str, Command] = {}
@@ -68,9 +70,8 @@ class Inside:
         self._thing = self._honestly(lambda: imported(setup))
         self._limits = LimitsConfig.model_validate(setup.limits)
         self._hotline.longest = longest(self._limits.output_bytes)
-        self.tools = InsideTools(
-            setup, self._folder, self._limits, SimpleNamespace(name=setup.plugin, thing=self._thing)
-        )
+        record = SimpleNamespace(name=setup.plugin, thing=self._thing)
+        self.tools = InsideTools(setup, self._folder, self._limits, record, self._calls)
         self._implementations = read_implementations(self._thing, setup.plugin)
         return {
             "hooks": [_told(impl) for impl in self._implementations],
@@ -153,6 +154,8 @@ class Inside:
             return [_setting(item) for item in answer or ()]
         if hook.section == "nodes":
             return self.nodes.offered(answer)
+        if hook.section == "adapters":
+            return self._adapters(named(hook.section, answer, self._setup.plugin, impl.where))
         if hook.section not in TOLD:
             if answer:
                 raise self._cannot_cross(hook.section, "objects that the host would have to call")
@@ -160,6 +163,17 @@ class Inside:
         found = named(hook.section, answer, self._setup.plugin, impl.where)
         told = [self._told_offer(hook.section, name, thing) for name, thing in found.items()]
         return dict(told) if hook.section == "workflows" else told
+
+    def _adapters(self, found: Mapping[str, Any]) -> Any:
+        from tavern_core.isolation.worker.adapters import DESK, AdapterDesk
+
+        known = self._services.get(DESK)
+        desk = AdapterDesk() if known is None else known.object
+        self._services[DESK] = Service(DESK, desk)
+        copy, problem = json_copy(desk.offered(found))
+        if problem is not None:
+            raise self._cannot_cross("adapters", f"settings of which {problem}")
+        return copy
 
     def _told_offer(self, section: str, name: str, thing: Any) -> Any:
         if isinstance(thing, Service):

@@ -13,8 +13,10 @@ from typing import Any
 
 from tavern_core.contract.protocols import BoundTool, ToolHome
 from tavern_core.contract.tools import ToolFactory
+from tavern_core.contract.tracing import within_trace
 from tavern_core.errors import TavernError, ToolFailed
 from tavern_core.isolation.codec import pack_result, pack_tool, unpack, unpack_context, unpack_tool
+from tavern_core.isolation.worker.running_call import InsideCalls
 from tavern_core.isolation.worker_setup import Setup
 from tavern_core.kernel.calls.normalise import plain, plain_parts
 from tavern_core.kernel.plugins.executor_facilities import load_handler
@@ -33,8 +35,11 @@ class InsideTools:
         record: what `load_handler` finds handlers in.
     """
 
-    def __init__(self, setup: Setup, folder: Path | None, limits: LimitsConfig, record: Any) -> None:
+    def __init__(
+        self, setup: Setup, folder: Path | None, limits: LimitsConfig, record: Any, calls: InsideCalls
+    ) -> None:
         self._setup, self._folder, self._limits, self._record = setup, folder, limits, record
+        self._calls = calls
         executor = importlib.import_module(setup.executor[0])
         self._executor = getattr(executor, setup.executor[1])()
         self._made = itertools.count(1)
@@ -105,7 +110,7 @@ class InsideTools:
         return {"tool": pack_tool(spec)[1], "key": key}
 
     def bind(self, key: str, tool: Any, handler: str | None) -> list[Any]:
-        """Prepare a tool for being called; [is it async, does it want the call].
+        """Prepare a tool for being called; [is it async, does it want the call, has it a `ToolContext`].
 
         Raises:
             TavernError: it cannot be called.
@@ -121,12 +126,18 @@ class InsideTools:
             spec = replace(spec, impl=self._tools[key].impl)
         bound = self._executor.bind(replace(spec, config_schema=()), self._home(spec))
         self._bound[key] = bound, spec.name
-        return [bound.is_async, bound.wants_call]
+        return [bound.is_async, bound.wants_call, bound.wants_control]
 
-    def call(self, key: str, arguments: dict[str, Any], call: Any) -> Any:
+    def call(self, given: Mapping[str, Any]) -> Any:
         """Start a tool; its answer, or an awaitable of it."""
-        bound, _ = self._bound[key]
-        return bound.run(arguments, None if call is None else unpack(call, {"trusted": True}))
+        bound, _ = self._bound[given["key"]]
+        packed = given.get("call")
+        call = None if packed is None else unpack(packed, {"trusted": True})
+        if bound.wants_control and call is not None:
+            self._calls.begin(call.id, given["id"], given.get("left"))
+        if headers := given.get("trace"):
+            return within_trace(headers, lambda: bound.run(given["args"], call))
+        return bound.run(given["args"], call)
 
     def result(self, key: str, answer: Any) -> Any:
         """The answer of a tool for the host, as plain JSON within the limit."""

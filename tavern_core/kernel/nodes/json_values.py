@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tavern_core.contract.nodes import Skip
@@ -20,11 +20,14 @@ class NotPlain(ValueError):
     """A value that no file can hold."""
 
 
-def to_plain(value: Any, depth: int = depths.WRAPPED, *, tagged: bool = True) -> Any:
+def to_plain(
+    value: Any, depth: int = depths.WRAPPED, *, tagged: bool = True, large: Callable[[bytes], Any] | None = None
+) -> Any:
     """`value` as JSON.
 
     Args:
         tagged: so that `from_plain` can tell bytes and Skip; else, for whoever reads it, bytes are base64 text and Skip is null.
+        large: what stands for bytes where they are too many; None from it: they stay.
 
     Raises:
         NotPlain: it holds an object that JSON cannot hold, or is nested too deeply.
@@ -37,17 +40,21 @@ def to_plain(value: Any, depth: int = depths.WRAPPED, *, tagged: bool = True) ->
     if value is Skip:
         return {_SKIP: True} if tagged else None
     if isinstance(value, bytes | bytearray):
+        if large is not None and (link := large(bytes(value))) is not None:
+            return link
         text = base64.b64encode(value).decode()
         return {_BYTES: text} if tagged else text
     if depth == 0:
         raise NotPlain("nested too deeply")
     if kind is list or kind is tuple or isinstance(value, list | tuple):
-        return [item if type(item) in _JSON else to_plain(item, depth - 1, tagged=tagged) for item in value]
+        return [
+            item if type(item) in _JSON else to_plain(item, depth - 1, tagged=tagged, large=large) for item in value
+        ]
     if kind is dict or isinstance(value, Mapping):
         if not all(type(key) is str or isinstance(key, str) for key in value):
             raise NotPlain("a key that is no text")
         plain = {
-            key: item if type(item) in _JSON else to_plain(item, depth - 1, tagged=tagged)
+            key: item if type(item) in _JSON else to_plain(item, depth - 1, tagged=tagged, large=large)
             for key, item in value.items()
         }
         return {"$plain": plain} if tagged and TAGS & plain.keys() else plain

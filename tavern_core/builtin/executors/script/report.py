@@ -79,7 +79,7 @@ class Report:
                 limit = self._limits.output_bytes
                 raise OutputTooLarge(
                     f"{self._name} printed more than {limit:,} bytes and was stopped",
-                    hint="ask for less, or raise limits.outputBytes",
+                    hint="ask for less, raise limits.outputBytes, or let it write files to the folder TAVERN_OUTPUT",
                     outcome=self._outcome,
                     limit=limit,
                 )
