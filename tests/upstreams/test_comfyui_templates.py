@@ -197,7 +197,8 @@ async def test_images_of_the_caller_go_up_and_those_of_others_do_not(tmp_path: P
             "http://x/y",
         ):
             refused = await host.invoke("comfy:invert", {**ARGUMENTS, "photo": photo}, context=ann)
-            assert failure(refused)[:2] == ("TOOL_ERROR", "none"), photo
+            kind = "ARTIFACT_NOT_FOUND" if photo.startswith("artifact:") else "TOOL_ERROR"
+            assert failure(refused)[:2] == (kind, "none"), photo
         nowhere = await host.invoke("comfy:invert", {**ARGUMENTS, "photo": "in/cat.PNG"}, context=ANN)
         assert "has no workspace" in str(nowhere.error)
         assert b"secret" not in comfy.uploads.values() and b"his" not in comfy.uploads.values()

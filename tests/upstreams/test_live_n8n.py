@@ -5,6 +5,7 @@ Two workflows are made there, activated, called and deleted.
 
 from __future__ import annotations
 
+import itertools
 import os
 import uuid
 from collections.abc import AsyncIterator
@@ -33,7 +34,7 @@ def node(name: str, kind: str, version: float, **parameters: Any) -> dict[str, A
 
 def chain(name: str, nodes: list[dict[str, Any]], *others: dict[str, Any]) -> dict[str, Any]:
     """A workflow whose nodes follow one another."""
-    steps = zip(nodes, nodes[1:], strict=False)
+    steps = itertools.pairwise(nodes)
     connections = {one["name"]: {"main": [[{"node": two["name"], "type": "main", "index": 0}]]} for one, two in steps}
     settings = {"saveDataSuccessExecution": "all", "saveDataErrorExecution": "all"}
     return {"name": name, "nodes": [*nodes, *others], "connections": connections, "settings": settings}

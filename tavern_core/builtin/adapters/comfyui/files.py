@@ -54,8 +54,9 @@ async def upload_of(written: str, call: UpstreamCall) -> Upload:
     """The file that an argument names: an artifact of the caller, or one beneath the caller's workspace.
 
     Raises:
-        ToolFailed: there is none (TOOL_ERROR).
-        OutputTooLarge: it is (OUTPUT_TOO_LARGE).
+        ArtifactNotFound: the caller has no such artifact (ARTIFACT_NOT_FOUND).
+        ToolFailed: there is no such file beneath the workspace (TOOL_ERROR).
+        OutputTooLarge: it has more than `MOST_BYTES` (OUTPUT_TOO_LARGE).
     """
     if written.startswith(SCHEME):
         data, media_type = await asyncio.to_thread(call.context.artifact, written, MOST_BYTES)
@@ -112,8 +113,11 @@ async def keep(data: bytes, media_type: str, name: str, node: str, url: str, cal
     """
     plain = re.split(r"[/\\]", sayable(name, 200))[-1]
     kind = media_type if _TYPE.match(media_type) else mimetypes.guess_type(plain)[0] or "application/octet-stream"
-    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
-    link = await asyncio.to_thread(call.context.keep, data, kind, plain)
+
+    def kept() -> tuple[str, dict[str, Any]]:
+        return f"sha256:{hashlib.sha256(data).hexdigest()}", call.context.keep(data, kind, plain)
+
+    digest, link = await asyncio.to_thread(kept)
     told = {
         "uri": link["uri"], "name": plain, "mediaType": kind, "bytes": len(data), "digest": digest, "node": node, "url": url,
     }  # fmt: skip

@@ -30,7 +30,7 @@ from tavern_core.errors import CallError, CallTimeout, UpstreamError
 from tavern_core.model.result import ToolResult
 
 State = Literal["queued", "running", "gone"]
-_LONGEST_MESSAGE: Final = 16_000_000
+_LONGEST_MESSAGE: Final = 5_000_000
 _WATCHED_S: Final = 5.0
 """Between two looks at the history while messages come: one may be lost."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
