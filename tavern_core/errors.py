@@ -307,6 +307,12 @@ class ApprovalRequired(CallError):
     code = "APPROVAL_REQUIRED"
 
 
+class InputRequired(CallError):
+    """A tool asks something: `details["questions"]` says what. The call is made again with the answers."""
+
+    code = "INPUT_REQUIRED"
+
+
 class ApprovalRejected(CallError):
     code = "APPROVAL_REJECTED"
 
@@ -488,6 +494,12 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "APPROVAL_REQUIRED": ErrorCode(
         "The call waits for somebody's approval.", 3, "Approve it, then repeat the call with the same arguments.", True
+    ),
+    "INPUT_REQUIRED": ErrorCode(
+        "The tool asks something that nobody answered here.",
+        3,
+        "Make the call as a job and answer with `tavern jobs answer`, or from an MCP client that can be asked.",
+        True,
     ),
     "APPROVAL_REJECTED": ErrorCode(
         "Somebody refused the call, or nobody answered in time.", 3, "Do not repeat it unchanged.", True

@@ -24,9 +24,19 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from tavern_core.contract.protocols import Calls, RunJobs
-from tavern_core.errors import CallError, InternalError, JobNotFound, StateDamaged, TavernError, UsageError
+from tavern_core.contract.running import LogLevel
+from tavern_core.errors import (
+    CallError,
+    InputInvalid,
+    InternalError,
+    JobNotFound,
+    StateDamaged,
+    TavernError,
+    UsageError,
+)
 from tavern_core.kernel.calls.background import Request, job_id
 from tavern_core.kernel.calls.call_control import Progress, on_progress
+from tavern_core.kernel.calls.conversation import conversation, misfit
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.calls.stored_approvals import StoredApprovals
 from tavern_core.kernel.execution.portal import Portal
@@ -38,6 +48,7 @@ from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.event import JOB_CHANGED
 from tavern_core.model.job import JOB_STATUSES, Job, JobStatus, handle
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.question import Question, QuestionKind
 from tavern_core.model.result import ToolError, ToolResult, failure
 
 _WATCH_S: Final = 0.2
@@ -51,7 +62,7 @@ _CANCELLED: Final = ToolError("CANCELLED", "the job was cancelled", {}, False, "
 class _Running:
     """A job of this process."""
 
-    __slots__ = ("done", "id", "is_cancelled", "owner", "saved_at", "task", "wake")
+    __slots__ = ("asked", "done", "id", "is_cancelled", "owner", "saved_at", "task", "wake")
 
     def __init__(self, id: str, owner: str) -> None:  # noqa: A002 - the job's
         self.id = id
@@ -61,6 +72,35 @@ class _Running:
         self.wake = asyncio.Event()
         self.is_cancelled = False
         self.saved_at = 0.0
+        self.asked: dict[str, tuple[Question, asyncio.Future[Any]]] = {}
+        """What its tool asks now, and where the answer is waited for."""
+
+
+class _JobConversation:
+    """What the tool of a job asks stays open with the job until somebody answers; see `Jobs.answer`."""
+
+    def __init__(self, jobs: Jobs, running: _Running) -> None:
+        self._jobs, self._running = jobs, running
+
+    def can_ask(self, kind: QuestionKind) -> bool:
+        return True
+
+    async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
+        asked, loop = self._running.asked, asyncio.get_running_loop()
+        names: dict[str, str] = {}
+        for key, question in questions.items():
+            name = next(n for i in range(1, 1_000_000) if (n := key if i == 1 else f"{key}-{i}") not in asked)
+            asked[name], names[key] = (question, loop.create_future()), name
+        self._jobs.show_questions(self._running)
+        try:
+            return {key: await asked[name][1] for key, name in names.items()}
+        finally:
+            for name in names.values():
+                asked.pop(name, None)
+            self._jobs.show_questions(self._running)
+
+    def log(self, level: LogLevel, message: str) -> None:
+        pass  # the log of the process has it
 
 
 class Engines(Protocol):
@@ -252,7 +292,7 @@ class Jobs(Mapping[str, Job]):
             InputInvalid: the answer does not fit (INPUT_SCHEMA_INVALID).
         """
         is_approver = context is not None and "approver" in context.roles
-        job, _ = self._found(id, None if is_approver else context)
+        job, kept = self._found(id, None if is_approver else context)
         asked = {str(each["id"]): each for each in job.questions}
         if not asked:
             return False
@@ -269,7 +309,43 @@ class Jobs(Mapping[str, Job]):
             if (running := self._running.get(id)) is not None and running.task is not None:
                 running.task.get_loop().call_soon_threadsafe(running.wake.set)
             return True
+        if kept is not None and not id.startswith("run-"):
+            self._answer(id, name, value)
+            return True
         return self._engines.runs is not None and self._engines.runs.answer(id, name, value)
+
+    def _answer(self, id_: str, name: str, value: Any) -> None:
+        """Hand an answer to the tool that asked, or leave it for the process in which it runs.
+
+        Raises:
+            InputInvalid: it does not fit the question, which stays open (INPUT_SCHEMA_INVALID).
+        """
+        running = self._running.get(id_)
+        if running is None or running.task is None:
+            self._records.leave_answer(id_, name, value)
+            return
+        question, future = running.asked.get(name, (None, None))
+        if question is None or future is None:
+            return
+        if why := misfit(question, value):
+            raise InputInvalid(
+                f"the answer to {name} does not fit: {why}", hint="answer again; the question stays open"
+            )
+
+        def settle() -> None:
+            if not future.done():
+                future.set_result(value)
+            self.show_questions(running)
+
+        running.task.get_loop().call_soon_threadsafe(settle)
+
+    def show_questions(self, running: _Running) -> None:
+        """Keep with a job what its tool asks now."""
+        open_ = {name: question for name, (question, future) in running.asked.items() if not future.done()}
+        told = tuple({"id": name, **question.to_json()} for name, question in open_.items())
+        status: JobStatus = "input_required" if told else "running"
+        with suppress(TavernError):
+            self._changed(running.id, partial(replace, status=status, questions=told))
 
     async def resume(self, id: str, *, context: CallContext | None = None) -> Job:  # noqa: A002 - the job's
         """Start a job again whose process ended, as its own caller: one that had not begun, or whose tool may do the same twice.
@@ -415,6 +491,7 @@ class Jobs(Mapping[str, Job]):
         assert calls is not None
         job_id.set(running.id)
         on_progress.set(lambda progress: self._moved(running, progress))
+        conversation.set(_JobConversation(self, running))
         if depth:
             current.set((depth, None, request.context, ""))
         while True:
@@ -487,6 +564,11 @@ class Jobs(Mapping[str, Job]):
                 for id_ in self._records.asked_to_end():
                     if (running := self._running.get(id_)) is not None and not running.is_cancelled:
                         self._end(running)
+                for running in builtins.list(self._running.values()):
+                    for name in builtins.list(running.asked):
+                        for value in self._records.take_answer(running.id, name):
+                            with suppress(InputInvalid):  # the question stays open
+                                self._answer(running.id, name, value)
 
     def _changed(self, id_: str, edit: Callable[[Job], Job], *, quietly: bool = False, **facts: Any) -> Job | None:
         job = self._records.change(id_, edit, **facts)
