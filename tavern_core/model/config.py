@@ -321,6 +321,8 @@ class McpConfig(_Section):
     """After which a session that nobody uses ends."""
     wait_ms: Annotated[int, Field(gt=0)] = 300_000
     """How long a client that knows no tasks waits for a job before it gets the job's id."""
+    poll_after_ms: Annotated[int, Field(gt=0)] | None = None
+    """After which the stream of a call of the older protocol is closed, and its client comes back for the rest; None: never."""
     state_ms: Annotated[int, Field(gt=0)] = 600_000
     """How long the state of a call that waits for input holds."""
 

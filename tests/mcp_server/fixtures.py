@@ -89,6 +89,21 @@ async def test_tool_with_logging(ctx: ToolContext) -> str:
     return "done"
 
 
+@tool(read_only=True)
+def test_logging_tool(ctx: ToolContext) -> str:
+    """Write lines of every level."""
+    for level in ("debug", "info", "warning", "error"):
+        ctx.log(f"a line of level {level}", level)
+    return "done"
+
+
+@tool(read_only=True)
+async def test_reconnection() -> str:
+    """Take longer than the stream of a call stays open."""
+    await asyncio.sleep(0.6)
+    return "the answer came after the client had come back"
+
+
 @tool(
     read_only=True,
     parameters={
@@ -180,6 +195,13 @@ async def test_elicitation_sep1330_enums(ctx: ToolContext) -> str:
         "titledMulti": {"type": "array", "items": {"anyOf": titled}},
     }
     return f"Elicitation completed: {await ctx.ask('Please choose', {'type': 'object', 'properties': properties})}"
+
+
+@tool
+async def test_streaming_elicitation(ctx: ToolContext) -> str:
+    """Ask while the stream of the call is open."""
+    ctx.log("about to ask")
+    return str(await ctx.ask("What is your name?", NAME, key="name"))
 
 
 @tool

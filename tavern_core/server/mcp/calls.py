@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -104,6 +105,7 @@ class Calls:
     ) -> AsyncIterator[Live | Replayed]:
         """While calls are made for a request: their progress, logs and questions go to its client."""
         notices = Notices(ctx, self._levels(ctx))
+        closing = self._close_later(ctx)
         talk = Replayed(ctx, notices, known.answers, responses) if is_modern(ctx) else Live(ctx, notices)
         talked = conversation.set(talk)
         moved = on_progress.set(notices.progress)
@@ -111,8 +113,17 @@ class Calls:
             yield talk
             await notices.sent()
         finally:
+            if closing is not None:
+                closing.cancel()
             on_progress.reset(moved)
             conversation.reset(talked)
+
+    def _close_later(self, ctx: ServerRequestContext[Any, Any]) -> asyncio.TimerHandle | None:
+        """Let go of the stream of a long call, so that no proxy cuts it: its client comes back with the last event that it has."""
+        after, close = self._tavern.config.mcp.poll_after_ms, ctx.close_sse_stream
+        if after is None or close is None:
+            return None
+        return asyncio.get_running_loop().call_later(after / 1000, lambda: asyncio.ensure_future(close()))
 
     async def _made(self, holder: Token, tool: str, arguments: Mapping[str, Any], key: str | None) -> ToolResult:
         return await self._tavern.invoke_from("mcp", tool, arguments, context=holder.context(), idempotency_key=key)

@@ -74,7 +74,8 @@ class Offers:
         self, ctx: ServerRequestContext[Any, Any], params: PaginatedRequestParams
     ) -> dict[str, Any]:
         """`resources/list`: those of plugins, then the caller's artifacts, newest first."""
-        found = [_listed(each, "uri") for each in await self._resources(ctx) if not each.is_template]
+        listing = await self._listings.of(holder_of(ctx))
+        found = [_listed(each, "uri", listing) for each in await self._resources(ctx) if not each.is_template]
         kept = self._tavern.artifacts.list(context=holder_of(ctx).context())
         return self._page("resources", [*found, *(_artifact(each.link()) for each in kept)], params.cursor)
 
@@ -82,7 +83,8 @@ class Offers:
         self, ctx: ServerRequestContext[Any, Any], params: PaginatedRequestParams
     ) -> dict[str, Any]:
         """`resources/templates/list`."""
-        found = [_listed(each, "uriTemplate") for each in await self._resources(ctx) if each.is_template]
+        listing = await self._listings.of(holder_of(ctx))
+        found = [_listed(each, "uriTemplate", listing) for each in await self._resources(ctx) if each.is_template]
         return self._page("resourceTemplates", found, params.cursor)
 
     async def read(self, ctx: ServerRequestContext[Any, Any], params: ReadResourceRequestParams) -> dict[str, Any]:
@@ -188,11 +190,11 @@ class Offers:
         return answer
 
 
-def _listed(resource: Resource, key: str) -> dict[str, Any]:
+def _listed(resource: Resource, key: str, listing: Listing) -> dict[str, Any]:
     told: dict[str, Any] = {"name": resource.name, key: resource.uri}
     for name, value in (
         ("title", resource.title),
-        ("description", resource.description),
+        ("description", resource.description or listing.specs[resource.tool].description),
         ("mimeType", resource.media_type),
     ):
         if value:
@@ -213,7 +215,7 @@ def _prompt(prompt: Prompt, listing: Listing) -> dict[str, Any]:
         if isinstance(member, Mapping)
     ]
     told: dict[str, Any] = {"name": prompt.name, "arguments": arguments}
-    for name, value in (("title", prompt.title), ("description", prompt.description)):
+    for name, value in (("title", prompt.title), ("description", prompt.description or listing.specs[prompt.tool].description)):
         if value:
             told[name] = value
     return told
