@@ -8,7 +8,18 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from tavern_core import Plugin, PluginContext, Prompt, Question, Resource, Tavern, ToolContext, ToolResult, hookimpl, tool
+from tavern_core import (
+    Plugin,
+    PluginContext,
+    Prompt,
+    Question,
+    Resource,
+    Tavern,
+    ToolContext,
+    ToolResult,
+    hookimpl,
+    tool,
+)
 from tavern_core.contract.core_services import JOB_MANAGER
 from tavern_core.errors import InternalError, ToolFailed
 
@@ -182,7 +193,9 @@ async def test_elicitation_sep1034_defaults(ctx: ToolContext) -> str:
 async def test_elicitation_sep1330_enums(ctx: ToolContext) -> str:
     """Ask for choices."""
     options = ["option1", "option2", "option3"]
-    titled = [{"const": f"value{n}", "title": f"{word} Option"} for n, word in enumerate(("First", "Second", "Third"), 1)]
+    titled = [
+        {"const": f"value{n}", "title": f"{word} Option"} for n, word in enumerate(("First", "Second", "Third"), 1)
+    ]
     properties = {
         "untitledSingle": {"type": "string", "enum": options},
         "titledSingle": {"type": "string", "oneOf": titled},
@@ -321,7 +334,9 @@ async def confirm_delete(filename: str, ctx: ToolContext) -> str:
 @tool(job=True)
 async def multi_input(ctx: ToolContext) -> str:
     """Ask two things at once."""
-    answers = await ctx.ask_all({"first": Question.form("First name?", NAME), "second": Question.form("Second name?", NAME)})
+    answers = await ctx.ask_all(
+        {"first": Question.form("First name?", NAME), "second": Question.form("Second name?", NAME)}
+    )
     return f"got {answers}"
 
 

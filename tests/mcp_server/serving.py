@@ -5,15 +5,26 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import uvicorn
 
 from tavern_core import Tavern
 from tavern_core.server.mcp import asgi_app
+
+
+class _Server(uvicorn.Server):
+    """Says when it listens."""
+
+    def __init__(self, config: uvicorn.Config, ready: threading.Event) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        self._ready.set()
 
 
 def with_token(app: Any, text: str) -> Any:
@@ -36,20 +47,17 @@ def served(
     Args:
         prepare: makes the application.
     """
-    ready, found = threading.Event(), {}
+    ready = threading.Event()
+    found: dict[str, Any] = {}
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
 
     async def run() -> None:
         async with open_host() as tavern:
             config = uvicorn.Config(prepare(tavern), log_level="error", timeout_graceful_shutdown=1)
-            server = uvicorn.Server(config)
+            server = _Server(config, ready)
             found.update(tavern=tavern, server=server)
-            serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-            while not server.started and not serving.done():
-                await asyncio.sleep(0.01)
-            ready.set()
-            await serving
+            await server.serve(sockets=[listener])
 
     thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)
     thread.start()

@@ -74,12 +74,12 @@ class Calls:
         tool: str,
         arguments: Mapping[str, Any],
         key: str | None = None,
-        shape: Shape = call_result,
+        shape: Shape | None = None,
     ) -> dict[str, Any]:
         """Make a call, and turn what came of it into what the client gets.
 
         Args:
-            shape: makes the answer of a result.
+            shape: makes the answer of a result; None: that of a call.
         """
         holder = holder_of(ctx)
         state, responses = getattr(params, "request_state", None), getattr(params, "input_responses", None) or {}
@@ -91,13 +91,15 @@ class Calls:
             if result.status == "input_required" and not is_modern(ctx):
                 result = await self._approved_now(talk, holder, tool, arguments, key, result)
             if result.status == "job" and result.job is not None:
-                if knows_tasks(ctx) and shape is call_result:
+                if knows_tasks(ctx) and shape is None:
                     return self._tasks.begun(result.job)
                 if not needs_tasks(listing.specs[tool]):
                     result = await self._tasks.waited(result.job)
         if result.status == "input_required" and result.error is not None:
             return self._needs_input(ctx, holder, talk, result)
-        return shape(result)
+        if shape is not None:
+            return shape(result)
+        return call_result(result, is_structured="outputSchema" in listing.exports[tool])
 
     @asynccontextmanager
     async def talking(

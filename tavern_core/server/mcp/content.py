@@ -20,15 +20,23 @@ CALL_ID: Final = "tavern/callId"
 ERROR: Final = "tavern/error"
 
 
-def call_result(result: ToolResult) -> dict[str, Any]:
-    """What `tools/call` answers."""
+def call_result(result: ToolResult, *, is_structured: bool = False) -> dict[str, Any]:
+    """What `tools/call` answers.
+
+    Args:
+        is_structured: the tool is listed with an output schema, so that clients insist on structured content.
+    """
     meta = {CALL_ID: result.call_id} if result.call_id else {}
     if result.error is not None:
         content = _blocks(result.error.details.get("content") or ()) or [_text(told(result.error))]
         return complete(content=content, isError=True, _meta={**meta, ERROR: result.error.to_json()})
-    answer = complete(content=_blocks(result.content), isError=False)
-    if isinstance(result.value, Mapping):
-        answer["structuredContent"] = result.value
+    value = result.value
+    is_link = not result.has_content and isinstance(value, Mapping) and value.get("type") == "resource_link"
+    answer = complete(content=_blocks([value] if is_link else result.content), isError=False)
+    if isinstance(value, Mapping):
+        answer["structuredContent"] = value
+    elif is_structured:
+        answer["structuredContent"] = {"content": answer["content"]}
     if meta:
         answer["_meta"] = meta
     return answer

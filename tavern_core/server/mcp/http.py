@@ -17,7 +17,8 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.lowlevel.server import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
+from mcp.server.transport_security import TransportSecuritySettings
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
@@ -34,6 +35,13 @@ _HERE: Final = ("127.0.0.1", "localhost", "[::1]")
 _METADATA: Final = "/.well-known/oauth-protected-resource"
 _RETRY_MS: Final = 500
 """How soon a client should come back to a stream that was closed."""
+_ANSWERED_AT_ONCE: Final = frozenset(
+    {
+        "completion/complete", "prompts/list", "resources/list", "resources/templates/list", "server/discover", "tasks/cancel",
+        "tasks/get", "tasks/update", "tools/list",
+    }
+)  # fmt: skip
+"""Methods of the 2026 era that send nothing but their answer: no stream is made ready for them, which takes half of their time."""
 _now: Final[ContextVar[Token | None]] = ContextVar("tavern_mcp_holder", default=None)
 """Whose request the library is looking at."""
 
@@ -43,19 +51,16 @@ class Application:
 
     def __init__(self, service: Service, path: str, hosts: tuple[str, ...], origins: tuple[str, ...]) -> None:
         config = service.config
-        names = (*_HERE, *(f"{name}:*" for name in _HERE), *config.hosts, *hosts)
-        pages = tuple(
-            f"{scheme}://{name}" for scheme in ("http", "https") for name in (*_HERE, *(f"{n}:*" for n in _HERE))
-        )
-        allowed = TransportSecuritySettings(
-            allowed_hosts=list(names), allowed_origins=[*pages, *config.origins, *origins]
-        )
+        names = (*_HERE, *(f"{name}:*" for name in _HERE))
+        self._hosts = (*names, *config.hosts, *hosts)
+        pages = (f"{scheme}://{name}" for scheme in ("http", "https") for name in names)
+        self._origins = (*pages, *config.origins, *origins)
         self._service = service
         self._path = path
-        self._security = TransportSecurityMiddleware(allowed)
-        self._manager: StreamableHTTPSessionManager | None = None
+        self._managers: tuple[StreamableHTTPSessionManager, StreamableHTTPSessionManager] | None = None
+        """For what may stream and has sessions, and for what is answered at once."""
         self._running: asyncio.Task[None] | None = None
-        self._stop = asyncio.Event()
+        self._ready, self._stop = asyncio.Event(), asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -64,7 +69,7 @@ class Application:
         if scope["type"] != "http":
             return
         request = Request(scope, receive)
-        refusal = await self._security.validate_request(request) or self._elsewhere(scope)
+        refusal = self._stranger(request) or self._elsewhere(scope)
         if refusal is not None:
             await refusal(scope, receive, send)
             return
@@ -82,15 +87,25 @@ class Application:
 
     async def _serve(self, holder: Token, scope: Scope, receive: Receive, send: Send) -> None:
         """A request of somebody who may come in. The text of the token goes no further."""
-        manager = await self._started()
+        streaming, plain = await self._started()
         access = AccessToken(token="", client_id=holder.id, scopes=[], subject=holder.principal)
         headers = [(name, value) for name, value in scope["headers"] if name != b"authorization"]
         inner = {**scope, "headers": headers, "user": AuthenticatedUser(access), "tavern.holder": holder}
         token = _now.set(holder)
         try:
+            manager = plain if _is_answered_at_once(scope) else streaming
             await manager.handle_request(inner, receive, _with_pages(send, self._service.pages))
         finally:
             _now.reset(token)
+
+    def _stranger(self, request: Request) -> Response | None:
+        """What is answered to a request under a name that is not ours, or from a page that may not call; None: it is neither."""
+        origin = request.headers.get("origin")
+        if not _is_among(request.headers.get("host", ""), self._hosts):
+            return JSONResponse({"error": "misdirected_request", "hint": "add the name to mcp.hosts"}, 421)
+        if origin is not None and not _is_among(origin, self._origins):
+            return JSONResponse({"error": "forbidden_origin", "hint": "add the page to mcp.origins"}, 403)
+        return None
 
     def _elsewhere(self, scope: Scope) -> Response | None:
         """What is answered to a request that is not for the endpoint; None: it is."""
@@ -129,16 +144,19 @@ class Application:
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
-    async def _started(self) -> StreamableHTTPSessionManager:
+    async def _started(self) -> tuple[StreamableHTTPSessionManager, StreamableHTTPSessionManager]:
         """What serves, from the first request on: in a task of its own, because it must end in the task in which it began."""
-        if self._manager is None:
-            ready = asyncio.get_running_loop().create_future()
-            self._running = asyncio.ensure_future(self._run(ready))
+        if self._managers is None:
+            if self._running is None:
+                self._running = asyncio.ensure_future(self._run())
+            ready = asyncio.ensure_future(self._ready.wait())
             await asyncio.wait([ready, self._running], return_when=asyncio.FIRST_COMPLETED)
-        assert self._manager is not None
-        return self._manager
+            ready.cancel()
+        if self._managers is None:
+            raise RuntimeError("the MCP server has ended")
+        return self._managers
 
-    async def _run(self, ready: asyncio.Future[None]) -> None:
+    async def _run(self) -> None:
         config, service = self._service.config, self._service
 
         @asynccontextmanager
@@ -146,19 +164,32 @@ class Application:
             async with service.watching():
                 yield
 
-        manager = StreamableHTTPSessionManager(
-            service.server(lifespan, _schema_of(service)),
+        @asynccontextmanager
+        async def no_lifespan(_: Server[Any]) -> AsyncIterator[None]:
+            yield
+
+        here = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # it was looked at before
+        schema_of = _schema_of(service)
+        streaming = StreamableHTTPSessionManager(
+            service.server(lifespan, schema_of),
             event_store=RecentEvents(service.pages),
             retry_interval=_RETRY_MS,
-            security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+            security_settings=here,
             session_idle_timeout=config.session_idle_ms / 1000,
             max_request_body_size=config.body_bytes,
             max_sessions=config.sessions,
         )
-        async with manager.run():
-            self._manager = manager
-            ready.set_result(None)
+        plain = StreamableHTTPSessionManager(
+            service.server(no_lifespan, schema_of),
+            json_response=True,
+            security_settings=here,
+            max_request_body_size=config.body_bytes,
+        )
+        async with streaming.run(), plain.run():
+            self._managers = streaming, plain
+            self._ready.set()
             await self._stop.wait()
+        self._managers = None
 
     async def close(self) -> None:
         """End all sessions and streams."""
@@ -170,6 +201,22 @@ class Application:
 def application(tavern: Tavern, path: str, hosts: tuple[str, ...], origins: tuple[str, ...]) -> Application:
     """See `tavern_core.server.mcp.asgi_app`."""
     return Application(Service(tavern, tavern.config.mcp), path, hosts, origins)
+
+
+def _is_among(name: str, allowed: tuple[str, ...]) -> bool:
+    """Whether a name is allowed, as it is or with any port."""
+    base, _, port = name.rpartition(":")
+    return name in allowed or (port.isdecimal() and f"{base}:*" in allowed)
+
+
+def _is_answered_at_once(scope: Scope) -> bool:
+    version = method = ""
+    for name, value in scope["headers"]:
+        if name == b"mcp-protocol-version":
+            version = value.decode("latin-1")
+        elif name == b"mcp-method":
+            method = value.decode("latin-1")
+    return method in _ANSWERED_AT_ONCE and version in MODERN_PROTOCOL_VERSIONS
 
 
 def _schema_of(service: Service) -> Any:

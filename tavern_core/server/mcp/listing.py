@@ -119,7 +119,7 @@ class Listings:
         }
         specs = {spec.id: spec for spec in found}
         names = _names(specs, {} if profile is None else profile.wire_names)
-        exports = {id_: {**export_tool(spec, "mcp"), "name": names[id_]} for id_, spec in specs.items()}
+        exports = {id_: {**self._exported(spec), "name": names[id_]} for id_, spec in specs.items()}
         shown = [export for id_, export in exports.items() if id_ not in serving]
         if profile is not None and profile.listing == "search":
             specs, names, exports, shown = self._search_only(specs, names, exports)
@@ -129,6 +129,13 @@ class Listings:
             self._kept.pop(next(iter(self._kept)))
         self._kept[holder.id] = stamp, made
         return made
+
+    def _exported(self, spec: ToolSpec) -> dict[str, Any]:
+        """A tool as it is listed; without the schema of its answer where that may be the handle of a job or the beginning of an artifact."""
+        exported = export_tool(spec, "mcp")
+        if spec.job or spec.limits.inline_ms is not None or self._tavern.config.artifacts.over is not None:
+            exported.pop("outputSchema", None)
+        return exported
 
     def _stamp(self, holder: Token) -> tuple[Any, ...]:
         profile = None if holder.profile is None else self._tavern.profile(holder.profile)

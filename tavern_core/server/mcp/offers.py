@@ -215,7 +215,10 @@ def _prompt(prompt: Prompt, listing: Listing) -> dict[str, Any]:
         if isinstance(member, Mapping)
     ]
     told: dict[str, Any] = {"name": prompt.name, "arguments": arguments}
-    for name, value in (("title", prompt.title), ("description", prompt.description or listing.specs[prompt.tool].description)):
+    for name, value in (
+        ("title", prompt.title),
+        ("description", prompt.description or listing.specs[prompt.tool].description),
+    ):
         if value:
             told[name] = value
     return told
