@@ -87,16 +87,18 @@ class _JobConversation:
 
     async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
         asked, loop = self._running.asked, asyncio.get_running_loop()
-        names: dict[str, str] = {}
+        waits: dict[str, tuple[str, asyncio.Future[Any]]] = {}
         for key, question in questions.items():
             name = next(n for i in range(1, 1_000_000) if (n := key if i == 1 else f"{key}-{i}") not in asked)
-            asked[name], names[key] = (question, loop.create_future()), name
+            future: asyncio.Future[Any] = loop.create_future()
+            asked[name], waits[key] = (question, future), (name, future)
         self._jobs.show_questions(self._running)
         try:
-            return {key: await asked[name][1] for key, name in names.items()}
+            return {key: await future for key, (_, future) in waits.items()}
         finally:
-            for name in names.values():
-                asked.pop(name, None)
+            for name, future in waits.values():
+                if asked.get(name, (None, None))[1] is future:  # it ends unanswered
+                    del asked[name]
             self._jobs.show_questions(self._running)
 
     def log(self, level: LogLevel, message: str) -> None:
@@ -331,21 +333,20 @@ class Jobs(Mapping[str, Job]):
             raise InputInvalid(
                 f"the answer to {name} does not fit: {why}", hint="answer again; the question stays open"
             )
-
-        def settle() -> None:
-            if not future.done():
-                future.set_result(value)
-            self.show_questions(running)
-
-        running.task.get_loop().call_soon_threadsafe(settle)
+        if running.asked.pop(name, None) is None:  # somebody was quicker
+            return
+        running.task.get_loop().call_soon_threadsafe(lambda: None if future.done() else future.set_result(value))
+        self.show_questions(running)
 
     def show_questions(self, running: _Running) -> None:
-        """Keep with a job what its tool asks now."""
-        open_ = {name: question for name, (question, future) in running.asked.items() if not future.done()}
-        told = tuple({"id": name, **question.to_json()} for name, question in open_.items())
-        status: JobStatus = "input_required" if told else "running"
+        """Keep with a job what its tool asks now, from any thread."""
+
+        def now(job: Job) -> Job:
+            told = tuple({"id": name, **question.to_json()} for name, (question, _) in tuple(running.asked.items()))
+            return replace(job, status="input_required" if told else "running", questions=told)
+
         with suppress(TavernError):
-            self._changed(running.id, partial(replace, status=status, questions=told))
+            self._changed(running.id, now)
 
     async def resume(self, id: str, *, context: CallContext | None = None) -> Job:  # noqa: A002 - the job's
         """Start a job again whose process ended, as its own caller: one that had not begun, or whose tool may do the same twice.
