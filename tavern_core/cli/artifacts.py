@@ -1,4 +1,4 @@
-"""``tavern artifacts``: what calls made that was too large for their answers."""
+"""``tavern artifacts``: data that was too large for the answers of calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COLUMNS: Final = ("id", "bytes", "type", "name", "owner", "expires")
 
 @click.group(cls=Group, default="list")
 def artifacts() -> None:
-    """Show and fetch what calls made that was too large for their answers.
+    """Show and fetch data that was too large for the answers of calls.
 
     `tavern artifacts` alone lists them.
     """
@@ -44,7 +44,7 @@ def list_(session: Session, last: int, as_json: bool) -> None:
 @json_option
 @pass_session
 def show(session: Session, artifact: str, as_json: bool) -> None:
-    """Show what is known of an artifact."""
+    """Show one artifact."""
     found = session.host().artifacts.get(artifact).to_json()
     if as_json:
         session.out.json(found)
@@ -86,7 +86,7 @@ def get(session: Session, artifact: str, output: Path | None, as_json: bool) -> 
 @json_option
 @pass_session
 def remove(session: Session, artifact: str, as_json: bool) -> None:
-    """Forget an artifact before its time."""
+    """Delete an artifact before it expires."""
     session.host().artifacts.remove(artifact)
     if as_json:
         session.out.json({"removed": artifact})

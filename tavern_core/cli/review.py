@@ -1,4 +1,4 @@
-"""``tavern plugins review``: what plugins ask for against what was decided, as a diff on one screen. Runs no plugin code."""
+"""``tavern plugins review``: the requests of plugins compared with the decisions, as a diff on one screen. Runs no plugin code."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ NOTHING_MARKED: Final = " - reaches nothing: the service marks no method @read_o
 @json_option
 @pass_session
 def review(session: Session, name: str | None, as_json: bool) -> None:
-    """Show what a plugin asks for against what was decided, the riskiest first; without PLUGIN all where something waits.
+    """Compare the requests of a plugin with the decisions, the highest risk first; without PLUGIN, all undecided plugins.
 
-    + waits for a decision, ~ waits with a wider scope, = granted, x refused, - no longer asked for. Decides nothing; exit
-    code 3 when something waits.
+    + waits for a decision, ~ waits with a wider scope, = granted, x refused, - no longer requested. Decides nothing; exit
+    code 3 if something waits.
     """
-    session.silence()  # what is wrong with a plugin is for `list` and `doctor`
+    session.silence()  # `list` and `doctor` show problems of plugins
     host = session.host("none")
     if name is not None:
         status_of(host, name)
@@ -69,7 +69,7 @@ def _show(session: Session, shown: Review, status: PluginStatus) -> None:
 
 
 def nothing_asked(status: PluginStatus) -> str:
-    """What stands in the place of requests that are not there: what a broken plugin.yaml asks for, nobody knows."""
+    """The text for a plugin without requests; the requests of a broken plugin.yaml are unknown."""
     if status.state == "failed":
         return one_line(f"{status.name} is failed: {status.reason}")
     return f"{status.name} asks for nothing"

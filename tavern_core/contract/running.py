@@ -1,9 +1,9 @@
-"""What a tool sees and says of its own call while it runs.
+"""What a tool can learn and report about its own call while it runs.
 
 @tool
 def convert(pages: list[str], ctx: ToolContext) -> int:
     for number, page in enumerate(pages):
-        ctx.check()                                   # ends here once somebody cancelled the call
+        ctx.check()                                   # raises if the call was cancelled
         ctx.progress(number, len(pages), page)
         ...
 """
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
-from tavern_core.errors import CallCancelled, InputRequired, UsageError
+from tavern_core.errors import CallCancelled, InputRequired, ToolFailed, UsageError
 from tavern_core.model.question import Question, QuestionKind
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -39,13 +39,15 @@ class Control(Protocol):
 
     def log(self, level: LogLevel, message: str) -> None: ...
 
+    def artifact(self, uri: str, max_bytes: int) -> tuple[bytes, str]: ...
+
 
 RUNNING: Final[dict[str, Control]] = {}
 """Call id → its control, for calls of tools that want one."""
 
 
 class ToolContext:
-    """A parameter that is annotated with it is filled in by the host; a model does not see it."""
+    """A parameter that is annotated with it is filled in by the host; models do not see it."""
 
     __slots__ = ("_asked", "_control", "call_id")
 
@@ -57,7 +59,7 @@ class ToolContext:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether somebody asked to end this call."""
+        """Whether this call was cancelled."""
         return self._control is not None and self._control.is_cancelled
 
     @property
@@ -66,10 +68,10 @@ class ToolContext:
         return None if self._control is None else self._control.seconds_left
 
     def check(self) -> None:
-        """End here, when somebody asked to end this call: sync code cannot be ended from outside.
+        """Raise if this call was cancelled, because sync code cannot be stopped from outside.
 
         Raises:
-            CallCancelled: somebody did (CANCELLED).
+            CallCancelled: it was cancelled (CANCELLED).
         """
         if self.is_cancelled:
             raise CallCancelled("the call was cancelled", outcome="unknown")
@@ -77,25 +79,39 @@ class ToolContext:
     def keep(
         self, data: bytes | str | Path | Iterable[bytes], media_type: str = "application/octet-stream", name: str = ""
     ) -> dict[str, Any]:
-        """Keep something large as an artifact of the caller: an image, a file.
+        """Store large data as an artifact of the caller: an image, a file.
 
         Returns:
             A content block that links to it: return it as the answer, or in ``{"content": [...]}``.
 
         Raises:
-            UsageError: it is no such data, or nobody runs this tool (USAGE).
+            UsageError: it is not such data, or no host runs this tool (USAGE).
             OutputTooLarge: larger than `artifacts.maxBytes` (OUTPUT_TOO_LARGE).
         """
         if self._control is None:
             raise UsageError("nothing can be kept here: no host runs this tool", hint="pass the bytes on yourself")
         return self._control.keep(data, media_type, name)
 
+    def artifact(self, uri: str, max_bytes: int = 64_000_000) -> tuple[bytes, str]:
+        """The bytes and the media type of an artifact of the caller.
+
+        Args:
+            uri: ``artifact:…``, as an argument of the call has it.
+
+        Raises:
+            ToolFailed: the caller has no such artifact (TOOL_ERROR).
+            OutputTooLarge: it has more than `max_bytes` (OUTPUT_TOO_LARGE).
+        """
+        if self._control is None:
+            raise ToolFailed("there are no artifacts here: no host runs this tool")
+        return self._control.artifact(uri, max_bytes)
+
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
-        """Say how far the work is. It extends no deadline but that of being idle.
+        """Report progress. This extends only the idle deadline.
 
         Args:
             done: of `total`, in any unit.
-            message: at most 500 characters are kept.
+            message: at most 500 characters.
         """
         if self._control is not None:
             self._control.progress(done, total, message)

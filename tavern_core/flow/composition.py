@@ -1,4 +1,4 @@
-"""Everything about nodes and workflows of one host, put together once."""
+"""Composes all parts for nodes and workflows of one host."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Flow:
 
     @classmethod
     def build(cls, specs: ToolSpecs, inventories: Inventories, pipeline: Pipeline) -> Flow:
-        """Put it together and offer it to the executors; nothing is read and no plugin code runs."""
+        """Compose the parts and register the engine for the executors; nothing is read and no plugin code runs."""
         base, tables, mode = specs.base, specs.lifecycle.tables, specs.base.mode
 
         async def invoke(
@@ -80,7 +80,7 @@ def _running(
     shelf: WorkflowShelf,
     prepare: Callable[[], Coroutine[Any, Any, None]],
 ) -> tuple[Running, Caches]:
-    """What runs workflows; imported with the first of them."""
+    """The parts that run workflows; imported with the first one."""
     from tavern_core.flow.compiler import Compiling
     from tavern_core.flow.engine.cache import DiskCache, SessionCache
     from tavern_core.flow.engine.run_store import RunStore

@@ -13,11 +13,11 @@ from tavern_core.kernel.hooks.table import Implementation
 _ABSENT: Final = object()
 _SIMPLE: Final = frozenset({str, int, float, bool, type(None)})
 InputChange = tuple[str, str]
-"""(plugin, the inputs it changed): stands in the events of the run."""
+"""(plugin, its changed inputs), for the events of the run."""
 
 
 class FlowCalls:
-    """Asks and tells hooks on behalf of the engine."""
+    """Calls hooks for the engine."""
 
     def __init__(self, calls: HookCalls, mode: Mode) -> None:
         self._calls = calls
@@ -30,14 +30,14 @@ class FlowCalls:
         inputs: Mapping[str, Any],
         what: tuple[str, str],
     ) -> tuple[dict[str, Any], list[InputChange]]:
-        """Chain hooks that may change inputs: each gets a copy of what the one before it made.
+        """Chain hooks that may change inputs: each gets a copy of the previous result.
 
         Args:
-            values: what the hook gets besides `inputs`.
-            what: whose inputs they are, for messages: ("node", its path).
+            values: further arguments of the hook besides `inputs`.
+            what: the owner of the inputs, for messages: ("node", its path).
 
         Raises:
-            PolicyDenied: one denied, failed, took too long or answered something else (POLICY_DENIED).
+            PolicyDenied: one denied, failed, took too long or returned something else (POLICY_DENIED).
         """
         current, changes = inputs if type(inputs) is dict else dict(inputs), list[InputChange]()
         for impl in implementations:
@@ -65,7 +65,7 @@ class FlowCalls:
 
 
 def _copy(value: Any) -> Any:
-    """A copy of plain data; objects of plugins are handed on as they are."""
+    """A copy of plain data; objects of plugins are passed on unchanged."""
     if isinstance(value, dict):
         return {key: item if type(item) in _SIMPLE else _copy(item) for key, item in value.items()}
     if isinstance(value, list):

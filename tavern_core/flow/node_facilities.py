@@ -1,4 +1,4 @@
-"""What nodes reach besides their inputs: tools, services and a logger, each judged by what their plugin was granted."""
+"""What nodes can use besides their inputs: tools, services and a logger, each within the grants of their plugin."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tavern_core.model.result import ToolResult
 
 
 class ModelDoor:
-    """A language model that was found, before it is known for whom it is asked."""
+    """A language model before its caller is known."""
 
     def __init__(self, models: Models, name: str, is_host: Callable[[CallContext], bool], *, is_sealed: bool) -> None:
         self._models, self._name, self._is_host, self._is_sealed = models, name, is_host, is_sealed
 
     def within(self, run: RunPart, path: str) -> LLM:
-        """The model as a node of a run asks it: for whoever called the workflow."""
+        """The model for a node of a run: on behalf of the caller of the workflow."""
         context = None if self._is_host(run.context) else run.context
         asked = self._models.asked_by(self._name, context, f"node {path} of {run.id}")
         return sealed_llm(asked) if self._is_sealed else asked
@@ -58,7 +58,7 @@ class Doors:
                 plugin=plugin, missing=["service:use:llm"],
             )  # fmt: skip
         if self._models.replacement is None:
-            self._models.find(name)  # one that is not there is told before anything is asked
+            self._models.find(name)  # report a missing one before any request
         return ModelDoor(self._models, name, self._is_host, is_sealed=not record.candidate.fixed_id)
 
     def service(self, plugin: str, name: str) -> Any:
@@ -76,6 +76,6 @@ class Doors:
         path: str,
         options: Mapping[str, Any],
     ) -> ToolResult:
-        """Call a tool for whoever called the workflow."""
+        """Call a tool for the caller of the workflow."""
         context = None if self._is_host(run.context) else run.context
         return await self._invoke(tool, arguments, context, str(options.get("purpose") or f"node {path} of {run.id}"))

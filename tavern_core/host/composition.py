@@ -79,6 +79,7 @@ from tavern_core.model.event import RESOURCE_CHANGED, SETTINGS_CHANGED
 from tavern_core.model.result import ToolResult
 from tavern_core.review.import_guard import ImportWatch
 from tavern_core.review.service_reach import ReachedByUse
+from tavern_core.upstreams.composition import UpstreamParts
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +145,11 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         code=lambda: _code(base, records),
     )
     isolation = Isolation(base, records, reach, sandboxes, contributions)
+    upstreams = UpstreamParts.read(base)
     roster = Roster(
         base,
         records,
-        Sources(options.builtin, options.given, isolation.applied),
+        Sources(upstreams.builtin(options.builtin), options.given, isolation.applied, upstreams.candidates),
         specs=cache,
         grants=grants,
         states=states,
@@ -197,6 +199,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     metrics = Metrics(config.metrics.enabled, limit_table, jobs, base.recorder, lambda tool: tool in registry.entries())
     pipeline = _watched(base, pipeline, metrics)
 
+    connected = upstreams.build(specs, grants, reach, sandboxes.of)
     flow = Flow.build(specs, inventories, pipeline)
 
     def resource_changed(uri: str, plugin: str) -> None:
@@ -231,6 +234,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         tokens=Tokens(kept),
         events=events,
         flow=flow,
+        upstreams=connected,
         isolation=isolation,
     )
 

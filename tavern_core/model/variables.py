@@ -1,19 +1,27 @@
-"""Variables of the host's environment: which of them programs and workers of plugins see, and which nobody is ever given.
+"""Environment variables of the host: which of them programs and workers of plugins get, and which are never passed.
 
-passed       everybody sees them; nothing secret is in them
-refused      they make interpreters, loaders and common programs run code that was never looked at: never passed
-all others   a permission of their own: ``env:<NAME>``
+passed       passed to all; they contain no secrets
+refused      never passed: they make interpreters, loaders and common programs run unreviewed code
+all others   each needs its own permission: ``env:<NAME>``
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 from typing import Final
 
 PASSED: Final = frozenset(
     {"HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER"}
 )
 """Also ``LC_*``."""
+FIXED: Final[Mapping[str, str]] = {
+    "PYTHONUTF8": "1",  # JSON is UTF-8 whatever the locale says
+    "PYTHONIOENCODING": "utf-8",
+    "PYTHONDONTWRITEBYTECODE": "1",  # a program's folder is not ours to write to
+    "NO_COLOR": "1",
+}
+"""What every program of a plugin or an upstream finds set."""
 PERMISSION: Final = "env:"
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
 _REFUSED: Final = (
@@ -32,24 +40,24 @@ _REFUSED: Final = (
     "PERL5*", "PERLLIB", "PERL_*", "RUBY*", "GEM_*", "BUNDLE_*", "CLASSPATH", "JAVA_*", "_JAVA_*", "JDK_JAVA_*", "MAVEN_*", "GRADLE_*", "ANT_*", "SBT_*",
     "PHPRC", "PHP_INI_*", "LUA_*", "LUAJIT_*", "TCLLIBPATH", "TCL_LIBRARY", "R_*", "JULIA_*", "ERL_*", "ELIXIR_*", "GOENV", "GOFLAGS", "GOPATH", "GOROOT",
     "GOTOOLCHAIN", "CARGO_*", "RUSTC*", "RUSTFLAGS", "RUSTUP_*", "DOTNET_*", "CORECLR_*", "COR_*", "COMPLUS_*", "GUILE_*", "EMACSLOADPATH",
-    # programs that start others by them, or load parts of themselves
+    # programs that use them to start others or to load code
     "GIT_*", "SSH_ASKPASS", "SUDO_ASKPASS", "LESSOPEN", "LESSCLOSE", "MAKEFILES", "MAKEFLAGS",
     "RSYNC_RSH", "CVS_RSH", "PSQLRC", "LIBMYSQL_*", "CUDA_INJECTION*", "GI_TYPELIB_PATH", "LADSPA_PATH", "VK_*", "OCL_*", "LIBVA_*", "ODBC*", "MAGICK_*",
     "GNUMAKEFLAGS", "VIMINIT", "EXINIT", "OPENSSL_*", "GIO_*", "GTK_*", "QT_*", "GST_*", "SASL_*", "PKCS11_*",
     # the host's own
     "TAVERN_*",
 )  # fmt: skip
-"""Names, and beginnings of names (``*``). In capitals; any spelling is refused."""
+"""Names, and prefixes of names (``*``), in capitals; any case is refused."""
 _PATTERN: Final = re.compile("|".join(re.escape(name).replace(r"\*", ".*") for name in _REFUSED))
 
 
 def is_name(written: object) -> bool:
-    """True for what can be the name of a variable."""
+    """True for a valid name of a variable."""
     return isinstance(written, str) and _NAME.match(written) is not None
 
 
 def is_passed(name: str) -> bool:
-    """True for a variable that everybody sees."""
+    """True for a variable that is passed to all."""
     return name in PASSED or name.startswith("LC_")
 
 
@@ -58,6 +66,19 @@ def is_refused(name: str) -> bool:
     return _PATTERN.fullmatch(name.upper()) is not None
 
 
+def for_programs(host: Mapping[str, str], libraries: str, further: Collection[str] = ()) -> dict[str, str]:
+    """What a program sees of the host's environment, and what it finds set.
+
+    Args:
+        libraries: the folder of the interpreter's own library, which some need to start.
+        further: names that were asked for and granted.
+    """
+    passed = {name: value for name, value in host.items() if is_passed(name) or name in further}
+    if libraries in host.get("LD_LIBRARY_PATH", "").split(":"):
+        passed["LD_LIBRARY_PATH"] = libraries
+    return {**passed, **FIXED}
+
+
 def permission_for(name: str) -> str:
-    """The permission that a variable takes; empty for one that everybody sees."""
+    """The permission that a variable needs; empty for one that is passed to all."""
     return "" if is_passed(name) else f"{PERMISSION}{name}"

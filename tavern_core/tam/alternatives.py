@@ -1,4 +1,4 @@
-"""What a JSON Schema allows, as a list of alternatives: unions taken apart, local references followed."""
+"""What a JSON Schema allows, as a list of alternatives: unions split, local references followed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TYPES: Final = ("null", "boolean", "integer", "number", "object", "array", "stri
 
 
 def resolve(schema: Any, root: Schema) -> Any:
-    """Follow local `$ref`s (`#/…`); other references and endless ones mean anything."""
+    """Follow local `$ref`s (`#/…`); other references and cyclic ones mean anything."""
     for _ in range(depths.WRAPPED):
         if not isinstance(schema, Mapping) or not isinstance(reference := schema.get("$ref"), str):
             return schema
@@ -44,7 +44,7 @@ def _pointed(reference: str, root: Schema) -> Any:
 
 
 def leaves(schema: Any, root: Schema, depth: int = 0) -> list[Any]:
-    """The alternatives of a schema: unions taken apart, `$ref` followed, `allOf` merged."""
+    """The alternatives of a schema: unions split, `$ref` followed, `allOf` merged."""
     schema = resolve(schema, root)
     if not isinstance(schema, Mapping) or depth > depths.BRANCHES:
         return [schema]
@@ -68,7 +68,7 @@ def leaves(schema: Any, root: Schema, depth: int = 0) -> list[Any]:
 
 
 def types_of(leaf: Any) -> frozenset[str]:
-    """The JSON types one alternative allows; none declared means a string, or what its keywords speak of."""
+    """The JSON types one alternative allows; none declared means a string, or the types of its keywords."""
     if not isinstance(leaf, Mapping):
         return frozenset(("string",)) if leaf is not False else frozenset()
     declared = leaf.get("type")
@@ -84,7 +84,7 @@ def types_of(leaf: Any) -> frozenset[str]:
 
 
 def literals_of(leaf: Any) -> list[Any] | None:
-    """The values an alternative lists, or None where it lists none."""
+    """The values an alternative lists, or None if it lists none."""
     if isinstance(leaf, Mapping):
         if "const" in leaf:
             return [leaf["const"]]

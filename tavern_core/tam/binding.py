@@ -23,7 +23,7 @@ _MOST_PLACES: Final = 1_000_000
 
 
 class BlockBinding(FieldPlacing):
-    """Binds one block; `problems` holds what is wrong with it."""
+    """Binds one block; `problems` holds its problems."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class BlockBinding(FieldPlacing):
         return [self._call(step) for _, step in sorted(self._steps.items())]
 
     def _read_commands(self) -> list[Field]:
-        """Find the steps and their tools; what is left are parameters and modifiers. No steps: the block cannot be bound."""
+        """Find the steps and their tools; the rest are parameters and modifiers. No steps: the block cannot be bound."""
         numbers = [command_number(given.key) for given in self._block.fields]
         single = [given for given, number in zip(self._block.fields, numbers, strict=True) if number == "single"]
         numbered = [
@@ -120,7 +120,7 @@ class BlockBinding(FieldPlacing):
         self._report("unknown_tool", say(WORDS["no_tool"], name=shown(name)), hint, at=given, step=number)
 
     def _check_tails(self) -> None:
-        """Tools that destroy things do not run on values whose end was guessed."""
+        """Destructive tools do not run with values whose end was guessed."""
         tools = [step.tool.id for step in self._steps.values() if step.tool.destructive]
         for given in self._block.fields:
             if tools and not given.closed:
@@ -151,7 +151,7 @@ class BlockBinding(FieldPlacing):
                 self._report_unknown(given, Meaning(name, False), [step])
             arguments[name] = {"$uri": given.value.strip()}
         for name in step.tool.parameters.missing({**arguments, **step.shared, **step.own}):
-            if name not in self._suggested:  # a misspelt key has said so already
+            if name not in self._suggested:  # a misspelt key was already reported
                 self._report_missing(step, name)
         if len(self.problems) == wrong:
             self._ask_validator(step, arguments)
@@ -257,7 +257,7 @@ class BlockBinding(FieldPlacing):
 
 
 def _from_base64(text: str) -> tuple[str, str]:
-    """The text that `text` encodes, and what is wrong with it."""
+    """The text that `text` encodes, and its problem."""
     try:
         return base64.b64decode("".join(text.split()), validate=True).decode("utf-8", "surrogatepass"), ""
     except (binascii.Error, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The tools that a text may call, looked up by the id that it writes."""
+"""The tools that a text may call, looked up by the written id."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Catalogue:
         return [name for name in self._schemas if isinstance(name, str)] if isinstance(self._schemas, Mapping) else ()
 
     def tool(self, name: str) -> Tool | None:
-        """The tool `name` means: the exact id, else the one known id with the same fold."""
+        """The tool of `name`: the exact id, else the one known id with the same fold."""
         if name in self._tools:
             return self._tools[name]
         tool = self._find(name)

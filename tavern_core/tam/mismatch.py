@@ -1,6 +1,6 @@
-"""Why a value does not fit a JSON Schema, as far as a model gets it wrong: types, enum, required, unknown names, bounds.
+"""Why a value does not fit a JSON Schema, for the usual mistakes of models: types, enum, required, unknown names, bounds.
 
-No full validator: `bind` is handed one by the host. Bounded in depth.
+Not a full validator: the host passes one to `bind`. Bounded in depth.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SIZES: Final[dict[type, tuple[str, str]]] = {
 
 
 class _Budget:
-    """How many schemas one check may still look at: references can call each other exponentially often."""
+    """How many schemas one check may still visit: references can multiply exponentially."""
 
     __slots__ = ("left",)
 
@@ -43,9 +43,9 @@ class _Budget:
 
 
 def misfit(value: Any, schema: Any, root: Schema) -> str:
-    """Why `value` does not fit `schema`, with a JSON pointer into the value; empty where it fits.
+    """Why `value` does not fit `schema`, with a JSON pointer into the value; empty if it fits.
 
-    Bounded: what lies deeper than 100 levels, or beyond 50,000 schemas, is left to the host's validator.
+    Bounded: more than 100 levels or 50,000 schemas are left to the host's validator.
     """
     return _misfit(value, schema, root, "", 0, _Budget())
 
@@ -165,7 +165,7 @@ def _is_text(name: object) -> bool:
 
 
 def missing(schema: Schema, given: Iterable[str]) -> list[str]:
-    """The required names that are not given and have no default the host would fill in."""
+    """The missing required names without a default that the host would fill in."""
     properties = schema.get("properties")
     properties = properties if isinstance(properties, Mapping) else {}
     given = set(given)

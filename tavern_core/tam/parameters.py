@@ -1,4 +1,4 @@
-"""The parameters of one tool: which one a key means (TAM rule 9), and how its text is read."""
+"""The parameters of one tool: which one a key means (TAM rule 9), and how its text is converted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Parameters:
     """A JSON Schema of parameters, prepared for binding.
 
     Args:
-        schema: the schema of the whole arguments object. What is no schema allows everything.
+        schema: the schema of the whole arguments object. An invalid schema allows everything.
     """
 
     def __init__(self, schema: object) -> None:
@@ -79,7 +79,7 @@ class Parameters:
         return Meaning(key, False, tuple(names))
 
     def reader(self, name: str) -> Reader | None:
-        """How the text of parameter `name` is read; None where the schema allows no such parameter."""
+        """The reader for the text of parameter `name`; None if the schema does not allow it."""
         known = self._readers.get(name)
         if known is not None:
             return known
@@ -94,7 +94,7 @@ class Parameters:
         return _ANY if not isinstance(self._extra, Mapping) else Reader(self._extra, self._root)
 
     def declared(self, key: str) -> Reader | None:
-        """How the text of the parameter that is spelled `key` is read; None where none is."""
+        """The reader for the parameter that is spelled `key`; None if there is none."""
         return self.reader(key) if key in self._declared else None
 
     def takes(self, name: str) -> bool:
@@ -102,7 +102,7 @@ class Parameters:
 
     @property
     def verbatim(self) -> frozenset[str]:
-        """The declared parameters whose value is their text, whatever it is."""
+        """The declared parameters whose value is their verbatim text."""
         if self._verbatim is None:
             self._verbatim = frozenset(
                 name for name in self._declared if (reader := self.reader(name)) and reader.verbatim
@@ -113,7 +113,7 @@ class Parameters:
         return not self._required <= given.keys()
 
     def missing(self, given: Mapping[str, object]) -> list[str]:
-        """The required parameters that are not given and have no default the host would fill in."""
+        """The missing required parameters without a default that the host would fill in."""
         return missing(self.schema, given) if self._required else []
 
     def described(self) -> str:
@@ -136,7 +136,7 @@ class Parameters:
 
 
 def _only_names(schema: Any) -> frozenset[str] | None:
-    """The names that `propertyNames` lists; None where it lists none."""
+    """The names that `propertyNames` lists; None if it lists none."""
     if schema is False:
         return frozenset()
     listed = schema.get("enum") if isinstance(schema, Mapping) else None

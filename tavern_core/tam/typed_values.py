@@ -4,10 +4,10 @@
     enum, const                                 the trimmed text, as one of the declared values
     string, or nothing declared                 the text itself, verbatim
 
-In a union the literals come first, then every type but string, then string: `5` is a number where a number is allowed,
-`null` is nothing where nothing is allowed, and everything else stays text. `misfit` then checks the value against the
-keywords a model gets wrong most (types inside, enum, required, unknown names, bounds, lengths). It is no full validator;
-the host hands one to `bind`.
+In a union, literals come first, then every type but string, then string: `5` is a number where a number is allowed,
+`null` means null if null is allowed, and everything else stays text. `mismatch` then checks the value against the
+keywords a model gets wrong most (types inside, enum, required, unknown names, bounds, lengths). It is not a full validator;
+the host passes one to `bind`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tavern_core.tam.wording import WORDS
 _ANNOTATIONS: Final = frozenset(
     {"type", "title", "description", "default", "defaultValue", "examples", "deprecated", "format", "$comment"}
 )
-"""Keywords that forbid nothing; `type` is looked at first."""
+"""Keywords that forbid nothing; `type` is checked first."""
 _WHOLE_NUMBER: Final = re.compile("-?(?:0|[1-9][0-9]{0,17})")
 
 
 class Reader:
-    """Reads the text of one parameter. Made once per parameter, used for every call.
+    """Reads the text of one parameter. Created once per parameter, used for every call.
 
-    `verbatim` is True where the text is the value and nothing can be wrong with it.
+    `verbatim` is True if the text is the value and is always valid.
     """
 
     __slots__ = ("_kinds", "_literals", "_root", "_schema", "_string", "_whole", "expected", "verbatim")
@@ -57,7 +57,7 @@ class Reader:
         return self._string or any(isinstance(value, str) for value in self._literals)
 
     def read(self, text: str) -> tuple[Any, str]:
-        """The value, and what is wrong with it (empty: nothing)."""
+        """The value, and its problem (empty: none)."""
         if self.verbatim:
             return text, ""
         trimmed = text.strip()
@@ -78,7 +78,7 @@ class Reader:
                     error.args[0] if self._kinds - {"null"} else self._meant(trimmed)
                 )
             else:
-                # Strings are never quoted: `"a"` is no way to write a.
+                # Strings are never quoted: `"a"` is not a spelling of a.
                 wrong = say(WORDS["not_quoted"]) if isinstance(value, str) else self.check(value)
                 if not wrong:
                     return value, ""
@@ -91,7 +91,7 @@ class Reader:
         return None, say(WORDS["because"], what=wrong, why=why) if why else wrong
 
     def _meant(self, trimmed: str) -> str:
-        """The nearest of the values that are listed; empty when none is close."""
+        """The nearest of the values that are listed; empty if none is close."""
         near = nearest(trimmed, [value for value in self._literals if isinstance(value, str)], 1)
         return say(WORDS["meant"], name=repr(near[0])) if near else ""
 
@@ -102,7 +102,7 @@ class Reader:
         return value
 
     def check(self, value: Any) -> str:
-        """What is wrong with a value that is typed already."""
+        """The problems of a value that is already typed."""
         return misfit(value, self._schema, self._root)
 
 

@@ -1,4 +1,4 @@
-"""What a problem says, in English and in Chinese: one table. `say(WORDS["name"], value=...)` makes the text; see `model.language`."""
+"""The messages of problems in English and Chinese: one table. `say(WORDS["name"], value=...)` makes the text; see `model.language`."""
 
 from __future__ import annotations
 
@@ -246,6 +246,6 @@ WORDS: Final[Mapping[str, Row]] = {
 
 
 def joined(name: str, words: Iterable[str]) -> str:
-    """``either``, ``both`` or ``listed``: several words as one text; empty where there are none."""
+    """``either``, ``both`` or ``listed``: several words as one text; empty if there are none."""
     some = list(words)
     return reduce(lambda one, other: say(WORDS[name], one=one, other=other), some) if some else ""

@@ -1,4 +1,4 @@
-"""What a running node is given: the NodeContext of one run of one node, and nothing that leads to the run behind it."""
+"""The context of a running node: the NodeContext of one run of one node, without a way to the run behind it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class RunningNode(NodeContext):
 
 
 class _Behind:
-    """What the context asks; never in the hands of a node."""
+    """The part behind the context, which nodes never get."""
 
     __slots__ = ("asked", "number", "run", "scope", "work")
 
@@ -138,7 +138,7 @@ class _Behind:
 _DOORS: Final[Mapping[str, Callable[..., Any]]] = {
     name: member for name, member in vars(_Behind).items() if not name.startswith("_") and isfunction(member)
 }
-"""What a context may ask; any other name, such as ``__getattribute__``, would lead to the run."""
+"""The allowed names; any other name, such as ``__getattribute__``, would lead to the run."""
 
 
 def _door(name: str) -> Callable[..., Any]:
@@ -164,7 +164,7 @@ def _waited(work: Coroutine[Any, Any, Any], what: str) -> Awaited:
 
 
 async def _outcome(work: Coroutine[Any, Any, Any]) -> tuple[Any, MisfitInput | NothingCame | None]:
-    """What `work` came to: the answer, or what the engine wants to see again when it comes out of the node."""
+    """The result of `work`: the answer, or an error that the engine must recognise when the node raises it."""
     try:
         return await work, None
     except (MisfitInput, NothingCame) as error:

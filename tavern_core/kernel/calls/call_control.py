@@ -10,11 +10,13 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from tavern_core.contract.running import LogLevel
+from tavern_core.errors import ArtifactNotFound, OutputTooLarge, ToolFailed
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.calls.conversation import conversation, unanswered
 from tavern_core.kernel.calls.large_results import Shelf
 from tavern_core.kernel.calls.running_call import RunningCall
 from tavern_core.kernel.log.recorder import Recorder
+from tavern_core.model.call import CallContext
 from tavern_core.model.event import TOOL_PROGRESS
 from tavern_core.model.question import Question, QuestionKind
 
@@ -63,15 +65,23 @@ class CallControl:
 
     def keep(self, data: Any, media_type: str, name: str) -> dict[str, Any]:
         call = self._call
-        is_host = call.plan is not None and call.context is call.plan.host
-        made = self._artifacts.put(
-            data,
-            media_type,
-            name=name,
-            context=None if is_host else call.context,
-            call_id=call.call.id if call.call else "",
-        )
-        return made.link()
+        call_id = call.call.id if call.call else ""
+        return self._artifacts.put(data, media_type, name=name, context=self._owner, call_id=call_id).link()
+
+    def artifact(self, uri: str, max_bytes: int) -> tuple[bytes, str]:
+        try:
+            known = self._artifacts.get(uri, context=self._owner)
+            if known.size > max_bytes:
+                raise OutputTooLarge(f"{uri} has {known.size:,} bytes; at most {max_bytes:,} are read", limit=max_bytes)
+            return self._artifacts.read(uri, context=self._owner), known.media_type
+        except ArtifactNotFound as error:
+            raise ToolFailed(error.message, hint=error.hint) from None
+
+    @property
+    def _owner(self) -> CallContext | None:
+        """Whose artifacts the call's are; None: the host's."""
+        call = self._call
+        return None if call.plan is not None and call.context is call.plan.host else call.context
 
     def progress(self, done: float, total: float | None, message: str) -> None:
         call, now = self._call, time.perf_counter()

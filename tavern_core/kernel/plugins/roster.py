@@ -40,6 +40,8 @@ class Sources:
     builtin: Sequence[tuple[str, str, bool]]
     given: Sequence[Any]
     applied: Callable[[Candidate], Candidate]
+    upstreams: Callable[[], Sequence[Candidate]] = tuple
+    """Those of the configuration, as candidates."""
 
 
 class Roster:
@@ -109,6 +111,7 @@ class Roster:
         found += passed
         self._base.diagnostics.forget_found()
         found += map(self._sources.applied, find_candidates(self._base.loaded, self._base.diagnostics, self._specs))
+        found += self._sources.upstreams()
         unique: dict[str, Candidate] = {}
         for candidate in found:
             winner = unique.setdefault(candidate.name, candidate)
@@ -166,7 +169,7 @@ def _has_left(record: Record, now: Candidate | None) -> bool:
     known = record.candidate
     if now is None:
         return known.source != "object"
-    return known.source in ("folder", "entry_point") and now.stamp != known.stamp
+    return known.source in ("folder", "entry_point", "upstream") and now.stamp != known.stamp
 
 
 def _clash(candidate: Candidate, used: str, unused: str) -> Diagnostic:

@@ -7,27 +7,17 @@ from __future__ import annotations
 
 import os
 import site
-import sysconfig
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from tavern_core.box import paths
 from tavern_core.box.holes import is_in
 from tavern_core.box.policy import BoxPolicy
 from tavern_core.errors import ToolFileInvalid
-from tavern_core.model.variables import PASSED, is_name, is_refused
+from tavern_core.model.variables import for_programs, is_name, is_refused
 from tavern_core.schema.secrets import is_secret_name
 
-FIXED: Final[Mapping[str, str]] = {
-    "PYTHONUTF8": "1",  # JSON is UTF-8 whatever the locale says
-    "PYTHONIOENCODING": "utf-8",
-    "PYTHONDONTWRITEBYTECODE": "1",  # the plugin's folder is not ours to write to
-    "NO_COLOR": "1",
-}
-"""What every script finds set."""
-
-_LIBRARIES: Final = str(sysconfig.get_config_var("LIBDIR") or "/lib")
-"""Where the library of this interpreter is."""
 _TELLING_ENDS: Final = ("KEY", "PASS", "AUTH", "CREDS")
 
 
@@ -65,15 +55,12 @@ def environment(
             out.
         work: the folder of this call, in place of the host's home and temporary folder; empty: it sees those.
     """
-    wanted = PASSED.union(asked)
-    passed = {name: value for name, value in host.items() if name in wanted or name.startswith("LC_")}
-    if _LIBRARIES in host.get("LD_LIBRARY_PATH", "").split(os.pathsep):  # some interpreters need their own to start
-        passed["LD_LIBRARY_PATH"] = _LIBRARIES
+    passed = for_programs(host, paths.own_library(), frozenset(asked))
     if work:
         passed |= {"HOME": work, "TMPDIR": work}
         if site.ENABLE_USER_SITE:  # packages that are installed for this user are found from their home otherwise
             passed["PYTHONUSERBASE"] = site.getuserbase()
-    return {**passed, **FIXED, "TAVERN_TOOL": tool, "TAVERN_CALL_ID": call_id}
+    return {**passed, "TAVERN_TOOL": tool, "TAVERN_CALL_ID": call_id}
 
 
 def granted_places(policy: BoxPolicy, workspace: str) -> dict[str, str]:
