@@ -10,7 +10,7 @@ from typing import Any, Final
 from tavern_core.contract.adapters import Process
 from tavern_core.contract.protocols import Sandbox
 from tavern_core.contract.running import ToolContext
-from tavern_core.errors import CallError, SettingsInvalid, ToolFailed
+from tavern_core.errors import CallError, PolicyDenied, SettingsInvalid, ToolFailed
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.files.atomic_file import make_private_folder, write_atomic
 from tavern_core.kernel.plugins.record import Record
@@ -87,10 +87,6 @@ class UpstreamFacility:
     def folder(self) -> Path | None:
         written = self._config.folder
         return None if written is None else self.path(written)
-
-    @property
-    def idempotency_header(self) -> str | None:
-        return self._config.idempotency_header
 
     def path(self, written: str) -> Path:
         return (self._base_dir / Path(written).expanduser()).absolute()

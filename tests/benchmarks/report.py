@@ -34,6 +34,7 @@ AREAS = (
     "guard",
     "isolation",
     "engine",
+    "upstreams",
 )
 PEERS = (
     "jsonschema-rs", "pydantic", "pluggy", "pydantic-ai-slim", "llm", "openai-agents", "langchain-core", "fastmcp", "mcp",
