@@ -212,6 +212,18 @@ def test_a_job_that_asks_can_be_cancelled_and_is_its_caller_s(tmp_path: Path) ->
     run(tmp_path, work)
 
 
+def test_a_job_that_is_cancelled_before_it_begins_is_over(tmp_path: Path) -> None:
+    async def work(tavern: Tavern, shop: Shop) -> None:
+        jobs = [await tavern.jobs.start("shop:order") for _ in range(50)]
+        for job in jobs:
+            tavern.jobs.cancel(job.id)
+        for job in jobs:
+            await wait_over(tavern, job.id)
+            assert tavern.jobs.find(job.id).status == "cancelled"
+
+    run(tmp_path, work)
+
+
 @pytest.mark.parametrize(
     ("question", "answer", "fits"),
     [

@@ -56,6 +56,11 @@ class Shop:
         self.done.append(answer["count"])
         return f"ordered {answer['count']} of {item}"
 
+    @tool
+    async def survey(self, schema: dict[str, Any], ctx: ToolContext) -> str:
+        """Asks anything."""
+        return json.dumps(await ctx.ask("", schema))
+
     @tool(job=True)
     async def deliver(self, item: str, ctx: ToolContext) -> str:
         """Goes on in the background, and asks how many."""
@@ -84,7 +89,17 @@ class Shop:
 
     @hookimpl
     def tavern_register_tools(self, ctx: PluginContext) -> list[Any]:
-        return [self.price, self.stock, self.pay, self.order, self.deliver, self.wait, self.report, self.manual]
+        return [
+            self.price,
+            self.stock,
+            self.pay,
+            self.order,
+            self.survey,
+            self.deliver,
+            self.wait,
+            self.report,
+            self.manual,
+        ]
 
     @hookimpl
     def tavern_register_resources(self, ctx: PluginContext) -> list[Resource]:

@@ -57,6 +57,7 @@ def test_a_client_lists_and_calls_with_the_rights_of_its_token_and_no_others(sho
             assert plugin.done[-1].principal == "agent:plain"
             wrong = await session.call_tool("shop__price", {"item": 3})
             assert wrong.is_error and "must be string" in text(wrong)
+            assert "shop__stock" not in listed  # this caller can never use it
             refused = await session.call_tool("shop__stock", {})
             assert refused.is_error and "read:fs" in text(refused)
             if era == "legacy":
@@ -66,6 +67,7 @@ def test_a_client_lists_and_calls_with_the_rights_of_its_token_and_no_others(sho
                     await session.call_tool("shop__nothing", {})
                 assert raised.value.code == -32601
         async with client(url, reader, era) as session:
+            assert "shop__stock" in [each.name for each in (await session.list_tools()).tools]
             assert text(await session.call_tool("shop__stock", {})) == "7"
 
     asyncio.run(main())
@@ -91,6 +93,36 @@ def test_a_tool_asks_the_person_at_the_client(shop: Any, era: str) -> None:
         with pytest.raises(MCPError) as raised:
             asyncio.run(ordered())
         assert raised.value.data == {"requiredCapabilities": {"elicitation": {}}}
+
+
+async def says_nothing(context: Any, params: Any) -> ElicitResult:
+    """A person who accepts an empty form."""
+    return ElicitResult(action="accept", content={})
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(
+    ("schema", "filled", "answer"),
+    [
+        ({"type": "integer"}, {"value": 3}, 3),
+        ({"type": "array", "items": {"type": "integer"}}, {"value": "[1, 2]"}, [1, 2]),
+        ({"type": "object", "properties": {"a": {"type": "object"}}}, {"value": '{"a": {}}'}, {"a": {}}),
+        ({}, {"value": "yes"}, "yes"),
+        ({"type": "object"}, {}, {}),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, {"value": "null"}, None),
+    ],
+)
+def test_a_question_of_any_schema_is_a_form_that_clients_can_show(
+    shop: Any, era: str, schema: Any, filled: Any, answer: Any
+) -> None:
+    url, tavern, _ = shop
+    token = tavern.tokens.create("agent:forms")[1]
+
+    async def main() -> Any:
+        async with client(url, token, era, elicitation_callback=says(**filled) if filled else says_nothing) as session:
+            return await session.call_tool("shop__survey", {"schema": schema})
+
+    assert json.loads(text(asyncio.run(main()))) == answer
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -344,9 +376,9 @@ class TestStdio:
 
     @pytest.mark.parametrize("era", ERAS)
     def test_a_client_has_what_the_command_line_says(self, project: Path, era: str) -> None:
-        names = ["system__get_current_time", "text__count", "text__files"]
+        names = ["system__get_current_time", "text__count"]
         assert self.served(project, era) == [names, "2", True]
-        assert self.served(project, era, "--permissions", "read:fs") == [names, "2", False]
+        assert self.served(project, era, "--permissions", "read:fs") == [[*names, "text__files"], "2", False]
 
     def test_a_client_has_what_its_token_says(self, project: Path) -> None:
         token = self.tavern(project, "tokens", "create", "agent:x", "--permissions", "read:fs")

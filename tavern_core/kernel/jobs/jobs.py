@@ -62,7 +62,7 @@ _CANCELLED: Final = ToolError("CANCELLED", "the job was cancelled", {}, False, "
 class _Running:
     """A job of this process."""
 
-    __slots__ = ("asked", "done", "id", "is_cancelled", "owner", "saved_at", "task", "wake")
+    __slots__ = ("asked", "done", "has_begun", "id", "is_cancelled", "owner", "saved_at", "task", "wake")
 
     def __init__(self, id: str, owner: str) -> None:  # noqa: A002 - the job's
         self.id = id
@@ -70,7 +70,7 @@ class _Running:
         self.done: Future[ToolResult] = Future()
         self.task: asyncio.Task[Any] | None = None
         self.wake = asyncio.Event()
-        self.is_cancelled = False
+        self.is_cancelled = self.has_begun = False
         self.saved_at = 0.0
         self.asked: dict[str, tuple[Question, asyncio.Future[Any]]] = {}
         """What its tool asks now, and where the answer is waited for."""
@@ -445,6 +445,9 @@ class Jobs(Mapping[str, Job]):
         place: Future[None] | None = None
         has_place = False
         try:
+            running.has_begun = True
+            if running.is_cancelled:
+                raise asyncio.CancelledError
             try:
                 place = self._slots.enter(running.owner)
             except Full:
@@ -542,7 +545,8 @@ class Jobs(Mapping[str, Job]):
         task = running.task
 
         def end() -> None:
-            if running.task is not None and not running.task.done():
+            # A task that is cancelled before its first step never sees it, and the job would never be over.
+            if running.task is not None and running.has_begun and not running.task.done():
                 running.task.cancel()
 
         loop = self._portal.loop() if task is None else task.get_loop()

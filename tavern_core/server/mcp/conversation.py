@@ -33,6 +33,7 @@ from tavern_core.errors import ConnectionLost, InputInvalid
 from tavern_core.kernel.calls.call_control import Progress
 from tavern_core.kernel.calls.conversation import misfit, unanswered
 from tavern_core.model.question import Question, QuestionKind
+from tavern_core.server.mcp.forms import answer_of, requested_schema
 
 _MOST_NOTICES: Final = 1_000
 _CAPABILITIES: Final[Mapping[QuestionKind, str]] = {"form": "elicitation", "completion": "sampling", "roots": "roots"}
@@ -48,8 +49,8 @@ _ANSWERS: Final[Mapping[QuestionKind, type[BaseModel]]] = {
 def request_for(question: Question) -> dict[str, Any]:
     """A question as the protocol has it."""
     if question.kind == "form":
-        schema = {"type": "object", "properties": {}, **question.schema}
-        params = {"mode": "form", "message": question.prompt, "requestedSchema": schema}
+        asked = requested_schema(question.schema)
+        params = {"mode": "form", "message": question.prompt or "Please answer", "requestedSchema": asked}
         return {"method": "elicitation/create", "params": params}
     if question.kind == "completion":
         return {"method": "sampling/createMessage", "params": dict(question.request)}
@@ -69,7 +70,7 @@ def answer_in(question: Question, response: Any) -> tuple[bool, Any]:
     if question.kind == "form":
         if data.get("action") not in ("accept", "decline", "cancel"):
             return False, None
-        answer = data.get("content", {}) if data["action"] == "accept" else None
+        answer = answer_of(question.schema, data.get("content") or {}) if data["action"] == "accept" else None
     elif question.kind == "roots":
         answer = data.get("roots")
     return not misfit(question, answer), answer

@@ -57,7 +57,7 @@ class Listing:
     exports: Mapping[str, Mapping[str, Any]]
     """Id → the tool as it is listed."""
     pages: tuple[bytes, ...]
-    """JSON arrays of tools."""
+    """JSON arrays of the tools that are listed: not those that stand behind a resource or prompt, nor those that this caller can never use."""
     profile: Profile | None = None
 
     def tool_id(self, name: str) -> str | None:
@@ -120,7 +120,9 @@ class Listings:
         specs = {spec.id: spec for spec in found}
         names = _names(specs, {} if profile is None else profile.wire_names)
         exports = {id_: {**self._exported(spec), "name": names[id_]} for id_, spec in specs.items()}
-        shown = [export for id_, export in exports.items() if id_ not in serving]
+        lacking = tavern.tools.lacking(found, context=context)
+        hidden = serving | {id_ for id_, need in lacking.items() if need.is_certain}
+        shown = [export for id_, export in exports.items() if id_ not in hidden]
         if profile is not None and profile.listing == "search":
             specs, names, exports, shown = self._search_only(specs, names, exports)
         pages = tuple(_written(shown[at : at + self._page]) for at in range(0, max(len(shown), 1), self._page))
