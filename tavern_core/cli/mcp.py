@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from tavern_core.cli.call import caller
-from tavern_core.cli.output import write
 from tavern_core.cli.session import Command, Session, pass_session
 from tavern_core.errors import PolicyDenied
 from tavern_core.frozen import dataclass
@@ -60,11 +58,10 @@ def mcp(
         if permissions is not None or profile is not None:
             raise click.UsageError("over HTTP each client's token says what it may do: tavern tokens create --help")
         tavern = session.host(asking=False)
-        write(
-            sys.stderr,
-            f"serving http://{address.host}:{address.port}/mcp; every client shows a token of `tavern tokens`\n",
-        )
-        asyncio.run(server.serve_http(tavern, address.host, address.port))
+        try:
+            asyncio.run(server.serve_http(tavern, address.host, address.port))
+        except OSError as error:
+            raise click.UsageError(f"{address.host}:{address.port} cannot be had: {error.strerror or error}") from error
         return
     tavern = session.host(asking=False)
     holder = _holder(tavern, permissions, profile, principal)

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from tavern_core import Plugin, Tavern, tool
@@ -143,6 +144,43 @@ async def measured() -> dict[str, dict[str, float]]:
     return {name: {what: statistics.median(each) for what, each in of.items()} for name, of in times.items()}
 
 
+PLUGIN = {
+    "plugin.yaml": 'name: bench\nversion: "1"\ntools: [{id: tool_1, implementation: {type: python}}]\n',
+    "__init__.py": (
+        "from tavern_core import hookimpl, tool\n\n@tool(read_only=True)\ndef tool_1(text: str) -> str:\n    'Works.'\n    return text\n\n"
+        "@hookimpl\ndef tavern_register_tools(ctx):\n    return [tool_1]\n"
+    ),
+}
+
+
+async def over_stdio() -> dict[str, float]:
+    """Candidate → milliseconds of a call by the client of `mcp` to a process of its own, the median; candidates take turns."""
+    from mcp import Client, StdioServerParameters
+
+    with tempfile.TemporaryDirectory() as folder:
+        plugin = Path(folder) / "plugins" / "bench"
+        plugin.mkdir(parents=True)
+        for name, content in PLUGIN.items():
+            (plugin / name).write_text(content)
+        commands = {
+            "tavern": (["-m", "tavern_core", "mcp", "--home", f"{folder}/home"], "bench__tool_1"),
+            "mcp": ([__file__, "mcp"], "tool_1"),
+            "fastmcp": ([__file__, "fastmcp"], "tool_1"),
+        }
+        async with AsyncExitStack() as stack:
+            times: dict[str, list[float]] = {name: [] for name in commands}
+            clients = {}
+            for name, (words, called) in commands.items():
+                server = StdioServerParameters(command=sys.executable, args=words, cwd=folder)
+                clients[name] = await stack.enter_async_context(Client(server)), called
+            for turn in range(CALLS + 20):
+                for name, (client, called) in clients.items():
+                    ms = await taken(lambda c=client, n=called: c.call_tool(n, {"text": "x"}))
+                    if turn >= 20:
+                        times[name].append(ms)
+    return {name: statistics.median(each) for name, each in times.items()}
+
+
 def rows() -> list[dict[str, Any]]:
     """All rows: area, name, value, unit, against, ratio, target."""
     times = asyncio.run(measured())
@@ -168,4 +206,42 @@ def rows() -> list[dict[str, Any]]:
                 1 if peer == "fastmcp" else None,
             )
         )
+    stdio = asyncio.run(over_stdio())
+    for peer, most in (("mcp", None), ("fastmcp", 1)):
+        ratio = stdio["tavern"] / stdio[peer]
+        found.append(
+            row("governed tools/call over stdio", stdio["tavern"], f"{peer}: {stdio[peer]:.3g} ms", ratio, most)
+        )
     return found
+
+
+def serve(peer: str) -> None:
+    """Be the server of a peer on stdin and stdout."""
+    if peer == "fastmcp":
+        from fastmcp import FastMCP
+
+        server: Any = FastMCP("bench")
+        server.tool(named(1))
+        server.run("stdio", show_banner=False)
+        return
+    from mcp.server.lowlevel.server import Server
+    from mcp.server.stdio import stdio_server
+    from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
+
+    async def list_tools(ctx: Any, params: Any) -> ListToolsResult:
+        tools = [Tool(name="tool_1", input_schema={"type": "object", "properties": {"text": {"type": "string"}}})]
+        return ListToolsResult(tools=tools, ttl_ms=0, cache_scope="private")
+
+    async def call_tool(ctx: Any, params: Any) -> CallToolResult:
+        return CallToolResult(content=[TextContent(type="text", text=params.arguments["text"])])
+
+    async def main() -> None:
+        bare_server: Any = Server("bench", on_list_tools=list_tools, on_call_tool=call_tool)
+        async with stdio_server() as (reading, writing):
+            await bare_server.run(reading, writing, bare_server.create_initialization_options())
+
+    asyncio.run(main())
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

@@ -9,6 +9,8 @@ Needs the extra ``mcp``, which is imported when one of these is called.
 
 from __future__ import annotations
 
+import socket
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -55,9 +57,13 @@ async def serve_stdio(tavern: Tavern, holder: Token, output: TextIO | None = Non
 
 
 async def serve_http(tavern: Tavern, host: str, port: int, *, path: str = "/mcp") -> None:
-    """Serve over HTTP until the process is told to end.
+    """Serve over HTTP until the process is told to end. The address is written to stderr.
+
+    Args:
+        port: 0 for one that is free.
 
     Raises:
+        OSError: the address cannot be had.
         UsageError: the extra ``server`` is not installed (USAGE).
     """
     _installed()
@@ -68,10 +74,12 @@ async def serve_http(tavern: Tavern, host: str, port: int, *, path: str = "/mcp"
             f"serving over HTTP needs the extra server: {error}", hint="pip install 'tavern-core[server]'"
         ) from error
     app = asgi_app(tavern, path=path, hosts=(host, f"{host}:*"))
-    config = uvicorn.Config(
-        app, host=host, port=port, log_level="warning", access_log=False, timeout_graceful_shutdown=5
-    )
-    await uvicorn.Server(config).serve()
+    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
+    with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
+        address = f"{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+        sys.stderr.write(f"serving http://{address}{path}; every client shows a token of `tavern tokens`\n")
+        sys.stderr.flush()
+        await uvicorn.Server(config).serve(sockets=[listener])
 
 
 def _installed() -> None:
