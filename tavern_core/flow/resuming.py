@@ -96,7 +96,7 @@ def document_of_run(kept: KeptRun, workflow_files: WorkflowFiles) -> Workflow:
 
     Raises:
         UsageError: it held secrets, and there is no file of it (USAGE).
-        WorkflowNotFound, WorkflowInvalid: as `WorkflowShelf.get`.
+        WorkflowNotFound, WorkflowInvalid: as `WorkflowFiles.get`.
     """
     is_whole = "content" not in kept.masked and bool(kept.content)
     if not is_whole and not kept.workflow:

@@ -158,7 +158,7 @@ class Workflows(Mapping[str, "Workflow"]):
         return svg(workflow) if form == "svg" else mermaid(workflow)
 
     def save(self, id_: str, workflow: Workflow | Mapping[str, Any], *, rev: int | None = None) -> Workflow:
-        """Write a workflow into the first folder of `workflows.roots`; see `WorkflowShelf.save`."""
+        """Write a workflow into the first folder of `workflows.roots`; see `WorkflowFiles.save`."""
         from tavern_core.flow.compiler import as_workflow
 
         return self._workflow_files.save(id_, as_workflow(workflow, self._workflow_files), rev=rev)

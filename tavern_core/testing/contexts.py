@@ -23,7 +23,7 @@ from tavern_core.model.nearest import did_you_mean
 
 @dataclass
 class FakeFacilities:
-    """The host's side of a fake context (`tavern_core.contract.context.PluginDoors`)."""
+    """The host's side of a fake context (`tavern_core.contract.context.PluginFacilities`)."""
 
     plugin: str
     settings: dict[str, Any]

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
-from tavern_core.contract.protocols import Command, Contribution, Service
+from tavern_core.contract.protocols import Command, Contribution, Prompt, Resource, Service
 from tavern_core.contract.publishing import published_methods
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import ActivationFailed, ToolFailed
-from tavern_core.isolation.codec import CannotCross, unpack_tool
-from tavern_core.isolation.hook_codec import pack_shown, unpack_shown
+from tavern_core.isolation.codec import CannotCross, crossing, unpack_tool
+from tavern_core.isolation.node_codec import HOOK_VALUES
 from tavern_core.isolation.transport import longest
 from tavern_core.isolation.worker.facilities import WorkerFacilities, context_of
 from tavern_core.isolation.worker.host_client import Hotline
@@ -37,8 +38,10 @@ from tavern_core.model.config import LimitsConfig
 from tavern_core.model.settings import SettingItem
 from tavern_core.schema.limits import json_copy
 
-TOLD: Final = frozenset({"services", "commands", "profiles", "channels", "providers", "workflows"})
-"""Sections whose contents can be sent to the host, besides tools, settings and nodes."""
+TOLD: Final = frozenset(
+    {"services", "commands", "profiles", "channels", "providers", "workflows", "resources", "prompts"}
+)
+"""Sections whose contents can be told to the host, besides tools, settings and nodes."""
 MOST_OFFERED: Final = 20_000
 Wait = Callable[[Any], Any]
 """Waits for an awaitable that sync code of the plugin returned."""
@@ -101,7 +104,7 @@ class Inside:
     def answer(self, answer: Any) -> Any:
         """The answer of a hook for the host; for other values, their description, which the host refuses."""
         try:
-            return pack_shown(answer)
+            return HOOK_VALUES.encode(answer)
         except CannotCross:
             return ["other", type(answer).__name__]
 
@@ -117,7 +120,7 @@ class Inside:
     def _arguments(self, impl: Implementation, given: Mapping[str, Any], ctx: Mapping[str, Any] | None) -> list[Any]:
         if ctx is not None:
             self._ctx = context_of(ctx, self._doors, self._folder)
-        values = {name: unpack_shown(value, {"trusted": True}) for name, value in given.items()}
+        values = {name: HOOK_VALUES.decode(value, {"trusted": True}) for name, value in given.items()}
         return [self._ctx if name == "ctx" else values[name] for name in impl.arguments]
 
     # Contributions ------------------------------------------------------------------------------------------------------
@@ -179,6 +182,8 @@ class Inside:
         if isinstance(thing, Service):
             self._services[name] = thing
             return [name, thing.description, method_facts(thing), thing.start is not None, thing.stop is not None]
+        if isinstance(thing, Resource | Prompt):
+            return {field.name: getattr(thing, field.name) for field in fields(thing)}
         if isinstance(thing, Command):
             self._commands[name] = thing
             return [name, thing.help]
@@ -226,10 +231,7 @@ class Inside:
 
     def served(self, answer: Any) -> Any:
         """The answer of a service's method."""
-        copy, problem = json_copy(answer)
-        if problem is not None:
-            raise CannotCross(f"the answer of the service cannot cross to another process: {problem}")
-        return copy
+        return crossing("the answer of the service", answer)
 
     def setting_changed(self, watch: int, value: Any) -> Any:
         """Call the callback of a setting."""

@@ -9,19 +9,17 @@ before reading whether it was replaced, and `reload` reports the changes of othe
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Protocol
 
 from tavern_core.errors import Finding, Location, PluginError, PolicyDenied, SettingsInvalid
-from tavern_core.kernel.files.json_state import JsonStateFile, Values
+from tavern_core.kernel.files.json_state import Values
 from tavern_core.kernel.settings.declared_settings import PREFIX, Declared, SettingTable
-from tavern_core.kernel.settings.secrets import KnownSecrets, is_reference, is_secret, mask
+from tavern_core.kernel.settings.secrets import is_reference, is_secret, mask
 from tavern_core.kernel.settings.setting_layers import SettingLayers
 from tavern_core.kernel.settings.subscriptions import Callback, SettingWatches, Watch
-from tavern_core.kernel.settings.values import Keyring, all_refused, from_text, problem_of, refused, system_keyring
+from tavern_core.kernel.settings.values import all_refused, from_text, problem_of, refused
 from tavern_core.kernel.settings.view import Change, DescribedSetting, SavedChanges
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.settings import SettingItem
@@ -48,29 +46,17 @@ class SettingsStore:
     """All settings of one host. Thread-safe; callbacks run on the saving thread.
 
     Args:
-        path: the user's file, ``settings.json`` in the state folder.
-        instance: ``settings:`` of the configuration, by full key.
-        base_dir: the base of ``{"$file": …}`` of the instance; for the user's file it is that file's folder.
-        origins: the locations of the instance's values, by full key or by key of the configuration (``settings.<key>``).
-        env: for ``{"$env": …}``; default: the process's environment.
-        keyring: for ``{"$keyring": …}``.
-        known: receives every resolved secret.
-        before_save: called before each save, secrets masked: returns other values to save, or None; may refuse by raising.
-        undeclared: known settings that are declared only on demand.
-        on_saved: called with the changes, secrets masked, after each save and each `reload` that found some.
-        on_finding: called once for each error in the stored values and for each failed callback.
+        layers: where values come from, above all the user's file, ``settings.json`` in the state folder.
+        before_save: asked before each save, secrets masked: what to save instead, or None; may refuse by raising.
+        undeclared: what is known of settings and was not worth declaring before somebody asked.
+        on_saved: told what changed, secrets masked, after each save and each `reload` that found something.
+        on_finding: told, once each, what is wrong in what is stored, and which callback failed.
     """
 
     def __init__(
         self,
-        path: Path,
-        instance: Mapping[str, Any] | None = None,
+        layers: SettingLayers,
         *,
-        base_dir: Path | None = None,
-        origins: Mapping[str, str] | None = None,
-        env: Mapping[str, str] | None = None,
-        keyring: Keyring = system_keyring,
-        known: KnownSecrets | None = None,
         before_save: BeforeSave | None = None,
         undeclared: UndeclaredSettings | None = None,
         on_saved: Callable[[SavedChanges], None] | None = None,
@@ -78,17 +64,9 @@ class SettingsStore:
     ) -> None:
         self._before_save = before_save
         self._undeclared = undeclared
-        self.known_secrets = known or KnownSecrets()
-        self._file = JsonStateFile(path, "values")
-        self._layers = SettingLayers(
-            self._file,
-            dict(instance or {}),
-            base_dir or Path.cwd(),
-            origins or {},
-            os.environ if env is None else env,
-            keyring,
-            self.known_secrets,
-        )
+        self.known_secrets = layers.known
+        self._file = layers.file
+        self._layers = layers
         self._on_saved = on_saved
         self._on_finding = on_finding
         self._lock = threading.RLock()
