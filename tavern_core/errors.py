@@ -507,7 +507,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "The call needs approval.", 3, "Approve it, then repeat the call with the same arguments.", True
     ),
     "INPUT_REQUIRED": ErrorCode(
-        "The tool asks something that nobody answered here.",
+        "A question of the tool got no answer here.",
         3,
         "Make the call as a job and answer with `tavern jobs answer`, or from an MCP client that can be asked.",
         True,
