@@ -69,6 +69,7 @@ from tavern_core.kernel.plugins.tables import Tables
 from tavern_core.kernel.plugins.upkeep import Upkeep
 from tavern_core.kernel.registry import Registry
 from tavern_core.kernel.settings.result_redaction import ForDisk
+from tavern_core.kernel.settings.setting_layers import SettingLayers, user_file
 from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.kernel.stores.memory_records import MemoryRecords
 from tavern_core.kernel.stores.sqlite_records import SqliteRecords
@@ -240,12 +241,15 @@ def _settings(base: Foundation, hooks: HookTable, calls: HookCalls, undeclared: 
         base.signals.settings.emit()
         base.recorder.note(SETTINGS_CHANGED, {"changes": {c.key: c.new for c in made.changes}})
 
-    return SettingsStore(
-        base.home / "settings.json",
-        instance=base.config.settings,
-        base_dir=base.loaded.base_dir,
-        origins=base.loaded.origins,
+    layers = SettingLayers(
+        user_file(base.home / "settings.json"),
+        base.config.settings,
+        base.loaded.base_dir,
+        base.loaded.origins,
         known=base.known_secrets,
+    )
+    return SettingsStore(
+        layers,
         before_save=before_save,
         undeclared=undeclared,
         on_saved=saved,

@@ -17,8 +17,8 @@ from tavern_core.contract.protocols import Command, Contribution, Service
 from tavern_core.contract.publishing import published_methods
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import ActivationFailed, ToolFailed
-from tavern_core.isolation.codec import CannotCross, unpack_tool
-from tavern_core.isolation.hook_codec import pack_shown, unpack_shown
+from tavern_core.isolation.codec import CannotCross, crossing, unpack_tool
+from tavern_core.isolation.node_codec import HOOK_VALUES
 from tavern_core.isolation.transport import longest
 from tavern_core.isolation.worker.facilities import InsideDoors, context_of
 from tavern_core.isolation.worker.host_client import Hotline
@@ -101,7 +101,7 @@ class Inside:
     def answer(self, answer: Any) -> Any:
         """The answer of a hook for the host; of what cannot cross it is told what it is, for the host to refuse."""
         try:
-            return pack_shown(answer)
+            return HOOK_VALUES.encode(answer)
         except CannotCross:
             return ["other", type(answer).__name__]
 
@@ -117,7 +117,7 @@ class Inside:
     def _arguments(self, impl: Implementation, given: Mapping[str, Any], ctx: Mapping[str, Any] | None) -> list[Any]:
         if ctx is not None:
             self._ctx = context_of(ctx, self._doors, self._folder)
-        values = {name: unpack_shown(value, {"trusted": True}) for name, value in given.items()}
+        values = {name: HOOK_VALUES.decode(value, {"trusted": True}) for name, value in given.items()}
         return [self._ctx if name == "ctx" else values[name] for name in impl.arguments]
 
     # What it offers -----------------------------------------------------------------------------------------------------
@@ -226,10 +226,7 @@ class Inside:
 
     def served(self, answer: Any) -> Any:
         """The answer of a service's method."""
-        copy, problem = json_copy(answer)
-        if problem is not None:
-            raise CannotCross(f"the answer of the service cannot cross to another process: {problem}")
-        return copy
+        return crossing("the answer of the service", answer)
 
     def setting_changed(self, watch: int, value: Any) -> Any:
         """Call back whoever waits for a setting."""

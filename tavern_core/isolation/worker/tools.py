@@ -15,7 +15,7 @@ from tavern_core.contract.protocols import BoundTool, ToolHome
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.contract.tracing import within_trace
 from tavern_core.errors import TavernError, ToolFailed
-from tavern_core.isolation.codec import pack_result, pack_tool, unpack, unpack_context, unpack_tool
+from tavern_core.isolation.codec import CALLS, pack_tool, unpack_context, unpack_tool
 from tavern_core.isolation.worker.running_call import InsideCalls
 from tavern_core.isolation.worker_setup import Setup
 from tavern_core.kernel.calls.normalise import plain, plain_parts
@@ -76,7 +76,7 @@ class InsideTools:
         self._tools[item.spec.name] = item.spec
         spec, is_sketch = item.spec, item.spec.impl is SKETCH
         return {
-            "tool": pack_tool(spec)[1],
+            "tool": pack_tool(spec),
             "key": None if spec.impl is None or is_sketch else spec.name,
             "sketch": is_sketch,
         }
@@ -93,7 +93,7 @@ class InsideTools:
         for spec in specs_of(answer, self.owner()):
             key = f"made {next(self._made)}"
             self._tools[key] = spec
-            told.append({"tool": pack_tool(spec)[1], "key": key if spec.impl is not None else None})
+            told.append({"tool": pack_tool(spec), "key": key if spec.impl is not None else None})
         return told
 
     def drop(self, keys: list[str]) -> None:
@@ -107,7 +107,7 @@ class InsideTools:
         thing = load_handler(self._record, target)
         spec = of_handler(thing, unpack_tool(sketch), self.owner())
         self._tools[key := f"handler {target} {spec.name}"] = spec
-        return {"tool": pack_tool(spec)[1], "key": key}
+        return {"tool": pack_tool(spec), "key": key}
 
     def bind(self, key: str, tool: Any, handler: str | None) -> list[Any]:
         """Prepare a tool for being called; [is it async, does it want the call, has it a `ToolContext`].
@@ -132,7 +132,7 @@ class InsideTools:
         """Start a tool; its answer, or an awaitable of it."""
         bound, _ = self._bound[given["key"]]
         packed = given.get("call")
-        call = None if packed is None else unpack(packed, {"trusted": True})
+        call = None if packed is None else CALLS.decode(packed, {"trusted": True})
         if bound.wants_control and call is not None:
             self._calls.begin(call.id, given["id"], given.get("left"))
         if headers := given.get("trace"):
@@ -144,7 +144,7 @@ class InsideTools:
         _, name = self._bound[key]
         try:
             if isinstance(answer, ToolResult):
-                return pack_result(plain_parts(answer, sys.maxsize, name))  # the frame has a limit of its own
+                return CALLS.encode(plain_parts(answer, sys.maxsize, name))  # the frame has a limit of its own
             return ["json", plain(answer, self._limits.output_bytes, name)]
         except TavernError as error:
             error.details["stage"] = "validate_output"

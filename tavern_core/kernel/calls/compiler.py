@@ -32,7 +32,7 @@ from tavern_core.model.nearest import nearest
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.defaults import compile_defaults
 from tavern_core.schema.intake import compile_intake
-from tavern_core.schema.quick_copy import ROOM, quick_copy
+from tavern_core.schema.limits import ROOM, quick_copy
 from tavern_core.schema.redact import compile_marked, compile_redactor
 from tavern_core.schema.validate import compile_output_validator, compile_validator
 

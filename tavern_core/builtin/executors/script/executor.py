@@ -17,7 +17,7 @@ from tavern_core.builtin.executors.script.environment import check_names, enviro
 from tavern_core.builtin.executors.script.masking import Masking, secrets_of
 from tavern_core.builtin.executors.script.queue import Places
 from tavern_core.builtin.executors.script.refusals import Held
-from tavern_core.builtin.executors.script.report import Report
+from tavern_core.builtin.executors.script.report import Deadline, Report
 from tavern_core.builtin.executors.script.script_artifacts import artifact_parameters, with_files, with_links
 from tavern_core.builtin.executors.script.script_input import request
 from tavern_core.builtin.executors.script.work_folder import WorkFolder, work_folder
@@ -55,7 +55,7 @@ class ScriptExecutor:
             home,
             _read(tool, home),
             check_names(tool.name, _env(tool)),
-            *_time_limit(tool, home),
+            _deadline(tool, home),
             _outputs(tool),
             artifact_parameters(tool),
         )
@@ -101,8 +101,7 @@ class _Script:
     home: ToolHome
     command: ScriptCommand
     names: tuple[str, ...]
-    timeout_ms: int
-    limit: str
+    deadline: Deadline
     outputs: tuple[str, ...]
     """Names of the files that it leaves; empty: whatever it leaves."""
     takes: tuple[str, ...]
@@ -143,9 +142,9 @@ class _Script:
             )
         env = environment(os.environ, self.names, name, call_id, work.home, work.out)
         env |= {header.upper(): value for header, value in trace_headers().items()}
-        stdin = request(arguments, config, call_id, name, self.timeout_ms)
+        stdin = request(arguments, config, call_id, name, self.deadline.ms)
         policy, held, places = self._box(argv[0], call, work)
-        return Launch(argv, env | places, str(self.command.folder), stdin, self.timeout_ms / 1000, policy), held
+        return Launch(argv, env | places, str(self.command.folder), stdin, self.deadline.ms / 1000, policy), held
 
     def gateway(self, call: ToolCall | None, held: Held | None) -> AbstractAsyncContextManager[Serve | None]:
         """What its box reaches of the network, while it runs."""
@@ -176,9 +175,7 @@ class _Script:
 
     def report(self, ended: Ended, masking: Masking, held: Held | None) -> Report:
         file, limits = self.command.file.name, self.home.limits
-        return Report(
-            self.tool, ended, masking, limits, file=file, timeout_ms=self.timeout_ms, limit=self.limit, held=held
-        )
+        return Report(self.tool, ended, masking, limits, file=file, deadline=self.deadline, held=held)
 
 
 def _find(runner: str) -> str | None:
@@ -222,11 +219,10 @@ def _outputs(tool: ToolSpec) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _time_limit(tool: ToolSpec, home: ToolHome) -> tuple[int, str]:
-    """Milliseconds, and what sets them."""
+def _deadline(tool: ToolSpec, home: ToolHome) -> Deadline:
     own = tool.implementation.get("timeout") or tool.timeout_ms
     if own is None:
-        return home.limits.script_timeout_ms, "limits.scriptTimeoutMs"
+        return Deadline(home.limits.script_timeout_ms, "limits.scriptTimeoutMs")
     if isinstance(own, bool) or not isinstance(own, int) or own <= 0:
         raise ToolFileInvalid(f"tool {tool.name}: timeout must be a number of milliseconds above 0, got {own!r}")
-    return own, "the tool's timeout"
+    return Deadline(own, "the tool's timeout")
