@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tavern_core.cli import completion
+from tavern_core.cli.artifacts import put_file
 from tavern_core.cli.errors import Told, exit_code_of, show_call_error, tell_plainly
 from tavern_core.cli.output import as_json as json_text
 from tavern_core.cli.session import Command, Session, json_option, pass_session
@@ -60,15 +61,16 @@ def call(
 ) -> None:
     """Call a tool: `tavern tools call text:count text="one two" unit=words`.
 
-    A value gets the type that the tool declares for it; JSON for lists and objects.
+    A value gets the type that the tool declares for it; JSON for lists and objects. For a parameter that takes an artifact, `@FILE` keeps
+    FILE as one and passes its address.
     """
     texts = named((*words, *given))
     whole = json_arguments(json_args) if json_args is not None else {}
     if both := sorted(texts.keys() & whole.keys()):
         raise UsageError(f"{both[0]!r} is given twice: by name and in --json-args", hint="give it once")
     host = session.host()
-    arguments = {**whole, **typed(host, tool, texts)}
     context = caller(permissions, profile)
+    arguments = {**whole, **typed(host, tool, texts, context)}
     if token is not None:
         again = arguments or None
         result = host.commit_sync(token, again, context=context, purpose=purpose, idempotency_key=key, door=DOOR)
@@ -136,8 +138,12 @@ def json_arguments(source: str) -> dict[str, Any]:
     return value
 
 
-def typed(host: Tavern, tool: str, texts: Mapping[str, str]) -> dict[str, Any]:
-    """Texts in the types that the tool declares. One that fits no type stays text, which the call refuses with its place."""
+def typed(host: Tavern, tool: str, texts: Mapping[str, str], context: CallContext | None = None) -> dict[str, Any]:
+    """Texts in the types that the tool declares. One that fits no type stays text, which the call refuses with its place.
+
+    Args:
+        context: the owner of artifacts that are made of files.
+    """
     if not texts:
         return {}
     from tavern_core.schema.coerce import coerce_text
@@ -147,7 +153,14 @@ def typed(host: Tavern, tool: str, texts: Mapping[str, str]) -> dict[str, Any]:
     except (CallError, PluginError):
         return dict(texts)  # the call itself reports the problem of the tool
     values, _ = coerce_text(schema, texts)
-    return {**texts, **values}
+    files = {name: text[1:] for name, text in texts.items() if text.startswith("@") and _takes_artifact(schema, name)}
+    return {**texts, **values, **{name: put_file(host, Path(file), context).uri for name, file in files.items()}}
+
+
+def _takes_artifact(schema: Mapping[str, Any], name: str) -> bool:
+    properties = schema.get("properties")
+    one = properties.get(name) if isinstance(properties, Mapping) else None
+    return isinstance(one, Mapping) and one.get("format") == "artifact"
 
 
 def caller(permissions: str | None, profile: str | None) -> CallContext | None:

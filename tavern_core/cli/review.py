@@ -12,6 +12,7 @@ from tavern_core.cli.errors import DENIED, Told, tell_plainly
 from tavern_core.cli.output import one_line, shorten
 from tavern_core.cli.plugin_status import status_of
 from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.model.language import of_the_locale
 
 if TYPE_CHECKING:
     from tavern_core.kernel.grants.review import Request, Review
@@ -82,8 +83,7 @@ def request_rows(shown: Review) -> list[tuple[str, str, str, str, str]]:
 
 def sentence_of(request: Request) -> str:
     """What a person consents to, in their language, with scope and the plugin's reason."""
-    is_chinese = any(os.environ.get(v, "").startswith("zh") for v in ("LC_ALL", "LC_MESSAGES", "LANG"))
-    text = request.permission.sentence_zh if is_chinese else request.permission.sentence
+    text = request.permission.sentence_zh if of_the_locale(os.environ) == "zh" else request.permission.sentence
     if request.reaches is not None:
         methods = ", ".join(request.reaches)
         text += f" - reaches {shorten(methods, _SCOPE_WIDTH)}" if methods else NOTHING_MARKED

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
-from tavern_core.errors import CallCancelled, InputRequired, ToolFailed, UsageError
+from tavern_core.contract.tracing import trace_headers
+from tavern_core.errors import CallCancelled, InputRequired, OutputTooLarge, UsageError
 from tavern_core.model.question import Question, QuestionKind
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -39,8 +40,13 @@ class Control(Protocol):
 
     def log(self, level: LogLevel, message: str) -> None: ...
 
-    def artifact(self, uri: str, max_bytes: int) -> tuple[bytes, str]: ...
+    def artifact_facts(self, uri: str) -> dict[str, Any]: ...
 
+    def read_artifact(self, uri: str, start: int, length: int) -> bytes: ...
+
+
+LONGEST_MESSAGE: Final = 500
+"""Characters of what a tool says with its progress."""
 
 RUNNING: Final[dict[str, Control]] = {}
 """Call id → its control, for calls of tools that want one."""
@@ -67,6 +73,11 @@ class ToolContext:
         """Seconds until the deadline, at least 0; None: there is none."""
         return None if self._control is None else self._control.seconds_left
 
+    @property
+    def trace_headers(self) -> Mapping[str, str]:
+        """`traceparent`, and `tracestate` if there is one, for requests that belong to this call; empty without a trace."""
+        return trace_headers()
+
     def check(self) -> None:
         """Raise if this call was cancelled, because sync code cannot be stopped from outside.
 
@@ -88,9 +99,12 @@ class ToolContext:
             UsageError: it is not such data, or no host runs this tool (USAGE).
             OutputTooLarge: larger than `artifacts.maxBytes` (OUTPUT_TOO_LARGE).
         """
+        return self._host().keep(data, media_type, name)
+
+    def _host(self) -> Control:
         if self._control is None:
-            raise UsageError("nothing can be kept here: no host runs this tool", hint="pass the bytes on yourself")
-        return self._control.keep(data, media_type, name)
+            raise UsageError("there are no artifacts here: no host runs this tool", hint="pass the bytes on yourself")
+        return self._control
 
     def artifact(self, uri: str, max_bytes: int = 64_000_000) -> tuple[bytes, str]:
         """The bytes and the media type of an artifact of the caller.
@@ -99,12 +113,24 @@ class ToolContext:
             uri: ``artifact:…``, as an argument of the call has it.
 
         Raises:
-            ToolFailed: the caller has no such artifact (TOOL_ERROR).
+            ArtifactNotFound: the caller has no such artifact (ARTIFACT_NOT_FOUND).
             OutputTooLarge: it has more than `max_bytes` (OUTPUT_TOO_LARGE).
+            UsageError: no host runs this tool (USAGE).
         """
-        if self._control is None:
-            raise ToolFailed("there are no artifacts here: no host runs this tool")
-        return self._control.artifact(uri, max_bytes)
+        known = self.artifact_facts(uri)
+        if known["size"] > max_bytes:
+            raise OutputTooLarge(
+                f"{uri:.80} has {known['size']:,} bytes; at most {max_bytes:,} are read", limit=max_bytes
+            )
+        return self.read_artifact(uri), str(known["mediaType"])
+
+    def artifact_facts(self, uri: str) -> dict[str, Any]:
+        """`id`, `size`, `mediaType`, `name`, `digest` and more of an artifact of the caller. Raises as `artifact`."""
+        return self._host().artifact_facts(uri)
+
+    def read_artifact(self, uri: str, start: int = 0, length: int = -1) -> bytes:
+        """A part of an artifact of the caller; all of it by default. Raises as `artifact`."""
+        return self._host().read_artifact(uri, start, length)
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """Report progress. This extends only the idle deadline.
@@ -114,7 +140,7 @@ class ToolContext:
             message: at most 500 characters.
         """
         if self._control is not None:
-            self._control.progress(done, total, message)
+            self._control.progress(json_number(done) or 0, json_number(total), str(message)[:LONGEST_MESSAGE])
 
     def log(self, message: str, level: LogLevel = "info") -> None:
         """Tell whoever called what is going on, where they listen (an MCP client), and the log of the process.
@@ -188,3 +214,10 @@ class ToolContext:
         self._asked += 1
         key = key or f"question-{self._asked}"
         return (await self.ask_all({key: question}))[key]
+
+
+def json_number(value: object) -> float | None:
+    """A number that JSON can hold; anything else that a tool gives is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if abs(value) < 1e15 else None  # NaN is not

@@ -15,10 +15,12 @@ from tavern_core.flow.workflow_tools import Engine, WorkflowTools
 from tavern_core.flow.workflows import Workflows
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.settings.result_redaction import judging, masking
+from tavern_core.model.artifact import media_type_of
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 
 if TYPE_CHECKING:
     from tavern_core.flow.run_steps import Caches, Running
+    from tavern_core.kernel.calls.large_results import Shelf
     from tavern_core.kernel.calls.pipeline import Pipeline
     from tavern_core.kernel.catalogue.profile_inventories import Inventories
     from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
@@ -52,11 +54,17 @@ class Flow:
             base.portal.check()
             await brought.activate()
 
+        def kept(context: CallContext | None, data: bytes) -> dict[str, Any] | None:
+            most = pipeline.limits.inline_bytes
+            if most is None or len(data) <= most:
+                return None
+            return pipeline.artifacts.put(data, media_type_of(data), context=context).link()
+
         def running() -> tuple[Running, Caches]:
-            return _running(specs, inventories, models, nodes, shelf, prepare)
+            return _running(specs, inventories, models, nodes, shelf, prepare, pipeline.artifacts)
 
         workflows = Workflows(shelf, running, wait=base.portal.run, prepare=prepare)
-        engine = Engine(workflows, specs.is_host)
+        engine = Engine(workflows, specs.is_host, kept)
 
         async def within_job(
             tool: str,
@@ -79,6 +87,7 @@ def _running(
     nodes: Nodes,
     shelf: WorkflowShelf,
     prepare: Callable[[], Coroutine[Any, Any, None]],
+    artifacts: Shelf,
 ) -> tuple[Running, Caches]:
     """The parts that run workflows; imported with the first one."""
     from tavern_core.flow.compiler import Compiling
@@ -104,6 +113,6 @@ def _running(
         RunStore(base.home / "runs.db", mask, holds_secret, secrets),
     )
     rights = NodeRights(lifecycle, base.config.capabilities, host, inventories.resolved)
-    doors = Doors(lifecycle, models, models.invoke, is_host)
+    doors = Doors(lifecycle, models, models.invoke, artifacts, is_host)
     compiling = Compiling(nodes, shelf, lifecycle)
     return Running(shelf, compiling, rights, doors, caches, lifecycle.tables, prepare), caches

@@ -10,6 +10,7 @@ from tavern_core.contract.llm import LLM
 from tavern_core.errors import PolicyDenied
 from tavern_core.flow.engine.protocols import RunPart
 from tavern_core.flow.llm_calls import Invoke, Models
+from tavern_core.kernel.calls.large_results import Shelf
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.views.llm_view import sealed_llm
 from tavern_core.model.call import CallContext
@@ -37,12 +38,14 @@ class Doors:
         lifecycle: Lifecycle,
         models: Models,
         invoke: Invoke,
+        artifacts: Shelf,
         is_host: Callable[[CallContext], bool],
     ) -> None:
         self._lifecycle = lifecycle
         self._models = models
         self._services = lifecycle.tables.services
         self._invoke = invoke
+        self._artifacts = artifacts
         self._is_host = is_host
 
     def logger(self, plugin: str) -> logging.Logger:
@@ -66,6 +69,11 @@ class Doors:
         if record.ctx is not None:
             return record.ctx.service(name)
         return self._services.view(name, plugin, record.may)
+
+    def keep(self, data: Any, media_type: str, name: str, run: RunPart) -> dict[str, Any]:
+        """Keep an artifact for whoever called the workflow."""
+        context = None if self._is_host(run.context) else run.context
+        return self._artifacts.put(data, media_type, name=name, context=context).link()
 
     async def invoke(
         self,

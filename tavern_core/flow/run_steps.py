@@ -20,7 +20,7 @@ from tavern_core.flow.engine.groups import given as interface_values
 from tavern_core.flow.engine.node_values import fresh
 from tavern_core.flow.engine.plan_tables import Prepared
 from tavern_core.flow.engine.protocols import NodeDoors
-from tavern_core.flow.engine.run import Run, RunOptions
+from tavern_core.flow.engine.run import Beginning, Run, RunHost, RunOptions
 from tavern_core.flow.engine.run_events import EventLog
 from tavern_core.flow.engine.run_store import KeptRun, RunStore
 from tavern_core.flow.hook_chains import FlowCalls
@@ -91,8 +91,6 @@ class Running:
         self._rights = rights
         self._hooks = tables.hooks
         self._calls = FlowCalls(tables.calls, tables.mode)
-        self._threads = base.tool_threads
-        self._doors = doors
         self._caches = caches
         self._host = rights.host
         self._note = base.recorder.note
@@ -100,6 +98,7 @@ class Running:
         self._defaults = {"concurrency": workflows.concurrency, "resources": workflows.resources}
         self._secrets: Callable[[], Collection[str]] = lambda: base.known_secrets.values
         self._mask = masking(self._secrets)
+        self._run_host = RunHost(base.tool_threads, doors, self._mask, self._secrets)
         self._given = GivenWorkflows()
         self._written: dict[int, tuple[Workflow, Workflow]] = {}
         """Workflows without a file, and their document as it would be in a file."""
@@ -208,10 +207,9 @@ class Running:
             self._caches.session, self._caches.disk, earlier, is_off=is_off, write=self._caches.runs.written
         )
         run = Run(
-            made.prepared, {}, threads=self._threads, doors=self._doors, context=caller, options=RunOptions(**given),
-            cache=cache, answers=answers, run_id=run_id, log=log,
+            made.prepared, {}, host=self._run_host, context=caller, options=RunOptions(**given),
+            beginning=Beginning(run_id, cache, answers or {}, log),
         )  # fmt: skip
-        run.mask, run.secrets = self._mask, self._secrets
         cache.on_lost = lambda path, why: run.note("again", path, {"why": why})
         info = RunInfo(run.id, made.workflow.id, caller.principal or "")
         if taken is None or taken.seen is None:

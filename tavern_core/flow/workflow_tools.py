@@ -6,6 +6,7 @@ import asyncio
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from tavern_core.model.run import RunResult
     from tavern_core.model.workflow import Workflow
 
+Kept = Callable[["CallContext | None", bytes], dict[str, Any] | None]
+"""Keeps bytes of an output as an artifact of a caller, None for the host; the link to it, or None where they are few."""
 OWNER: Final = "core-flows"
 """The built-in plugin under which workflow tools are listed."""
 PREFIX: Final = "workflow:"
@@ -132,17 +135,18 @@ def _file_of(shelved: Shelved) -> Iterator[Path]:
 class Engine:
     """Runs workflows and nodes for the executors (`contract.protocols.FlowEngine`)."""
 
-    def __init__(self, workflows: Workflows, is_host: Callable[[CallContext], bool]) -> None:
+    def __init__(self, workflows: Workflows, is_host: Callable[[CallContext], bool], kept: Kept) -> None:
         self._workflows = workflows
         self._is_host = is_host
-        self._asking: dict[str, tuple[RunHandle, str]] = {}
-        """Runs with questions, and the node whose outputs are their answer."""
+        self._kept = kept
+        self._asking: dict[str, tuple[RunHandle, str, CallContext | None]] = {}
+        """Runs with questions, the node whose outputs are their answer, and their owner."""
 
     async def outcome(self, run_id: str) -> ToolResult:
         """The result of a run with questions."""
-        handle, only = self._asking.pop(run_id)
+        handle, only, context = self._asking.pop(run_id)
         try:
-            return _tool_result(await handle, only)
+            return _tool_result(await handle, only, partial(self._kept, context))
         except CallError as error:
             return failure(error)
         except asyncio.CancelledError:
@@ -186,10 +190,10 @@ class Engine:
         result = await _result_or_question(handle)
         if result is None:
             if options:
-                self._asking[handle.id] = handle, only
+                self._asking[handle.id] = handle, only, context
             asked = [question.to_json() for question in handle.questions]
             return ToolResult(True, value={"runId": handle.id, "questions": asked}, status="job", job=handle.id)
-        return _tool_result(result, only)
+        return _tool_result(result, only, partial(self._kept, context))
 
 
 async def _result_or_question(handle: RunHandle) -> RunResult | None:
@@ -205,15 +209,23 @@ async def _result_or_question(handle: RunHandle) -> RunResult | None:
         raise
 
 
-def _tool_result(result: RunResult, only: str) -> ToolResult:
+def _tool_result(result: RunResult, only: str, kept: Callable[[bytes], Any]) -> ToolResult:
     if not result.ok:
         raise _call_error(result)
     outputs = dict(result.outputs)
     if only:
         outputs = dict(outputs.get(only, {}))
     value: Any = next(iter(outputs.values())) if len(outputs) == 1 else outputs
+    links: list[dict[str, Any]] = []
+
+    def large(data: bytes) -> Any:
+        if (link := kept(data)) is not None:
+            links.append(link)
+        return link
+
     try:
-        return ToolResult(True, value=to_plain(value, tagged=False), job=result.run_id)
+        plain = to_plain(value, tagged=False, large=large)
+        return ToolResult(True, value=plain, content=tuple(links), job=result.run_id)
     except NotPlain as error:
         raise UpstreamError(
             f"an output of the workflow cannot be told: {error}", hint="give text, numbers, lists, objects or bytes"

@@ -10,6 +10,7 @@ certificate shows that it is the host that was named.
 
 from __future__ import annotations
 
+import re
 import ssl
 import tempfile
 from collections.abc import Mapping
@@ -101,7 +102,8 @@ def _granted(url: str, scope: Scope) -> Target:
     try:
         target = read_url(url)
     except BadUrl as error:
-        raise PolicyDenied(f"{url!r:.200} is not connected to: it {error}", hint=error.hint) from None
+        shown = re.sub(r"//[^/]*@", "//***@", url.partition("?")[0])
+        raise PolicyDenied(f"{shown!r:.200} is not connected to: it {error}", hint=error.hint) from None
     if flaw := target_flaw(scope, target):
         raise PolicyDenied(f"{target} is not connected to: {flaw}", hint="tavern plugins review shows what was granted")
     return target

@@ -66,7 +66,7 @@ class OriginTransport(httpx2.AsyncBaseTransport):
 
     def _check(self, url: httpx2.URL) -> None:
         port = url.port or PORTS.get(url.scheme, 0)
-        if (url.scheme, url.raw_host.decode("ascii").strip("[]"), port) != self._origin:
+        if (url.scheme, url.raw_host.decode("ascii").strip("[]").removesuffix("."), port) != self._origin:
             raise UpstreamError(
                 f"{_origin(str(url))} is not {self._target}, which was granted; nothing was sent to it",
                 hint="the upstream points to another host; grant that one as an upstream of its own",
@@ -108,11 +108,12 @@ class OriginTransport(httpx2.AsyncBaseTransport):
         location = response.headers.get("location", "")
         if response.status_code not in _REDIRECTS or not location:
             return
-        to = urljoin(str(url), location[:8192])
+        to = location[:8192]
         try:
+            to = urljoin(str(url), to)
             other = read_url(to)
             same = (other.scheme, other.host, other.port) == self._origin
-        except BadUrl:
+        except ValueError:
             same = False
         if not same:
             raise UpstreamError(

@@ -48,7 +48,7 @@ def sound(listing: Listing, config: UpstreamConfig) -> tuple[dict[str, UpstreamT
         config: what the operator allows.
     """
     found: dict[str, UpstreamTool] = {}
-    left_out: dict[str, str] = {printed(str(name))[:MAX_NAME]: str(why)[:500] for name, why in listing.left_out.items()}
+    left_out: dict[str, str] = {_shown(str(name)): str(why)[:500] for name, why in listing.left_out.items()}
     taken: dict[str, str] = {}
     for number, tool in enumerate(listing.tools):
         if number >= MAX_TOOLS:
@@ -56,7 +56,7 @@ def sound(listing: Listing, config: UpstreamConfig) -> tuple[dict[str, UpstreamT
             break
         name = tool.name if isinstance(tool.name, str) else ""
         if why := _flaw(tool, name):
-            left_out[printed(name)[:MAX_NAME] or f"#{number + 1}"] = why
+            left_out[_shown(name) or f"#{number + 1}"] = why
         elif not is_allowed(name, config):
             continue
         elif (other := taken.setdefault(fold(local_name(name)), name)) != name or name in found:
@@ -64,6 +64,11 @@ def sound(listing: Listing, config: UpstreamConfig) -> tuple[dict[str, UpstreamT
         else:
             found[name] = replace(tool, description=_description(tool.description))
     return found, left_out
+
+
+def _shown(name: str) -> str:
+    """A name as it may stand in a list, whatever signs it holds."""
+    return (name if name.isprintable() else printed(name)[1:-1])[:MAX_NAME]
 
 
 def is_allowed(name: str, config: UpstreamConfig) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -75,13 +76,28 @@ class DirectUpstream:
 class DirectCall:
     """`contract.adapters.UpstreamCall` whose person gives one answer to everything."""
 
-    def __init__(self, answer: Mapping[str, Any] | None = None) -> None:
-        self.call = ToolCall("server:t", {}, CallContext(principal="user:a"), id="call-1")
-        self.context = ToolContext("call-1")
+    def __init__(self, answer: Mapping[str, Any] | None = None, principal: str = "user:a") -> None:
+        self.call = ToolCall("server:t", {}, CallContext(principal=principal), id="call-1")
+        self.context = _Context(self)
         self.key = None
+        self.moved = asyncio.Event()
+        """Set by the first report of progress."""
         self.asked: list[tuple[str, Mapping[str, Any], str]] = []
         self._answer = answer
 
     async def ask(self, message: str, schema: Mapping[str, Any], name: str = "answer") -> Mapping[str, Any] | None:
         self.asked.append((message, schema, name))
         return self._answer
+
+
+class _Context(ToolContext):
+    """Where a call says how far it is."""
+
+    __slots__ = ("_owner",)
+
+    def __init__(self, owner: DirectCall) -> None:
+        super().__init__("call-1")
+        self._owner = owner
+
+    def progress(self, done: float, total: float | None = None, message: str = "") -> None:
+        self._owner.moved.set()

@@ -62,6 +62,9 @@ class RunningNode(NodeContext):
             raise ValueError(f"progress({done}, {total}) takes finite numbers")
         self._behind("progress", done, total, text)
 
+    def keep(self, data: Any, media_type: str = "application/octet-stream", name: str = "") -> dict[str, Any]:
+        return self._behind("keep", data, media_type, name)  # type: ignore[no-any-return]
+
     async def need(self, key: str) -> Any:
         return _settled(await self._behind("need", key))
 
@@ -110,6 +113,9 @@ class _Behind:
 
     def progress(self, done: float, total: float, text: str) -> None:
         self.run.progress(self.path(), done, total, text)
+
+    def keep(self, data: Any, media_type: str, name: str) -> dict[str, Any]:
+        return self.run.doors.keep(data, media_type, name, self.run)
 
     def need(self, key: str) -> Awaited:
         return _waited(self.scope.need(self.number, key), "need")
@@ -160,7 +166,7 @@ def _through(behind: _Behind, name: str, /, *args: Any) -> Any:
 
 
 def _waited(work: Coroutine[Any, Any, Any], what: str) -> Awaited:
-    return awaited(_outcome(work), _same, f"ctx.{what}")
+    return awaited(_outcome(work), f"ctx.{what}")
 
 
 async def _outcome(work: Coroutine[Any, Any, Any]) -> tuple[Any, MisfitInput | NothingCame | None]:
@@ -177,7 +183,3 @@ def _settled(outcome: tuple[Any, MisfitInput | NothingCame | None]) -> Any:
     if error is not None:
         raise error
     return answer
-
-
-def _same(value: Any) -> Any:
-    return value

@@ -36,6 +36,8 @@ class NodeDoors(Protocol):
 
     def service(self, plugin: str, name: str) -> Any: ...
 
+    def keep(self, data: Any, media_type: str, name: str, run: RunPart) -> dict[str, Any]: ...
+
     async def invoke(
         self,
         plugin: str,

@@ -22,7 +22,7 @@ class Shelf(Protocol):
 
     def get(self, id: str, *, context: CallContext | None = ...) -> Artifact: ...  # noqa: A002 - the artifact's
 
-    def read(self, id: str, *, context: CallContext | None = ...) -> bytes: ...  # noqa: A002 - the artifact's
+    def read(self, id: str, start: int = ..., length: int = ..., *, context: CallContext | None = ...) -> bytes: ...  # noqa: A002
 
 
 def shortened(

@@ -64,18 +64,24 @@ class JobsApi:
         files = [name for name in data["files"] if order.values.get(name) is not None]
         assets = {n: await self._upload(await upload_of(str(order.values[n]), order.call)) for n in files}
         graph = fill(data["graph"], data["places"], {**order.values, **assets})
-        job = await self._submit(order, graph)
-        name = str(job["id"])
+        name = ""
         try:
+            name = str((await self._submit(order, graph))["id"])
             ended = await self._ended(name, Teller(order.call, previews=self._previews))
         except asyncio.CancelledError:
-            with suppress(CallError, TimeoutError):
-                async with asyncio.timeout(_CANCEL_S):
-                    await exchange(self._http, "POST", f"{_path(name)}/cancel")
+            await self._cancel(name, order.run)
             raise
         outputs = _outputs(name, ended, data["outputs"])
         kept = [await self._fetch(file, order) for file in outputs.files]
         return result_of(order.tool, name, graph, order.values, outputs, kept)
+
+    async def _cancel(self, job: str, run: str) -> None:
+        """Ask for the end of a job; of one whose id is not known yet, as far as the server lists it already."""
+        with suppress(CallError, TimeoutError):
+            async with asyncio.timeout(_CANCEL_S):
+                name = job or str((await self._found(run) or {}).get("id", ""))
+                if name:
+                    await exchange(self._http, "POST", f"{_path(name)}/cancel")
 
     async def _upload(self, file: Upload) -> dict[str, Any]:
         """Put an input on the server; what stands for it in a workflow."""

@@ -12,6 +12,7 @@ What it does, and what follows:
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, Literal
@@ -76,16 +77,19 @@ class Native:
         values = {**order.values, **await self._uploaded(order)}
         graph = fill(order.tool.data["graph"], order.tool.data["places"], values)
         teller = Teller(order.call, previews=self._previews)
-        async with self._messages(order.run) as messages:
-            known = await self._state(order.run) if order.is_keyed else "gone"
-            run = order.run
-            try:
-                if known == "gone":
-                    run = await self._queue(order, graph)
-                entry = known if isinstance(known, Mapping) else await self._ended(run, graph, messages, teller)
-            except asyncio.CancelledError:
-                await self._cancel(run)
-                raise
+        entry = await self._state(order.run) if order.is_keyed else "gone"
+        run = order.run
+        try:
+            if entry == "gone":
+                client = str(uuid.uuid4())
+                async with self._messages(client) as messages:
+                    run = await self._queue(order, graph, client)
+                    entry = await self._ended(run, graph, messages, teller)
+            elif not isinstance(entry, Mapping):  # its messages go to the call that queued it
+                entry = await self._ended(run, graph, None, teller)
+        except asyncio.CancelledError:
+            await self._cancel(run)
+            raise
         outputs = outputs_of(run, entry, order.tool.data["outputs"])
         kept = [await self._fetch(file, order) for file in outputs.files]
         return result_of(order.tool, run, graph, order.values, outputs, kept)
@@ -110,9 +114,9 @@ class Native:
             raise UpstreamError(f"ComfyUI did not take the file {file.name} ({answer.status})")
         return f"{value['subfolder']}/{name}" if value.get("subfolder") else name
 
-    async def _queue(self, order: Order, graph: Mapping[str, Any]) -> str:
+    async def _queue(self, order: Order, graph: Mapping[str, Any], client: str) -> str:
         """Queue a run; its id, which is the server's own where that is too old to take ours."""
-        body = {"prompt": graph, "client_id": order.run, "prompt_id": order.run}
+        body = {"prompt": graph, "client_id": client, "prompt_id": order.run}
         try:
             answer = await exchange(self._http, "POST", "/prompt", json=body)
         except CallError as error:
@@ -128,13 +132,13 @@ class Native:
         return run if isinstance(run, str) and 0 < len(run) <= 100 and run.isprintable() else order.run
 
     async def _ended(
-        self, run: str, graph: Mapping[str, Any], messages: asyncio.Queue[str | bytes | None], teller: Teller
+        self, run: str, graph: Mapping[str, Any], messages: asyncio.Queue[str | bytes | None] | None, teller: Teller
     ) -> Mapping[str, Any]:
         """The history of a run when it is over."""
-        watch, wait, failures, is_watched = Watch(run, graph), _FIRST_WAIT_S, 0, True
+        watch, wait, failures = Watch(run, graph), _FIRST_WAIT_S, 0
         while True:
-            if is_watched:
-                is_watched = await self._watched(watch, messages, teller)
+            if messages is not None:
+                messages = messages if await self._watched(watch, messages, teller) else None
             else:
                 await asyncio.sleep(wait)
                 wait = min(wait * 1.5, _LONGEST_WAIT_S)

@@ -126,7 +126,8 @@ class McpConnection(Documents):
         self._closing.set()
         if (task := self._task) is None or task.done():
             return
-        await asyncio.wait([task], timeout=CLOSE_S)
+        if self._ready.done():
+            await asyncio.wait([task], timeout=CLOSE_S)
         if not task.done():
             task.cancel()
             await asyncio.wait([task], timeout=CLOSE_S)
@@ -168,12 +169,14 @@ class McpConnection(Documents):
 
     async def _transport(self) -> AbstractAsyncContextManager[Any]:
         if self._upstream.command:
-            return stdio_streams(await self._upstream.start(), self._most, self._note_loss)
+            return stdio_streams(await self._upstream.start(), self._most, self._note_loss, self._note_failure)
         from tavern_core.builtin.adapters.mcp.http import http_streams
 
         return http_streams(self._upstream, self._most, self._note_failure, self._show)
 
     def _note_loss(self, error: CallError) -> None:
+        if not isinstance(error, ConnectionLost):  # whatever it was, it has ended the connection
+            error = ConnectionLost(error.message, hint=error.hint, outcome="unknown", retryable=True)
         self._lost = self._lost or error
 
     def _note_failure(self, number: int, error: CallError) -> None:

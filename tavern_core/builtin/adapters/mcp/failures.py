@@ -20,7 +20,6 @@ from mcp_types import (
 from tavern_core.errors import (
     CallError,
     CallTimeout,
-    ConnectionLost,
     InputInvalid,
     Outcome,
     ToolFailed,
@@ -46,8 +45,8 @@ def failure_of(error: MCPError, what: str, tool: str = "") -> CallError:
         tool: that was called; empty: none was.
     """
     said, code = text_of(error.message) or "it gives no reason", error.code
-    if code == CONNECTION_CLOSED:
-        return ConnectionLost(f"{what}: the connection was lost: {said}", outcome="unknown", retryable=True)
+    if code == CONNECTION_CLOSED:  # of this request: where a whole connection is lost, its transport says so
+        return UpstreamError(f"{what}: the answer broke off: {said}", outcome="unknown", retryable=True)
     if code == REQUEST_TIMEOUT:
         return CallTimeout(f"{what}: no answer in time", outcome="unknown", retryable=True)
     if tool and (code == METHOD_NOT_FOUND or (code == INVALID_PARAMS and is_unknown_tool(said, tool))):

@@ -20,7 +20,7 @@ from pydantic_core import from_json, to_json
 from tavern_core.builtin.adapters.mcp.login import LoginNeeded, Show, login, login_needed
 from tavern_core.builtin.adapters.mcp.wire import FEW_VALUES, values_in
 from tavern_core.contract.adapters import Upstream
-from tavern_core.errors import CallError, ConnectionLost, Outcome, OutputTooLarge, PolicyDenied, UpstreamError
+from tavern_core.errors import CallError, ConnectionLost, OutputTooLarge, PolicyDenied, UpstreamError
 
 CONNECT_S: Final = 30.0
 Note = Callable[[int, CallError], None]
@@ -83,10 +83,7 @@ class _Contained(httpx2.AsyncBaseTransport):
                 UpstreamError(f"logging in to {self._name} failed: {str(error)[:500]}", fixFor="operator"),
             )
         except httpx2.TransportError as error:
-            begun: Outcome = "none" if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout) else "unknown"
-            return self._failed(
-                request, number, ConnectionLost(f"{self._name}: {_why(error)}", outcome=begun, retryable=True)
-            )
+            return self._failed(request, number, _lost(error, self._name))
         if (
             response.status_code >= 400
             and (refusal := _refusal(response, self._name)) is not None
@@ -160,7 +157,7 @@ class _Checked(httpx2.AsyncByteStream):
         except CallError as error:
             self._note(error)
         except httpx2.HTTPError as error:
-            self._note(ConnectionLost(f"{self._name}: {_why(error)}", outcome="unknown", retryable=True))
+            self._note(_lost(error, self._name))
 
     async def aclose(self) -> None:
         """See `httpx2.AsyncByteStream`."""
@@ -208,5 +205,9 @@ def _retry_after(response: httpx2.Response) -> int | None:
     return int(written) * 1000 if written.isascii() and written.isdigit() and len(written) < 7 else None
 
 
-def _why(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:300] if str(error) else type(error).__name__
+def _lost(error: httpx2.HTTPError, name: str) -> CallError:
+    """Only a server that no one can connect to is a lost connection; other requests have connections of their own."""
+    why = f"{type(error).__name__}: {error}"[:300] if str(error) else type(error).__name__
+    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+        return ConnectionLost(f"{name}: {why}", outcome="none", retryable=True)
+    return UpstreamError(f"{name}: the answer broke off: {why}", outcome="unknown", retryable=True)

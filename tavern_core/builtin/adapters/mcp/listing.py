@@ -78,6 +78,7 @@ class _Reader:
     def __init__(self) -> None:
         self._tools: dict[str, UpstreamTool] = {}
         self._left_out: dict[str, str] = {}
+        self._twice: set[str] = set()
         self._ttls: list[int] = []
         self._bytes = 0
         self._count = 0
@@ -100,10 +101,11 @@ class _Reader:
         name = item.get("name") if isinstance(item, dict) else None
         if not isinstance(item, dict) or not isinstance(name, str) or not name:
             self._leave_out(f"tool number {self._count}", "it has no name")
-        elif name in self._left_out:
+        elif name in self._twice:
             pass
         elif name in self._tools:
             del self._tools[name]
+            self._twice.add(name)
             self._leave_out(name, "the server lists several tools of this name, and none of them can be meant")
         elif (why := self._unusable(item, name)) is not None:
             self._leave_out(name, why)
@@ -126,12 +128,12 @@ class _Reader:
             return "its schemas are no objects"
         for one in (schema, output or {}):
             if flaws := [flaw for flaw in house_flaws(one) if flaw.severity == "error"]:
-                return f"its schema cannot be used: {flaws[0].pointer or '/'}: {flaws[0].message}"
+                return f"its schema cannot be used: {flaws[0].path or '/'}: {flaws[0].message}"
         return find_invalid_x_mcp_header(schema) if X_MCP_HEADER_KEY in repr(schema) else None
 
     def _leave_out(self, name: str, why: str) -> None:
         if len(self._left_out) < MOST_LEFT_OUT:
-            self._left_out[sayable(name, _LONGEST_NAME)] = sayable(why)
+            self._left_out[name[:_LONGEST_NAME]] = sayable(why)
 
 
 def tool_of(item: Mapping[str, Any], name: str) -> UpstreamTool:

@@ -11,16 +11,18 @@ from typing import Any, Final, Self
 
 import anyio
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCError, JSONRPCResponse
+from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCResponse
 
-from tavern_core.builtin.adapters.mcp.wire import NotAMessage, message_of, read_json
+from tavern_core.builtin.adapters.mcp.wire import NotAMessage, answered_by, message_of, read_json
 from tavern_core.contract.adapters import Process
-from tavern_core.errors import CallError, ConnectionLost
+from tavern_core.errors import CallError, ConnectionLost, OutputTooLarge, UpstreamError
 
 MOST_GARBAGE: Final = 1_000
 """Lines that are no messages: some servers print what they do. More of them are no server."""
-MOST_UNASKED: Final = 2_000
-"""Messages in a second that nobody asked for."""
+MOST_UNASKED: Final = 500
+"""Messages in a second that no one asked for; and ten times as many without an answer in between."""
+Lost = Callable[[CallError], None]
+Note = Callable[[int, CallError], None]
 _TURN: Final = 64
 """Messages after which others have their turn, however quickly they come."""
 
@@ -45,14 +47,17 @@ class Incoming(Stream):
 
     Args:
         lost: is given the reason of the end.
+        note: is given the number of a request whose answer cannot be read, and why.
     """
 
-    def __init__(self, process: Process, most: int, lost: Callable[[CallError], None]) -> None:
+    def __init__(self, process: Process, most: int, lost: Lost, note: Note) -> None:
         self._lines = process.lines(most)
         self._lost = lost
+        self._note = note
         self._garbage = 0
         self._count = 0
         self._unasked = 0
+        self._in_a_row = 0
         self._second = 0.0
 
     def __aiter__(self) -> Self:
@@ -78,31 +83,40 @@ class Incoming(Stream):
             raise StopAsyncIteration from None
 
     async def _message(self, line: bytes) -> Any:
-        if not line.strip():
-            return self._garbled()
         try:
             message = message_of(await read_json(line))
-        except NotAMessage:
-            return self._garbled()
-        if not isinstance(message, JSONRPCResponse | JSONRPCError):
+        except NotAMessage as error:
+            return self._garbled(line, UpstreamError(f"the answer is no MCP: {error}", outcome="unknown"))
+        except OutputTooLarge as error:
+            return self._garbled(line, error)
+        if isinstance(message, JSONRPCResponse | JSONRPCError):
+            self._in_a_row = 0
+        else:
             self._bounded()
         return message
 
-    def _garbled(self) -> None:
+    def _garbled(self, line: bytes, why: CallError) -> JSONRPCError | None:
+        """What stands for a line that cannot be read: an error for the request that it answers, if it answers one."""
+        if (number := answered_by(line)) is not None:
+            self._note(number, why)
+            error = ErrorData(code=PARSE_ERROR, message=why.message)
+            return JSONRPCError.model_construct(jsonrpc="2.0", id=number, error=error)
         self._garbage += 1
         if self._garbage > MOST_GARBAGE:
             raise ConnectionLost(
                 f"the server wrote more than {MOST_GARBAGE:,} lines that are no messages", outcome="unknown"
             )
+        return None
 
     def _bounded(self) -> None:
         now = time.monotonic()
         if now - self._second >= 1:
             self._second, self._unasked = now, 0
         self._unasked += 1
-        if self._unasked > MOST_UNASKED:
+        self._in_a_row += 1
+        if self._unasked > MOST_UNASKED or self._in_a_row > 10 * MOST_UNASKED:
             raise ConnectionLost(
-                f"the server sent more than {MOST_UNASKED:,} messages in a second that were not asked for",
+                f"the server sent too many messages that were not asked for: {self._unasked:,} in a second, {self._in_a_row:,} in a row",
                 outcome="unknown",
             )
 
@@ -110,7 +124,7 @@ class Incoming(Stream):
 class Outgoing(Stream):
     """Writes messages to a program."""
 
-    def __init__(self, process: Process, lost: Callable[[CallError], None]) -> None:
+    def __init__(self, process: Process, lost: Lost) -> None:
         self._process = process
         self._lost = lost
 
@@ -126,11 +140,11 @@ class Outgoing(Stream):
 
 @asynccontextmanager
 async def stdio_streams(
-    process: Process, most: int, lost: Callable[[CallError], None]
+    process: Process, most: int, lost: Lost, note: Note
 ) -> AsyncIterator[tuple[Incoming, Outgoing]]:
     """(what to read, what to write to); closes the program."""
     try:
-        yield Incoming(process, most, lost), Outgoing(process, lost)
+        yield Incoming(process, most, lost, note), Outgoing(process, lost)
     finally:
         with anyio.CancelScope(shield=True):
             await process.close()

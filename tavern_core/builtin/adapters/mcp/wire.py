@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from json import scanner
 from typing import Any, Final
 
@@ -28,6 +29,8 @@ FEW_VALUES: Final = 20_000
 """Values that are parsed at once: some 30 ms at worst."""
 MOST_VALUES: Final = 1_000_000
 _LONGEST_METHOD: Final = 200
+_BEGINNING: Final = 100
+_ANSWER: Final = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,12})\s*,')
 
 
 class NotAMessage(ValueError):
@@ -52,9 +55,16 @@ async def read_json(data: bytes) -> Any:
             f"a message of about {count:,} values, more than {MOST_VALUES:,}", outcome="unknown", limit=MOST_VALUES
         )
     try:
-        return from_json(data, allow_inf_nan=False) if count <= FEW_VALUES else await asyncio.to_thread(_slowly, data)
+        return _quickly(data) if count <= FEW_VALUES else await asyncio.to_thread(_slowly, data)
     except (ValueError, RecursionError) as error:
         raise NotAMessage(str(error)) from None
+
+
+def _quickly(data: bytes) -> Any:
+    try:
+        return from_json(data, allow_inf_nan=False)
+    except ValueError:  # also what is deeper than 200 levels: one deep schema must not cost a list
+        return json.loads(data, parse_constant=_refuse)
 
 
 def _slowly(data: bytes) -> Any:
@@ -66,6 +76,12 @@ def _slowly(data: bytes) -> Any:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not allowed")
+
+
+def answered_by(data: bytes) -> int | None:
+    """The number of the request that a message answers which cannot be read, where it says so at its beginning."""
+    found = _ANSWER.match(data, 0, _BEGINNING)
+    return None if found is None else int(found[1])
 
 
 def message_of(value: Any) -> JSONRPCMessage:

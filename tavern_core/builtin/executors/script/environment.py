@@ -45,7 +45,7 @@ def check_names(tool: str, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def environment(
-    host: Mapping[str, str], asked: Iterable[str], tool: str, call_id: str, work: str = ""
+    host: Mapping[str, str], asked: Iterable[str], tool: str, call_id: str, work: str = "", out: str = ""
 ) -> dict[str, str]:
     """The whole environment of one script.
 
@@ -54,12 +54,15 @@ def environment(
         asked: further names that the tool file asks for, each granted to the call as ``env:<NAME>``; those that are not set are left
             out.
         work: the folder of this call, in place of the host's home and temporary folder; empty: it sees those.
+        out: where it leaves files that are kept.
     """
     passed = for_programs(host, paths.own_library(), frozenset(asked))
     if work:
         passed |= {"HOME": work, "TMPDIR": work}
         if site.ENABLE_USER_SITE:  # packages that are installed for this user are found from their home otherwise
             passed["PYTHONUSERBASE"] = site.getuserbase()
+    if out:
+        passed["TAVERN_OUTPUT"] = out
     return {**passed, "TAVERN_TOOL": tool, "TAVERN_CALL_ID": call_id}
 
 
