@@ -88,6 +88,17 @@ class InsideControl:
                 break
         return bytes(found)
 
+    def can_ask(self, kind: QuestionKind) -> bool:
+        return False
+
+    async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
+        raise InputRequired(
+            "tools of isolated plugins cannot ask whoever called", hint="take `isolation: process` out of plugin.yaml"
+        )
+
+    def log(self, level: LogLevel, message: str) -> None:
+        logging.getLogger("tavern.tools").log(logging.getLevelNamesMapping()[level.upper()], "%s", message)
+
 
 class InsideCalls:
     """The running calls of tools that have a `ToolContext`."""
