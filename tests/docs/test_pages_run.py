@@ -12,7 +12,7 @@ from tavern_core.review.plugin_check import check_plugin
 
 from .blocks import DOCS, Block, Workspace, blocks_of, sections_of
 
-PAGES = ("tools.md", "hosting.md", "security.md", "workflows.md", "cli.md", "governance.md")
+PAGES = ("tools.md", "hosting.md", "security.md", "workflows.md", "cli.md", "governance.md", "upstreams.md")
 SECTIONS = [(page, section) for page in PAGES for section in sections_of(DOCS / page)]
 DATA = [block for page in PAGES for block in blocks_of(DOCS / page) if block.language in ("yaml", "json")]
 
