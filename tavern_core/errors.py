@@ -314,6 +314,12 @@ class ApprovalRequired(CallError):
     code = "APPROVAL_REQUIRED"
 
 
+class InputRequired(CallError):
+    """A tool asks something: `details["questions"]` says what. The call is made again with the answers."""
+
+    code = "INPUT_REQUIRED"
+
+
 class ApprovalRejected(CallError):
     code = "APPROVAL_REJECTED"
 
@@ -499,6 +505,12 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "APPROVAL_REQUIRED": ErrorCode(
         "The call needs approval.", 3, "Approve it, then repeat the call with the same arguments.", True
+    ),
+    "INPUT_REQUIRED": ErrorCode(
+        "The tool asks something that nobody answered here.",
+        3,
+        "Make the call as a job and answer with `tavern jobs answer`, or from an MCP client that can be asked.",
+        True,
     ),
     "APPROVAL_REJECTED": ErrorCode(
         "The call was not approved, or no one answered in time.", 3, "Do not repeat it unchanged.", True

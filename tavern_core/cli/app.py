@@ -36,6 +36,10 @@ COMMANDS: Final = {
         f"{_HERE}.artifacts", "artifacts", "Show and fetch data that was too large for the answers of calls."
     ),
     "approvals": Lazy(f"{_HERE}.approvals", "approvals", "Show the calls that wait for approval, and decide them."),
+    "tokens": Lazy(
+        f"{_HERE}.tokens", "tokens", "Make, list and revoke the tokens that callers from other processes show."
+    ),
+    "mcp": Lazy(f"{_HERE}.mcp", "mcp", "Serve the host's tools to MCP clients."),
     "limits": Lazy(
         f"{_HERE}.limits",
         "limits",

@@ -31,10 +31,12 @@ EXTRAS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "fast": ((), "adds nothing any more: what it installed is a dependency"),
     "http": (("httpx2", "idna"), "adds the service net"),
     "keyring": (("keyring",), "reads secrets from the keyring of the system"),
+    "mcp": (("mcp",), "adds the MCP server, `tavern mcp`"),
     "metrics": (("prometheus_client",), "counts calls for Prometheus"),
     "otel": (("opentelemetry",), "makes a span of each call"),
     "redis": (("redis",), "keeps keys, approvals, jobs and rates for several machines"),
     "scaffold": (("cookiecutter",), "adds `tavern new`"),
+    "server": (("mcp", "uvicorn"), "serves over HTTP, `tavern mcp --http`"),
     "sql": (("sqlglot",), "lets tools run SQL that was judged"),
     "testing": (("pytest",), "runs the tests of plugins"),
 }

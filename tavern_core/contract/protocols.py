@@ -258,6 +258,43 @@ class Contribution:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """Something that clients read by its address. A tool of the plugin gives it: reading it is a call like any other.
+
+    Args:
+        uri: ``docs://manual``, or a template with variables that become the tool's arguments: ``docs://{page}``.
+        tool: its id; without a plugin's name, of the plugin itself. It answers with text, JSON, or content blocks.
+    """
+
+    name: str
+    uri: str
+    tool: str
+    description: str = ""
+    title: str = ""
+    media_type: str = ""
+    """Empty: ``text/plain`` for texts, ``application/json`` for other values."""
+
+    @property
+    def is_template(self) -> bool:
+        """Whether its address has variables."""
+        return "{" in self.uri
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Messages that a person chooses for a conversation. A tool of the plugin gives them; its parameters are those of the prompt.
+
+    Args:
+        tool: as for `Resource`. It answers with a text, content blocks, or ``[{"role": "user", "content": ...}]``.
+    """
+
+    name: str
+    tool: str
+    description: str = ""
+    title: str = ""
+
+
 @runtime_checkable
 class NamespaceResolver(Protocol):
     """Finds the tools of one prefix in a profile's inventory, e.g. ``kb:``."""

@@ -22,6 +22,7 @@ from tavern_core.isolation.placement import Isolation
 from tavern_core.isolation.sandbox import Sandboxes
 from tavern_core.isolation.work_folders import WorkFolders
 from tavern_core.kernel.access.profile_files import ProfileShelf
+from tavern_core.kernel.access.tokens import Tokens
 from tavern_core.kernel.artifacts.artifacts import Artifacts
 from tavern_core.kernel.calls.approvals import Approvals
 from tavern_core.kernel.calls.caller_scopes import CallerScopes
@@ -75,7 +76,7 @@ from tavern_core.kernel.stores.memory_records import MemoryRecords
 from tavern_core.kernel.stores.sqlite_records import SqliteRecords
 from tavern_core.model.approval import Approver
 from tavern_core.model.call import CallContext
-from tavern_core.model.event import SETTINGS_CHANGED
+from tavern_core.model.event import RESOURCE_CHANGED, SETTINGS_CHANGED
 from tavern_core.model.result import ToolResult
 from tavern_core.review.import_guard import ImportWatch
 from tavern_core.review.service_reach import ReachedByUse
@@ -201,7 +202,12 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
 
     connected = upstreams.build(specs, grants, reach, sandboxes.of)
     flow = Flow.build(specs, inventories, pipeline)
-    parts = Parts(tools, flow.nodes, flow.workflows, flow.models, jobs, _called_by_plugin(base, pipeline))
+
+    def resource_changed(uri: str, plugin: str) -> None:
+        base.recorder.show(RESOURCE_CHANGED, {"uri": uri}, plugin=plugin)
+
+    calls = _called_by_plugin(base, pipeline)
+    parts = Parts(tools, flow.nodes, flow.workflows, flow.models, jobs, calls, resource_changed)
     contributions.add_all("core-flows", {"services": core_services(parts)}, source="builtin")
     upkeep.judge()
     return Host(
@@ -212,6 +218,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         specs=specs,
         tools=tools,
         descriptions=Descriptions(tools, specs, inventories),
+        profiles=inventories,
         sections=Sections(lifecycle, contributions, services),
         compiler=compiler,
         pipeline=pipeline,
@@ -225,6 +232,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
             tools.list,
             lambda tool: limit_table.governor(tool, specs.policy().limits),
         ),
+        tokens=Tokens(kept),
         events=events,
         flow=flow,
         upstreams=connected,

@@ -14,11 +14,13 @@ from tavern_core.contract.core_services import (
     JOB_MANAGER,
     LLMS,
     NODE_MANAGER,
+    RESOURCE_MANAGER,
     TOOL_MANAGER,
     WORKFLOW_MANAGER,
     JobManager,
     Llms,
     NodeManager,
+    ResourceManager,
     ToolManager,
     WorkflowManager,
 )
@@ -48,6 +50,8 @@ class Parts:
     models: Models
     jobs: Jobs
     invoke: Invoke
+    changed: Callable[[str, str], None]
+    """Tells of a resource that is not what it was: its address, the plugin that says so."""
 
 
 def core_services(parts: Parts) -> dict[str, Service]:
@@ -63,6 +67,7 @@ def core_services(parts: Parts) -> dict[str, Service]:
         made(NODE_MANAGER, _Nodes, NodeManager, "The node types of the host."),
         made(WORKFLOW_MANAGER, _Workflows, WorkflowManager, "The workflows of the host and their runs."),
         made(JOB_MANAGER, _Jobs, JobManager, "The jobs of whoever calls."),
+        made(RESOURCE_MANAGER, _Resources, ResourceManager, "What clients of an MCP server read."),
         made(LLMS, _Models, Llms, "The language models that plugins bring."),
     )
     return {service.name: service for service in services}
@@ -182,11 +187,20 @@ class _Jobs(_Part):
     def result(self, job: str) -> dict[str, Any]:
         return self._parts.jobs.result(job, context=caller_of(self._user)).to_json()
 
+    async def start(self, tool: str, arguments: Mapping[str, Any] | None = None, purpose: str = "") -> dict[str, Any]:
+        job = await self._parts.jobs.start(tool, arguments, context=caller_of(self._user), purpose=purpose)
+        return job.to_json()
+
     def cancel(self, job: str) -> bool:
         return self._parts.jobs.cancel(job, context=caller_of(self._user))
 
     def answer(self, job: str, value: Any, question: str = "") -> bool:
         return self._parts.jobs.answer(job, value, question, context=caller_of(self._user))
+
+
+class _Resources(_Part):
+    def changed(self, uri: str) -> None:
+        self._parts.changed(str(uri)[:2_000], self._user.plugin)
 
 
 class _Models(_Part):

@@ -25,7 +25,7 @@ from tavern_core.contract.plugin import Plugin
 from tavern_core.errors import CallError, CallMisused, UsageError
 from tavern_core.host.composition import Options, compose
 from tavern_core.host.host import Host
-from tavern_core.kernel.access.profiles import ProfileLike
+from tavern_core.kernel.access.profiles import Profile, ProfileLike
 from tavern_core.kernel.access.tool_access import PluginToolGroups
 from tavern_core.kernel.calls.native_calls import NativeOutcome
 from tavern_core.kernel.calls.pipeline import AS_JOB, DRY_RUN
@@ -47,6 +47,7 @@ from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.plugin import Diagnostic
 from tavern_core.model.result import ToolResult, failure
 from tavern_core.model.text_outcome import TextOutcome
+from tavern_core.model.tool import ToolSpec
 
 __all__ = ["Plugin", "Tavern"]
 
@@ -78,6 +79,8 @@ class Tavern:
         self.artifacts = host.artifacts
         self.approvals = host.pipeline.approvals.stored
         self.jobs = host.jobs
+        self.tokens = host.tokens
+        self.records = host.records
         self.upstreams = host.upstreams
         self.events = Events(host.base.recorder)
         self.logs = AuditLog(host.base.home)
@@ -428,6 +431,26 @@ class Tavern:
         return [
             self._host.descriptions.tool_schema(spec, dialect) for spec in self._host.descriptions.whole(profile, None)
         ]
+
+    def tool_specs(
+        self, profile: ProfileLike | None = None, *, context: CallContext | None = None
+    ) -> tuple[ToolSpec, ...]:
+        """The tools that a caller may see, sorted by id, each with everything that is known about it.
+
+        Unlike `tools.list` it activates what is only declared; in async code call it in a thread.
+
+        Args:
+            profile, context: as for `tools.list`.
+        """
+        return tuple(self._host.descriptions.whole(profile, context))
+
+    def profile(self, profile: ProfileLike) -> Profile:
+        """An agent profile with its inventory resolved: the same object until something of it changes.
+
+        Raises:
+            ProfileInvalid: there is no such profile, or it is wrong (PROFILE_INVALID).
+        """
+        return self._host.profiles.now(profile)
 
     def openai_tools(self, profile: ProfileLike | None = None) -> list[dict[str, Any]]:
         """All tools that a profile may see, for the `tools` parameter of OpenAI and the many APIs that speak its language."""

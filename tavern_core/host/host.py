@@ -13,10 +13,12 @@ from tavern_core.errors import CallError, CallMisused, TavernError
 from tavern_core.flow.composition import Flow
 from tavern_core.frozen import dataclass
 from tavern_core.isolation.placement import Isolation
+from tavern_core.kernel.access.tokens import Tokens
 from tavern_core.kernel.artifacts.artifacts import Artifacts
 from tavern_core.kernel.calls.compiler import Compiler
 from tavern_core.kernel.calls.pipeline import Phase, Pipeline
 from tavern_core.kernel.catalogue.descriptions import Descriptions
+from tavern_core.kernel.catalogue.profile_inventories import Inventories
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.kernel.foundation import Foundation
@@ -49,6 +51,7 @@ class Host:
     specs: ToolSpecs
     tools: Tools
     descriptions: Descriptions
+    profiles: Inventories
     sections: Sections
     compiler: Compiler
     pipeline: Pipeline
@@ -57,6 +60,7 @@ class Host:
     artifacts: Artifacts
     metrics: Metrics
     limits: Limits
+    tokens: Tokens
     events: EventEmitter
     flow: Flow
     upstreams: Upstreams

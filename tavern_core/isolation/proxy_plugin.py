@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.hookspecs import HOOKS, hookimpl
-from tavern_core.contract.protocols import Command, Contribution, Service
+from tavern_core.contract.protocols import Command, Contribution, Prompt, Resource, Service
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import HookRefused, PluginError, sayable
 from tavern_core.isolation.codec import pack_context, pack_tool
@@ -192,7 +192,7 @@ def _offered(supervisor: Supervisor, section: str, told: Any) -> Any:
         return dict(proxy_adapter(supervisor, item) for item in told)
     makers: dict[str, Callable[[Supervisor, Any], Any]] = {
         "tools": _tool, "services": _service, "commands": _command, "channels": _contribution, "providers": _contribution,
-        "nodes": far_node,
+        "nodes": far_node, "resources": _resource, "prompts": _prompt,
     }  # fmt: skip
     return [makers[section](supervisor, item) for item in told]
 
@@ -220,6 +220,14 @@ def _factory(supervisor: Supervisor, told: Any) -> ToolFactory:
 
     names = None if told["names"] is None else tuple(str(name) for name in told["names"])
     return ToolFactory(make, names, told["optional"] is True, None if told["name"] is None else str(told["name"]))
+
+
+def _resource(supervisor: Supervisor, told: Any) -> Resource:
+    return Resource(*(str(told[name]) for name in ("name", "uri", "tool", "description", "title", "media_type")))
+
+
+def _prompt(supervisor: Supervisor, told: Any) -> Prompt:
+    return Prompt(*(str(told[name]) for name in ("name", "tool", "description", "title")))
 
 
 # Services and the rest ----------------------------------------------------------------------------------------------------

@@ -17,9 +17,14 @@ class Signal:
     def __init__(self) -> None:
         self._subscribers: tuple[Callable[[], None], ...] = ()
 
-    def subscribe(self, callback: Callable[[], None]) -> None:
-        """Call `callback()` each time the signal is emitted, from now on."""
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback()` each time the signal is emitted, from now on, until what comes back is called."""
         self._subscribers += (callback,)
+
+        def end() -> None:
+            self._subscribers = tuple(one for one in self._subscribers if one is not callback)
+
+        return end
 
     def emit(self) -> None:
         """Call every subscriber."""

@@ -298,6 +298,35 @@ class MetricsConfig(_Section):
     """A span for each call (extra ``otel``); None: as soon as the program has loaded the OpenTelemetry SDK."""
 
 
+class McpConfig(_Section):
+    """The MCP server (docs/mcp.md)."""
+
+    audience: Annotated[str, Field(min_length=1, max_length=500)] = "mcp"
+    """Which tokens it takes: those that were made for this audience."""
+    hosts: tuple[str, ...] = ()
+    """What the header ``Host`` may say besides the names of this machine: ``tools.example.com``, ``tools.example.com:*``."""
+    origins: tuple[str, ...] = ()
+    """Web pages whose scripts may call it: ``https://app.example.com``."""
+    issuer: str | None = None
+    """The OAuth authorization server that hands out tokens; with `resource` it is told to clients (RFC 9728)."""
+    resource: str | None = None
+    """The address of this server as clients know it: ``https://tools.example.com/mcp``."""
+    page: Annotated[int, Field(gt=0, le=10_000)] = 1_000
+    """Tools on one page of the list."""
+    body_bytes: Annotated[int, Field(gt=0)] = 4_000_000
+    """Largest request."""
+    sessions: Annotated[int, Field(gt=0)] = 1_000
+    """Sessions of clients of the older protocol at a time."""
+    session_idle_ms: Annotated[int, Field(gt=0)] = 1_800_000
+    """After which a session that nobody uses ends."""
+    wait_ms: Annotated[int, Field(gt=0)] = 300_000
+    """How long a client that knows no tasks waits for a job before it gets the job's id."""
+    poll_after_ms: Annotated[int, Field(gt=0)] | None = None
+    """After which the stream of a call of the older protocol is closed, and its client comes back for the rest; None: never."""
+    state_ms: Annotated[int, Field(gt=0)] = 600_000
+    """How long the state of a call that waits for input holds."""
+
+
 class StateConfig(_Section):
     """Where keys, approvals, jobs and rates are stored."""
 
@@ -322,6 +351,7 @@ class HostConfig(_Section):
     artifacts: ArtifactsConfig = ArtifactsConfig()
     metrics: MetricsConfig = MetricsConfig()
     state: StateConfig = StateConfig()
+    mcp: McpConfig = McpConfig()
     isolation: IsolationConfig = IsolationConfig()
     net: NetConfig = NetConfig()
     sql: SqlConfig = SqlConfig()

@@ -189,6 +189,8 @@ class Manifest(_Part):
     routes: tuple[Declared, ...] | None = None
     ui: tuple[Declared, ...] | None = None
     llms: tuple[Declared, ...] | None = None
+    resources: tuple[Declared, ...] | None = None
+    prompts: tuple[Declared, ...] | None = None
     job_stores: tuple[Declared, ...] | None = None
     hookspecs: tuple[Declared, ...] | None = None
 
@@ -206,6 +208,8 @@ class Manifest(_Part):
         "routes",
         "ui",
         "llms",
+        "resources",
+        "prompts",
         "job_stores",
         "hookspecs",
         mode="before",

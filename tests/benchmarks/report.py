@@ -25,6 +25,7 @@ PAGE = HERE.parents[1] / "docs" / "benchmarks.md"
 AREAS = (
     "calls",
     "governance",
+    "mcp",
     "tam",
     "catalogue",
     "discovery",

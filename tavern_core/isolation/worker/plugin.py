@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
-from tavern_core.contract.protocols import Command, Contribution, Service
+from tavern_core.contract.protocols import Command, Contribution, Prompt, Resource, Service
 from tavern_core.contract.publishing import published_methods
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import ActivationFailed, ToolFailed
@@ -37,7 +38,9 @@ from tavern_core.model.config import LimitsConfig
 from tavern_core.model.settings import SettingItem
 from tavern_core.schema.limits import json_copy
 
-TOLD: Final = frozenset({"services", "commands", "profiles", "channels", "providers", "workflows"})
+TOLD: Final = frozenset(
+    {"services", "commands", "profiles", "channels", "providers", "workflows", "resources", "prompts"}
+)
 """Sections whose contents can be told to the host, besides tools, settings and nodes."""
 MOST_OFFERED: Final = 20_000
 Wait = Callable[[Any], Any]
@@ -179,6 +182,8 @@ class Inside:
         if isinstance(thing, Service):
             self._services[name] = thing
             return [name, thing.description, method_facts(thing), thing.start is not None, thing.stop is not None]
+        if isinstance(thing, Resource | Prompt):
+            return {field.name: getattr(thing, field.name) for field in fields(thing)}
         if isinstance(thing, Command):
             self._commands[name] = thing
             return [name, thing.help]

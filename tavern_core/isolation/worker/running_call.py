@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from base64 import b64decode, b64encode
+from collections.abc import Mapping
 from typing import Any, Final
 
-from tavern_core.contract.running import RUNNING
+from tavern_core.contract.running import RUNNING, LogLevel
+from tavern_core.errors import InputRequired
 from tavern_core.isolation.worker.host_client import Hotline
+from tavern_core.model.question import Question, QuestionKind
 
 _PART: Final = 256 * 1024
 """Bytes of an artifact that cross at once."""
@@ -74,6 +78,17 @@ class InsideControl:
             if len(part) < most:
                 break
         return bytes(found)
+
+    def can_ask(self, kind: QuestionKind) -> bool:
+        return False
+
+    async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
+        raise InputRequired(
+            "tools of isolated plugins cannot ask their callers", hint="take `isolation: process` out of plugin.yaml"
+        )
+
+    def log(self, level: LogLevel, message: str) -> None:
+        logging.getLogger("tavern.tools").log(logging.getLevelNamesMapping()[level.upper()], "%s", message)
 
 
 class InsideCalls:

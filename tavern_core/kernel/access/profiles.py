@@ -14,7 +14,7 @@ from dataclasses import field
 from itertools import islice
 from os import PathLike
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
@@ -60,6 +60,10 @@ class Profile:
     """A resolver failed; asked again, it may know more."""
     language: Language | None = None
     """In which its manual and feedback are written; None: that of the host."""
+    wire_names: Mapping[str, str] = field(default_factory=dict)
+    """Tool id → the name under which MCP clients see it."""
+    listing: Literal["all", "search"] = "all"
+    """What MCP clients are listed: every tool, or one that finds them and one that calls them."""
     _members: frozenset[str] = field(default=frozenset(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -170,6 +174,8 @@ def resolve_profile(
         tuple(findings),
         search.is_partial,
         profile.language,
+        MappingProxyType(profile.wire_names),
+        profile.listing,
     )
 
 

@@ -60,10 +60,14 @@ class Descriptions:
 
         A plugin that cannot be activated costs its own tools and nobody else's; its status and a diagnostic say why.
         """
+        listed = self._tools.list(profile, context=context)
+        known = {
+            spec.id for spec in listed if self._specs.is_whole(spec.id)
+        }  # before the first of a plugin completes its others
         found: list[ToolSpec] = []
-        for spec in self._tools.list(profile, context=context):
+        for spec in listed:
             try:
-                found.append(spec if self._specs.is_whole(spec.id) else self._tools[spec.id])
+                found.append(spec if spec.id in known else self._tools[spec.id])
             except (PluginError, ToolNotFound) as error:
                 self._diagnostics.add(error.code, error.message, plugin=spec.plugin, hint=error.hint, severity="error")
         return found

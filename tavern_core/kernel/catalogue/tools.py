@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 
@@ -361,6 +361,16 @@ class Tools:
     def snapshot(self) -> tuple[ToolSpec, ...]:
         """All tools at this moment, hidden ones included, sorted by id. Does not change later."""
         return tuple(self._specs.all(self._registry.entries()))
+
+    @property
+    def version(self) -> tuple[int, int, int]:
+        """Another value after each change of tools, plugins, hooks, lists or grants."""
+        self._specs.catch_up()
+        return self._specs.look().stamp
+
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback()` after each change of `version`, on whichever thread makes it, until what comes back is called."""
+        return self._specs.base.signals.tools.subscribe(callback)
 
     def tool_groups(self) -> PluginToolGroups:
         """Which tools the groups of lists mean now: all of plugins (``group:plugins``), those of each plugin, the named ones.

@@ -20,6 +20,7 @@ from tavern_core.model.result import ToolError, ToolResult
 KIND: Final = "job"
 RESULT: Final = "job-result"
 END: Final = "job-end"
+ANSWER: Final = "job-answer"
 _ASKED_S: Final = 60.0
 _LONGEST_S: Final = 90 * 86_400.0
 """How long a job is kept of which nobody hears anything: its process may have died."""
@@ -96,6 +97,20 @@ class JobRecords:
     def asked_to_end(self) -> builtins.list[str]:
         """The jobs, of all processes, that somebody asked to end lately: one look for all of them."""
         return [record.key for record in self.records.list(END, most=10_000)]
+
+    def leave_answer(self, id: str, question: str, value: Any) -> None:  # noqa: A002 - the job's
+        """Leave the answer to a question for whichever process runs the job."""
+        now, key = time.time(), f"{id}\x1f{question}"
+        self.records.remove(ANSWER, key)
+        self.records.add(Record(ANSWER, key, "", "given", to_json({"value": value}).decode(), now, now + self._seconds))
+
+    def take_answer(self, id: str, question: str) -> builtins.list[Any]:  # noqa: A002 - the job's
+        """The answer that was left to a question, which is forgotten by that; none or one."""
+        key = f"{id}\x1f{question}"
+        record = self.records.get(ANSWER, key)
+        if record is None or not self.records.remove(ANSWER, key):
+            return []
+        return [json.loads(record.data)["value"]]
 
     def put_result(self, id: str, owner: str, result: ToolResult) -> None:  # noqa: A002 - the job's
         """Keep what came of a job, before it is told to be over."""

@@ -24,9 +24,19 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from tavern_core.contract.protocols import Calls, RunJobs
-from tavern_core.errors import CallError, InternalError, JobNotFound, StateDamaged, TavernError, UsageError
+from tavern_core.contract.running import LogLevel
+from tavern_core.errors import (
+    CallError,
+    InputInvalid,
+    InternalError,
+    JobNotFound,
+    StateDamaged,
+    TavernError,
+    UsageError,
+)
 from tavern_core.kernel.calls.background import Request, job_id
 from tavern_core.kernel.calls.call_control import Progress, on_left_behind, on_progress
+from tavern_core.kernel.calls.conversation import conversation, misfit
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.calls.stored_approvals import StoredApprovals
 from tavern_core.kernel.execution.portal import Portal
@@ -38,6 +48,7 @@ from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.event import JOB_CHANGED
 from tavern_core.model.job import JOB_STATUSES, Job, JobStatus, handle
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.question import Question, QuestionKind
 from tavern_core.model.result import ToolError, ToolResult, failure
 from tavern_core.schema.limits import json_copy
 
@@ -53,7 +64,7 @@ _CANCELLED: Final = ToolError("CANCELLED", "the job was cancelled", {}, False, "
 class _Running:
     """A job of this process."""
 
-    __slots__ = ("done", "id", "is_cancelled", "left", "owner", "saved_at", "task", "wake")
+    __slots__ = ("asked", "done", "has_begun", "id", "is_cancelled", "left", "owner", "saved_at", "task", "wake")
 
     def __init__(self, id: str, owner: str) -> None:  # noqa: A002 - the job's
         self.id = id
@@ -61,10 +72,41 @@ class _Running:
         self.done: Future[ToolResult] = Future()
         self.task: asyncio.Task[Any] | None = None
         self.wake = asyncio.Event()
-        self.is_cancelled = False
+        self.is_cancelled = self.has_begun = False
         self.saved_at = 0.0
         self.left: builtins.list[Future[Any]] = []
         """Threads of it that could not be stopped."""
+        self.asked: dict[str, tuple[Question, asyncio.Future[Any]]] = {}
+        """What its tool asks now, and where the answer is waited for."""
+
+
+class _JobConversation:
+    """What the tool of a job asks stays open with the job until somebody answers; see `Jobs.answer`."""
+
+    def __init__(self, jobs: Jobs, running: _Running) -> None:
+        self._jobs, self._running = jobs, running
+
+    def can_ask(self, kind: QuestionKind) -> bool:
+        return True
+
+    async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
+        asked, loop = self._running.asked, asyncio.get_running_loop()
+        waits: dict[str, tuple[str, asyncio.Future[Any]]] = {}
+        for key, question in questions.items():
+            name = next(n for i in range(1, 1_000_000) if (n := key if i == 1 else f"{key}-{i}") not in asked)
+            future: asyncio.Future[Any] = loop.create_future()
+            asked[name], waits[key] = (question, future), (name, future)
+        self._jobs.show_questions(self._running)
+        try:
+            return {key: await future for key, (_, future) in waits.items()}
+        finally:
+            for name, future in waits.values():
+                if asked.get(name, (None, None))[1] is future:  # it ends unanswered
+                    del asked[name]
+            self._jobs.show_questions(self._running)
+
+    def log(self, level: LogLevel, message: str) -> None:
+        pass  # the log of the process has it
 
 
 class Engines(Protocol):
@@ -257,7 +299,7 @@ class Jobs(Mapping[str, Job]):
             InputInvalid: the answer does not fit (INPUT_SCHEMA_INVALID).
         """
         is_approver = context is not None and "approver" in context.roles
-        job, _ = self._found(id, None if is_approver else context)
+        job, kept = self._found(id, None if is_approver else context)
         asked = {str(each["id"]): each for each in job.questions}
         if not asked:
             return False
@@ -274,7 +316,42 @@ class Jobs(Mapping[str, Job]):
             if (running := self._running.get(id)) is not None and running.task is not None:
                 running.task.get_loop().call_soon_threadsafe(running.wake.set)
             return True
+        if kept is not None and not id.startswith("run-"):
+            self._answer(id, name, value)
+            return True
         return self._engines.runs is not None and self._engines.runs.answer(id, name, value)
+
+    def _answer(self, id_: str, name: str, value: Any) -> None:
+        """Hand an answer to the tool that asked, or leave it for the process in which it runs.
+
+        Raises:
+            InputInvalid: it does not fit the question, which stays open (INPUT_SCHEMA_INVALID).
+        """
+        running = self._running.get(id_)
+        if running is None or running.task is None:
+            self._records.leave_answer(id_, name, value)
+            return
+        question, future = running.asked.get(name, (None, None))
+        if question is None or future is None:
+            return
+        if why := misfit(question, value):
+            raise InputInvalid(
+                f"the answer to {name} does not fit: {why}", hint="answer again; the question stays open"
+            )
+        if running.asked.pop(name, None) is None:  # somebody was quicker
+            return
+        running.task.get_loop().call_soon_threadsafe(lambda: None if future.done() else future.set_result(value))
+        self.show_questions(running)
+
+    def show_questions(self, running: _Running) -> None:
+        """Keep with a job what its tool asks now, from any thread."""
+
+        def now(job: Job) -> Job:
+            told = tuple({"id": name, **question.to_json()} for name, (question, _) in tuple(running.asked.items()))
+            return replace(job, status="input_required" if told else "running", questions=told)
+
+        with suppress(TavernError):
+            self._changed(running.id, now)
 
     async def resume(self, id: str, *, context: CallContext | None = None) -> Job:  # noqa: A002 - the job's
         """Start a job again whose process ended, as its own caller: one that had not begun, or whose tool may do the same twice.
@@ -382,6 +459,9 @@ class Jobs(Mapping[str, Job]):
         place: Future[None] | None = None
         has_place = False
         try:
+            running.has_begun = True
+            if running.is_cancelled:
+                raise asyncio.CancelledError
             try:
                 place = self._slots.enter(running.owner)
             except Full:
@@ -441,6 +521,7 @@ class Jobs(Mapping[str, Job]):
         job_id.set(running.id)
         on_progress.set(lambda progress: self._moved(running, progress))
         on_left_behind.set(running.left.append)
+        conversation.set(_JobConversation(self, running))
         if depth:
             current.set((depth, None, request.context, ""))
         while True:
@@ -490,7 +571,8 @@ class Jobs(Mapping[str, Job]):
         task = running.task
 
         def end() -> None:
-            if running.task is not None and not running.task.done():
+            # A task that is cancelled before its first step never sees it, and the job would never be over.
+            if running.task is not None and running.has_begun and not running.task.done():
                 running.task.cancel()
 
         loop = self._portal.loop() if task is None else task.get_loop()
@@ -513,6 +595,11 @@ class Jobs(Mapping[str, Job]):
                 for id_ in self._records.asked_to_end():
                     if (running := self._running.get(id_)) is not None and not running.is_cancelled:
                         self._end(running)
+                for running in builtins.list(self._running.values()):
+                    for name in builtins.list(running.asked):
+                        for value in self._records.take_answer(running.id, name):
+                            with suppress(InputInvalid):  # the question stays open
+                                self._answer(running.id, name, value)
 
     def _changed(self, id_: str, edit: Callable[[Job], Job], *, quietly: bool = False, **facts: Any) -> Job | None:
         job = self._records.change(id_, edit, **facts)

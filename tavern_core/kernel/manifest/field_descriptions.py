@@ -45,6 +45,8 @@ TEXTS: Final[Mapping[str, str]] = {
     "Manifest.routes": "Routes of the server, by name.",
     "Manifest.ui": "Parts of the console, by name.",
     "Manifest.llms": "Language models, by name.",
+    "Manifest.resources": "What clients of an MCP server may read, by name.",
+    "Manifest.prompts": "Prompts for clients of an MCP server, by name.",
     "Manifest.jobStores": "Stores of background jobs, by name.",
     "Manifest.hookspecs": "Hooks it defines for other plugins, by name.",
     "Entry.entry": "A file or folder inside the plugin, relative to plugin.yaml.",

@@ -7,14 +7,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.adapters import Adapter
 from tavern_core.contract.llm import LLM
 from tavern_core.contract.nodes import node_mark_of
-from tavern_core.contract.protocols import Command, Contribution, Executor, NamespaceResolver, Service
+from tavern_core.contract.protocols import (
+    Command,
+    Contribution,
+    Executor,
+    NamespaceResolver,
+    Prompt,
+    Resource,
+    Service,
+)
 from tavern_core.errors import ActivationFailed, NameConflict
 from tavern_core.kernel.plugins.service_overrides import Override, standing_in, winner
 from tavern_core.kernel.signal import Signal
@@ -36,6 +44,8 @@ SECTIONS: Final[Mapping[str, str]] = {
     "nodes": "tavern_register_nodes",
     "workflows": "tavern_register_workflows",
     "llms": "tavern_register_llms",
+    "resources": "tavern_register_resources",
+    "prompts": "tavern_register_prompts",
 }
 """Section of the manifest → hook that fills it, for what this table holds."""
 
@@ -213,8 +223,17 @@ def named(section: str, answer: Any, plugin: str, where: str = "") -> dict[str, 
         )  # a subclass may say one name to whoever asks for rights and another to whoever looks it up
         if name in found:
             raise NameConflict(f"{place} answered {name!r} twice", hint="leave one out")
-        found[name] = _under(name, thing) if isinstance(thing, Service) else thing
+        found[name] = _settled(name, thing, plugin)
     return found
+
+
+def _settled(name: str, thing: Any, plugin: str) -> Any:
+    """A thing as the table holds it."""
+    if isinstance(thing, Service):
+        return _under(name, thing)
+    if isinstance(thing, Resource | Prompt) and ":" not in thing.tool:
+        return replace(thing, tool=f"{plugin}:{thing.tool}")
+    return thing
 
 
 def _under(name: str, service: Service) -> Service:
@@ -325,6 +344,8 @@ _READERS: Final[Mapping[str, tuple[Callable[[Any], Iterable[tuple[str, Any]]], s
     "providers": (_contributions, _CONTRIBUTIONS),
     "nodes": (_offered_nodes, "[node, ...]: functions marked with @node, subclasses of Node"),
     "llms": (_mapping_of(LLM, "language model with a complete method"), '{"name": model}'),
+    "resources": (_list_of(Resource, "Resource"), '[Resource("name", "docs://address", "tool")]'),
+    "prompts": (_list_of(Prompt, "Prompt"), '[Prompt("name", "tool")]'),
     "workflows": (_offered_workflows, '{"id": the content or the path of a workflow file}'),
 }
 """Section → what reads the answer of its hook, and the form that messages recommend."""
