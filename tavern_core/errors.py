@@ -195,7 +195,7 @@ class LockMismatch(PluginError):
 
 
 class ActivationFailed(PluginError):
-    """Importing the plugin or registering what it offers failed; nothing of it stays registered."""
+    """Importing the plugin or registering what it offers failed; no part of it stays registered."""
 
     code = "ACTIVATION_FAILED"
 
@@ -441,7 +441,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "`tavern plugins review NAME` shows what changed; to accept it, run `tavern plugins lock`.",
     ),
     "ACTIVATION_FAILED": ErrorCode(
-        "Importing the plugin or registering what it offers failed; nothing of it stays registered.",
+        "Importing the plugin or registering what it offers failed; no part of it stays registered.",
         4,
         "Correct the error at the named file and line, then `tavern plugins reload NAME`.",
     ),
@@ -453,10 +453,10 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         2,
         "Correct the value at the named place; `tavern config show --origin` shows where each value comes from.",
     ),
-    "SETTINGS_INVALID": ErrorCode("A setting was refused.", 1, "Each key has its own error; nothing was saved."),
+    "SETTINGS_INVALID": ErrorCode("A setting was refused.", 1, "Each key has its own error; no value was saved."),
     "PROFILE_INVALID": ErrorCode("An agent profile cannot be read.", 2, "Correct the file at the named place."),
     "WORKFLOW_INVALID": ErrorCode(
-        "A workflow file is wrong; nothing of it was run.",
+        "A workflow file is invalid; it was not run.",
         4,
         "Correct each problem at the named node, slot or edge; `tavern workflows check FILE` shows all.",
     ),
@@ -507,7 +507,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "The call needs approval.", 3, "Approve it, then repeat the call with the same arguments.", True
     ),
     "INPUT_REQUIRED": ErrorCode(
-        "The tool asks something that nobody answered here.",
+        "A question of the tool got no answer here.",
         3,
         "Make the call as a job and answer with `tavern jobs answer`, or from an MCP client that can be asked.",
         True,
@@ -572,7 +572,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "The answer of the tool exceeds the limit.", 1, "Ask for less, or raise `limits.outputBytes`.", True
     ),
     "TAM_SYNTAX": ErrorCode(
-        "A TAM block is invalid; nothing of it was run.",
+        "A TAM block is invalid; it was not run.",
         1,
         "Each problem names the field and the repair; write the block again.",
         True,

@@ -212,7 +212,11 @@ def _misused(error: click.ClickException) -> int:
     ctx = getattr(error, "ctx", None)
     lines = [f"  --> {ctx.get_usage().replace('Usage: ', '', 1)}"] if ctx is not None else []
     errors.tell(
-        "error", "USAGE", message, hint or (f"`{ctx.command_path} --help` tells what there is" if ctx else ""), lines
+        "error",
+        "USAGE",
+        message,
+        hint or (f"`{ctx.command_path} --help` lists the commands and options" if ctx else ""),
+        lines,
     )
     return errors.USAGE
 

@@ -67,7 +67,7 @@ class Permission:
 TIER: Final = Permission(
     "tier:host",
     "highest",
-    "run its code in the host's own process, as trusted code, no longer confined to a process of its own",
+    "run its code in the host's own process, as trusted code, no longer confined to its own process",
     "在宿主自身的进程中以受信任代码运行，不再限制在独立进程中",
 )
 """Requested by a plugin that was granted for the isolated tier and no longer asks for that tier; no line of plugin.yaml does."""

@@ -45,13 +45,13 @@ def _alias(written: str) -> str:
 
 def _target(written: str) -> str:
     if not all(split_id(written)):
-        raise ValueError(f"{written!r} is no id of a tool: write plugin:tool")
+        raise ValueError(f"{written!r} is not an id of a tool: write plugin:tool")
     return written
 
 
 def _capability(name: str) -> str:
     if (unknown := unknown_capability([name])) is not None:
-        raise refused(f"{unknown[0]!r:.80} is no capability", unknown[1])
+        raise refused(f"{unknown[0]!r:.80} is not a capability", unknown[1])
     return name
 
 

@@ -97,7 +97,7 @@ class CapabilityRequest(_Part):
     def _known(cls, name: str) -> str:
         if not is_capability(name):
             hint = _env_problem(name) or known_capability(name)
-            raise refused(f"{name!r} is no capability", hint)
+            raise refused(f"{name!r} is not a capability", hint)
         return name
 
 

@@ -3,11 +3,11 @@
     defaults < user config.yaml < project tavern.yaml or [tool.tavern] < TAVERN_SECTION__KEY < flags
 
 Sections merge key by key; lists and single values are replaced. Relative paths are relative to the file that names them
-(variables and flags: to the working folder). Nothing is created and no plugin is touched here; the environment, the working
-folder and the state folder are handed in.
+(variables and flags: to the working folder). This module creates nothing and touches no plugin; the environment, the working
+folder and the state folder are arguments.
 
-The state folder is `home`, else $TAVERN_HOME, else the platform's user data folder, in which every project has one of its own (`apart`):
-programs that name none do not share grants and log. With either of the first two the user's config.yaml is the one inside it.
+The state folder is `home`, else $TAVERN_HOME, else the platform's user data folder, with one per project (`apart`):
+programs without a name do not share grants and log. With either of the first two the user's config.yaml is the one inside it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LoadedConfig:
     findings: tuple[Finding, ...] = ()
     """Warnings; errors are raised."""
     is_shared: bool = False
-    """Nobody named a state folder: `home` is the platform's, for whoever uses this machine's account."""
+    """No state folder is configured: `home` is the platform's, for this user account."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +124,10 @@ def load(
 
 
 def apart(loaded: LoadedConfig, program: Path | None = None) -> LoadedConfig:
-    """`loaded` with a state folder of this project's own, where nobody named one.
+    """`loaded` with a state folder of this project, if none is configured.
 
     Args:
-        program: the folder of the program, which tells those apart that have no project file; None: the working folder.
+        program: the folder of the program, which distinguishes programs without a project file; None: the working folder.
     """
     if not loaded.is_shared:
         return loaded
@@ -135,7 +135,7 @@ def apart(loaded: LoadedConfig, program: Path | None = None) -> LoadedConfig:
     home = project_home(loaded.home, project)
     findings = loaded.findings
     if not home.exists() and (left := [kept for kept in _KEPT if (loaded.home / kept).exists()]):
-        message = f"this project has a state folder of its own now, {home}; {', '.join(left)} of earlier versions stay in {loaded.home}"
+        message = f"this project has its own state folder now, {home}; {', '.join(left)} of earlier versions stay in {loaded.home}"
         hint = f"move there what belongs to this project, or set {HOME_VARIABLE}={loaded.home} to go on with them"
         findings += (Finding(ConfigInvalid.code, message, hint, severity="warning"),)
     return replace(loaded, home=home, findings=findings, is_shared=False)
@@ -177,7 +177,7 @@ def files(
     env: Mapping[str, str] | None = None,
     home: Path | str | None = None,
 ) -> ConfigFiles:
-    """Where the configuration is read from, without judging what is in it."""
+    """The sources of the configuration, without checking their content."""
     cwd = (cwd or _working_folder()).absolute()
     home_folder, user_file = home_and_user_file(home, os.environ if env is None else env, cwd)
     if config is not None:
@@ -230,7 +230,7 @@ def _problems(layer: Layer) -> list[Finding]:
 
 
 def _validated(data: Mapping[str, Any]) -> HostConfig:
-    """Strict: ``"5"`` is no number and ``true`` is not 1. By way of JSON, where a list is a list."""
+    """Strict: ``"5"`` is not a number and ``true`` is not 1. By way of JSON, where a list is a list."""
     free = {key: value for key, value in data.items() if key in FREE and isinstance(value, Mapping)}
     described = {key: value for key, value in data.items() if key not in free}
     text = json.dumps(described, default=_as_text)

@@ -1,4 +1,4 @@
-"""Finding plugins. Nothing is imported: not to list them, not to judge them, not to remove them.
+"""Finds plugins. Imports none of them: not to list, check or remove them.
 
     roots/<name>/plugin.yaml ----+                       +--> index (unchanged since last time)
                                  +--> candidates --each--+
@@ -65,9 +65,9 @@ class Discovery:
         """Remember what a plugin's code gave when it was activated, for as long as its files do not change.
 
         Args:
-            specs: its tools; only those of ids that the manifest declares without saying more are kept.
+            specs: its tools; only those that the manifest declares by id alone are stored.
             settings: those that only its code declares, as JSON.
-            nodes: its node types, as JSON; None where they are not known.
+            nodes: its node types, as JSON; None if they are not known.
         """
         wanted = set(plugin.tools.unknown)
         kept, settings = [spec for spec in specs if spec.name in wanted], list(settings)
@@ -76,7 +76,7 @@ class Discovery:
             self._index.is_changed = True
 
     def save(self) -> bool:
-        """Write the index if something in it changed; True when nothing is left to write."""
+        """Write the index if it changed; True when no change is left to write."""
         return self._index.save()
 
 
@@ -92,8 +92,8 @@ def discover(
     Args:
         roots: folders that hold ``<name>/plugin.yaml``; the project's own first. A missing one is fine.
         entry_points: look for the entry-point group `tavern.plugins`.
-        index_file: where the index is kept (the name gets a suffix per environment); None: no index.
-        sys_path: where distributions are looked for; None: this interpreter's own path and finders.
+        index_file: where the index is stored (the name gets a suffix per environment); None: no index.
+        sys_path: where to look for distributions; None: this interpreter's own path and finders.
 
     Returns:
         What was found. Never raises because of what is in a plugin.
@@ -260,10 +260,10 @@ class _Looking:
         old = self._index.rows.get(candidate.key)
         try:
             row = read_plugin(candidate, folder, prefix, self._now)
-        except Exception as error:  # noqa: BLE001 - whatever one plugin does to us, the others must be found
+        except Exception as error:  # noqa: BLE001 - one plugin may raise anything, the others must be found
             row = unreadable(candidate, folder, prefix, error)
         if old is not None and (old.folder, old.prefix) == (folder, prefix):
-            row.details.put(CODE, old.details.get(CODE))  # judged by the files' own times when it is used
+            row.details.put(CODE, old.details.get(CODE))  # checked by the files' own times on use
         self._keep(row)
         return row
 
@@ -276,7 +276,7 @@ class _Looking:
         self.found.append(FoundPlugin(candidate, row))
 
     def forget_the_rest(self) -> None:
-        """Drop what the index remembers of plugins that are gone."""
+        """Drop removed plugins from the index."""
         gone = self._index.rows.keys() - self._seen
         for key in gone:
             del self._index.rows[key]

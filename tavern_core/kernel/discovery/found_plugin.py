@@ -1,7 +1,7 @@
-"""A plugin that was found: what is known about it while none of its code is imported.
+"""A discovered plugin: what is known about it without importing its code.
 
-Its name and tool ids are there at once; facts, findings, the Manifest and the tools are made when somebody asks, from what the
-index keeps of it (`rows`).
+Its name and tool ids are available at once; facts, findings, the Manifest and the tools are built on demand from what the
+index stores of it (`rows`).
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class FoundPlugin:
 
     @property
     def manifest_hash(self) -> str:
-        """SHA-256 of plugin.yaml's bytes; empty where there is none."""
+        """SHA-256 of plugin.yaml's bytes; empty if there is none."""
         return self.row.digest
 
     @property
@@ -235,7 +235,7 @@ class FoundPlugin:
 
     @cached_property
     def _hashes(self) -> dict[str, str]:
-        """Fingerprint → hash, as worked out in this process."""
+        """Fingerprint → hash, as computed in this process."""
         return {}
 
     def remember_code(
@@ -259,7 +259,7 @@ class FoundPlugin:
         try:
             told = json.loads(json.dumps(told))
         except (TypeError, ValueError):
-            return False  # a schema or example that is no JSON is not worth failing an activation for
+            return False  # a schema or example that is not JSON is not worth failing an activation for
         if told == self.row.details.get(CODE):
             return False
         self.row.details.put(CODE, told)

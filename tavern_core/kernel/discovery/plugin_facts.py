@@ -1,7 +1,7 @@
-"""What the host needs to know about a plugin before anything is activated, small enough to be kept for hundreds.
+"""What the host needs to know about a plugin before activation, small enough to store for hundreds.
 
 A `Facts` is the light half of a manifest: it comes out of the index without pydantic and answers every question asked at
-open (is it granted, does it start, what must come first, what does it contribute). The whole Manifest is made on demand.
+open (is it granted, does it start, what must come first, what does it contribute). The full Manifest is built on demand.
 """
 
 from __future__ import annotations

@@ -79,21 +79,21 @@ def read_plugin(candidate: Candidate, folder: str, prefix: str, now: int) -> Row
 
 
 def refuse_entry(candidate: Candidate, place: Place | None) -> Row:
-    """The row of an entry point that names nothing that can be a plugin."""
+    """The row of an entry point that cannot be a plugin."""
     module, found = candidate.module, candidate.distribution
     entry = f"the entry point {candidate.name} = {candidate.value!r}"
     fix = f'write {candidate.name} = "{module.partition(".")[0] or "tavern_plugin_x"}" under [project.entry-points."tavern.plugins"]'
     if ":" in candidate.value:
         message, hint = f"{entry} names an object; a plugin is a package", f'write {candidate.name} = "{module}"'
     elif not all(part.isidentifier() for part in module.split(".")):
-        message, hint = f"{entry} is no name of a package", fix
+        message, hint = f"{entry} is not the name of a package", fix
     elif place is None:
         name = found.name if found is not None else candidate.name
         message, hint = f"{entry} names a package that is not installed", f"pip install --force-reinstall {name}"
     elif place.kind == "module":
         last = module.rpartition(".")[2]
         message = f"{entry} names a bare module; plugin.yaml needs a package to be in"
-        hint = f"move {last}.py to {last}/__init__.py and put plugin.yaml beside it"
+        hint = f"move {last}.py to {last}/__init__.py and put plugin.yaml next to it"
     else:
         message = f"{entry} names a namespace package; a plugin is a regular package"
         hint = f"add an __init__.py to {module.replace('.', '/')}/"
@@ -102,7 +102,7 @@ def refuse_entry(candidate: Candidate, place: Place | None) -> Row:
 
 
 def unreadable(candidate: Candidate, folder: str, prefix: str, error: Exception) -> Row:
-    """The row of a plugin that could not be read for a reason nobody foresaw; read again at the next start."""
+    """The row of a plugin with an unexpected read error; read again at the next start."""
     row = Row(candidate.key, folder, candidate.name, prefix, is_settled=False)
     message = f"the plugin cannot be read: {type(error).__name__}: {error}"
     hint = "look at the file it names; if it is in order, please report this"
@@ -149,7 +149,7 @@ def _no_manifest(candidate: Candidate, files: PluginFiles) -> Finding:
     message = f"there is no plugin.yaml in the package {candidate.module} of {candidate.distribution.name}"
     package = candidate.module.partition(".")[0]
     hint = (
-        "put it beside __init__.py; hatchling takes it into the wheel, setuptools only with "
+        "put it next to __init__.py; hatchling takes it into the wheel, setuptools only with "
         f'[tool.setuptools.package-data] {package} = ["plugin.yaml", "**/*.tool.json"]'
     )
     return Finding(CODE, message, hint, where)

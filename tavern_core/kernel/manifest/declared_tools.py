@@ -41,7 +41,7 @@ class DeclaredTools:
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Ids of the sketches."""
+        """Ids of the incomplete tools."""
         return tuple(spec.name for spec in self.sketches)
 
     @property
@@ -62,8 +62,8 @@ def read_declared_tools(
     Args:
         manifest: of the plugin.
         document: plugin.yaml, where findings about inline tools point.
-        files: where tool files are read from.
-        flaws: judges schemas; None: `schema.prepare.flaws_of`.
+        files: the source of tool files.
+        flaws: checks schemas; None: `schema.prepare.flaws_of`.
     """
     from tavern_core.kernel.manifest.tool_files import tool_spec
     from tavern_core.model.manifest import Entry
@@ -170,7 +170,7 @@ def _about(tool: str, findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _id_in(reading: ToolFileReading, relative: str, manifest: Manifest) -> str:
-    """The id that a broken file gives its tool; where nobody can read that, the one that its name suggests."""
+    """The id in an invalid file; if it is unreadable, the one that the file name suggests."""
     data = reading.document.data
     written = data.get("id") if isinstance(data, dict) else None
     if not isinstance(written, str):

@@ -76,5 +76,6 @@ def _split(written: str, plugin: str) -> tuple[str, str, str]:
 def _bad_local(local: str) -> IdRefusal:
     shown = local if len(local) <= 80 else local[:77] + "…"
     return IdRefusal(
-        f"{shown!r} is no tool name", "use 1 to 64 of A-Z a-z 0-9 _ . - behind the colon; `aliases:` maps other names"
+        f"{shown!r} is not a tool name",
+        "use 1 to 64 of A-Z a-z 0-9 _ . - behind the colon; `aliases:` maps other names",
     )

@@ -1,6 +1,6 @@
-"""Which plugins may be activated: judged from what is declared, granted and configured, without plugin code.
+"""Which plugins may be activated: decided by declarations, grants and configuration, without plugin code.
 
-The first reason found is the one that is told; each says what to do about it.
+The first reason found is reported; each says what to do about it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Granted(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What the judgement depends on besides the plugins."""
+    """The inputs of the check besides the plugins."""
 
     host_version: str
     config: HostConfig
@@ -64,7 +64,7 @@ class Circumstances:
     refused_by_lock: Callable[[Candidate], PluginError | None]
     """Why a locked host does not use a plugin; None where it does."""
     granted_to: Callable[[str], frozenset[str]]
-    """What the lock file grants a plugin, whatever state it is in."""
+    """What the lock file grants a plugin, in any state."""
 
 
 def judge(records: Mapping[str, Record], around: Circumstances, diagnostics: Diagnostics) -> None:
@@ -108,9 +108,9 @@ def _judge_alone(record: Record, around: Circumstances, diagnostics: Diagnostics
         text = f"plugin {candidate.name!r} has the name of the core tool {taken!r}"
         return record.failed(NameConflict(text, hint="rename the plugin"))
     if candidate.source == "object" and (why := isolation_reason(candidate, around.config.isolation)):
-        text = f"{candidate.name} belongs into a process of its own ({why}), but it is an object of this program, whose code runs here already"
+        text = f"{candidate.name} must run in its own process ({why}), but it is an object of this program, whose code runs here already"
         return record.failed(
-            PluginError(text, hint="put it into a folder or package, or take out what asks for a process of its own")
+            PluginError(text, hint="put it into a folder or package, or remove what requires its own process")
         )
     if (unfit := _judge_host_version(record, around, diagnostics)) is not None:
         return record.failed(unfit)
@@ -120,7 +120,7 @@ def _judge_alone(record: Record, around: Circumstances, diagnostics: Diagnostics
 
 
 def _switched_off(record: Record, around: Circumstances) -> tuple[str, str] | None:
-    """Why a plugin is off by somebody's decision, and how to turn it on; None when it is not."""
+    """Why a plugin was turned off, and how to turn it on; None if it is on."""
     name, plugins = record.name, around.config.plugins
     if around.safe_mode and record.candidate.source != "object":
         return "safe mode: only the host's own plugins run", "open the host without safe mode"
@@ -183,7 +183,7 @@ def _judge_slots(
 
 
 def _judge_dependencies(waiting: list[Record], verdicts: dict[str, Standing], records: Mapping[str, Record]) -> None:
-    """Missing, failed and disabled dependencies and cycles; repeated until nothing changes."""
+    """Missing, failed and disabled dependencies and cycles; repeated until stable."""
     tied = _tied(records)
     for record in waiting:
         if verdicts[record.name].state == "reviewed" and (path := _circle(record.name, tied)):
@@ -267,7 +267,7 @@ def _needs(record: Record) -> Iterable[str]:
 
 def _granted(record: Record, around: Circumstances) -> Standing:
     candidate = record.candidate
-    if candidate.source in ("builtin", "object"):  # whoever passed it granted it
+    if candidate.source in ("builtin", "object"):  # passing it to the host grants it
         return Standing("granted", granted=candidate.requested, findings=candidate.findings, scopes=candidate.scopes)
     decision = around.decide(candidate)
     granted = decision.granted & candidate.requested
@@ -287,7 +287,7 @@ def _granted(record: Record, around: Circumstances) -> Standing:
 
 
 def _granted_anyway(record: Record, around: Circumstances) -> frozenset[str]:
-    """What a plugin that cannot run was granted, as far as it can be known without its manifest."""
+    """What a plugin that cannot run was granted, as far as known without its manifest."""
     if record.candidate.source in ("builtin", "object"):
         return record.candidate.requested
     return around.granted_to(record.name)
@@ -295,12 +295,12 @@ def _granted_anyway(record: Record, around: Circumstances) -> frozenset[str]:
 
 def undecided_reason(name: str, undecided: Collection[str]) -> str:
     """What a person has to decide."""
-    stays = " (it stays in a process of its own until then)" if TIER.id in undecided else ""
+    stays = " (it stays in its own process until then)" if TIER.id in undecided else ""
     return f"asks for {', '.join(sorted(undecided))}{stays}; decide with `tavern plugins grant {name}`"
 
 
 def missing_reason(name: str, missing: Collection[str]) -> str:
-    """What a plugin goes without because somebody refused it; empty where that is nothing."""
+    """The refused permissions of a plugin; empty if there are none."""
     if not missing:
         return ""
     listed = sorted(missing)

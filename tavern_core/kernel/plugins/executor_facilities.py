@@ -70,7 +70,7 @@ def load_handler(record: Record, target: str) -> Any:
     """The object that ``module:name`` names inside the plugin's own package.
 
     Raises:
-        ToolFailed: there is none (TOOL_ERROR).
+        ToolFailed: it does not exist (TOOL_ERROR).
     """
     if isinstance(record.thing, LivesElsewhere):
         return record.thing.handler(target)

@@ -49,7 +49,7 @@ class IndexedSpecs:
         settings: tuple[SettingItem, ...],
         nodes: tuple[NodeSpec, ...],
     ) -> None:
-        """Keep what the code of a found plugin offered; of others nothing is kept."""
+        """Store what the code of a discovered plugin offered; other plugins are not stored."""
         written = [item.model_dump(mode="json", by_alias=True, exclude_defaults=True) for item in settings]
         plugin = self._found.get(candidate.name)
         if plugin is None or candidate.source != plugin.source:
@@ -95,7 +95,7 @@ class IndexedSpecs:
         try:
             return tuple(unpack_node(one) for one in packed)
         except (ValueError, KeyError, TypeError):
-            return None  # damaged, or of another version
+            return None  # corrupt, or of another version
 
 
 def find_candidates(loaded: LoadedConfig, diagnostics: Diagnostics, specs: IndexedSpecs) -> list[Candidate]:
@@ -114,7 +114,7 @@ def find_candidates(loaded: LoadedConfig, diagnostics: Diagnostics, specs: Index
 
 
 def as_candidate(plugin: FoundPlugin) -> Candidate:
-    """A found plugin, ready to be judged and activated."""
+    """A discovered plugin, ready to be checked and activated."""
     code = PackageCode(plugin.module) if plugin.module is not None else FolderCode(plugin.name, plugin.folder)
 
     def manifest() -> Manifest:

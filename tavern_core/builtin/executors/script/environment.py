@@ -1,6 +1,6 @@
-"""What a script sees of the host's environment: an allow-list, never more.
+"""The environment of a script: an allow list of the host's variables.
 
-Everything else stays here, above all what looks like a secret: those reach a script only as its own `config`, by stdin.
+Everything else is withheld, above all apparent secrets: a script gets secrets only as its own `config`, on stdin.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TELLING_ENDS: Final = ("KEY", "PASS", "AUTH", "CREDS")
 
 
 def check_names(tool: str, names: Iterable[str]) -> tuple[str, ...]:
-    """The variables that a tool file asks for, in `implementation.env`.
+    """The variables that a tool file requests in `implementation.env`.
 
     Raises:
         ToolFileInvalid: not a name, the name of a secret, or one that is never passed on (TOOL_FILE_INVALID).
@@ -30,11 +30,13 @@ def check_names(tool: str, names: Iterable[str]) -> tuple[str, ...]:
     checked = tuple(names)
     for name in checked:
         if not is_name(name):
-            raise ToolFileInvalid(f"tool {tool}: implementation.env: {name!r} is no name of an environment variable")
+            raise ToolFileInvalid(
+                f"tool {tool}: implementation.env: {name!r} is not the name of an environment variable"
+            )
         if is_refused(name) and not name.startswith("TAVERN_"):
             raise ToolFileInvalid(
                 f"tool {tool}: implementation.env: {name!r} makes programs load code and is never passed on",
-                hint="delete it; what the script needs lies in the plugin",
+                hint="delete it; the plugin contains what the script needs",
             )
         if is_secret_name(name) or name.upper().endswith(_TELLING_ENDS) or is_refused(name):
             raise ToolFileInvalid(
@@ -51,7 +53,7 @@ def environment(
 
     Args:
         host: the host's own.
-        asked: further names that the tool file asks for, each granted to the call as ``env:<NAME>``; those that are not set are left
+        asked: further requested names, each granted to the call as ``env:<NAME>``; unset ones are left
             out.
         work: the folder of this call, in place of the host's home and temporary folder; empty: it sees those.
         out: where it leaves files that are kept.
@@ -59,7 +61,7 @@ def environment(
     passed = for_programs(host, paths.own_library(), frozenset(asked))
     if work:
         passed |= {"HOME": work, "TMPDIR": work}
-        if site.ENABLE_USER_SITE:  # packages that are installed for this user are found from their home otherwise
+        if site.ENABLE_USER_SITE:  # otherwise, packages of this user are found from their home
             passed["PYTHONUSERBASE"] = site.getuserbase()
     if out:
         passed["TAVERN_OUTPUT"] = out
@@ -67,7 +69,7 @@ def environment(
 
 
 def granted_places(policy: BoxPolicy, workspace: str) -> dict[str, str]:
-    """Where the folders are that a box gives: a script cannot know what ``$data`` and ``$workspace`` of its grants stand for.
+    """The places of a box's folders, because a script cannot resolve ``$data`` and ``$workspace`` of its grants.
 
     Args:
         workspace: of the call; empty: it has none.

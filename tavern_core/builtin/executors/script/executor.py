@@ -38,7 +38,7 @@ MOST_AT_ONCE: Final = 64
 
 
 class ScriptExecutor:
-    """Runs programs of plugins, each in a process tree of its own that ends with the call."""
+    """Runs programs of plugins, each in its own process tree, which ends with the call."""
 
     def __init__(self) -> None:
         self._spawner = Spawner()
@@ -80,7 +80,7 @@ class ScriptExecutor:
             launch, held = script.launch(arguments, config, call, work)
             async with script.gateway(call, held) as serve:
                 ended = await self._watched(launch, script.home.limits, serve)
-                if ended.reason == "untaken":  # the fork server was killed just before; the next one takes it
+                if ended.reason == "untaken":  # the fork server had just been killed; the next one gets it
                     ended = await self._watched(launch, script.home.limits, serve)
             script.noticed(ended)
             answer = script.report(ended, masking, held).answer()
@@ -124,7 +124,7 @@ class _Script:
     def launch(
         self, arguments: Mapping[str, Any], config: Mapping[str, Any], call: ToolCall | None, work: WorkFolder
     ) -> tuple[Launch, Held | None]:
-        """What is started for one call, and the box that it runs in.
+        """The launch of one call, and its box.
 
         Args:
             work: the folders of this call.
@@ -147,13 +147,13 @@ class _Script:
         return Launch(argv, env | places, str(self.command.folder), stdin, self.deadline.ms / 1000, policy), held
 
     def gateway(self, call: ToolCall | None, held: Held | None) -> AbstractAsyncContextManager[Serve | None]:
-        """What its box reaches of the network, while it runs."""
+        """The network access of its box, while it runs."""
         if self.home.sandbox is None or held is None:
             return nullcontext()
         return self.home.sandbox.gateway(call.rights if call is not None else Rights(), call, held.refused.append)
 
     def noticed(self, ended: Ended) -> None:
-        """Note it where the script ran in a weaker box than there should be."""
+        """Report it if the script ran in a weaker box than required."""
         if ended.skipped and self.home.sandbox is not None:
             self.home.sandbox.weak(ended.skipped)
 
@@ -180,7 +180,7 @@ class _Script:
 
 def _find(runner: str) -> str | None:
     if runner == "python":
-        return sys.executable or None  # the host's own: the plugin's dependencies are installed there
+        return sys.executable or None  # the host's own, which has the plugin's dependencies
     return shutil.which(runner)
 
 

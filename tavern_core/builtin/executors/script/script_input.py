@@ -1,7 +1,7 @@
-"""What a script finds on its stdin: one JSON object, UTF-8.
+"""The stdin of a script: one JSON object in UTF-8.
 
-    {"url": "https://…",                                    the arguments, by name, for scripts of three lines
-     "arguments": {"url": "https://…"},                     the same, whole
+    {"url": "https://…",                                    the arguments, by name, for short scripts
+     "arguments": {"url": "https://…"},                     the same as one object
      "config": {"bilibiliCookie": "…"},                     the tool's own settings (`configSchema`), secrets included
      "call": {"id": "c-1", "tool": "a:b", "timeoutMs": 30000}}
 
@@ -22,7 +22,7 @@ def request(arguments: Mapping[str, Any], config: Mapping[str, Any], call_id: st
     """The bytes for stdin.
 
     Raises:
-        InputInvalid: a value that JSON cannot say, with its path (INPUT_SCHEMA_INVALID).
+        InputInvalid: a value that JSON cannot express, with its path (INPUT_SCHEMA_INVALID).
     """
     given, settings = dict(arguments), dict(config)
     for what, value in (("argument", given), ("setting", settings)):
