@@ -520,8 +520,8 @@ class Jobs(Mapping[str, Job]):
         assert calls is not None
         job_id.set(running.id)
         on_progress.set(lambda progress: self._moved(running, progress))
-        conversation.set(_JobConversation(self, running))
         on_left_behind.set(running.left.append)
+        conversation.set(_JobConversation(self, running))
         if depth:
             current.set((depth, None, request.context, ""))
         while True:

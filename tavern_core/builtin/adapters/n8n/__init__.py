@@ -44,6 +44,11 @@ SETTINGS: Final[Mapping[str, Any]] = {
             "default": True,
             "description": "With an apiKey: every active workflow that begins with a webhook is a tool.",
         },
+        "idempotencyField": {
+            "type": "string",
+            "minLength": 1,
+            "description": "The key of a call is sent as this field of its body, for workflows that look for it there.",
+        },
         "webhooks": {
             "type": "object",
             "additionalProperties": CONFIGURED,
@@ -83,9 +88,10 @@ class N8nConnection:
         return None if etag and etag == listing.etag else listing
 
     async def invoke(self, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> Any:
-        header = self._upstream.idempotency_header
+        header, field = self._upstream.idempotency_header, self._upstream.settings.get("idempotencyField")
         key = {header: call.key} if header and call.key else {}
-        return await call_webhook(self._http, self._api, tool, arguments, key, call)
+        sent = {**arguments, field: call.key} if field and call.key else arguments
+        return await call_webhook(self._http, self._api, tool, sent, key, call)
 
     async def check(self) -> None:
         answer = await exchange(self._http, "GET", "/healthz")
