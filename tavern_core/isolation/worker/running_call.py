@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tavern_core.contract.running import RUNNING, LogLevel
-from tavern_core.errors import InputRequired
 from tavern_core.isolation.worker.host_client import Hotline
+from tavern_core.kernel.calls.conversation import unanswered
 from tavern_core.model.question import Question, QuestionKind
 
 _PART: Final = 256 * 1024
@@ -63,6 +63,15 @@ class InsideControl:
         )
         return kept
 
+    def can_ask(self, kind: QuestionKind) -> bool:
+        return False
+
+    async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
+        raise unanswered(questions)
+
+    def log(self, level: LogLevel, message: str) -> None:
+        logging.getLogger("tavern.tools").log(logging.getLevelNamesMapping()[level.upper()], "%s", message)
+
     def artifact_facts(self, uri: str) -> dict[str, Any]:
         known: dict[str, Any] = self._hotline.ask("artifact", call=self._number, artifact=str(uri))
         return known
@@ -78,17 +87,6 @@ class InsideControl:
             if len(part) < most:
                 break
         return bytes(found)
-
-    def can_ask(self, kind: QuestionKind) -> bool:
-        return False
-
-    async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
-        raise InputRequired(
-            "tools of isolated plugins cannot ask their callers", hint="take `isolation: process` out of plugin.yaml"
-        )
-
-    def log(self, level: LogLevel, message: str) -> None:
-        logging.getLogger("tavern.tools").log(logging.getLevelNamesMapping()[level.upper()], "%s", message)
 
 
 class InsideCalls:
