@@ -5,6 +5,7 @@
     ├── PluginError                PLUGIN_FAILED          one plugin cannot be used; the host goes on without it
     │   ├── ManifestInvalid        MANIFEST_INVALID       plugin.yaml is missing or wrong
     │   ├── ToolFileInvalid        TOOL_FILE_INVALID      a *.tool.json file is wrong
+    │   ├── SkillInvalid           SKILL_INVALID          the SKILL.md of a skill is wrong
     │   ├── SchemaInvalid          SCHEMA_INVALID         a JSON Schema is wrong or not allowed here
     │   ├── NameConflict           NAME_CONFLICT          two plugins claim one name
     │   ├── DependencyUnmet        DEPENDENCY_UNMET       a needed plugin or host version is missing
@@ -21,6 +22,7 @@
     ├── RunNotFound                RUN_NOT_FOUND          no run has this id
     ├── JobNotFound                JOB_NOT_FOUND          no job of this caller has this id
     ├── ArtifactNotFound           ARTIFACT_NOT_FOUND     no artifact of this caller has this id
+    ├── SkillNotFound              SKILL_NOT_FOUND        no skill has this name
     ├── StateDamaged               STATE_DAMAGED          a state file (lock, index, audit log) cannot be read
     └── CallError                  (becomes ToolResult.error; the code is the wire value `kind`)
         ├── ToolNotFound           TOOL_NOT_FOUND
@@ -163,6 +165,12 @@ class ToolFileInvalid(PluginError):
     code = "TOOL_FILE_INVALID"
 
 
+class SkillInvalid(PluginError):
+    """The SKILL.md of a skill cannot be used."""
+
+    code = "SKILL_INVALID"
+
+
 class SchemaInvalid(PluginError):
     """A JSON Schema is wrong, too large, or uses what is not allowed here."""
 
@@ -257,6 +265,12 @@ class ArtifactNotFound(TavernError):
     """No artifact has this id, it is over, or it is another caller's."""
 
     code = "ARTIFACT_NOT_FOUND"
+
+
+class SkillNotFound(TavernError):
+    """No skill has this name."""
+
+    code = "SKILL_NOT_FOUND"
 
 
 class StateDamaged(TavernError):
@@ -404,6 +418,11 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         4,
         "Go to the named line and pointer; `tavern schema tool` prints the schema.",
     ),
+    "SKILL_INVALID": ErrorCode(
+        "The SKILL.md of a skill is wrong.",
+        4,
+        "Correct the file at the named place; `tavern skills check` says it all.",
+    ),
     "SCHEMA_INVALID": ErrorCode(
         "A JSON Schema is wrong, too large, refers to another file or has a dangerous pattern.",
         4,
@@ -461,6 +480,9 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "No artifact of this caller has this id, or its time is over.",
         5,
         "`tavern artifacts list` shows the artifacts.",
+    ),
+    "SKILL_NOT_FOUND": ErrorCode(
+        "No skill has this name.", 5, "`tavern skills list` shows the names; the message names the nearest."
     ),
     "STATE_DAMAGED": ErrorCode(
         "A state file of the host is damaged.",

@@ -68,6 +68,8 @@ ApprovalEntry = Annotated[str, AfterValidator(_approval_entry)]
 class PluginsConfig(_Section):
     roots: tuple[str, ...] = ("plugins",)
     """Folders that hold ``<name>/plugin.yaml``, relative to the file that names them."""
+    vcp: tuple[str, ...] = ()
+    """Folders that hold VCP plugins (``<name>/plugin-manifest.json``)."""
     entry_points: bool = True
     """Look for installed packages with an entry point in ``tavern.plugins``."""
     load: tuple[str, ...] | None = None
@@ -214,6 +216,15 @@ class WorkflowsConfig(_Section):
     """Offer every workflow as the tool ``workflow:<id>``."""
 
 
+class SkillsConfig(_Section):
+    """Where skills (folders with a SKILL.md) are looked for, besides those that plugins bring."""
+
+    roots: tuple[str, ...] = (".agents/skills", "skills")
+    """Of the project: each of their skills needs the operator's trust once."""
+    user: tuple[str, ...] = ("~/.agents/skills",)
+    """The operator's own, for all projects."""
+
+
 class TamConfig(_Section):
     references: bool = False
     """Let a chain step use the answer of an earlier one (docs/tam.md)."""
@@ -328,6 +339,7 @@ class HostConfig(_Section):
     audit: AuditConfig = AuditConfig()
     tam: TamConfig = TamConfig()
     workflows: WorkflowsConfig = WorkflowsConfig()
+    skills: SkillsConfig = SkillsConfig()
     slots: dict[str, str] = Field(default_factory=dict)
     """Exclusive slot → the plugin that has it."""
     profiles: tuple[str, ...] = ("profiles",)

@@ -22,7 +22,8 @@ PluginState = Literal["found", "reviewed", "granted", "active", "stopped", "disa
 NOT_PART: Final = frozenset({"__pycache__", ".git", ".hg", ".svn", ".mypy_cache", ".pytest_cache", ".ruff_cache"})
 """Folders that tools keep in a plugin's: no hash of the plugin covers them, so nothing of the plugin may lie there."""
 
-Source = Literal["builtin", "object", "folder", "entry_point"]
+Source = Literal["builtin", "object", "folder", "entry_point", "vcp", "skill"]
+"""``vcp`` and ``skill``: folders in the formats of other systems, read as plugins (`kernel/discovery/other_formats.py`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,8 @@ class Candidate:
     """Its code registers tools whose ids are not declared: it must be activated to know them."""
     artifact: Callable[[], str] = field(default=lambda: "")
     """Hash of its files."""
+    fingerprint: Callable[[], str] = field(default=lambda: "")
+    """Of the names, times and sizes of its files: another one where something changed."""
     manifest_hash: str = ""
     unpack: Callable[[Path], Path] | None = None
     """For a zipped plugin: puts its files below the given cache folder and returns the plugin's own."""
