@@ -16,13 +16,14 @@
     ├── ConfigInvalid              CONFIG_INVALID         tavern.yaml, config.yaml or an environment value is wrong
     ├── SettingsInvalid            SETTINGS_INVALID       a setting was refused, with an error per key
     ├── ProfileInvalid             PROFILE_INVALID        an agent profile is wrong
-    ├── WorkflowInvalid            WORKFLOW_INVALID       a workflow file is wrong; every problem is told
+    ├── WorkflowInvalid            WORKFLOW_INVALID       a workflow file is wrong; every problem is reported
     ├── WorkflowNotFound           WORKFLOW_NOT_FOUND     no workflow has this id
     ├── NodeNotFound               NODE_NOT_FOUND         no node type has this name
     ├── RunNotFound                RUN_NOT_FOUND          no run has this id
     ├── JobNotFound                JOB_NOT_FOUND          no job of this caller has this id
     ├── ArtifactNotFound           ARTIFACT_NOT_FOUND     no artifact of this caller has this id
     ├── SkillNotFound              SKILL_NOT_FOUND        no skill has this name
+    ├── UpstreamNotFound           UPSTREAM_NOT_FOUND     tavern.yaml names no upstream of this name
     ├── StateDamaged               STATE_DAMAGED          a state file (lock, index, audit log) cannot be read
     └── CallError                  (becomes ToolResult.error; the code is the wire value `kind`)
         ├── ToolNotFound           TOOL_NOT_FOUND
@@ -60,20 +61,20 @@ from typing import Any, ClassVar, Final, Literal
 from tavern_core.frozen import dataclass
 
 Outcome = Literal["none", "done", "unknown"]
-"""What a failed call may have changed: nothing, everything, or nobody knows."""
+"""What a failed call may have changed: nothing, everything, or not known."""
 
 
 MOST_SAID: Final = 1_000
-"""Characters of one message: what is wrong may quote what somebody wrote, and that may be anything."""
+"""Maximum characters of one message, because a message may quote input of any length."""
 HIDDEN: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-"""Signs that are obeyed and not seen: controls, direction marks, zero-width signs, tags, halves of characters; line feeds and tabs excepted."""
+"""Invisible characters with an effect: controls, direction marks, zero-width signs, tags, surrogates; except line feeds and tabs."""
 
 
 def sayable(text: str, longest: int = MOST_SAID) -> str:
-    """`text` fit for a terminal, a log and JSON: not too long; control, hidden and half characters written as escapes."""
+    """`text` fit for a terminal, a log and JSON: not too long; control characters, hidden characters and surrogates written as escapes."""
     if len(text) <= longest and (text.isprintable() or HIDDEN.search(text) is None):
         return text
     text = HIDDEN.sub(lambda found: ascii(found[0])[1:-1], text[: longest + 1])
@@ -112,7 +113,7 @@ class Finding:
 
     @property
     def located(self) -> str:
-        """Where and what, without the repair: for whoever tells the hint beside it."""
+        """Where and what, without the repair: for callers that print the hint separately."""
         return f"{self.where}: {self.message}" if self.where else self.message
 
     def __str__(self) -> str:
@@ -148,7 +149,7 @@ class UsageError(TavernError):
 
 
 class PluginError(TavernError):
-    """One plugin cannot be used; the host goes on without it."""
+    """One plugin cannot be used; the host continues without it."""
 
     code = "PLUGIN_FAILED"
 
@@ -172,7 +173,7 @@ class SkillInvalid(PluginError):
 
 
 class SchemaInvalid(PluginError):
-    """A JSON Schema is wrong, too large, or uses what is not allowed here."""
+    """A JSON Schema is wrong, too large, or uses a keyword that is not allowed here."""
 
     code = "SCHEMA_INVALID"
 
@@ -244,7 +245,7 @@ class WorkflowNotFound(TavernError):
 
 
 class NodeNotFound(TavernError):
-    """No active plugin brings this node type."""
+    """No active plugin provides this node type."""
 
     code = "NODE_NOT_FOUND"
 
@@ -256,13 +257,13 @@ class RunNotFound(TavernError):
 
 
 class JobNotFound(TavernError):
-    """No job has this id, or it is another caller's."""
+    """No job has this id, or it belongs to another caller."""
 
     code = "JOB_NOT_FOUND"
 
 
 class ArtifactNotFound(TavernError):
-    """No artifact has this id, it is over, or it is another caller's."""
+    """No artifact has this id, it has expired, or it belongs to another caller."""
 
     code = "ARTIFACT_NOT_FOUND"
 
@@ -273,8 +274,14 @@ class SkillNotFound(TavernError):
     code = "SKILL_NOT_FOUND"
 
 
+class UpstreamNotFound(TavernError):
+    """tavern.yaml names no upstream of this name."""
+
+    code = "UPSTREAM_NOT_FOUND"
+
+
 class StateDamaged(TavernError):
-    """A state file of the host cannot be read; the damaged file is kept beside the new one."""
+    """A state file of the host cannot be read; the corrupt file is saved next to the new one."""
 
     code = "STATE_DAMAGED"
 
@@ -374,7 +381,7 @@ class TamSyntax(CallError):
 
 
 class CallMisused(CallError):
-    """A call was made in a way that cannot work: on a host that is closed, with a context that is none. Nothing was run."""
+    """A call was made in a way that cannot work: on a closed host, or with something that is not a context. Nothing was run."""
 
     code = "USAGE"
 
@@ -393,7 +400,7 @@ class ErrorCode:
     call: bool = False
     """True where the code is a `ToolResult.error.kind`."""
     fix_for: Literal["operator", "caller"] = "operator"
-    """Who can do what the `fix` of such an error says. A model reads only those for callers; `details["fixFor"]` of one error may differ."""
+    """Who can apply the `fix` of such an error. A model reads only fixes for callers; `details["fixFor"]` of one error may differ."""
 
 
 ERROR_CODES: Mapping[str, ErrorCode] = {
@@ -404,7 +411,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         True,
     ),
     "PLUGIN_FAILED": ErrorCode(
-        "One plugin cannot be used; all others go on.",
+        "One plugin cannot be used; other plugins are not affected.",
         4,
         "Run `tavern doctor`; it shows the reason and the fix for each plugin.",
     ),
@@ -444,7 +451,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "LOCK_MISMATCH": ErrorCode(
         "The host is locked, and the plugin is not exactly what its lock file says: version, plugin.yaml, code, permissions.",
         3,
-        "Look at what changed with `tavern plugins review NAME`; if it is what you want, `tavern plugins lock`.",
+        "`tavern plugins review NAME` shows what changed; to accept it, run `tavern plugins lock`.",
     ),
     "ACTIVATION_FAILED": ErrorCode(
         "Importing the plugin or registering what it offers failed; nothing of it stays registered.",
@@ -470,24 +477,27 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "No workflow has this id.", 5, "`tavern workflows list` shows the ids; the message names the nearest."
     ),
     "NODE_NOT_FOUND": ErrorCode(
-        "No active plugin brings this node type.",
+        "No active plugin provides this node type.",
         5,
         "`tavern nodes list` shows the types; the message names the nearest.",
     ),
-    "RUN_NOT_FOUND": ErrorCode("No run has this id.", 5, "`tavern workflows runs` shows the runs that are kept."),
+    "RUN_NOT_FOUND": ErrorCode("No run has this id.", 5, "`tavern workflows runs` shows the stored runs."),
     "JOB_NOT_FOUND": ErrorCode("No job of this caller has this id.", 5, "`tavern jobs list` shows the jobs."),
     "ARTIFACT_NOT_FOUND": ErrorCode(
-        "No artifact of this caller has this id, or its time is over.",
+        "No artifact of this caller has this id, or it has expired.",
         5,
         "`tavern artifacts list` shows the artifacts.",
     ),
     "SKILL_NOT_FOUND": ErrorCode(
         "No skill has this name.", 5, "`tavern skills list` shows the names; the message names the nearest."
     ),
+    "UPSTREAM_NOT_FOUND": ErrorCode(
+        "tavern.yaml names no upstream of this name.", 5, "`tavern upstreams list` shows the upstreams."
+    ),
     "STATE_DAMAGED": ErrorCode(
-        "A state file of the host is damaged.",
+        "A state file of the host is corrupt.",
         1,
-        "The damaged file was kept beside the new one; `tavern doctor` names it.",
+        "The host saved the corrupt file next to the new one; `tavern doctor` names it.",
     ),
     "TOOL_NOT_FOUND": ErrorCode(
         "No tool has this id, or the caller may not see it.",
@@ -503,16 +513,16 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "caller",
     ),
     "POLICY_DENIED": ErrorCode(
-        "A policy, a hook, the caller's rights or the agent profile refuse the call.",
+        "A policy, a hook, the caller's rights or the agent profile refuses the call.",
         3,
         "`details` names who refused and what was missing, and the grant that would allow it.",
         True,
     ),
     "APPROVAL_REQUIRED": ErrorCode(
-        "The call waits for somebody's approval.", 3, "Approve it, then repeat the call with the same arguments.", True
+        "The call needs approval.", 3, "Approve it, then repeat the call with the same arguments.", True
     ),
     "APPROVAL_REJECTED": ErrorCode(
-        "Somebody refused the call, or nobody answered in time.", 3, "Do not repeat it unchanged.", True
+        "The call was not approved, or no one answered in time.", 3, "Do not repeat it unchanged.", True
     ),
     "BUDGET_EXCEEDED": ErrorCode(
         "A limit on calls, depth, rate or concurrency is reached.",
@@ -532,7 +542,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "TOOL_QUARANTINED": ErrorCode(
         "The tool is pinned, and its definition is not the one that was reviewed.",
         3,
-        "`details.diff` says what changed; if it is what you want, `tavern tools pin ID`.",
+        "`details.diff` says what changed; to accept it, run `tavern tools pin ID`.",
         True,
     ),
     "IDEMPOTENCY_CONFLICT": ErrorCode(
@@ -546,7 +556,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "The call was cancelled.", 130, "Nothing to repair; `outcome` says what may have happened.", True
     ),
     "CONNECTION_LOST": ErrorCode(
-        "The process or server that ran the tool went away.", 1, "Look at `outcome` before you repeat the call.", True
+        "The process or server that ran the tool went away.", 1, "Check `outcome` before you repeat the call.", True
     ),
     "UPSTREAM_ERROR": ErrorCode(
         "The tool's own back end failed: exit code, exception or bad answer.",
@@ -555,23 +565,23 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         True,
     ),
     "TOOL_ERROR": ErrorCode(
-        "The tool says that it could not do what was asked.",
+        "The tool reports that it could not do what the call requested.",
         1,
         "Read the tool's message; it is meant for the caller.",
         True,
         "caller",
     ),
     "OUTPUT_SCHEMA_INVALID": ErrorCode(
-        "The tool answered something its output schema does not allow, or that is not JSON.",
+        "The answer of the tool does not fit its output schema, or is not JSON.",
         1,
         "Report it to the plugin's author; `details.problems` names each place.",
         True,
     ),
     "OUTPUT_TOO_LARGE": ErrorCode(
-        "The tool answered more than the limit allows.", 1, "Ask for less, or raise `limits.outputBytes`.", True
+        "The answer of the tool exceeds the limit.", 1, "Ask for less, or raise `limits.outputBytes`.", True
     ),
     "TAM_SYNTAX": ErrorCode(
-        "A TAM block is damaged; nothing of it was run.",
+        "A TAM block is invalid; nothing of it was run.",
         1,
         "Each problem names the field and the repair; write the block again.",
         True,
@@ -584,7 +594,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
 
 
 def call_error_of(kind: str) -> type[CallError]:
-    """The class of an error of a call, for whoever passes on what a call came to; UpstreamError where there is none."""
+    """The error class for the `kind` of a result; UpstreamError if no class has it."""
     return _call_errors().get(kind, UpstreamError)
 
 

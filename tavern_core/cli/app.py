@@ -42,6 +42,9 @@ COMMANDS: Final = {
         "limits",
         "Show every limit of tavern.yaml and of tools, and how much of each rate is used up.",
     ),
+    "upstreams": Lazy(
+        f"{_HERE}.upstreams", "upstreams", "Show and connect the systems whose tools are tools of this host."
+    ),
     "schema": Lazy(f"{_HERE}.schema", "schema", "Print the JSON Schema of a file format, for editors."),
     "doctor": Lazy(f"{_HERE}.doctor", "doctor", "Say what is wrong here and how to repair it."),
     "new": Lazy(f"{_HERE}.new", "new", "Make a new plugin from the template."),

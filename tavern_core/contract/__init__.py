@@ -1,1 +1,1 @@
-"""The door between the host and plugins. Built-in plugins have no other."""
+"""The API between host and plugins. Built-in plugins use nothing else."""

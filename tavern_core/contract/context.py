@@ -1,8 +1,8 @@
-"""What a plugin is given instead of the host: `PluginContext`.
+"""What a plugin gets instead of the host: `PluginContext`.
 
-It holds facts about the plugin and the few doors it may use. It never holds the host, the registry or pluggy's manager.
-Using a door raises an audit event (``tavern_core.service``, ``.secret``, ``.data_dir``), which the audit guard listens to; so does
-looking up a method that changes somebody else's service (``tavern_core.service_change``).
+It holds facts about the plugin and the few ways to the host that it may use. It never holds the host, the registry or pluggy's manager.
+Each of these ways raises an audit event (``tavern_core.service``, ``.secret``, ``.data_dir``) for the audit guard; so does
+looking up a method that changes another plugin's service (``tavern_core.service_change``).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class PluginContext:
-    """Handed to every hook as `ctx` (fields of seed 002's plugin API, snake_case)."""
+    """Passed to every hook as `ctx` (fields of seed 002's plugin API, snake_case)."""
 
     id: str
     """The plugin's unique name."""
@@ -69,7 +69,7 @@ class PluginContext:
 
     @property
     def data_dir(self) -> Path:
-        """A folder of the plugin's own, created on first use."""
+        """The plugin's own folder, created at the first use."""
         folder = self._open().data_dir()
         sys.audit("tavern_core.data_dir", self.id, str(folder))
         return folder
@@ -83,11 +83,11 @@ class PluginContext:
         return self._open().get_config(option)
 
     def on_config_change(self, option: str, callback: Callable[[Any], None]) -> None:
-        """Call `callback(new_value)` after each validated change of an own setting. Errors in it change nothing."""
+        """Call `callback(new_value)` after each validated change of one of the plugin's own settings. Errors in it have no effect."""
         self._open().on_config_change(option, callback)
 
     def service(self, name: str) -> Any:
-        """A view of a registered service: its published methods and nothing else.
+        """A view of a registered service: only its published methods.
 
         Raises:
             PolicyDenied: `permissions.services.use` does not name it, or it is not granted (POLICY_DENIED).

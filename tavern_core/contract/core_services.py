@@ -1,4 +1,4 @@
-"""The services of the host itself, as plugins use them and as a plugin that replaces one must offer them.
+"""The services of the host itself, as plugins use them and as their replacements must implement them.
 
 clock = ctx.service("systemClock")       # permissions: {services: {use: [systemClock]}}
 """
@@ -20,21 +20,21 @@ JOB_MANAGER: Final = "jobManager"
 
 
 class SystemClock(Protocol):
-    """What time it is for tools and plugins: ``system:get_current_time`` asks it. The audit log keeps the machine's own."""
+    """The current time for tools and plugins: ``system:get_current_time`` uses it. The audit log uses the machine's own clock."""
 
     @read_only
     def now(self) -> float:
-        """Seconds since the epoch, UTC. Answers at once."""
+        """Seconds since the epoch, UTC. Does not block."""
         ...
 
     @read_only
     def timezone(self) -> str | None:
-        """IANA name of the zone in which times are told to somebody who names none; None: the machine's own."""
+        """IANA name of the zone of times for callers that name none; None: the machine's own."""
         ...
 
 
 class Net(Protocol):
-    """Fetches from the web in the name of the plugin that asks, as far as it was granted ``read:web`` or ``network``.
+    """Fetches from the web for the plugin that calls it, within its grants of ``read:web`` or ``network``.
 
     GET and HEAD need one of the two, other methods ``network``. Within a call, the caller must allow the capability too.
     """
@@ -51,20 +51,20 @@ class Net(Protocol):
         max_bytes: int = 4_000_000,
         redirects: int = 5,
     ) -> dict[str, Any]:
-        """Fetch one address. Answers of every status are answers.
+        """Fetch one address. An answer with an error status is not an error.
 
         Args:
             headers: of the request; those of the connection (Host, Content-Length, Proxy-… ) are refused.
             body: sent as it is, in UTF-8.
             data: sent as JSON instead of `body`.
             timeout_ms: for everything together, redirects included; at most 300,000.
-            max_bytes: of the answer, packed and unpacked; at most 64,000,000.
-            redirects: how many are followed, at most 10; each is judged like the first address. Headers that may be meant for
-                the first host only do not go along to another.
+            max_bytes: of the answer, compressed and decompressed; at most 64,000,000.
+            redirects: how many are followed, at most 10; each target is checked like the first address. Headers that may be
+                secret are not sent to another origin.
 
         Returns:
             ``{url, status, headers, text, base64, bytes, redirects}``: `text` or `base64` holds the body, the other is None;
-            names of headers are lower case, cookies are left out; `url` is the last address, `redirects` those before.
+            names of headers are lower case, cookies are left out; `url` is the last address, `redirects` the earlier ones.
 
         Raises:
             PolicyDenied: an address, a redirect or what a name resolves to is not allowed (POLICY_DENIED).
@@ -91,21 +91,21 @@ class Net(Protocol):
 
 
 class ToolManager(Protocol):
-    """The tools of the host, as the plugin that asks may see and call them."""
+    """The tools of the host, as far as the calling plugin may see and call them."""
 
     @read_only
     def list(self, profile: str | None = None) -> list[dict[str, Any]]:
-        """The tools that may be seen, sorted by id; `profile` narrows them to an agent profile's inventory."""
+        """The visible tools, sorted by id; `profile` limits them to an agent profile's inventory."""
         ...
 
     @read_only
     def get(self, tool: str) -> dict[str, Any] | None:
-        """One tool with what is known of it without activating its plugin, or None."""
+        """One tool, as known without activating its plugin, or None."""
         ...
 
     @read_only
     def search(self, query: str, limit: int = 20) -> Sequence[dict[str, Any]]:
-        """The tools that fit words best, best first."""
+        """The tools that match a search, best first."""
         ...
 
     @read_only
@@ -117,17 +117,17 @@ class ToolManager(Protocol):
     async def invoke(self, tool: str, arguments: Mapping[str, Any] | None = None, purpose: str = "") -> dict[str, Any]:
         """Call a tool; its result as JSON, also that of a failure.
 
-        The call is made with what the plugin was granted, within what the caller of its own tool may do: never with more.
+        The call has the grants of the plugin, limited by the permissions of its tool's caller.
         """
         ...
 
 
 class NodeManager(Protocol):
-    """The node types of the host and of the plugins that are active."""
+    """The node types of the host and of active plugins."""
 
     @read_only
     def list(self, query: str = "", category: str = "") -> list[dict[str, Any]]:
-        """The node types, as the catalogue of an editor has them; with words, only those that have them."""
+        """The node types, as for the catalogue of an editor; with a query, only matching ones."""
         ...
 
     @read_only
@@ -137,11 +137,11 @@ class NodeManager(Protocol):
 
 
 class WorkflowManager(Protocol):
-    """The workflows of the host, and their runs for the plugin that asks."""
+    """The workflows of the host, and their runs for the calling plugin."""
 
     @read_only
     def list(self) -> list[dict[str, Any]]:
-        """The workflows that are there: ``{id, name, description, plugin}``, sorted by id."""
+        """The available workflows: ``{id, name, description, plugin}``, sorted by id."""
         ...
 
     @read_only
@@ -151,22 +151,22 @@ class WorkflowManager(Protocol):
 
     @read_only
     async def check(self, workflow: str) -> Sequence[dict[str, Any]]:
-        """Everything that is wrong with a workflow; nothing is run."""
+        """All problems of a workflow; nothing is run."""
         ...
 
     @mutates
     async def run(self, workflow: str, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Run a workflow to its end: ``{runId, state, outputs, errors}``; with the rights of `ToolManager.invoke`."""
+        """Run a workflow to its end: ``{runId, state, outputs, errors}``; with the permissions of `ToolManager.invoke`."""
         ...
 
     @mutates
     def save(self, workflow: str, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Write a workflow into the first folder of `workflows.roots`; its content as it is now."""
+        """Write a workflow into the first folder of `workflows.roots`; returns its new content."""
         ...
 
 
 class Llms(Protocol):
-    """The language models that plugins bring. Nodes that ask one ask the service that is used under this name."""
+    """The language models of plugins. Nodes that use a model call the service of this name."""
 
     @read_only
     def names(self) -> list[str]:
@@ -177,12 +177,12 @@ class Llms(Protocol):
     async def complete(
         self, messages: Sequence[Mapping[str, Any]], model: str = "", options: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Ask a model; the rights are those of `ToolManager.invoke`, and ``network`` is needed.
+        """Call a model; the permissions are those of `ToolManager.invoke`, and ``network`` is needed.
 
         Args:
             messages: ``{"role": "user", "content": text}``, oldest first.
-            model: its name; empty: the only one there is.
-            options: temperature, max_tokens and whatever the model understands.
+            model: its name; empty: the only one.
+            options: temperature, max_tokens and other options of the model.
 
         Returns:
             ``{text, finishReason, usage, model}``.
@@ -194,11 +194,11 @@ class Llms(Protocol):
 
 
 class JobManager(Protocol):
-    """The jobs of whoever calls: of the caller of the plugin's tool, or of the plugin itself."""
+    """The jobs of the caller: the caller of the plugin's tool, or the plugin itself."""
 
     @read_only
     def list(self, status: str = "", limit: int = 100) -> Sequence[dict[str, Any]]:
-        """Jobs, newest first; of one status, where one is named."""
+        """Jobs, newest first; optionally only those of one status."""
         ...
 
     @read_only
@@ -208,15 +208,15 @@ class JobManager(Protocol):
 
     @read_only
     def result(self, job: str) -> dict[str, Any]:
-        """What came of a job, as the JSON of a result; how far it is while it goes on. Raises as `get`."""
+        """The result of a job as JSON, or its progress while it runs. Raises as `get`."""
         ...
 
     @mutates
     def cancel(self, job: str) -> bool:
-        """End a job; False: it is over. Raises as `get`."""
+        """End a job; False: it was already over. Raises as `get`."""
         ...
 
     @mutates
     def answer(self, job: str, value: Any, question: str = "") -> bool:
-        """Answer what a job asks; False: it asks nothing. An approval takes somebody else than its caller. Raises as `get`."""
+        """Answer the question of a job; False: it has none. Only another person than its caller can approve it. Raises as `get`."""
         ...

@@ -1,4 +1,4 @@
-"""What a gate, or a modify-hook that refuses, may answer."""
+"""What a gate, or a modify hook that refuses, may return."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Deny:
 
 @dataclass(frozen=True, slots=True)
 class RequireApproval:
-    """The call may run when somebody approves exactly these arguments."""
+    """The call may run if these exact arguments are approved."""
 
     reason: str
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -37,12 +37,12 @@ def deny(reason: str, *, hint: str = "", **details: Any) -> Deny:
     Args:
         reason: shown to the caller; say what was wrong.
         hint: what would allow it.
-        details: facts a program can act on.
+        details: facts for a program.
     """
     reason, hint = (text if isinstance(text, str) else said(text) for text in (reason, hint))
     return Deny(reason, hint, details)
 
 
 def require_approval(reason: str, **details: Any) -> RequireApproval:
-    """Hold the call until somebody approves it; without anybody to ask it is refused."""
+    """Hold the call until it is approved; without anyone to ask, it is refused."""
     return RequireApproval(reason, details)

@@ -1,4 +1,4 @@
-"""What a published method does to its service: `@read_only` looks, `@mutates` changes something.
+"""What a published method does to its service: `@read_only` only reads, `@mutates` changes something.
 
     class Store(Protocol):
         @read_only
@@ -7,8 +7,8 @@
         @mutates
         def put(self, key: str, value: str) -> None: ...
 
-Whoever was granted ``service:use:store`` may call what is marked `@read_only` and nothing else; changing needs
-``service:write:store``. A method without a mark counts as changing, always: nobody said that it only looks. The host tells
+A plugin with ``service:use:store`` may only call methods marked `@read_only`; changing needs
+``service:write:store``. A method without a mark always counts as changing. The host reports it to
 the author (SERVICE_UNMARKED), and `tavern plugins check` shows the line.
 """
 
@@ -32,7 +32,7 @@ def read_only(method: F) -> F:
 
 
 def mutates(method: F) -> F:
-    """Mark a published method that changes something; a plugin of somebody else needs `service:write` to call it.
+    """Mark a published method that changes something; another plugin needs `service:write` to call it.
 
     Raises:
         ValueError: it is marked `@read_only` already.

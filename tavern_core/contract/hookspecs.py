@@ -2,16 +2,16 @@
 
 Each function below is one row of the table `HOOKS`: its name and arguments are the hook's, its docstring is the hook's
 contract (when it is called, what it may return, what an error means, what it must not do), and the decorator gives the
-rest. From the table come the pluggy hookspecs, the permission names of the manifest, the consent texts and docs/hooks.md.
+rest. The pluggy hookspecs, the permission names of the manifest, the consent texts and docs/hooks.md are generated from it.
 
     kind        meaning                                                on error
-    contribute  returns what the plugin offers                         the plugin fails to activate, others unaffected
+    contribute  returns what the plugin contributes                    the plugin fails to activate, others unaffected
     modify      returns a changed copy or None, or `deny(...)`         change dropped; in a before-hook the call is denied
-    gate        judges the final values: None, deny, require_approval  the call is denied
-    observe     looks; the result is ignored                           a diagnostic, nothing else
+    gate        checks the final values: None, deny, require_approval  the call is denied
+    observe     its result is ignored                                  a diagnostic, nothing else
     claim       the first answer that is not None wins                 skipped with a diagnostic
 
-All may be `def` or `async def`. An implementation takes only the arguments it wants. pluggy wrappers are refused.
+All may be `def` or `async def`. An implementation takes only the arguments it needs. pluggy wrappers are refused.
 """
 # mypy: disable-error-code=empty-body
 
@@ -28,7 +28,8 @@ from tavern_core.errors import UsageError
 from tavern_core.frozen import dataclass
 from tavern_core.model.nearest import did_you_mean
 
-if TYPE_CHECKING:  # they are made with pydantic, which takes as long to load as everything else together
+if TYPE_CHECKING:  # they use pydantic, which takes as long to load as everything else together
+    from tavern_core.contract.adapters import Adapter
     from tavern_core.contract.context import PluginContext
     from tavern_core.contract.decisions import Decision, Deny
     from tavern_core.contract.llm import LLM
@@ -59,7 +60,7 @@ class Hook:
     contract: str
     """The docstring."""
     permissions: tuple[str, ...] = ()
-    """Permission ids, any of which allows it; empty for hooks that a manifest section or the plugin's own life grants."""
+    """Permission ids, any of which allows it; empty for hooks that a manifest section or the plugin's own lifecycle grants."""
     aliases: tuple[str, ...] = ()
     """Older names of the permission, accepted in manifests."""
     section: str = ""
@@ -121,15 +122,15 @@ def hookimpl(
     """Mark a function of a plugin as the implementation of the hook of its name.
 
     Args:
-        tryfirst: run before those that do not ask for it (needs ``permissions.tryfirst: true``).
+        tryfirst: run before implementations without it (needs ``permissions.tryfirst: true``).
         trylast: run after all others.
         specname: the hook's name, where the function has another.
-        when: asked once per tool when its path is compiled: False leaves the implementation out for that tool.
-        fast: the author's word that a sync function never blocks: it runs at once, on the caller's thread. Others run in
+        when: called once per tool when its plan is compiled: False leaves the implementation out for that tool.
+        fast: the author promises that a sync function never blocks: it runs on the caller's thread. Others run in
             a worker thread, so that the time-out of hooks holds.
 
     Raises:
-        UsageError: an option that there is not, pluggy's wrappers among them (USAGE).
+        UsageError: an unknown option, including pluggy's wrappers (USAGE).
     """
     if other:
         raise _no_option(next(iter(other)))
@@ -181,12 +182,12 @@ def _hook(
     return add
 
 
-# The plugin's own life -------------------------------------------------------------------------------------------------
+# The plugin's own lifecycle --------------------------------------------------------------------------------------------
 
 
 @_hook("contribute")
 def tavern_start(ctx: PluginContext) -> None:
-    """Called once when the plugin is activated, after what it offers was accepted.
+    """Called once when the plugin is activated, after the host accepted its contributions.
 
     Return nothing. An error fails the activation and nothing of the plugin stays registered. Do not start work that
     `tavern_stop` cannot end.
@@ -195,9 +196,9 @@ def tavern_start(ctx: PluginContext) -> None:
 
 @_hook("contribute")
 def tavern_stop(ctx: PluginContext) -> None:
-    """Called once when the plugin is disabled, reloaded or the host closes, after running calls had time to end.
+    """Called once when the plugin is disabled, reloaded or the host closes, after running calls had time to finish.
 
-    Return nothing. An error is a diagnostic; the plugin is stopped all the same. Do not call tools from it.
+    Return nothing. An error is a diagnostic; the host stops the plugin anyway. Do not call tools from it.
     """
 
 
@@ -206,7 +207,7 @@ def tavern_stop(ctx: PluginContext) -> None:
 
 @_hook("contribute", section="tools")
 def tavern_register_tools(ctx: PluginContext) -> Iterable[ToolOffer]:
-    """Called when the plugin is activated: return the tools it offers.
+    """Called when the plugin is activated: return its tools.
 
     Items are functions marked with `@tool`, `Tool`, `ToolSpec`, objects with `execute`, `offer(...)`, `factory(...)`,
     mappings in the tool-file format or toolboxes. An error fails the activation. Do not import heavy libraries before a
@@ -218,14 +219,14 @@ def tavern_register_tools(ctx: PluginContext) -> Iterable[ToolOffer]:
 def tavern_register_executors(ctx: PluginContext) -> Mapping[str, Executor]:
     """Called when the plugin is activated: return ``{kind: executor}`` for further kinds of tools.
 
-    The kinds must be declared in the manifest's `executors`. An error fails the activation. A kind that exists already is
+    The kinds must be declared in the manifest's `executors`. An error fails the activation. An existing kind is
     a conflict; do not replace one of the host's.
     """
 
 
 @_hook("contribute", section="services")
 def tavern_register_services(ctx: PluginContext) -> Iterable[Service]:
-    """Called when the plugin is activated: return the services it offers.
+    """Called when the plugin is activated: return its services.
 
     Each is started in the order given and stopped in reverse. An error fails the activation. Do not do long work before
     `Service.start`.
@@ -234,10 +235,10 @@ def tavern_register_services(ctx: PluginContext) -> Iterable[Service]:
 
 @_hook("contribute", section="settings")
 def tavern_register_settings(ctx: PluginContext) -> Iterable[SettingItem | Mapping[str, Any]]:
-    """Called when the plugin is activated: return settings that are not known before (`configOptions` is the usual place).
+    """Called when the plugin is activated: return settings that are only known at run time.
 
-    Keys follow the same rule as in the manifest. An error fails the activation. Do not read settings here that are not
-    declared yet.
+    Declare all other settings as `configOptions`. Keys follow the same rule as in the manifest. An error fails the
+    activation. Do not read settings here that are not declared yet.
     """
 
 
@@ -262,9 +263,10 @@ def tavern_register_profiles(ctx: PluginContext) -> Iterable[AgentProfile | Mapp
 def tavern_register_namespaces(ctx: PluginContext) -> Mapping[str, NamespaceResolver]:
     """Called when the plugin is activated: return ``{prefix: resolver}`` for prefixes of a profile's inventory.
 
-    A prefix that exists already is a conflict, and so is one of the host's (``kb``, ``skill`` …) unless the plugin is an object given to
-    `Tavern.open`. An error fails the activation. Resolvers, sync or async, must be quick: they are asked whenever a profile is loaded, within
-    the time limit of hooks. One that fails costs its own tools; one that hangs is left alone for `limits.hookRestMs`.
+    An existing prefix is a conflict, and so is a prefix of the host (``kb``, ``skill`` …), unless the plugin is an object
+    passed to `Tavern.open`. An error fails the activation. Resolvers, sync or async, must be quick: the host calls them
+    each time it loads a profile, within the time limit of hooks. If one fails, only its own tools are missing; if one
+    hangs, the host does not call it for `limits.hookRestMs`.
     """
 
 
@@ -273,7 +275,8 @@ def tavern_register_channels(ctx: PluginContext) -> Iterable[Contribution | Mapp
     """Called when the plugin is activated: return channels that a host application may read.
 
     ``{name: object}``, or items with a name: `Contribution`, mappings (``{"name": "x", ...}``), objects with a `name`. The
-    host makes each a `Contribution` whose `object` is what was given. Names must be unique among channels. An error fails the activation. The host stores them and does nothing else.
+    host wraps each in a `Contribution`, whose `object` is the item. Names must be unique among channels. An error fails the
+    activation. The host only stores them.
     """
 
 
@@ -282,30 +285,35 @@ def tavern_register_providers(ctx: PluginContext) -> Iterable[Contribution | Map
     """Called when the plugin is activated: return providers that a host application may read.
 
     ``{name: object}``, or items with a name: `Contribution`, mappings (``{"name": "x", ...}``), objects with a `name`. The
-    host makes each a `Contribution` whose `object` is what was given. Names must be unique among providers. An error fails the activation. The host stores them and does nothing else.
+    host wraps each in a `Contribution`, whose `object` is the item. Names must be unique among providers. An error fails
+    the activation. The host only stores them.
     """
 
 
 @_hook("contribute", section="nodes")
 def tavern_register_nodes(ctx: PluginContext) -> Iterable[Any]:
-    """Called when the plugin is activated: return its nodes: functions marked with `@node`, subclasses of `Node`, lists of them.
+    """Called when the plugin is activated: return its nodes: functions marked with `@node`, subclasses of `Node`, or lists.
 
-    Types have the plugin's name in front (``text:Template``). An error fails the activation. Modules below `nodes.entry`
-    need no hook: what is marked in them is found.
+    Types start with the plugin's name (``text:Template``). An error fails the activation. Modules below `nodes.entry`
+    need no hook: the host finds what is marked in them.
     """
 
 
 @_hook("contribute", section="workflows")
 def tavern_register_workflows(ctx: PluginContext) -> Mapping[str, Mapping[str, Any] | str | Path]:
-    """Called when the plugin is activated: return ``{id: workflow}``: the content of a workflow file, or its path in the plugin.
+    """Called when the plugin is activated: return ``{id: workflow}``: the content or the path of a workflow file.
 
     The workflow's id is ``<plugin>.<id>``, its tool ``workflow:<plugin>.<id>``. An error fails the activation.
     """
 
 
-@_hook("contribute", section="adapters", since="")
-def tavern_register_adapters(ctx: PluginContext) -> Iterable[Any]:
-    """Reserved for adapters to other tool systems."""
+@_hook("contribute", section="adapters")
+def tavern_register_adapters(ctx: PluginContext) -> Mapping[str, Adapter]:
+    """Called at the first use of an upstream of the plugin's kind: return ``{kind: adapter}``.
+
+    An adapter makes the tools of another system available (`contract/adapters.py`). An existing kind is a conflict. An
+    error fails the activation. Do not connect here: the host calls `Adapter.connect` for that.
+    """
 
 
 @_hook("contribute", section="routes", since="")
@@ -322,8 +330,8 @@ def tavern_register_ui(ctx: PluginContext) -> Iterable[Any]:
 def tavern_register_llms(ctx: PluginContext) -> Mapping[str, LLM]:
     """Called when the plugin is activated: return ``{name: model}``: language models for nodes and agents.
 
-    A model is an object with ``async complete(messages, **options) -> LLMAnswer``. A name that is taken is a conflict. An
-    error fails the activation. Open no connection here.
+    A model is an object with ``async complete(messages, **options) -> LLMAnswer``. An existing name is a conflict. An error
+    fails the activation. Do not connect here.
     """
 
 
@@ -352,7 +360,7 @@ def tavern_before_register_tool(tool: ToolSpec, owner: str, ctx: PluginContext) 
 
     Return a changed copy (``dataclasses.replace``), `deny(why)` to leave the tool out, or None. The host validates the
     result again and records who changed what; the tool's id, owner and code cannot change, and capabilities, approval,
-    `destructive` and `optional` can be added but not taken away. An error leaves the tool out.
+    `destructive` and `optional` can be added but not removed. An error leaves the tool out.
     """
 
 
@@ -369,8 +377,8 @@ def tavern_before_execute(
     """Called for each call before defaults, validation and every gate.
 
     Return a changed copy of `call`, a mapping with the new arguments, `deny(why)`, or None. Only `arguments` and `purpose`
-    may change; what comes out is validated again. An error, or a change of anything else, denies the call. The arguments
-    handed in are a copy: changing them in place changes nothing.
+    may change; the host validates the result again. An error, or a change of anything else, denies the call. The hook gets a
+    copy of the arguments: changing it in place has no effect.
     """
 
 
@@ -415,7 +423,7 @@ def tavern_transform_result(call: ToolCall, result: ToolResult, ctx: PluginConte
 def tavern_after_execute(call: ToolCall, result: ToolResult, ctx: PluginContext) -> None:
     """Called after each call, refused and failed ones too.
 
-    What it returns is ignored. An error is a diagnostic and changes nothing. Do not block: the caller waits.
+    The result is ignored. An error is a diagnostic and changes nothing. Do not block: the caller waits.
     """
 
 
@@ -433,7 +441,7 @@ def tavern_before_register_node(definition: NodeSpec, owner: str, ctx: PluginCon
     """Called for each node type of another plugin (`owner`) before it is registered.
 
     Return a changed copy (``dataclasses.replace``), `deny(why)` to leave the node out, or None. The host validates the
-    result again and records who changed what; type, owner and code cannot change, and no capability can be taken away.
+    result again and records who changed what; type, owner and code cannot change, and no capability can be removed.
     An error leaves the node out.
     """
 
@@ -452,8 +460,8 @@ def tavern_before_workflow(
 ) -> Mapping[str, Any] | Deny | None:
     """Called for each run of a workflow before its first node.
 
-    Return the changed inputs, `deny(why)`, or None. The inputs handed in are a copy; what comes out is validated against
-    the interface again, and the host records who changed what. An error denies the run.
+    Return the changed inputs, `deny(why)`, or None. The hook gets a copy of the inputs; the host validates the result
+    against the interface again, and the host records who changed what. An error denies the run.
     """
 
 
@@ -467,7 +475,7 @@ def tavern_before_workflow(
 def tavern_after_workflow(run: RunInfo, outputs: Mapping[str, Any], ctx: PluginContext) -> None:
     """Called after each run, failed and cancelled ones too (`run.state`).
 
-    What it returns is ignored. An error is a diagnostic and changes nothing.
+    The result is ignored. An error is a diagnostic and changes nothing.
     """
 
 
@@ -481,10 +489,10 @@ def tavern_after_workflow(run: RunInfo, outputs: Mapping[str, Any], ctx: PluginC
 def tavern_before_node(
     node: NodeInfo, inputs: Mapping[str, Any], run: RunInfo, ctx: PluginContext
 ) -> Mapping[str, Any] | Deny | None:
-    """Called for each node before it runs, at each try.
+    """Called for each node before it runs, at each attempt.
 
-    Return the changed inputs, `deny(why)`, or None. The inputs handed in are a copy as far as they are plain data; what
-    comes out is checked against the node's slots again, and the run records who changed what. An error fails the node.
+    Return the changed inputs, `deny(why)`, or None. The hook gets a copy of the inputs if they are plain data; the host
+    checks the result against the node's slots again, and the run records who changed what. An error fails the node.
     """
 
 
@@ -498,7 +506,7 @@ def tavern_before_node(
 def tavern_after_node(node: NodeInfo, outputs: Mapping[str, Any], run: RunInfo, ctx: PluginContext) -> None:
     """Called after each node that ran to its end.
 
-    What it returns is ignored. An error is a diagnostic and changes nothing. Do not block: the node's followers wait.
+    The result is ignored. An error is a diagnostic and changes nothing. Do not block: the node's followers wait.
     """
 
 
@@ -556,7 +564,7 @@ def tavern_before_prompt(prompt: Any, ctx: PluginContext, conversation: Any) -> 
     zh="拒绝安装插件",
 )
 def tavern_before_install(candidate: Any, ctx: PluginContext) -> Decision | None:
-    """Reserved: judges a plugin before it is installed."""
+    """Reserved: checks a plugin before it is installed."""
 
 
 @_hook(
@@ -568,10 +576,10 @@ def tavern_before_install(candidate: Any, ctx: PluginContext) -> Decision | None
     zh="查看谁登录",
 )
 def tavern_on_login(user: CallContext, ctx: PluginContext) -> None:
-    """Called when the application tells that somebody has logged in (`Tavern.user_logged_in`).
+    """Called when the application reports a login (`Tavern.user_logged_in`).
 
-    `user` says who: principal, user id, roles, profile. It carries no permissions, and calls that a plugin makes with it may
-    do nothing. What it returns is ignored. An error is a diagnostic and changes nothing.
+    `user` says who: principal, user id, roles, profile. It has no permissions, so calls with it cannot use
+    capabilities. The result is ignored. An error is a diagnostic and changes nothing.
     """
 
 
@@ -585,7 +593,7 @@ def tavern_on_login(user: CallContext, ctx: PluginContext) -> None:
 def tavern_on_event(event: Event, ctx: PluginContext) -> None:
     """Called for every event of the host: calls, denials, plugin states, changed settings. Secrets are masked.
 
-    What it returns is ignored. An error is a diagnostic and changes nothing. Do not call tools from it: their events come
+    The result is ignored. An error is a diagnostic and changes nothing. Do not call tools from it: their events come
     here again.
     """
 

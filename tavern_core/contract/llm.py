@@ -1,6 +1,6 @@
-"""Language models, as plugins bring them with `tavern_register_llms` and nodes use them: one small Protocol.
+"""Language models, which plugins contribute with `tavern_register_llms` and nodes use: one small Protocol.
 
-A model takes messages and gives text. Streaming, tools and vendors are the business of whoever brings the model.
+A model takes messages and returns text. Streaming, tools and vendors are left to the plugin that contributes the model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class LLMAnswer:
-    """What a model answered."""
+    """The answer of a model."""
 
     text: str
     finish_reason: str = "stop"
@@ -35,7 +35,7 @@ class LLM(Protocol):
 
         Args:
             messages: oldest first.
-            options: temperature, max_tokens and whatever the model understands.
+            options: temperature, max_tokens and other options of the model.
 
         Raises:
             CallError: the model cannot be reached or refuses (UPSTREAM_ERROR, BUDGET_EXCEEDED …).
@@ -45,7 +45,7 @@ class LLM(Protocol):
 
 @runtime_checkable
 class StreamingLLM(LLM, Protocol):
-    """A model that can tell its answer piece by piece."""
+    """A model that can stream its answer."""
 
     def stream(self, messages: Sequence[Message], /, **options: Any) -> AsyncIterator[str]:
         """The pieces of the answer."""
@@ -53,16 +53,16 @@ class StreamingLLM(LLM, Protocol):
 
 
 class ScriptedLLM:
-    """A model without a model: says what it was told to say. For tests, examples and work without a network.
+    """A fake model that returns fixed texts. For tests, examples and work without a network.
 
     Args:
-        answers: texts given one after the other, the last one again and again; or a function of the messages.
+        answers: texts that are returned in order, the last one repeatedly; or a function of the messages.
     """
 
     def __init__(self, answers: Sequence[str] | Callable[[Sequence[Message]], str | Awaitable[str]]) -> None:
         self._answers = answers
         self.asked: list[tuple[Message, ...]] = []
-        """What it was asked, in order."""
+        """The messages that it got, in order."""
 
     async def complete(self, messages: Sequence[Message], /, **options: Any) -> LLMAnswer:
         self.asked.append(tuple(messages))

@@ -1,4 +1,4 @@
-"""How a plugin says "this is a node": a decorated function or a class.
+"""How a plugin defines a node: as a decorated function or a class.
 
 ```python
 @node("text:Template", display_name="模板", category="文本", version=2, cache=True)
@@ -32,21 +32,21 @@ NODE_MARK: FinalType = "__tavern_node__"
 
 
 class Port:
-    """What an input says besides its type: ``Annotated[str, Port(multiline=True)]``.
+    """Properties of an input besides its type: ``Annotated[str, Port(multiline=True)]``.
 
     Args:
         display_name: for people; default: the parameter's name.
         description: default: the docstring's line for the parameter.
-        type: a `dataFlowType` instead of the one that follows from the annotation.
+        type: a `dataFlowType` instead of the one of the annotation.
         categories: `matchCategories`.
-        multi: takes several edges; the parameter is a list and the slot has the type of its items.
-        lazy: computed only when the node asks for it (`NodeContext.need`, `Node.needs`).
-        required: a fact, or a function of the node's configuration. Default: required without a default.
+        multi: accepts several edges; the parameter is a list and the slot has the type of its items.
+        lazy: computed only when the node requests it (`NodeContext.need`, `Node.needs`).
+        required: a bool, or a function of the node's configuration. Default: required if it has no default.
         suggestions: values, or ``{value, label}``.
         min, max: bounds of a number.
-        hide_handle: takes a value of the file, never an edge.
+        hide_handle: accepts a value of the file, never an edge.
         max_connections: of a `multi` input.
-        config: whatever else an editor wants to know: ``multiline=True``.
+        config: further properties for an editor: ``multiline=True``.
     """
 
     __slots__ = (
@@ -59,7 +59,7 @@ class Port:
         display_name: str = "",
         *,
         description: str = "",
-        type: str = "",  # noqa: A002 - the slot's own word
+        type: str = "",  # noqa: A002 - the name of the slot's field
         categories: Iterable[str] = (),
         multi: bool = False,
         lazy: bool = False,
@@ -84,7 +84,7 @@ class Port:
 class Stream(Generic[T]):
     """Chunks that come one by one: ``Out(text=str, chunks=Stream[str])``; as an input ``chunks: Stream[str]``.
 
-    A node that reads a stream is given an async iterator; a slow reader slows the writer down.
+    A node that reads a stream gets an async iterator; a slow reader slows the writer down.
     """
 
     __slots__ = ("of",)
@@ -92,7 +92,7 @@ class Stream(Generic[T]):
     def __init__(self, of: Any = Any) -> None:
         self.of = of
 
-    if TYPE_CHECKING:  # what a node is handed is the host's own iterator
+    if TYPE_CHECKING:  # a node gets the host's own iterator
 
         def __aiter__(self) -> AsyncIterator[T]: ...
 
@@ -110,7 +110,7 @@ class Out:
 
 
 class Final:
-    """The last thing a streaming node yields: its outputs that are no streams. ``yield Final(text=whole)``."""
+    """The last value that a streaming node yields: its other outputs. ``yield Final(text=whole)``."""
 
     __slots__ = ("values",)
 
@@ -121,7 +121,7 @@ class Final:
 
 
 class _Skip:
-    """As an answer or as one output: what depends on it is skipped."""
+    """As an answer or as one output: nodes that depend on it are skipped."""
 
     __slots__ = ()
 
@@ -144,58 +144,58 @@ class MisfitInput(Exception):
 
 
 class NothingCame(Exception):
-    """A node asked for a lazy input, and what feeds it was skipped or failed."""
+    """A node requested a lazy input whose source was skipped or failed."""
 
     def __init__(self, slot: str) -> None:
-        super().__init__(f"nothing came for input {slot!r}")
+        super().__init__(f"input {slot!r} has no value {slot!r}")
 
 
 class NodeContext(ABC):
-    """What a running node may know and do. The host hands in one for each run of a node."""
+    """What a running node may know and do. The host passes one for each run of a node."""
 
     run_id: str
     path: str
-    """The node's id, behind those of the groups it is in: ``g1/a``."""
+    """The node's id, after the ids of its groups: ``g1/a``."""
     type: str
     config: Mapping[str, Any]
     """`configValues` of the node, without ``$exec``."""
     mode: str
-    """The mode the node is in; empty for a node without modes."""
+    """The current mode; empty for a node without modes."""
     attempt: int
-    """1, or more when the node is tried again."""
+    """1, or more if the node is retried."""
     logger: logging.Logger
 
     @property
     @abstractmethod
     def is_cancelled(self) -> bool:
-        """True when the run is being cancelled: a sync node that loops should look at it."""
+        """True when the run is being cancelled: a sync node that loops should check it."""
 
     @abstractmethod
     def progress(self, done: float, total: float = 1.0, text: str = "") -> None:
-        """Tell how far the node is; subscribers see it."""
+        """Report the progress of the node to subscribers."""
 
     @abstractmethod
     async def need(self, key: str) -> Any:
-        """The value of a lazy input: what it depends on is run now, if it was not."""
+        """The value of a lazy input: its sources run now if they have not run yet."""
 
     @abstractmethod
     async def invoke(self, tool: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> ToolResult:
-        """Call a tool for whoever called the workflow, with the rights of both."""
+        """Call a tool for the caller of the workflow, within the permissions of both."""
 
     @abstractmethod
     async def ask(self, schema: Mapping[str, Any], prompt: str = "") -> Any:
-        """Ask a person: waits until somebody answers with a value that fits `schema`; other branches go on meanwhile.
+        """Ask a person: wait for an answer that fits `schema`; other branches continue meanwhile.
 
-        The question is kept with the run. When the host ends before the answer comes, the node is run again from its
-        beginning once it is there, and this call returns at once.
+        The question is stored with the run. If the host ends before the answer arrives, the node later runs again from its
+        beginning, and this call returns at once.
         """
 
     @abstractmethod
     def llm(self, name: str = "") -> LLM:
-        """A language model that a plugin brings; without a name the only one.
+        """A language model of a plugin; without a name, the only one.
 
         Raises:
-            ToolFailed: there is none of that name, or more than one and no name (TOOL_ERROR).
+            ToolFailed: there is none with that name, or more than one and no name (TOOL_ERROR).
         """
 
     @abstractmethod
@@ -204,7 +204,7 @@ class NodeContext(ABC):
 
 
 class Node:
-    """The class form of a node: an object of it is made for each run of the node.
+    """The class form of a node: each run of the node creates an object.
 
     ```python
     class Pick(Node):
@@ -225,30 +225,30 @@ class Node:
     """Further options of `node`, by name."""
 
     run: ClassVar[Callable[..., Any]]
-    """Does the work: sync, async, or an async generator that ends in `Final`. Takes the inputs by name."""
+    """Does the work: sync, async, or an async generator that ends in `Final`. Gets the inputs by name."""
 
     def needs(self, *args: Any, **inputs: Any) -> Iterable[str]:
-        """``needs(ctx, **inputs)``: the lazy inputs that this run needs, judged from the others; asked again until nothing new comes."""
+        """``needs(ctx, **inputs)``: the lazy inputs that this run needs, given the others; called again until it adds nothing."""
         return ()
 
     def fingerprint(self, *args: Any, **inputs: Any) -> Any:
-        """``fingerprint(ctx, **inputs)``: JSON that joins the cache key: a file's time and size, for a node that reads it. None: nothing."""
+        """``fingerprint(ctx, **inputs)``: JSON for the cache key, such as a file's time and size. None: nothing."""
         return None
 
     @classmethod
     def validate(cls, inputs: Mapping[str, Any], config: Mapping[str, Any]) -> Iterable[str]:
-        """What is wrong with values of the file, before anything runs; one sentence each."""
+        """Problems of the values of the file, before anything runs; one sentence each."""
         return ()
 
     @classmethod
     def upgrade(cls, node: Mapping[str, Any], version: int) -> Mapping[str, Any]:
-        """The node of a file written for an older `version`, as this one has it."""
+        """Convert a node of a file for an older `version` to this one."""
         return node
 
 
 @dataclass(frozen=True, slots=True)
 class NodeMark:
-    """What `@node` was told; everything else comes from the signature and the docstring."""
+    """The options of `@node`; everything else comes from the signature and the docstring."""
 
     type: str = ""
     display_name: str = ""
@@ -288,24 +288,24 @@ def node(type_: str = "", /, **options: Any) -> Callable[[C], C]: ...
 
 
 def node(target: Any = "", /, **options: Any) -> Any:
-    """Mark a function, or a subclass of `Node`, as a node; it stays what it was.
+    """Mark a function, or a subclass of `Node`, as a node, without changing it.
 
     Args:
         target: the node type, ``namespace:Type`` or its local part; default: the function's name.
         display_name, description, category: for the catalogue; the description is the docstring by default.
-        version: raise it when files of the old form need `Node.upgrade`.
-        cache: the same inputs give the same outputs.
-        idempotent: running it twice with the same inputs is the same as once: it may be tried again whatever it has done.
+        version: increase it if files of the old form need `Node.upgrade`.
+        cache: equal inputs give equal outputs.
+        idempotent: a second run with the same inputs has no further effect, so it may be retried.
         fast: a sync function that never blocks; it runs on the event loop's own thread.
-        timeout_ms: deadline of one try, in milliseconds.
-        limit: how many of this type run at a time in one run.
+        timeout_ms: deadline of one attempt, in milliseconds.
+        limit: how many of this type run at the same time in one run.
         resource: a tag such as ``gpu`` whose limit the run sets.
-        capabilities: what it may do to the world, e.g. ``["network"]``.
+        capabilities: what it may access, e.g. ``["network"]``.
         config_schema: JSON Schema of `configValues`; config_values: their defaults.
-        bypass: what a bypassed node gives: ``"mute"`` or `PassThrough`.
-        modes, default_mode, mode_config_key: several forms of one node.
-        dynamic_slots: instances have slots of their own; the function takes ``**inputs``.
-        replaces: full types whose place this one takes in workflows that name them.
+        bypass: the outputs of a bypassed node: ``"mute"`` or `PassThrough`.
+        modes, default_mode, mode_config_key: for a node with several modes.
+        dynamic_slots: each instance has its own slots; the function takes ``**inputs``.
+        replaces: full types that this one replaces in workflows.
         deprecated, replaced_by, experimental, is_ui_node, is_preview_unsafe, client_script_url, width: for editors.
 
     Raises:
@@ -334,7 +334,7 @@ def _mark(target: C, mark: NodeMark) -> C:
 
 
 def node_mark_of(offer: Any) -> NodeMark | None:
-    """The mark that `@node` left on a function or class; of an unmarked subclass of `Node` what its attributes say."""
+    """The mark that `@node` left on a function or class; for an unmarked subclass of `Node`, its attributes."""
     own = vars(offer).get(NODE_MARK) if isinstance(offer, type) else getattr(offer, NODE_MARK, None)
     if isinstance(own, NodeMark):
         return own

@@ -1,4 +1,4 @@
-"""What a plugin can ask for: one table of permission ids, their risk, and the sentence a person consents to.
+"""What a plugin can request: one table of permission ids, their risk, and the sentence a person consents to.
 
     hook:server:tool:check          HOOKS and BROWSER_PERMISSIONS     permissions.hooks
     ui:wrap:<component>             model/ui.py COMPONENTS            permissions.ui.wrap
@@ -13,9 +13,8 @@
     skill:trust                     TRUST                             a skill that a project brings
     read:fs, danger:destructive ... model/capability.py CAPABILITIES  permissions.capabilities
 
-An id says its family by its beginning; the rows come from the tables they belong to, nothing is written twice. The manifest's
-JSON Schema, the consent texts, the judgement of the lock file, `plugins grant` and `review`, and docs/permissions.md are made
-from `permission_table`.
+The beginning of an id names its family; the rows come from the tables they belong to. The manifest's JSON Schema, the consent
+texts, the check of the lock file, `plugins grant` and `review`, and docs/permissions.md are generated from `permission_table`.
 """
 
 from __future__ import annotations
@@ -39,28 +38,28 @@ if TYPE_CHECKING:
 
 TRYFIRST: Final = "tryfirst"
 RISKS: Final[tuple[Risk, ...]] = ("highest", "high", "medium", "low")
-"""The riskiest first: the order in which a person reads them."""
+"""The highest risk first: the order in which a person reads them."""
 _SERVICE: Final = re.compile(r"service:(?:use|write|override):(.*)\Z", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """One thing to grant: `id` in the lock file and in messages, `risk` and the sentences for whoever decides."""
+    """One thing to grant: `id` in the lock file and in messages, `risk` and the sentences for the person who decides."""
 
     id: str
     risk: Risk
     sentence: str
     sentence_zh: str
     section: str = ""
-    """The key of plugin.yaml that asks for it: ``permissions.hooks``."""
+    """The key of plugin.yaml that requests it: ``permissions.hooks``."""
     written: str = ""
-    """What stands under that key; empty: the id itself."""
+    """The value under that key; empty: the id itself."""
     scope: str = ""
     """What its scope lists: ``paths``, ``hosts``, ``names`` or nothing."""
 
     @property
     def yaml(self) -> str:
-        """The lines of plugin.yaml that ask for it, in the flow style: ``permissions: {hooks: ["hook:server:tool:check"]}``."""
+        """The lines of plugin.yaml that request it, in the flow style: ``permissions: {hooks: ["hook:server:tool:check"]}``."""
         item = "true" if self.id == TRYFIRST else f'["{self.written or self.id}"]'
         keys = self.section.split(".")
         return "{".join(f"{key}: " for key in keys) + item + "}" * (len(keys) - 1)
@@ -72,7 +71,7 @@ TIER: Final = Permission(
     "run its code in the host's own process, as trusted code, no longer confined to a process of its own",
     "在宿主自身的进程中以受信任代码运行，不再限制在独立进程中",
 )
-"""What a plugin asks for that was granted for the isolated tier and no longer asks for it: no line of plugin.yaml does."""
+"""Requested by a plugin that was granted for the isolated tier and no longer asks for that tier; no line of plugin.yaml does."""
 TRUST: Final = Permission(
     "skill:trust",
     "medium",
@@ -86,7 +85,7 @@ DATA_RIGHTS: Final[Mapping[str, Permission]] = {
     row.id: row
     for row in (
         Permission(
-            "data:secrets", "highest", "see secrets that hooks are handed", "查看传递给钩子的机密", "permissions.data"
+            "data:secrets", "highest", "see the secrets that hooks get", "查看传递给钩子的机密", "permissions.data"
         ),
         Permission(
             "data:conversation",
@@ -102,7 +101,7 @@ DATA_RIGHTS: Final[Mapping[str, Permission]] = {
 
 @cache
 def permission_table() -> Mapping[str, Permission]:
-    """Every permission → its row, family by family. Ids with ``<name>`` stand for all of their kind."""
+    """Every permission → its row, family by family. An id with ``<name>`` stands for all ids of its kind."""
     rows = (*_hooks(), *_console(), *_services("<name>"), *DATA_RIGHTS.values(), _tryfirst(), *_capabilities())
     return {row.id: row for row in rows}
 
@@ -121,7 +120,7 @@ def is_permission(name: str) -> bool:
 
 
 def known_permissions() -> list[str]:
-    """What somebody may have meant: permission ids that exist by themselves, and the older names of hooks."""
+    """Candidates for a misspelt permission: ids without a placeholder, and the older names of hooks."""
     return [*hook_spellings(), *(name for name in permission_table() if "<" not in name)]
 
 
@@ -131,7 +130,7 @@ def _spellings() -> Mapping[str, str]:
 
 
 def canonical_hook(written: str) -> str | None:
-    """The canonical id of a hook permission as somebody wrote it (aliases included), or None when there is none."""
+    """The canonical id of a hook permission in any spelling (aliases included), or None if there is none."""
     return _spellings().get(written)
 
 
@@ -141,29 +140,29 @@ def hook_spellings() -> tuple[str, ...]:
 
 
 def requested_permissions(manifest: Manifest) -> frozenset[str]:
-    """Every permission id that a manifest asks for; hook names that do not exist are left out.
+    """Every permission id that a manifest requests; hook names that do not exist are left out.
 
-    A capability whose scope is empty, or holds nothing that can be understood, asks for nothing.
+    A capability whose scope is empty or has no valid entry requests nothing.
     """
-    asked = manifest.permissions
-    found = {canonical for written in asked.hooks if (canonical := canonical_hook(written)) is not None}
-    found.update(f"ui:wrap:{name}" for name in asked.ui.wrap)
-    found.update(f"ui:inject:{name}" for name in asked.ui.inject)
-    found.update(f"ui:override:{name}" for name in asked.ui.override)
-    found.update(f"service:use:{name}" for name in asked.services.use)
-    found.update(f"service:write:{name}" for name in asked.services.write)
-    found.update(f"service:override:{name}" for name in asked.services.override)
+    requested = manifest.permissions
+    found = {canonical for written in requested.hooks if (canonical := canonical_hook(written)) is not None}
+    found.update(f"ui:wrap:{name}" for name in requested.ui.wrap)
+    found.update(f"ui:inject:{name}" for name in requested.ui.inject)
+    found.update(f"ui:override:{name}" for name in requested.ui.override)
+    found.update(f"service:use:{name}" for name in requested.services.use)
+    found.update(f"service:write:{name}" for name in requested.services.write)
+    found.update(f"service:override:{name}" for name in requested.services.override)
     found.update(
-        c.name for c in asked.capabilities if c.scope is None or not all(entry_problem(c.name, e) for e in c.scope)
+        c.name for c in requested.capabilities if c.scope is None or not all(entry_problem(c.name, e) for e in c.scope)
     )
-    found.update(asked.data)
-    if asked.tryfirst:
+    found.update(requested.data)
+    if requested.tryfirst:
         found.add(TRYFIRST)
     return frozenset(found)
 
 
 def describe_permission(permission: str) -> Permission:
-    """The row of any permission id; for names outside the table a row that says plainly what it is."""
+    """The row of any permission id; a name outside of the table gets a row with a plain sentence."""
     if (row := _UNDECLARED.get(permission) or permission_table().get(permission)) is not None:
         return row
     family, _, rest = permission.partition(":")
@@ -188,7 +187,7 @@ def _hooks() -> Iterator[Permission]:
         for permission in hook.permissions:
             yield Permission(permission, hook.risk, hook.sentence, hook.sentence_zh, "permissions.hooks")
     for permission in BROWSER_PERMISSIONS:
-        sentence = "be told in the browser when a node was drawn"
+        sentence = "be notified in the browser when a node was drawn"
         yield Permission(permission, "low", sentence, "在浏览器中得知节点已渲染", "permissions.hooks")
 
 
@@ -216,7 +215,7 @@ def _services(name: str) -> Iterator[Permission]:
     use, write, override = (f"permissions.services.{key}" for key in ("use", "write", "override"))
     sentence, chinese = f"use the service {shown} without changing it", f"使用服务 {shown}（不作更改）"
     yield Permission(f"service:use:{name}", "medium", sentence, chinese, use, name)
-    sentence, chinese = f"use the service {shown} and change what it keeps", f"使用服务 {shown} 并更改其内容"
+    sentence, chinese = f"use the service {shown} and change its data", f"使用服务 {shown} 并更改其内容"
     yield Permission(f"service:write:{name}", "high", sentence, chinese, write, name)
     yield Permission(
         f"service:override:{name}",

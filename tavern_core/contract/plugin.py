@@ -1,4 +1,4 @@
-"""A plugin that a program passes to `Tavern.open` itself."""
+"""A plugin that a program passes to `Tavern.open`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tavern_core.frozen import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """An object that is a plugin, with what plugin.yaml would say about it.
+    """An object that is a plugin, with the content of a plugin.yaml.
 
-    What the caller passes, the caller grants: everything that is declared. Without a manifest everything that the object
+    Passing it also grants everything that it declares. Without a manifest, everything that the object
     implements counts as declared.
 
     Args:
         thing: a module, an object with hookimpls, or a list of tools (functions marked with `@tool` …).
-        name: default: the manifest's, else made from the object's own, of a list from the module of its tools.
-        manifest: a mapping, the path of a plugin.yaml, or None. A package with a plugin.yaml beside it needs none.
+        name: default: the manifest's, else derived from the object's name; for a list, from the module of its tools.
+        manifest: a mapping, the path of a plugin.yaml, or None. A package that contains a plugin.yaml needs none.
     """
 
     thing: Any

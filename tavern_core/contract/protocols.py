@@ -1,4 +1,4 @@
-"""What plugins may bring besides tools, as Protocols.
+"""What plugins can contribute besides tools, as Protocols.
 
 A plugin returns these from its ``tavern_register_*`` hooks; the host checks them against the Protocol and calls them.
 """
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BoundTool:
-    """One tool, ready to run. Made once per tool by its executor, called for each call."""
+    """One tool, ready to run. Its executor creates it once per tool; it runs each call."""
 
     run: Callable[[Mapping[str, Any], ToolCall | None], Any]
     """``run(arguments, call)`` → the answer, or an awaitable of it when `is_async`.
 
-    `arguments` are validated, complete with defaults, and the runner's own to keep. `call` is None unless `wants_call`.
-    An error with ``begun = False`` says that the work still waited for its turn, so that it has changed nothing.
+    `arguments` are validated, complete with defaults, and not shared. `call` is None unless `wants_call`.
+    An error with ``begun = False`` says that the work had not started, so it has changed nothing.
     """
     is_async: bool
     blocking: bool = True
-    """For sync work: True moves it off the event loop into a thread."""
+    """For sync work: True runs it in a thread instead of the event loop."""
     wants_call: bool = False
     stoppable: bool = False
-    """True where cancelling (async) really ends the work."""
+    """True if cancelling (async) really ends the work."""
     wants_control: bool = False
-    """Whether it says how far it is, or looks whether it was cancelled (`ToolContext`)."""
+    """Whether it reports progress or checks for cancellation (`ToolContext`)."""
 
 
 class Calls(Protocol):
-    """Makes a call that belongs to a job already; see `Tavern.invoke`."""
+    """Makes a call that already belongs to a job; see `Tavern.invoke`."""
 
     async def __call__(
         self,
@@ -77,21 +77,21 @@ class RunJobs(Protocol):
         ...
 
     async def outcome(self, run_id: str) -> ToolResult:
-        """What comes of a run of this host that asked a person something."""
+        """The result of a run of this host that asked a question."""
         ...
 
 
 class Sandbox(Protocol):
-    """The box of one plugin: what its programs may still do. Made from what the plugin was granted and the call may do."""
+    """The box of one plugin: what its programs may do, given the grants of the plugin and the permissions of the call."""
 
     @property
     def level(self) -> Level:
-        """How much of it is needed; ``none``: programs run without a box."""
+        """The required isolation level; ``none``: programs run without a box."""
         ...
 
     @property
     def missing(self) -> str:
-        """Why no whole box can be had: the layers that are not there. Empty when it can. The first time it takes 0.1 s."""
+        """Why there is no complete box: the missing layers. Empty if it is complete. The first call takes 0.1 s."""
         ...
 
     def policy(
@@ -107,67 +107,67 @@ class Sandbox(Protocol):
         """What one program may do.
 
         Args:
-            program: absolute path of what is run; with its interpreter and its libraries.
-            rights: of the call (`ToolCall.rights`): paths and network as far as plugin, host, profile and caller all allow.
+            program: absolute path of the program; allowed together with its interpreter and libraries.
+            rights: of the call (`ToolCall.rights`): paths and network that plugin, host, profile and caller all allow.
             readable: further absolute paths for this run.
             writable: as `readable`, to write to and to read.
-            workspace: what ``$workspace`` in a scope stands for.
-            is_own: the program is the caller's, not the plugin's: only a whole box will do, whatever the level.
+            workspace: the value of ``$workspace`` in a scope.
+            is_own: the program belongs to the caller, not the plugin: it needs a complete box, whatever the level.
         """
         ...
 
     def what_would_allow(self, rights: Rights, wanted: Sequence[str]) -> str:
-        """For an error: what a program of this call had in its box, and the lines and commands that would give it more.
+        """For an error: what the box of this call allowed, and the lines and commands that would allow more.
 
         Args:
-            wanted: capabilities, any of which may be the one that is missing.
+            wanted: capabilities, one of which may be missing.
 
         Returns:
-            One sentence; empty where none of them could have been refused.
+            One sentence; empty if none of them can have been refused.
         """
         ...
 
     def work_folder(self) -> str:
-        """A new empty folder for one call, to be removed by whoever asked; the next host removes what a killed one left.
+        """A new empty folder for one call, which the caller removes; the next host removes those of a killed host.
 
         Raises:
-            OSError: none can be made.
+            OSError: it cannot be created.
         """
         ...
 
     def start(self, launch: Launch) -> Child:
-        """Start a program under the policy that `launch` names; `tavern_core.box.output` listens to it.
+        """Start a program under the policy that `launch` names; `tavern_core.box.output` reads its output.
 
         Raises:
-            UpstreamError: the command line is too long, or processes are used up (UPSTREAM_ERROR).
-            ConnectionLost: what starts programs cannot be reached (CONNECTION_LOST).
+            UpstreamError: the command line is too long, or there are no more processes (UPSTREAM_ERROR).
+            ConnectionLost: the server that starts programs does not answer (CONNECTION_LOST).
         """
         ...
 
     def gateway(
         self, rights: Rights, call: ToolCall | None, told: Callable[[str], object] | None = None
     ) -> AbstractAsyncContextManager[Serve | None]:
-        """What answers where the box of a program has a gateway: for `tavern_core.box.output`, as long as the program runs.
+        """The gateway of a program's box, if it has one: for `tavern_core.box.output`, while the program runs.
 
         Args:
             rights: as for `policy`: the hosts and ports that all sides allow.
-            call: for which it runs; what is refused is recorded with it.
-            told: is called for each refusal with a sentence that says what, why and what would allow it, from another thread.
+            call: the call of the program; refusals are recorded with it.
+            told: called from another thread for each refusal, with a sentence: what, why and what would allow it.
         """
         ...
 
     def weak(self, layers: Mapping[str, str]) -> None:
-        """Note that something ran without these layers (layer → why): a diagnostic, once."""
+        """Report a diagnostic, once: a program ran without these layers (layer → why)."""
         ...
 
 
 class FlowEngine(Protocol):
-    """What executors of workflows and nodes have of the engine."""
+    """The engine, for executors of workflows and nodes."""
 
     async def run_workflow(
         self, what: str, arguments: Mapping[str, Any], call: ToolCall | None, plugin: str = "", /
     ) -> ToolResult:
-        """Run a workflow (its id, or the path of a file of `plugin`) for whoever made `call`; raises a CallError."""
+        """Run a workflow (its id, or the path of a file of `plugin`) for the caller of `call`; raises a CallError."""
         ...
 
     async def run_node(self, type_: str, arguments: Mapping[str, Any], call: ToolCall | None, /) -> ToolResult:
@@ -177,24 +177,25 @@ class FlowEngine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ToolHome:
-    """What an executor may know of the plugin whose tool it runs."""
+    """What an executor may know about the plugin of its tool."""
 
     plugin: str
     folder: Path | None
     """The plugin's own folder (where plugin.yaml is); None for a plugin passed as an object."""
     limits: LimitsConfig
     service: Callable[[str], Any]
-    """``service(name)`` → a view of the service, with the rights of the tool's plugin; raises a ToolFailed (TOOL_ERROR) that names the nearest, or PolicyDenied."""
+    """``service(name)`` → a view of the service, with the permissions of the tool's plugin; raises ToolFailed (TOOL_ERROR) with
+    the closest name, or PolicyDenied."""
     settings: Callable[[], Mapping[str, Any]]
-    """Values of the tool's own `configSchema`, secrets resolved; raises when a required one is missing."""
+    """Values of the tool's own `configSchema`, secrets resolved; raises if a required one is missing."""
     load: Callable[[str], Any]
     """``load("module:name")`` → the object, imported from the plugin's package."""
     sandbox: Sandbox | None = None
-    """Where programs of the plugin run; None only outside of a host."""
+    """The box in which programs of the plugin run; None only outside of a host."""
     engine: FlowEngine | None = None
     """Runs workflows and nodes; None only outside of a host."""
     depends_on: frozenset[str] = frozenset()
-    """The plugins that it says it needs."""
+    """The plugins that it depends on."""
     plugin_settings: Callable[[], Mapping[str, Any]] = dict
     """Values of the plugin's own settings (`configOptions`), as `settings`; for programs that all tools of a plugin share."""
     delegate: Callable[[ToolSpec], BoundTool] | None = None
@@ -207,21 +208,21 @@ class ToolHome:
 class Executor(Protocol):
     """Runs tools of one kind. Contributed with ``tavern_register_executors`` as ``{kind: executor}``.
 
-    An executor that keeps processes or connections also has ``close()``, sync or async: called once its plugin has stopped.
+    An executor with processes or connections also has ``close()``, sync or async, called after its plugin has stopped.
     """
 
     def bind(self, tool: ToolSpec, home: ToolHome, /) -> BoundTool:
-        """Check the tool's `implementation` and prepare it; raise ToolFileInvalid (TOOL_FILE_INVALID) when it is wrong."""
+        """Check the tool's `implementation` and prepare it; raise ToolFileInvalid (TOOL_FILE_INVALID) if it is wrong."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceUser:
-    """Whoever uses a service, as `Service.for_plugin` is told."""
+    """The plugin that uses a service, for `Service.for_plugin`."""
 
     plugin: str
     scope: Callable[[str], Scope]
-    """``scope(capability)`` → how far it reaches now (`model/scope.py`), for the plugin and for whoever calls its tool; None without limit, empty:
+    """``scope(capability)`` → the effective scope (`model/scope.py`) for the plugin and the caller of its tool; None: no limit, empty:
     not granted."""
     is_builtin: bool = False
     """One of the host's own plugins."""
@@ -239,12 +240,12 @@ class Service:
     stop: Callable[[], Awaitable[None] | None] | None = None
     description: str = ""
     for_plugin: Callable[[ServiceUser], Any] | None = None
-    """Makes what one plugin uses instead of `object`; for services whose answer depends on who asks. Only the host's own."""
+    """Creates the object for one plugin, for services whose answer depends on the plugin. Only for services of the host."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A sub-command of the command line: ``tavern <name> …``. `build` returns a click command, when it is needed."""
+    """A sub-command of the command line: ``tavern <name> …``. `build` returns a click command when the command is used."""
 
     name: str
     build: Callable[[], Any]
@@ -253,7 +254,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """A generic, named offer that a host application reads: a channel, a provider, a namespace …"""
+    """A generic, named contribution for a host application: a channel, a provider, a namespace …"""
 
     name: str
     object: Any = None
@@ -263,12 +264,12 @@ class Contribution:
 
 @runtime_checkable
 class NamespaceResolver(Protocol):
-    """Finds the tools behind one prefix of a profile's inventory, e.g. ``kb:``."""
+    """Finds the tools of one prefix in a profile's inventory, e.g. ``kb:``."""
 
     def resolve(self, local: str, /) -> ToolSpec | None:
-        """The tool behind ``prefix:local``, or None when there is none."""
+        """The tool behind ``prefix:local``, or None if there is none."""
         ...
 
     def names(self) -> list[str]:
-        """The local names that exist, for suggestions."""
+        """The existing local names, for suggestions."""
         ...

@@ -1,9 +1,9 @@
-"""What a tool sees and says of its own call while it runs.
+"""What a tool can learn and report about its own call while it runs.
 
 @tool
 def convert(pages: list[str], ctx: ToolContext) -> int:
     for number, page in enumerate(pages):
-        ctx.check()                                   # ends here once somebody cancelled the call
+        ctx.check()                                   # raises if the call was cancelled
         ctx.progress(number, len(pages), page)
         ...
 """
@@ -36,7 +36,7 @@ RUNNING: Final[dict[str, Control]] = {}
 
 
 class ToolContext:
-    """A parameter that is annotated with it is filled in by the host; a model does not see it."""
+    """A parameter that is annotated with it is filled in by the host; models do not see it."""
 
     __slots__ = ("_control", "call_id")
 
@@ -47,7 +47,7 @@ class ToolContext:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether somebody asked to end this call."""
+        """Whether this call was cancelled."""
         return self._control is not None and self._control.is_cancelled
 
     @property
@@ -56,10 +56,10 @@ class ToolContext:
         return None if self._control is None else self._control.seconds_left
 
     def check(self) -> None:
-        """End here, when somebody asked to end this call: sync code cannot be ended from outside.
+        """Raise if this call was cancelled, because sync code cannot be stopped from outside.
 
         Raises:
-            CallCancelled: somebody did (CANCELLED).
+            CallCancelled: it was cancelled (CANCELLED).
         """
         if self.is_cancelled:
             raise CallCancelled("the call was cancelled", outcome="unknown")
@@ -67,13 +67,13 @@ class ToolContext:
     def keep(
         self, data: bytes | str | Path | Iterable[bytes], media_type: str = "application/octet-stream", name: str = ""
     ) -> dict[str, Any]:
-        """Keep something large as an artifact of the caller: an image, a file.
+        """Store large data as an artifact of the caller: an image, a file.
 
         Returns:
             A content block that links to it: return it as the answer, or in ``{"content": [...]}``.
 
         Raises:
-            UsageError: it is no such data, or nobody runs this tool (USAGE).
+            UsageError: it is not such data, or no host runs this tool (USAGE).
             OutputTooLarge: larger than `artifacts.maxBytes` (OUTPUT_TOO_LARGE).
         """
         if self._control is None:
@@ -81,11 +81,11 @@ class ToolContext:
         return self._control.keep(data, media_type, name)
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
-        """Say how far the work is. It extends no deadline but that of being idle.
+        """Report progress. This extends only the idle deadline.
 
         Args:
             done: of `total`, in any unit.
-            message: at most 500 characters are kept.
+            message: at most 500 characters.
         """
         if self._control is not None:
             self._control.progress(done, total, message)

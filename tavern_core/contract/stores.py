@@ -1,7 +1,7 @@
-"""Where the host keeps what must survive a process: keys and their answers, approvals, jobs, rates.
+"""The store of the host for what must survive a process: keys and their answers, approvals, jobs, rates.
 
-One Protocol for all of it. The host brings two stores, one in SQLite and one in memory; the extra ``redis`` brings a third.
-A record belongs to one kind and has a key of its own there; whoever changes it says which version was read.
+One Protocol for all of it. The host has two stores, one in SQLite and one in memory; the extra ``redis`` adds a third.
+A record belongs to one kind and has a unique key there; to change it, pass the version that you read.
 """
 
 from __future__ import annotations
@@ -14,48 +14,48 @@ from tavern_core.frozen import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One thing that is kept."""
+    """One stored record."""
 
     kind: str
     key: str
     owner: str
-    """Whose it is: nobody else is shown it."""
+    """Its owner; no other caller can see it."""
     state: str
     data: str
-    """JSON; what is in it is the business of the kind."""
+    """JSON; its content depends on the kind."""
     created: float
     """Seconds since the epoch, UTC."""
     expires: float = 0.0
-    """Seconds since the epoch, UTC, from when on it counts as absent; 0: never."""
+    """Seconds since the epoch, UTC, when it expires; 0: never."""
     version: int = 1
 
 
 class RecordStore(Protocol):
-    """Safe for threads; those that outlive a process also for processes.
+    """Thread-safe; stores that outlive a process are also safe for several processes.
 
     Every method may raise `StateDamaged` (STATE_DAMAGED): the store cannot be read or written.
     """
 
     is_quick: bool
-    """Whether a method returns within microseconds. Others are called in a worker thread."""
+    """Whether its methods return within microseconds. Others are called in a worker thread."""
 
     def add(self, record: Record) -> Record | None:
-        """Keep a new record; the one that is there already, where there is one that has not expired."""
+        """Store a new record; returns the existing one if there is one that has not expired."""
         ...
 
     def get(self, kind: str, key: str) -> Record | None:
-        """The record; None where there is none, or it has expired."""
+        """The record; None if there is none, or it has expired."""
         ...
 
     def replace(self, record: Record) -> bool:
-        """Change state, data and expiry of a record; False when its version is not `record.version` any more, or it is gone.
+        """Change state, data and expiry of a record; False if its version is not `record.version` any more, or it was removed.
 
         The stored version is one higher afterwards.
         """
         ...
 
     def remove(self, kind: str, key: str) -> bool:
-        """Forget a record; False when there was none."""
+        """Remove a record; False if there was none."""
         ...
 
     def list(
@@ -64,25 +64,25 @@ class RecordStore(Protocol):
         """Records of a kind, newest first.
 
         Args:
-            owner: only those of this owner; None: of all.
-            states: only those in one of these; empty: in any.
+            owner: only records of this owner; None: of all owners.
+            states: only records in one of these states; empty: in any.
         """
         ...
 
     def take(self, key: str, most: int, seconds: float, now: float) -> float:
-        """Count one use of `key`, unless there were `most` within the last `seconds`.
+        """Count one use of `key`, unless there were already `most` within the last `seconds`.
 
         Returns:
-            0 when it was counted; else the seconds after which there is room again.
+            0 if it was counted; else the seconds to wait.
         """
         ...
 
     def used(self, key: str, most: int, seconds: float, now: float) -> int:
-        """How many uses of `key` count at `now`; counts none itself. The arguments are those of `take`."""
+        """The number of uses of `key` that count at `now`; counts none itself. Same arguments as `take`."""
         ...
 
     def enter(self, process: str) -> None:
-        """Say that `process` is alive, until `leave` or until it ends, however it ends."""
+        """Record that `process` is alive, until `leave` or until it ends in any way."""
         ...
 
     def leave(self, process: str) -> None: ...

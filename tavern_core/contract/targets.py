@@ -1,4 +1,4 @@
-"""What a tool of kind `python` runs: `ToolSpec.impl` for tools that live in memory."""
+"""What a tool of kind `python` runs: `ToolSpec.impl` for tools in memory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class PythonTarget:
 
     Args:
         function: sync or async.
-        convert: turns validated JSON arguments into what the annotations ask for (models, enums, dates); None when
+        convert: converts validated JSON arguments to the annotated types (models, enums, dates); None if
             they are the same.
-        inject: parameter → what the host fills in: the `ToolCall`, the `CallContext` or the `ToolContext` of the
+        inject: parameter → the value that the host fills in: the `ToolCall`, the `CallContext` or the `ToolContext` of the
             call, the `ToolHome` of its plugin.
-        annotation: JSON Schema of the function's return annotation; None when it has none.
+        annotation: JSON Schema of the function's return annotation; None if there is none.
         style: ``keywords`` calls ``function(**arguments)``; ``execute`` calls ``function(call_id, arguments)`` (seed 002).
     """
 
@@ -34,12 +34,12 @@ class PythonTarget:
     style: Literal["keywords", "execute"] = "keywords"
     annotation: Mapping[str, Any] | None = None
     preview: Callable[..., Any] | None = None
-    """Says what a call would do, and does nothing; with the parameters of `function`."""
+    """Describes what a call would do, and does nothing; with the parameters of `function`."""
 
 
 class BindsItself(ABC):
-    """`ToolSpec.impl`, or what a `handler` names, for code that lives elsewhere and knows itself how it is called."""
+    """`ToolSpec.impl`, or the target of a `handler`, for code in another process, which prepares its own call."""
 
     @abstractmethod
     def bind(self, tool: ToolSpec, /) -> BoundTool:
-        """Prepare `tool`; raise what an executor would raise when it cannot be called."""
+        """Prepare `tool`; raise what an executor would raise if it cannot be called."""

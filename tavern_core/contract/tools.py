@@ -1,6 +1,6 @@
-"""How a plugin says "this is a tool": a decorated function, an object, a factory, a toolbox.
+"""How a plugin defines a tool: as a decorated function, an object, a factory or a toolbox.
 
-Nothing here registers anything. The marks are read when the plugin returns what it offers.
+Nothing here registers anything. The host reads the marks when the plugin returns its tools.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MARK = "__tavern_tool__"
 
 @dataclass(frozen=True, slots=True)
 class ToolMark:
-    """What `@tool` was told; everything else comes from the signature and the docstring."""
+    """The options of `@tool`; everything else comes from the signature and the docstring."""
 
     name: str = ""
     display_name: str = ""
@@ -76,29 +76,29 @@ def tool(
 
 
 def tool(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
-    """Mark a function or method as a tool; it stays the function it was.
+    """Mark a function or method as a tool, without changing it.
 
     Args:
         name: local name; default: the function's.
         display_name: for people.
         description: default: the docstring without its argument section.
-        capabilities: what it may do to the world, e.g. ``["read:fs"]``.
+        capabilities: what it may access, e.g. ``["read:fs"]``.
         tags: for search.
-        examples: worked calls: ``{"arguments": {...}, "description": "..."}``; a bare mapping without ``arguments`` is
-            taken as the arguments.
+        examples: sample calls: ``{"arguments": {...}, "description": "..."}``; a bare mapping without ``arguments`` is
+            read as the arguments.
         read_only: it changes nothing.
         destructive: it cannot be undone; refused unless granted for the call.
-        idempotent: running it twice is the same as once.
+        idempotent: a second identical call has no further effect.
         fast: a sync function that never blocks; it runs on the event loop's own thread.
-        optional: off until an allow-list names it.
+        optional: disabled until an allow list names it.
         timeout_ms: deadline in milliseconds.
-        requires_approval: somebody must approve each call.
+        requires_approval: each call needs approval.
         parameters: a JSON Schema instead of the one from the signature.
         output: JSON Schema of the answer instead of the one from the return annotation.
         version: default: the plugin's.
-        job: every call goes on in the background, and its caller gets a job.
+        job: every call runs in the background, and its caller gets a job.
         limits: ``{"rate": "10/minute", "concurrency": 2, "retries": 2, "cache_ms": 60_000}``; see `ToolLimits`.
-        preview: a function with the same parameters that says what a call would do and does nothing; for dry runs.
+        preview: a function with the same parameters that describes what a call would do, and does nothing; for dry runs.
     """
     if function is not None:
         if not callable(function):
@@ -140,7 +140,7 @@ def mark_of(offer: Any) -> ToolMark | None:
 
 @runtime_checkable
 class ToolObject(Protocol):
-    """A tool as an object (seed 002): ``execute(tool_call_id, params)`` answers ``{"content": [...], "details": ...}``."""
+    """A tool as an object (seed 002): ``execute(tool_call_id, params)`` returns ``{"content": [...], "details": ...}``."""
 
     name: str
     description: str
@@ -151,7 +151,7 @@ class ToolObject(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool written out: for tools whose schema is not in a signature.
+    """A tool defined by hand, for tools whose schema is not in a signature.
 
     Args:
         name: local name.
@@ -166,14 +166,14 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Something a plugin offers as a tool, with the options of seed 002: `name`, `names`, `optional`."""
+    """A contributed tool, with the options of seed 002: `name`, `names`, `optional`."""
 
     thing: Any
     """A marked function, a Tool, a ToolObject, a ToolSpec, a mapping in the tool-file format, or a toolbox."""
     name: str | None = None
     """Renames the tool."""
     names: tuple[str, ...] | None = None
-    """The names that come out, where `thing` gives several."""
+    """The names of the tools, if `thing` contains several."""
     optional: bool = False
 
 
@@ -183,13 +183,13 @@ class ToolFactory:
 
     make: Callable[[CallContext], Any]
     names: tuple[str, ...] | None = None
-    """Must match what comes out; a mismatch is a diagnostic and that tool is left out."""
+    """Must match the returned tools; a mismatch is a diagnostic, and that tool is left out."""
     optional: bool = False
     name: str | None = None
 
 
 ToolOffer = Any
-"""What `tavern_register_tools` may return items of: functions marked with `@tool`, Tool, ToolObject, ToolSpec, Offer,
+"""The possible items of `tavern_register_tools`: functions marked with `@tool`, Tool, ToolObject, ToolSpec, Offer,
 ToolFactory, mappings in the tool-file format, and toolboxes (objects with marked methods)."""
 
 
@@ -209,14 +209,14 @@ def factory(
     names: Sequence[str] | None = None,
     optional: bool = False,
 ) -> ToolFactory:
-    """Offer tools that depend on who calls: `make(call_context)` runs for each resolution.
+    """Offer tools that depend on the caller: `make(call_context)` runs for each resolution.
 
     Args:
         make: gets the immutable call context (the eight fields of seed 002 among others); returns None (no tool), a
             tool, or a list of tools.
-        name: renames the single tool that comes out.
-        names: what comes out; needed so that the ids are known without a caller.
-        optional: off until an allow-list names it.
+        name: renames the single returned tool.
+        names: the names of the returned tools, so that the ids are known without a caller.
+        optional: disabled until an allow list names it.
     """
     return ToolFactory(make, _names(names), optional, name)
 
@@ -236,7 +236,7 @@ def toolbox_methods(box: object) -> list[Callable[..., Any]]:
             if mark_of(plain) is not None:
                 found[key] = getattr(box, key)
             else:
-                found.pop(key, None)  # a subclass that overrides a tool without the mark takes it away
+                found.pop(key, None)  # a subclass that overrides a tool without the mark removes it
     return list(found.values())
 
 

@@ -79,6 +79,7 @@ from tavern_core.model.event import SETTINGS_CHANGED
 from tavern_core.model.result import ToolResult
 from tavern_core.review.import_guard import ImportWatch
 from tavern_core.review.service_reach import ReachedByUse
+from tavern_core.upstreams.composition import UpstreamParts
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +145,11 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         code=lambda: _code(base, records),
     )
     isolation = Isolation(base, records, reach, sandboxes, contributions)
+    upstreams = UpstreamParts.read(base)
     roster = Roster(
         base,
         records,
-        Sources(options.builtin, options.given, isolation.applied),
+        Sources(upstreams.builtin(options.builtin), options.given, isolation.applied, upstreams.candidates),
         specs=cache,
         grants=grants,
         states=states,
@@ -197,6 +199,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     metrics = Metrics(config.metrics.enabled, limit_table, jobs, base.recorder, lambda tool: tool in registry.entries())
     pipeline = _watched(base, pipeline, metrics)
 
+    connected = upstreams.build(specs, grants, reach, sandboxes.of)
     flow = Flow.build(specs, inventories, pipeline)
     parts = Parts(tools, flow.nodes, flow.workflows, flow.models, jobs, _called_by_plugin(base, pipeline))
     contributions.add_all("core-flows", {"services": core_services(parts)}, source="builtin")
@@ -225,6 +228,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         ),
         events=events,
         flow=flow,
+        upstreams=connected,
         isolation=isolation,
     )
 

@@ -78,6 +78,7 @@ class Tavern:
         self.artifacts = host.artifacts
         self.approvals = host.pipeline.approvals.stored
         self.jobs = host.jobs
+        self.upstreams = host.upstreams
         self.events = Events(host.base.recorder)
         self.logs = AuditLog(host.base.home)
         self.config = host.base.config

@@ -36,6 +36,7 @@ from tavern_core.kernel.plugins.upkeep import Upkeep
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult, failure
 from tavern_core.model.text_outcome import TextOutcome
+from tavern_core.upstreams.upstreams import Upstreams
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class Host:
     limits: Limits
     events: EventEmitter
     flow: Flow
+    upstreams: Upstreams
     isolation: Isolation
 
     @property
@@ -83,6 +85,7 @@ class Host:
         """End all runs, stop all plugins."""
         await self.jobs.close()
         await self.flow.workflows.close()
+        await self.upstreams.close()
         await self.lifecycle.close()
 
     def release(self) -> None:

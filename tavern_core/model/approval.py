@@ -1,8 +1,8 @@
-"""A call that waits for somebody, and what that somebody says.
+"""A call that needs approval, and the answer to its request.
 
     def approve(request: ApprovalRequest) -> bool | Approval: ...         Tavern.open(approve=approve); may be async
 
-What is approved is one call with exactly these arguments. Saying nothing in time is saying no.
+An approval is for one call with exactly these arguments. No answer in time is a refusal.
 """
 
 from __future__ import annotations
@@ -18,53 +18,53 @@ from tavern_core.model.result import iso_utc
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """An answer. Made by `ApprovalRequest.approve` and `reject`; plain True and False are understood too."""
+    """An answer. Created by `ApprovalRequest.approve` and `reject`; plain True and False are accepted, too."""
 
     approved: bool
     reason: str = ""
-    """Told to whoever called, and to the log."""
+    """For the caller and the log."""
     by: str = ""
     """Who decided, for the log: ``user:alice``."""
     remember: bool = False
-    """The same call (tool, caller, arguments) is answered alike until the host closes or the plugin is reloaded."""
+    """The same call (tool, caller, arguments) gets the same answer until the host closes or the plugin is reloaded."""
     fingerprint: str = ""
-    """The call that it is an answer about; one about another call refuses. Empty: whichever is asked about."""
+    """The call that it answers; an answer to another call refuses. Empty: the call of the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRequest:
-    """One frozen call that somebody is asked about."""
+    """One frozen call that needs approval."""
 
     call_id: str
     tool: str
     plugin: str
     principal: str
-    """Who calls."""
+    """The caller."""
     arguments: Mapping[str, Any]
-    """A copy to look at: secrets masked, long texts shortened."""
+    """A copy for display: secrets masked, long texts shortened."""
     fingerprint: str
-    """SHA-256 over tool, caller, its folders and the whole arguments: what it names is what will run."""
+    """SHA-256 over tool, caller, its folders and all arguments: it identifies what will run."""
     reason: str
-    """Why somebody is asked."""
+    """Why approval is needed."""
     asked_by: str
-    """The gate, the rule or the tool that wants it."""
+    """The gate, the rule or the tool that requires it."""
     risk: Risk
-    """The highest one among what the tool may do."""
+    """The highest risk among the capabilities of the tool."""
     expires_at: float
-    """Seconds since the epoch, UTC. Afterwards it is too late: the call is refused."""
+    """Seconds since the epoch, UTC. After that, the call is refused."""
     purpose: str = ""
     door: str = ""
     profile: str | None = None
     capabilities: tuple[str, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
-    """Facts that the gate gave."""
+    """Facts from the gate."""
 
     def approve(self, *, by: str = "", reason: str = "", remember: bool = False) -> Approval:
         """Let exactly this call run."""
         return Approval(True, reason, by, remember, self.fingerprint)
 
     def reject(self, reason: str = "", *, by: str = "", remember: bool = False) -> Approval:
-        """Refuse it; `reason` is told to whoever called."""
+        """Refuse it; the caller gets `reason`."""
         return Approval(False, reason, by, remember, self.fingerprint)
 
     def to_json(self) -> dict[str, Any]:
@@ -89,4 +89,4 @@ class ApprovalRequest:
 
 
 Approver = Callable[[ApprovalRequest], "bool | Approval | Awaitable[bool | Approval]"]
-"""What `Tavern.open(approve=...)` takes."""
+"""The type of `Tavern.open(approve=...)`."""

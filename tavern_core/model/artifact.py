@@ -1,4 +1,4 @@
-"""Something large that a call made, kept beside its result."""
+"""Large data of a call, stored beside its result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SCHEME: Final = "artifact:"
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """One artifact. `tavern.artifacts.read(id)` has its bytes."""
+    """One artifact. `tavern.artifacts.read(id)` returns its bytes."""
 
     id: str
     digest: str
@@ -22,7 +22,7 @@ class Artifact:
     media_type: str
     name: str = ""
     principal: str = ""
-    """Whose it is."""
+    """Its owner."""
     created: float = 0.0
     """Seconds since the epoch, UTC."""
     expires: float = 0.0
@@ -34,7 +34,7 @@ class Artifact:
         return SCHEME + self.id
 
     def link(self) -> dict[str, Any]:
-        """A content block that names it, as MCP has them."""
+        """A content block that links to it, in the form of MCP."""
         return {
             "type": "resource_link", "uri": self.uri, "name": self.name or self.id, "mimeType": self.media_type, "size": self.size,
         }  # fmt: skip

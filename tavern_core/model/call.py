@@ -1,4 +1,4 @@
-"""What travels through the pipeline: one request to run one tool, and who asks."""
+"""The values of the pipeline: one request to run one tool, and its caller."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ HOST_PRINCIPAL = "host"
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a caller allows (seed 004 §4.2). None: no limit of the caller's own.
+    """What a caller allows (seed 004 §4.2). None: the caller sets no limit.
 
     Args:
         timeout_ms: for each call, in milliseconds.
         max_retries: further attempts of one call after a retryable failure.
-        max_tool_calls: calls in all under one context (copies of it made with `dataclasses.replace` count together).
+        max_tool_calls: total calls under one context (copies of it made with `dataclasses.replace` count together).
     """
 
     timeout_ms: int | None = None
@@ -44,7 +44,7 @@ class Budget:
 class Ledger:
     """Counts the calls made under one context, from any thread.
 
-    Args:
+    drawn: calls that an earlier process made.
         drawn: calls that were made before, by a process that has ended.
     """
 
@@ -71,7 +71,7 @@ def _new_id() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallContext:
-    """Who calls, in whose name, with what rights, within what budget.
+    """The caller of a call: identity, permissions and budget.
 
     Holds the fields of seed 004 §4.2, the eight of seed 002 (`config` … `sandboxed`), the principal and the profile.
     An explicit context has exactly its `permissions`: none by default.
@@ -80,10 +80,10 @@ class CallContext:
     permissions: frozenset[str] = frozenset()
     """Capabilities that the caller may use."""
     principal: str = "anonymous"
-    """Who calls: ``user:alice``, ``agent:writer``; `host` is the embedding program itself."""
+    """The caller: ``user:alice``, ``agent:writer``; `host` is the embedding program itself."""
     roles: frozenset[str] = frozenset()
     scopes: Mapping[str, tuple[str, ...]] = field(default_factory=FrozenDict)
-    """Capability → how far this caller lets it reach (`model/scope.py`), at most as far as it was granted; absent: no further limit."""
+    """Capability → the scope that this caller allows (`model/scope.py`), at most the granted one; absent: no further limit."""
     profile: str | None = None
     """Name of the agent profile whose inventory limits the call."""
     request_id: str = field(default_factory=_new_id)
@@ -118,7 +118,7 @@ class CallContext:
             object.__setattr__(self, name, value)
         if self.permissions and (unknown := unknown_capability(sorted(self.permissions))) is not None:
             raise UsageError(f"CallContext.permissions: {unknown[0]!r:.80} is no capability", hint=unknown[1])
-        for name in ("principal", "user_id", "profile"):  # what rules about callers go by
+        for name in ("principal", "user_id", "profile"):  # what rules for callers match
             if not isinstance(value := getattr(self, name), str | None):
                 raise UsageError(f"CallContext.{name} must be text, got {type(value).__name__}")
         if type(self.scopes) is not FrozenDict:  # tools and hooks see it, and must not widen what gates read
@@ -155,7 +155,7 @@ class CallContext:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CallContext:
-        """A context from camelCase JSON; an unknown key is a UsageError (USAGE) that names the nearest."""
+        """A context from camelCase JSON; an unknown key raises a UsageError (USAGE) with the closest name."""
         if not isinstance(data, Mapping):
             raise UsageError(
                 f"a context is a mapping, got {type(data).__name__}", hint='for example {"permissions": ["read:fs"]}'
@@ -178,7 +178,7 @@ def _scopes(written: Any) -> FrozenDict[str, tuple[str, ...]]:
     """Scopes of a caller.
 
     Raises:
-        UsageError: something else than a mapping of names to lists of texts (USAGE).
+        UsageError: anything but a mapping of names to lists of texts (USAGE).
     """
     lists = isinstance(written, Mapping) and all(
         isinstance(scope, list | tuple) and all(isinstance(entry, str) for entry in scope) for scope in written.values()
@@ -198,7 +198,7 @@ def _camel(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What each side allows the call to do; it may do what all of them allow. None: that side sets no limit.
+    """What each side allows the call to do; the call may do what all of them allow. None: that side sets no limit.
 
     ``danger:*`` must be named by `plugin` and `caller` literally.
     """
@@ -210,20 +210,20 @@ class Rights:
     host_denied: frozenset[str] = frozenset()
     profile: frozenset[str] | None = None
     scopes: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Limited capabilities of the plugin with their scopes, paths absolute; read them with `scope`."""
+    """Limited capabilities of the plugin with their scopes, paths absolute; use `scope` to read them."""
 
     places: tuple[tuple[str, str], ...] = ()
-    """What the beginnings of paths stand for: ``$data``, ``$plugin``, ``~`` and ``""`` for the project; ``$workspace`` is the context's."""
+    """The roots of paths: ``$data``, ``$plugin``, ``~`` and ``""`` for the project; ``$workspace`` is the context's."""
 
     asked: frozenset[str] | None = None
-    """What plugin.yaml asks for; None: there is none, and nothing has to be asked for."""
+    """The permissions that plugin.yaml requests; None: there is no plugin.yaml, so none need to be requested."""
 
     def scope(self, capability: str) -> Scope:
-        """How far the plugin's grant of `capability` reaches (`model/scope.py`): None without limit, empty: not granted."""
+        """The scope of the plugin's grant of `capability` (`model/scope.py`): None: no limit, empty: not granted."""
         return dict(self.scopes).get(capability) if capability in self.plugin else ()
 
     def holds(self, capability: str) -> bool:
-        """True when every side allows `capability`; ``danger:*`` must be named by the plugin's and the caller's."""
+        """True if every side allows `capability`; plugin and caller must name ``danger:*`` literally."""
         sides = [side for side in (self.host, self.profile) if side is not None]
         return not forbids(self.host_denied, capability) and all(
             covers(side, capability) for side in (self.plugin, self.caller, *sides)
@@ -232,26 +232,26 @@ class Rights:
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """What a tool needs and one side does not allow."""
+    """The capabilities that a tool needs and one side does not allow."""
 
     side: str
     """plugin, host, profile or caller."""
     missing: tuple[str, ...]
     reason: str
     fix: str
-    """What lets it, as a command or a line to write."""
+    """What would allow it, as a command or a line to write."""
 
 
 def shortfall(
     plugin: str, wanted: Iterable[str], rights: Rights, context: CallContext, door: str = "api"
 ) -> Shortfall | None:
-    """The first side that does not allow all that a tool needs; None when all do.
+    """The first side that does not allow everything that a tool needs; None if all sides do.
 
     Args:
-        plugin: whose tool it is.
+        plugin: the plugin of the tool.
         wanted: the capabilities that the tool needs.
-        context: who calls.
-        door: how the call comes in.
+        context: the caller.
+        door: the entry point of the call.
     """
     wanted = tuple(wanted)
     if lacking := missing(rights.plugin, wanted):
@@ -302,10 +302,10 @@ def shortfall(
 
 
 def grant_fix(plugin: str, names: Iterable[str], asked: Collection[str] | None) -> str:
-    """What lets a plugin have capabilities: the command, behind the line of plugin.yaml where it does not ask for all of them.
+    """What would give a plugin capabilities: the command, after the line of plugin.yaml if it does not request all of them.
 
     Args:
-        asked: what plugin.yaml asks for; None: all of it.
+        asked: what plugin.yaml requests; None: everything.
     """
     names = tuple(names)
     command = f"tavern plugins grant {plugin} {' '.join(names)}"
@@ -336,15 +336,15 @@ class ToolCall:
     depth: int = 0
     """0 for a call from outside, 1 for a call that a tool made, and so on."""
     door: str = "api"
-    """How the call came in: api, tam, cli, http, mcp, workflow."""
+    """The entry point of the call: api, tam, cli, http, mcp, workflow."""
     parent: str | None = None
-    """The call inside which this one was made."""
+    """The call that made this one."""
     rights: Rights = Rights()
     """Filled in by the pipeline; hooks cannot change it."""
 
 
 class _Open:
-    """A call while it is being made."""
+    """A call while it is built."""
 
     __slots__ = tuple(ToolCall.__dataclass_fields__)
 
@@ -367,7 +367,7 @@ def call_of(
     tool: str, arguments: Mapping[str, Any], context: CallContext, call_id: str, purpose: str, key: str | None,
     depth: int, door: str, parent: str | None, rights: Rights,
 ) -> ToolCall:  # fmt: skip
-    """``ToolCall(...)`` for the hot path: a frozen dataclass takes three times as long to make."""
+    """``ToolCall(...)`` for the hot path: a frozen dataclass takes three times as long to create."""
     call = _new(_Open)
     call.tool = tool
     call.arguments = arguments

@@ -1,4 +1,4 @@
-"""What a tool may do to the world: the table of capabilities (seed 004 §4.1, extended by SECURITY §1).
+"""What tools may access: the table of capabilities (seed 004 §4.1, extended by SECURITY §1).
 
 A capability is ``verb:object``. Destructive ones are ``danger:*`` and are never granted by a wildcard or by default.
 Hosts and plugins may use further names of the form ``owner/verb:object``.
@@ -44,6 +44,12 @@ CAPABILITIES: Final[Mapping[str, Capability]] = {
     "gpu": Capability("low", "use the graphics processor", "使用图形处理器"),
     "workflow": Capability("medium", "run workflows", "运行工作流", "names"),
     "process:spawn": Capability("high", "start other programs", "启动其他程序", "names"),
+    "process:host": Capability(
+        "highest",
+        "run its code outside of every sandbox, with all rights of the host (full trust)",
+        "在任何沙箱之外以宿主的全部权限运行其代码（完全信任）",
+        "names",
+    ),
     "danger:destructive": Capability("highest", "do things that cannot be undone", "执行不可撤销的操作"),
 }
 ENV_PREFIX: Final = variables.PERMISSION
@@ -63,9 +69,9 @@ def is_capability(name: str) -> bool:
 
 
 def unknown_capability(written: Iterable[str]) -> tuple[str, str] | None:
-    """The first of `written` that names no capability, neither by itself nor as a pattern (``read:*``), and what to write instead.
+    """The first of `written` that is neither a capability nor a pattern (``read:*``), and what to write instead.
 
-    A misspelt name would silently grant nothing, and in a denial forbid nothing.
+    A misspelt name would silently grant nothing, and deny nothing in a deny list.
     """
     families = (*CAPABILITIES, SECRET_PREFIX, ENV_PREFIX, DANGER_PREFIX)
     for name in written:
@@ -79,7 +85,7 @@ def unknown_capability(written: Iterable[str]) -> tuple[str, str] | None:
 
 
 def known_capability(name: str) -> str:
-    """What to write in place of `name`, which is no capability: the nearest one, else the list of all."""
+    """What to write instead of `name`, which is not a capability: the closest one, else the list of all."""
     return (
         did_you_mean(name, CAPABILITIES, 1)
         or f"it is one of {', '.join(CAPABILITIES)}, secrets:<name>, env:<NAME>, or owner/verb:object"
@@ -87,7 +93,7 @@ def known_capability(name: str) -> str:
 
 
 def describe(name: str) -> Capability:
-    """The row of `name`; names outside the table get one that says so."""
+    """The row of `name`; names outside of the table get a row that says so."""
     if name in CAPABILITIES:
         return CAPABILITIES[name]
     if name.startswith(SECRET_PREFIX):
@@ -109,9 +115,9 @@ def is_dangerous(name: str) -> bool:
 
 
 def covers(granted: Iterable[str], wanted: str) -> bool:
-    """True when one of `granted` names `wanted`, literally or by a wildcard such as ``read:*`` or ``*``.
+    """True if one of `granted` names `wanted`, literally or by a wildcard such as ``read:*`` or ``*``.
 
-    ``danger:*`` names are only ever covered literally.
+    ``danger:*`` names are only covered literally.
     """
     for grant in granted:
         if grant == wanted:
@@ -122,7 +128,7 @@ def covers(granted: Iterable[str], wanted: str) -> bool:
 
 
 def forbids(denied: Iterable[str], wanted: str) -> bool:
-    """True when one of `denied` names `wanted`, literally or by a wildcard; also what is dangerous: a denial is never too wide."""
+    """True if one of `denied` names `wanted`, literally or by a wildcard. Wildcards cover ``danger:*`` here, because a denial is never too wide."""
     return any(name == wanted or (name.endswith("*") and wanted.startswith(name[:-1])) for name in denied)
 
 

@@ -30,7 +30,7 @@ def _host_entry(entry: str) -> str:
 
 
 def _alias(written: str) -> str:
-    """An alias of a tool, which can be mistaken for nothing else in a list or a call."""
+    """An alias of a tool, which has no other meaning in a list or a call."""
     prefix = split_id(written)[0]
     if not written.strip() or written != written.strip() or len(written) > 160 or not written.isprintable():
         raise ValueError("an alias has 1 to 160 printable characters, without blanks around them")
@@ -67,21 +67,21 @@ ApprovalEntry = Annotated[str, AfterValidator(_approval_entry)]
 
 class PluginsConfig(_Section):
     roots: tuple[str, ...] = ("plugins",)
-    """Folders that hold ``<name>/plugin.yaml``, relative to the file that names them."""
+    """Folders with ``<name>/plugin.yaml``, relative to the file that names them."""
     vcp: tuple[str, ...] = ()
     """Folders that hold VCP plugins (``<name>/plugin-manifest.json``)."""
     entry_points: bool = True
-    """Look for installed packages with an entry point in ``tavern.plugins``."""
+    """Find installed packages with an entry point in ``tavern.plugins``."""
     load: tuple[str, ...] | None = None
-    """Only these, when given (``TAVERN_LOAD_PLUGINS``)."""
+    """Only these, if given (``TAVERN_LOAD_PLUGINS``)."""
     disable: tuple[str, ...] = ()
     probe: Literal["never", "suspect", "new"] = "new"
-    """Whose import is tried in a process of its own first: nobody's; where an earlier process ended during it; every new
-    one's."""
+    """Whose import is probed in a separate process first: `never` none, `suspect` those during whose import an earlier process
+    ended, `new` every new plugin."""
     locked: bool = False
-    """Use no plugin that is not exactly in the lock file (``--locked``), and never change that file."""
+    """Refuse plugins that differ from the lock file (``--locked``), and never change that file."""
     on_failure: dict[str, Literal["open", "closed"]] = Field(default_factory=dict)
-    """For plugins with a gate: whether calls pass when it cannot be activated. Default: closed."""
+    """For plugins with a gate: whether calls pass if it cannot be activated. Default: closed."""
 
 
 class AccessRule(_Section):
@@ -94,18 +94,18 @@ class AccessRule(_Section):
 
 class ToolsConfig(_Section):
     allow: tuple[str, ...] = ()
-    """Switches optional tools on (seed 002); tools that are not optional need no entry here."""
+    """Enables optional tools (seed 002); other tools need no entry here."""
     only: tuple[str, ...] | None = None
-    """When given: no other tool exists for any caller. An empty list allows nothing."""
+    """If given, no other tool exists for any caller. An empty list allows nothing."""
     deny: tuple[str, ...] = ()
     pin: tuple[str, ...] = ()
-    """Tools whose definition stays as it was when it was reviewed; one that changes is in quarantine."""
+    """Tools whose definition is pinned; a tool whose definition changes is quarantined."""
     groups: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Named groups: ``group:<name>`` in any list."""
     aliases: dict[Annotated[str, AfterValidator(_alias)], Annotated[str, AfterValidator(_target)]] = Field(
         default_factory=dict
     )
-    """Other names of tools: alias → id. Lists, grants and the log go by the id."""
+    """Other names of tools: alias → id. Lists, grants and the log use the id."""
 
     @field_validator("aliases")
     @classmethod
@@ -122,23 +122,23 @@ class ToolsConfig(_Section):
 
 class CapabilitiesConfig(_Section):
     allow: tuple[CapabilityName, ...] | None = None
-    """What any call in this host may do at most; None: no limit of the host's own."""
+    """What calls in this host may do at most; None: the host sets no limit."""
     deny: tuple[CapabilityName, ...] = ()
 
 
 class ApprovalConfig(_Section):
-    """Whose calls need somebody's approval (docs/configuration.md). Entries as in `tools`, or ``capability:<name>``."""
+    """The tools whose calls need approval (docs/configuration.md). Entries as in `tools`, or ``capability:<name>``."""
 
     ask: tuple[ApprovalEntry, ...] = ()
     allow: tuple[ApprovalEntry, ...] = ()
-    """Run unasked; names a tool to take back what the tool itself asks for."""
+    """Run without approval; an entry that names a tool overrides the tool's own request for approval."""
     deny: tuple[ApprovalEntry, ...] = ()
     timeout_ms: Annotated[int, Field(gt=0)] = 300_000
-    """How long somebody may take to answer; afterwards the call is refused."""
+    """Time for an answer; after that, the call is refused."""
     keep_ms: Annotated[int, Field(gt=0, le=31_536_000_000)] = 86_400_000
     """How long a stored request waits for its answer, and an approval for its call."""
     plan_ms: Annotated[int, Field(gt=0, le=31_536_000_000)] = 600_000
-    """How long the token of a dry run holds."""
+    """How long the token of a dry run is valid."""
 
 
 class LimitsConfig(_Section):
@@ -150,11 +150,11 @@ class LimitsConfig(_Section):
     hook_failures: Annotated[int, Field(ge=0)] = 5
     """Failures in a row after which a hook implementation is quarantined; 0: never."""
     hook_rest_ms: Annotated[int, Field(gt=0)] = 300_000
-    """How long it is left alone."""
+    """How long the host does not call it."""
     drain_ms: Annotated[int, Field(ge=0)] = 5_000
     """How long disable, reload and close wait for running calls."""
     depth: Annotated[int, Field(gt=0)] = 16
-    """How deep tools may call tools."""
+    """Maximum depth of tools that call tools."""
     threads: Annotated[int, Field(gt=0, le=1024)] = 32
     output_bytes: Annotated[int, Field(gt=0)] = 4_000_000
     """Largest answer of one tool: bytes of a script's output, characters of text in a value."""
@@ -163,29 +163,29 @@ class LimitsConfig(_Section):
     keep_raw: bool = False
     script_timeout_ms: Annotated[int, Field(gt=0)] = 30_000
     retries: Annotated[int, Field(ge=0, le=MOST_RETRIES)] = 0
-    """Further attempts of a call whose failure may pass, where doing it again does no harm; a tool and a caller may say otherwise."""
+    """Further attempts of a call after a temporary failure, if a retry does no harm; tools and callers can override it."""
     tools: dict[str, WrittenLimits] = Field(default_factory=dict)
     """Rate, concurrency, retries, cache and breaker of tools; entries as in lists of tools."""
     plugins: dict[str, WrittenLimits] = Field(default_factory=dict)
-    """What all tools of a plugin share."""
+    """Shared by all tools of a plugin."""
     callers: dict[str, WrittenLimits] = Field(default_factory=dict)
-    """What each caller has for itself; keys as in `callers`."""
+    """For each caller separately; keys as in `callers`."""
     upstreams: dict[str, WrittenLimits] = Field(default_factory=dict)
-    """What all tools behind one host share, by its name and port."""
+    """Shared by all tools with one upstream, by its host and port."""
     cache_bytes: Annotated[int, Field(ge=0)] = 64_000_000
-    """Of all answers that are kept for `cacheMs`."""
+    """Of all answers that are cached for `cacheMs`."""
     manual_chars: Annotated[int, Field(gt=0)] = 60_000
 
 
 class NetConfig(_Section):
-    """Where the host's own plugins may fetch from, such as the node ``core:HttpFetch``; others go where their grants let them."""
+    """What the host's own plugins may fetch, such as the node ``core:HttpFetch``; others may fetch what their grants allow."""
 
     allow: tuple[Annotated[str, AfterValidator(_host_entry)], ...] = ()
     """Besides public names at the ports 80 and 443: entries as in a scope of ``network``: ``localhost:8080``, ``10.0.0.0/8:*``."""
 
 
 class SqlConfig(_Section):
-    """What statements may call where a parameter is marked as SQL (docs/tools.md)."""
+    """What statements may call in parameters that are marked as SQL (docs/tools.md)."""
 
     functions: tuple[
         Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z_][A-Za-z0-9_$]*(\.[A-Za-z_][A-Za-z0-9_$]*)*$")], ...
@@ -207,11 +207,11 @@ class AuditConfig(_Section):
 
 class WorkflowsConfig(_Section):
     roots: tuple[str, ...] = ("workflows",)
-    """Folders that hold workflow files (``<id>.json``), relative to the file that names them."""
+    """Folders with workflow files (``<id>.json``), relative to the file that names them."""
     concurrency: Annotated[int, Field(gt=0)] | None = 64
-    """Nodes of one run that run at a time; None: no limit."""
+    """Nodes of one run that run at the same time; None: no limit."""
     resources: dict[str, Annotated[int, Field(gt=0)]] = Field(default_factory=dict)
-    """Resource tag of nodes → how many with it run at a time in one run: ``gpu: 1``."""
+    """Resource tag of nodes → how many nodes with it run at the same time in one run: ``gpu: 1``."""
     as_tools: bool = True
     """Offer every workflow as the tool ``workflow:<id>``."""
 
@@ -227,29 +227,29 @@ class SkillsConfig(_Section):
 
 class TamConfig(_Section):
     references: bool = False
-    """Let a chain step use the answer of an earlier one (docs/tam.md)."""
+    """Let a chain step use the answer of an earlier step (docs/tam.md)."""
     ignore_fenced: bool = False
     thoughts: tuple[Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")], ...] = ()
-    """Further tags that hide what is in them, beside ``think`` and ``thinking``."""
+    """Further tags that hide their content, besides ``think`` and ``thinking``."""
     max_block: Annotated[int, Field(gt=0)] = 1_000_000
     """Characters of one block."""
     max_text: Annotated[int, Field(gt=0)] = 8_000_000
-    """Characters of one text; nothing of a longer one is read."""
+    """Characters of one text; a longer one is not read."""
     max_calls: Annotated[int, Field(gt=0)] = 10_000
-    """Blocks of one text, and calls in them; nothing of a text with more is run."""
+    """Blocks of one text, and calls in them; nothing of a text with more runs."""
 
 
 class IsolationConfig(_Section):
     """The box around scripts, code and isolated plugins (docs/security.md)."""
 
     level: Literal["required", "best-effort", "none"] | None = None
-    """`required`: nothing runs where a layer is missing; `best-effort`: with the layers that there are; `none`: without a
-    box. None: best-effort for plugins that somebody granted something, required for all others."""
+    """`required`: nothing runs if a layer is missing; `best-effort`: with the available layers; `none`: without a
+    box. None: best-effort for plugins with grants, required for all others."""
     scripts: Literal["granted", "tier"] = "granted"
-    """What scripts may do: `granted`: all of them only what was granted to their plugin; `tier`: those of isolated plugins
-    what was granted, those of others whatever the host itself may do."""
+    """What scripts may do: `granted`: only what was granted to their plugin; `tier`: for isolated plugins
+    the same, for others everything that the host itself may do."""
     without: tuple[Literal["limits", "namespaces", "pid-namespace", "privileges", "landlock", "seccomp"], ...] = ()
-    """Layers that are switched off."""
+    """Layers that are disabled."""
     memory_bytes: Annotated[int, Field(ge=67_108_864)] = 2_147_483_648
     """Of one process."""
     processes: Annotated[int, Field(gt=0, le=30_000)] = 128
@@ -258,59 +258,59 @@ class IsolationConfig(_Section):
     file_bytes: Annotated[int, Field(ge=0)] = 1_073_741_824
     """Of one file."""
     connections: Annotated[int, Field(gt=0, le=64)] = 16
-    """Of the programs of one call, through the gateway of their box, at a time."""
+    """Of the programs of one call, through the gateway of their box, at the same time."""
     network_bytes: Annotated[int, Field(ge=0)] = 1_073_741_824
-    """Which the programs of one call may send and receive there."""
+    """Which the programs of one call may send and receive through it."""
     plugins: tuple[str, ...] = ()
-    """Plugins that run in a process of their own, whatever their plugin.yaml says."""
+    """Plugins that run in their own process, whatever their plugin.yaml says."""
     raise_for: Annotated[tuple[str, ...], Field(alias="raise")] = ()
-    """Permissions; a plugin that asks for one of them runs in a process of its own."""
+    """Permissions; a plugin that requests one of them runs in its own process."""
     start_timeout_ms: Annotated[int, Field(gt=0)] = 30_000
-    """How long such a plugin may take to be imported."""
+    """How long the import of such a plugin may take."""
 
 
 class IdempotencyConfig(_Section):
     """Calls with a key (docs/tools.md)."""
 
     ttl_ms: Annotated[int, Field(gt=0, le=31_536_000_000)] = 86_400_000
-    """How long the answer to a key is kept."""
+    """How long the answer to a key is stored."""
 
 
 class JobsConfig(_Section):
-    """Calls in the background (docs/governance.md)."""
+    """Background calls (docs/governance.md)."""
 
     concurrency: Annotated[int, Field(gt=0, le=10_000)] = 16
-    """Jobs of one process that run at a time; callers take turns."""
+    """Jobs of one process that run at the same time; callers take turns."""
     poll_ms: Annotated[int, Field(gt=0, le=3_600_000)] = 500
-    """How long callers are told to wait before they ask again."""
+    """The poll interval that callers should use."""
     ttl_ms: Annotated[int, Field(gt=0, le=31_536_000_000)] = 604_800_000
-    """How long a job can be asked about after its end."""
+    """How long a job is stored after its end."""
 
 
 class ArtifactsConfig(_Section):
-    """What is too large for an answer (docs/governance.md)."""
+    """Data that is too large for an answer (docs/governance.md)."""
 
     over: Annotated[int, Field(ge=1_000)] | None = None
-    """Bytes of an answer from which on it becomes a preview and an artifact; None: answers stay whole."""
+    """An answer with more bytes becomes a preview and an artifact; None: answers stay complete."""
     preview: Annotated[int, Field(ge=0, le=100_000)] = 2_000
     """Characters of the preview."""
     max_bytes: Annotated[int, Field(gt=0)] = 1_073_741_824
     """Of one artifact."""
     ttl_ms: Annotated[int, Field(gt=0, le=31_536_000_000)] = 604_800_000
-    """How long one is kept."""
+    """How long one is stored."""
 
 
 class MetricsConfig(_Section):
-    """Figures for Prometheus and spans for OpenTelemetry (docs/governance.md)."""
+    """Metrics for Prometheus and spans for OpenTelemetry (docs/governance.md)."""
 
     enabled: bool = False
-    """Count calls (extra ``metrics``); `tavern.metrics.text()` gives the figures."""
+    """Count calls (extra ``metrics``); `tavern.metrics.text()` returns the metrics."""
     spans: bool | None = None
-    """A span for each call (extra ``otel``); None: where the program has loaded OpenTelemetry's SDK before it opens the host."""
+    """A span for each call (extra ``otel``); None: if the program has loaded the OpenTelemetry SDK before it opens the host."""
 
 
 class StateConfig(_Section):
-    """Where keys, approvals, jobs and rates are kept."""
+    """Where keys, approvals, jobs and rates are stored."""
 
     store: Annotated[str, Field(pattern=r"^(sqlite|memory|rediss?://.+|unix://.+)$")] = "sqlite"
     """``sqlite`` (a file of the state folder), ``memory`` (of this process), or the address of a Redis server (extra ``redis``)."""
@@ -320,11 +320,11 @@ class HostConfig(_Section):
     """tavern.yaml."""
 
     language: Literal["zh", "en"] | None = None
-    """Of manuals and feedback for models; None: that of the locale. An agent profile may name its own. Tools keep the language they were written in."""
+    """Of manuals and feedback for models; None: that of the locale. An agent profile can set its own. Texts of tools are not translated."""
     plugins: PluginsConfig = PluginsConfig()
     tools: ToolsConfig = ToolsConfig()
     callers: dict[str, AccessRule] = Field(default_factory=dict)
-    """Per caller: ``user:alice``, ``role:guest``, ``profile:writer``, a principal; ``*`` for whom no other key names."""
+    """Per caller: ``user:alice``, ``role:guest``, ``profile:writer``, a principal; ``*`` for all others."""
     capabilities: CapabilitiesConfig = CapabilitiesConfig()
     approval: ApprovalConfig = ApprovalConfig()
     limits: LimitsConfig = LimitsConfig()
@@ -340,8 +340,10 @@ class HostConfig(_Section):
     tam: TamConfig = TamConfig()
     workflows: WorkflowsConfig = WorkflowsConfig()
     skills: SkillsConfig = SkillsConfig()
+    upstreams: dict[str, Any] = Field(default_factory=dict)
+    """Systems whose tools become tools of this host: name → `model.upstream.UpstreamConfig`."""
     slots: dict[str, str] = Field(default_factory=dict)
-    """Exclusive slot → the plugin that has it."""
+    """Exclusive slot → the plugin that fills it."""
     profiles: tuple[str, ...] = ("profiles",)
     """Folders with agent profiles (``*.json``)."""
     settings: dict[str, Any] = Field(default_factory=dict)

@@ -18,30 +18,30 @@ APPROVAL_REQUESTED: Final = "APPROVAL_REQUESTED"
 APPROVAL_DECIDED: Final = "APPROVAL_DECIDED"
 RETRY: Final = "RETRY"
 TOOL_PROGRESS: Final = "TOOL_PROGRESS"
-"""How far a call is (`done`, `total`, `message`); for subscribers, not in the log."""
+"""The progress of a call (`done`, `total`, `message`); for subscribers, not in the log."""
 CIRCUIT_CHANGED: Final = "CIRCUIT_CHANGED"
-"""A breaker opened, tries, or closed again (`breaker`, `state`)."""
+"""A breaker opened, tries a call, or closed again (`breaker`, `state`)."""
 JOB_CHANGED: Final = "JOB_CHANGED"
-"""A job has another status, or is further (`job`, `tool`, `status`, `progress`)."""
+"""A job has a new status or progress (`job`, `tool`, `status`, `progress`)."""
 HOOK_QUARANTINED: Final = "HOOK_QUARANTINED"
 HOOK_RELEASED: Final = "HOOK_RELEASED"
 PLUGIN_STATE: Final = "PLUGIN_STATE"
 PLUGIN_CHANGED: Final = "PLUGIN_CHANGED"
-"""A plugin is activated that is not as it was when its grants were decided."""
+"""A plugin is activated that has changed since its grants were decided."""
 TOOLS_CHANGED: Final = "TOOLS_CHANGED"
 ISOLATION_WEAK: Final = "ISOLATION_WEAK"
 SETTINGS_CHANGED: Final = "SETTINGS_CHANGED"
 THREADS_STUCK: Final = "THREADS_STUCK"
-"""Sync code goes on though nobody waits for it any more, so many times (`threads`; 0: it has ended)."""
+"""Sync code continues although its caller has stopped waiting, in so many threads (`threads`; 0: it has ended)."""
 USER_LOGGED_IN: Final = "USER_LOGGED_IN"
 WORKFLOW_STARTED: Final = "WORKFLOW_STARTED"
 WORKFLOW_CHANGED: Final = "WORKFLOW_CHANGED"
 WORKFLOW_FINISHED: Final = "WORKFLOW_FINISHED"
 LOG_REPAIRED: Final = "LOG_REPAIRED"
-"""A half-written line was cut off and kept aside, or a file without any record was."""
+"""A half-written line was cut off and saved, or a file without any record was saved."""
 LOG_DAMAGED: Final = "LOG_DAMAGED"
-"""Records before this one are damaged or missing; they stay as they are."""
-"""The last record of a file that is full; the chain goes on in the next one."""
+"""Records before this one are corrupt or missing; they are left as they are."""
+"""The last record of a file that is full; the chain continues in the next one."""
 EVENT_TYPES: Final = (
     TOOL_CALLED, TOOL_RESULT, POLICY_DENIED, APPROVAL_REQUESTED, APPROVAL_DECIDED, RETRY, TOOL_PROGRESS, CIRCUIT_CHANGED, JOB_CHANGED, HOOK_QUARANTINED, HOOK_RELEASED, PLUGIN_STATE,
     PLUGIN_CHANGED, TOOLS_CHANGED, ISOLATION_WEAK, SETTINGS_CHANGED, THREADS_STUCK, USER_LOGGED_IN, WORKFLOW_STARTED, WORKFLOW_CHANGED,
@@ -53,7 +53,7 @@ def event_types(written: Iterable[object]) -> frozenset[str]:
     """`written` as types of events.
 
     Raises:
-        UsageError: one is none; names the nearest (USAGE).
+        UsageError: one is not a type of event; names the closest (USAGE).
     """
     types = set()
     for type_ in written:
@@ -75,9 +75,9 @@ class Event:
     call_id: str = ""
     plugin: str = ""
     seq: int = 0
-    """Its number among the events of this host, from 1 on, the same for every subscriber and observer; 0: not emitted yet.
+    """Its number among the events of this host, from 1, the same for every subscriber and observer; 0: not emitted yet.
 
-    A subscriber to all types misses none: a gap means that events came in between. Events of several threads may arrive in
+    For a subscriber to all types, a gap means missed events. Events of several threads may arrive in
     another order; the number is the order in which they were emitted.
     """
 
@@ -93,7 +93,7 @@ class Event:
 
 
 class _Open:
-    """An event while it is being made."""
+    """An event while it is built."""
 
     __slots__ = ("call_id", "data", "plugin", "seq", "time", "type")
 
@@ -109,7 +109,7 @@ _new = object.__new__
 
 
 def event_of(kind: str, time: float, data: Mapping[str, Any], call_id: str, plugin: str) -> Event:
-    """``Event(...)`` for the hot path: a frozen dataclass takes three times as long to make (two in each recorded call)."""
+    """``Event(...)`` for the hot path: a frozen dataclass takes three times as long to create (two in each recorded call)."""
     event = _new(_Open)
     event.type = kind
     event.time = time

@@ -1,6 +1,6 @@
-"""JSON that many may hold and nobody may change: mappings and lists that refuse it. A copy of one is plain again.
+"""Immutable JSON for sharing: mappings and lists that refuse changes. A deep copy is plain again.
 
-They are real dicts and lists, so that everything that takes JSON takes them. A guard rail against mistakes, no wall:
+They are real dicts and lists, so everything that accepts JSON accepts them. This prevents mistakes, not attacks:
 ``dict.update(frozen, …)`` still changes one.
 """
 
@@ -40,7 +40,7 @@ class FrozenList(list[V]):
 
 
 def frozen(value: Any) -> Any:
-    """A copy of JSON in which nothing can be changed.
+    """An immutable copy of JSON.
 
     >>> frozen({"a": [1]}) == {"a": [1]}
     True

@@ -1,6 +1,6 @@
-"""What a parameter is to the world outside: a path, an address, a statement (SECURITY §5).
+"""Marks for parameters that hold a path, an address or an SQL statement (SECURITY §5).
 
-A tool's JSON Schema says it with ``x-tavern: {guard: path | url | sql}`` or a `format`, never the name of a parameter:
+A tool's JSON Schema sets the mark with ``x-tavern: {guard: path | url | sql}`` or a `format`, never the name of a parameter:
 
     {"type": "string", "x-tavern": {"guard": "path", "root": "workspace", "mode": "read"}}
     Annotated[str, Guard.path(root="workspace", mode="read")]          the same, for tools that are Python functions
@@ -17,9 +17,9 @@ from tavern_core.model.nearest import did_you_mean
 GuardKind = Literal["path", "url", "sql"]
 MARK: Final = "x-tavern"
 NO_GUARD: Final = "none"
-"""``guard: none`` takes back what a `format` says: the value is text and nothing else."""
+"""``guard: none`` turns off the guard of a `format`: the value is plain text."""
 WHOLE: Final = "absolute"
-"""Option of a mark that comes from ``format: uri-reference``: a reference without a host is no address."""
+"""Option of a mark that comes from ``format: uri-reference``: a reference without a host is not an address."""
 
 _OPTIONS: Final[Mapping[str, Mapping[str, tuple[str, ...] | None]]] = {
     "path": {"root": None, "mode": ("read", "write")},
@@ -44,7 +44,7 @@ _FORMATS: Final[Mapping[str, GuardKind]] = {
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """One mark: what kind of value stands here, and what its author says about it.
+    """One mark: the kind of the value, and the options of its author.
 
     Use `Guard.path`, `Guard.url` and `Guard.sql` inside ``Annotated[...]``.
     """
@@ -57,16 +57,16 @@ class Guard:
         """A file or folder.
 
         Args:
-            root: where it must be, and what relative ones count from: ``workspace`` (the caller's), ``project``, ``plugin`` (the folder
-                of plugin.yaml), ``data`` (`ctx.data_dir`) or an absolute path. Default: what was granted.
-            mode: what is done to it, which says whose scope holds: ``read:fs`` or ``write:fs``. Default: every one of the
+            root: the folder in which it must be and where relative paths start: ``workspace`` (the caller's), ``project``,
+                ``plugin`` (the folder of plugin.yaml), ``data`` (`ctx.data_dir`) or an absolute path. Default: what was granted.
+            mode: the access, which selects the scope: ``read:fs`` or ``write:fs``. Default: every one of the
                 two that the tool needs.
         """
         return cls("path", _given(root=root, mode=mode))
 
     @classmethod
     def url(cls, *, schemes: Iterable[str] = (), hosts: Iterable[str] = ()) -> Guard:
-        """An address on the net.
+        """A network address.
 
         Args:
             schemes: allowed ones; default: https and http.
@@ -79,8 +79,8 @@ class Guard:
         """A statement for a database.
 
         Args:
-            dialect: sqlite, postgres, mysql, tsql … Default: it must be harmless in each of them.
-            mode: ``read`` keeps it to reading even where ``write:db`` is granted.
+            dialect: sqlite, postgres, mysql, tsql … Default: the statement must be harmless in all of them.
+            mode: ``read`` allows only reading, even if ``write:db`` is granted.
         """
         return cls("sql", _given(dialect=dialect, mode=mode))
 
@@ -90,7 +90,7 @@ class Guard:
 
     @property
     def mark(self) -> dict[str, Any]:
-        """What stands under ``x-tavern``."""
+        """The value of ``x-tavern``."""
         return {"guard": self.kind, **{name: list(v) if isinstance(v, tuple) else v for name, v in self.options}}
 
     def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class Guard:
 
 
 def guard_of(schema: Mapping[str, Any]) -> Guard | None:
-    """What one (sub)schema says about its own value; a mark goes before a `format`. Wrong marks guard as far as they are right."""
+    """The mark of one (sub)schema; it takes precedence over a `format`. In an invalid mark, the valid options apply."""
     own = schema.get(MARK)
     kind = own.get("guard") if isinstance(own, Mapping) else None
     if kind == NO_GUARD:
@@ -115,7 +115,7 @@ def guard_of(schema: Mapping[str, Any]) -> Guard | None:
 
 
 def mark_flaws(mark: Any) -> list[tuple[str, str, str]]:
-    """What is wrong with the value of ``x-tavern``: (option or "", message, hint); empty when it is fine."""
+    """The problems of an ``x-tavern`` value: (option or "", message, hint); empty if it is valid."""
     if not isinstance(mark, Mapping):
         return [("", "`x-tavern` is an object", "write x-tavern: {guard: path}")]
     if "guard" not in mark:

@@ -1,4 +1,4 @@
-"""Names: plugins, tools, and how what people write becomes an id.
+"""Names of plugins and tools, and the normalization of written names to ids.
 
 A tool id is ``plugin:tool``. Models and people also write ``plugin.tool`` and ``plugin/tool``; both are accepted on
 input and never stored.
@@ -17,13 +17,13 @@ PLUGIN_NAME: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*\Z")
 LOCAL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
 LONGEST_PLUGIN_NAME: Final = 64
 SERVICE_NAME: Final = r"^[^\s*:]{1,200}$"
-"""The pattern of names of services that can be asked for, as JSON Schema writes it: a permission holds them."""
+"""The pattern of names of services that can be requested, as JSON Schema writes it: a permission holds them."""
 _SERVICE_NAME: Final = re.compile(SERVICE_NAME)
 RESERVED_NAMESPACES: Final = frozenset({"core", "system", "kb", "workflow", "jobs", "skill", "CodeInterpreter"})
-"""Namespaces of the host (DESIGN §2); a plugin that takes one as its name is refused."""
+"""Namespaces of the host (DESIGN §2); a plugin with one as its name is refused."""
 
 SEARCH_TOOLS: Final = "system:search_tools"
-"""The tool that finds others: of any inventory a caller may search that inventory, so only lists that deny speak of it."""
+"""The tool that finds others. Every caller may search its own inventory, so only deny lists apply to this tool."""
 _RESERVED: Final = frozenset(fold(name) for name in RESERVED_NAMESPACES)
 
 RESERVED_COMMANDS: Final = frozenset(
@@ -33,19 +33,19 @@ RESERVED_COMMANDS: Final = frozenset(
         "artifacts",
     }
 )  # fmt: skip
-"""Sub-commands of the host, those to come included: no plugin may take one."""
+"""Sub-commands of the host, including planned ones: no plugin may use one."""
 
 
 def is_reserved(name: str) -> bool:
     """True for a name that only the host's own plugins may have: ``kb``, ``code-interpreter``, ``core-net``.
 
-    Names that begin with ``core-`` are kept for the reader. What is the host's is a fact of its record, never of its name.
+    Names that begin with ``core-`` are reserved for readability. Whether a plugin belongs to the host is a fact of its record, never of its name.
     """
     return is_reserved_namespace(name) or name.startswith("core-")
 
 
 def is_reserved_namespace(name: str) -> bool:
-    """True for a namespace of the host, and for one that is spelt nearly like it."""
+    """True for a namespace of the host, and for one that closely resembles it."""
     return fold(name) in _RESERVED
 
 
@@ -55,23 +55,23 @@ def is_plugin_name(name: str) -> bool:
 
 
 def is_local_name(name: str) -> bool:
-    """True for 1 to 64 of ``A-Z a-z 0-9 _ . -``: the part of a tool id behind the colon."""
+    """True for 1 to 64 of ``A-Z a-z 0-9 _ . -``: the part of a tool id after the colon."""
     return LOCAL_NAME.match(name) is not None
 
 
 def is_service_name(name: str) -> bool:
-    """True for a name by which a service can be asked for and granted: printable, without blanks, ``:`` and ``*``."""
+    """True for a name by which a service can be requested and granted: printable, without blanks, ``:`` and ``*``."""
     return _SERVICE_NAME.match(name) is not None and name.isprintable()
 
 
 def split_id(tool_id: str) -> tuple[str, str]:
-    """``("plugin", "tool")`` of an id; the plugin is empty where there is no colon."""
+    """``("plugin", "tool")`` of an id; the plugin is empty if there is no colon."""
     plugin, colon, local = tool_id.partition(":")
     return (plugin, local) if colon else ("", tool_id)
 
 
 def spellings(written: str) -> list[str]:
-    """The ids that `written` may mean, most literal first.
+    """The ids that `written` may mean, the most literal first.
 
     >>> spellings("FileOperator.WriteFile")
     ['FileOperator.WriteFile', 'FileOperator:WriteFile']

@@ -1,4 +1,4 @@
-"""A call that goes on in the background, as everybody sees it (seed 004 §8)."""
+"""A background call, as all callers see it (seed 004 §8)."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ OF_RUNS: Final[Mapping[str, JobStatus]] = {
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job. ``await tavern.jobs.wait(id)`` waits for its end, `tavern.jobs.result(id)` is what came of it."""
+    """One job. ``await tavern.jobs.wait(id)`` waits for its end, `tavern.jobs.result(id)` returns its result."""
 
     id: str
     tool: str
     status: JobStatus
     principal: str = ""
-    """Who called."""
+    """The caller."""
     created: float = 0.0
     """Seconds since the epoch, UTC."""
     updated: float = 0.0
     progress: Mapping[str, Any] | None = None
-    """``{done, total, message}``, as the tool last said."""
+    """``{done, total, message}``, as the tool last reported."""
     questions: tuple[Mapping[str, Any], ...] = ()
-    """What a person must answer or approve before it goes on, each with an ``id``."""
+    """What a person must answer or approve before it continues, each with an ``id``."""
     error: ToolError | None = None
     call_id: str = ""
     poll_ms: int = 500
-    """How long to wait before asking again, in milliseconds."""
+    """The poll interval in milliseconds."""
     ttl_ms: int = 0
-    """How long it can be asked about after its end, in milliseconds."""
+    """How long it is stored after its end, in milliseconds."""
     purpose: str = ""
     request_id: str = ""
     task_id: str = ""
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of it goes on."""
+        """Whether it is over."""
         return self.status in ENDED
 
     def to_json(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Job:
 
 
 def handle(job: Job) -> dict[str, Any]:
-    """What a caller gets instead of an answer: enough to ask again."""
+    """What a caller gets instead of an answer: enough to poll."""
     return {
         "jobId": job.id,
         "status": job.status,

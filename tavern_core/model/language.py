@@ -1,9 +1,9 @@
-"""The language of texts for a model: which one is used, and texts that are there in each.
+"""The language of texts for a model: which one is used, and texts in each of them.
 
     the caller of the API, else the agent profile, else `language` of tavern.yaml, else the locale, else English
 
-How to add a message: one row of the table of its part, ``name=("English {value}", "中文 {value}")``; the place that says it
-writes ``say(ROWS["name"], value=...)``. The result is the English text, which also knows the Chinese one (`text_in`).
+How to add a message: one row in the table of its part, ``name=("English {value}", "中文 {value}")``; the code that uses it
+writes ``say(ROWS["name"], value=...)``. The result is the English text, which also carries the Chinese one (`text_in`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _VARIABLES: Final = ("LC_ALL", "LC_MESSAGES", "LANG")
 
 
 def language_of(tag: object) -> Language | None:
-    """The language that a tag such as ``zh-CN``, ``en_GB.UTF-8`` or ``C`` stands for; None where texts are in neither.
+    """The language that a tag such as ``zh-CN``, ``en_GB.UTF-8`` or ``C`` means; None for any other language.
 
     >>> language_of("zh_TW.UTF-8"), language_of("en"), language_of("fr")
     ('zh', 'en', None)
@@ -35,7 +35,7 @@ def of_the_locale(environment: Mapping[str, str]) -> Language:
 
 
 class Said(str):
-    """The English text of a message, which can be had in the other language too."""
+    """The English text of a message, which also carries the other language."""
 
     __slots__ = ("row", "values")
     row: Row
@@ -58,7 +58,7 @@ def say(row: Row, **values: Any) -> Said:
 
 
 def text_in(text: str, language: Language) -> str:
-    """`text` in a language, where it is there in several; else as it is."""
+    """`text` in a language, if it exists in several; else unchanged."""
     if language == "en" or not isinstance(text, Said):
         return text
     return text.row[1].format(
@@ -67,7 +67,10 @@ def text_in(text: str, language: Language) -> str:
 
 
 def is_in(text: str, language: Language) -> bool:
-    """Whether a model that reads `language` reads `text`: a message that is there in it, or whose words outside quotes have (zh), have no (en) Chinese signs."""
+    """Whether a model that reads `language` can read `text`.
+
+    True for a message in that language, or for a text that outside of quotes has (zh) or has no (en) Chinese characters.
+    """
     return isinstance(text, Said) or any("\u4e00" <= sign <= "\u9fff" for sign in _QUOTED.sub("", text)) == (
         language == "zh"
     )

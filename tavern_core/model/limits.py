@@ -1,10 +1,10 @@
-"""What limits the calls of a tool, a plugin, a caller or an upstream: how often, how many at a time, and what failures lead to.
+"""Limits for the calls of a tool, a plugin, a caller or an upstream: rate, concurrency, and the reaction to failures.
 
 rate: 10/minute          calls in any minute; also second, hour, day, or a number of them: 100/15minutes
-concurrency: 2           calls at a time; further ones wait in line
+concurrency: 2           calls at the same time; further ones wait in a queue
 queue: 10                how many may wait
-retries: 2               further attempts after a failure that may pass
-cacheMs: 60000           how long the answer of a tool that only reads is given again
+retries: 2               further attempts after a temporary failure
+cacheMs: 60000           how long the answer of a tool that only reads is reused
 breaker: {failures: 5, restMs: 30000}
 """
 
@@ -19,7 +19,7 @@ from tavern_core.frozen import dataclass
 MOST_RATE: Final = 1_000_000
 MOST_RETRIES: Final = 20
 QUEUE: Final = 100
-"""How many calls wait in line where no `queue` is given."""
+"""Default of `queue`: how many calls may wait."""
 _UNITS: Final = {
     "second": 1,
     "s": 1,
@@ -38,7 +38,7 @@ def parse_rate(text: str) -> tuple[int, float]:
     """``10/minute`` as (most, seconds).
 
     Raises:
-        ValueError: it is no rate.
+        ValueError: it is not a rate.
     """
     found = _RATE.fullmatch(text.strip().lower()) if isinstance(text, str) and len(text) < 40 else None
     unit = found and (_UNITS.get(found[3]) or _UNITS.get(found[3].removesuffix("s")))
@@ -51,7 +51,7 @@ def parse_rate(text: str) -> tuple[int, float]:
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """After so many failures in a row nothing is called for a while; then one call tries."""
+    """After so many failures in a row, calls are refused for a while; then one call tries."""
 
     failures: int = 5
     rest_ms: int = 30_000
@@ -59,18 +59,18 @@ class Breaker:
 
 @dataclass(frozen=True, slots=True)
 class ToolLimits:
-    """Limits of one thing; None: it has none of that kind.
+    """Limits of one thing; None: no limit of that kind.
 
     Args:
         rate: calls in a period of time: ``"10/minute"``.
-        concurrency: calls at a time.
+        concurrency: calls at the same time.
         queue: calls that may wait for their turn.
-        retries: further attempts of one call, where doing it again does no harm.
-        cache_ms: how long an answer holds; only for tools that only read.
-        breaker: when to stop calling something that fails.
+        retries: further attempts of one call, if a retry does no harm.
+        cache_ms: how long an answer is cached; only for read-only tools.
+        breaker: when to stop calling a failing tool.
         inline_ms: how long a caller waits before the call becomes a job.
-        attempt_ms: deadline of one try, where a call may be tried again.
-        idle_ms: deadline since the tool last said how far it is.
+        attempt_ms: deadline of one attempt, for calls that may be retried.
+        idle_ms: deadline since the tool last reported progress.
     """
 
     rate: str | None = None
@@ -98,7 +98,7 @@ class ToolLimits:
                 )
 
     def over(self, below: ToolLimits) -> ToolLimits:
-        """These limits, and where there is none those of `below`."""
+        """These limits, completed by those of `below`."""
         return ToolLimits(
             *(
                 mine if (mine := getattr(self, name)) is not None else getattr(below, name)
@@ -117,7 +117,7 @@ class ToolLimits:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Those that there are, camelCase."""
+        """The limits that are set, camelCase."""
         data: dict[str, Any] = {
             "rate": self.rate,
             "concurrency": self.concurrency,

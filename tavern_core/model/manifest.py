@@ -1,4 +1,4 @@
-"""plugin.yaml as a type: what a plugin says about itself before any of its code is imported.
+"""plugin.yaml as a type: how a plugin describes itself before any of its code is imported.
 
 Source: seed 000 §6.2 and §15.1, DESIGN §5. Keys are camelCase in YAML and snake_case here. Unknown keys are refused
 (`extra="forbid"`); the reader decides whether that is an error (`check`) or a warning (load).
@@ -51,7 +51,7 @@ class FrontendDev(_Part):
 
 class FrontendBuild(_Part):
     entry: RelativePath | None = None
-    """A theme of styles alone has none."""
+    """A theme with only styles has none."""
     styles: tuple[RelativePath, ...] = ()
     output_dir: RelativePath | None = None
     """Default: the folder of `entry`, else of the first style."""
@@ -64,7 +64,7 @@ class FrontendVanilla(_Part):
 
 
 class Frontend(_Part):
-    """What the plugin brings for the browser; data only, nothing of it runs in the host."""
+    """What the plugin contributes to the browser; data only, nothing of it runs in the host."""
 
     type: Literal["vite", "vanilla"] = "vite"
     dev: FrontendDev | None = None
@@ -73,7 +73,7 @@ class Frontend(_Part):
 
 
 def _env_problem(capability: str) -> str:
-    """Why ``env:<NAME>`` is none; empty for anything else."""
+    """Why ``env:<NAME>`` is not a valid capability; empty for anything else."""
     name = capability.removeprefix(ENV_PREFIX)
     if name == capability:
         return ""
@@ -89,7 +89,7 @@ class CapabilityRequest(_Part):
 
     name: ShortText
     scope: tuple[ShortText, ...] | None = None
-    """How far it reaches (`model/scope.py`). None: without limit; an empty list asks for nothing."""
+    """Its scope (`model/scope.py`). None: no limit; an empty list requests nothing."""
     reason: Line = ""
 
     @field_validator("name")
@@ -114,7 +114,7 @@ class ServicePermissions(_Part):
 
 
 class Permissions(_Part):
-    """What the plugin asks for; used only where the operator grants it (SECURITY §1)."""
+    """The permissions that the plugin requests; they apply only if the operator grants them (SECURITY §1)."""
 
     hooks: tuple[ShortText, ...] = ()
     ui: UiPermissions = UiPermissions()
@@ -139,7 +139,7 @@ class Requires(_Part):
 
 
 class Declared(_Part):
-    """One declared contribution: a name that is known before the plugin's code is."""
+    """One declared contribution: a name that is known before the plugin's code is imported."""
 
     name: ShortText
     description: Prose = ""
@@ -176,7 +176,7 @@ class Manifest(_Part):
     """Activate when the host opens, not on first use."""
     isolation: Literal["none", "process"] = "none"
     slots: tuple[PluginName, ...] = ()
-    """Exclusive places: of the plugins that name one, a single one is active."""
+    """Exclusive slots: of all plugins that name one, only one is active."""
 
     services: tuple[Declared, ...] | None = None
     commands: tuple[Declared, ...] | None = None

@@ -1,4 +1,4 @@
-"""The name somebody probably meant."""
+"""The known name that a misspelt name probably means."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_COMPARED = 20_000  # letters, of all names together
 _MOST_SLIPS = 4
 _LONGEST = 128
 _ELSEWHERE = 10
-"""How far a name is whose last part is right and whose others are not."""
+"""The distance of a name with the right last part and other wrong parts."""
 _BETWEEN_PARTS = re.compile("[:./]")
 _NOT_ALPHANUMERIC = re.compile("[^a-z0-9]+")
 
@@ -33,11 +33,11 @@ def fold(name: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """The `count` names of `known` that are closest to `name`, best first; empty when none is close.
+    """The `count` names of `known` that are closest to `name`, best first; empty if none is close.
 
-    Names that are equal after `fold` are the only answer. Otherwise a name is close when each of its parts is (between
-    ``:``, ``.`` and ``/``: what ids share in front says nothing), or when its last part is what was written. Two words
-    are close when a few slips of the keyboard lie between them, more in long words, or when one begins the other.
+    Names that are equal after `fold` are the only answer. Otherwise a name is close if each of its parts is (between
+    ``:``, ``.`` and ``/``: a common prefix of ids says nothing), or if its last part is what was written. Two words
+    are close if they differ by a few typing errors, more in long words, or if one is a prefix of the other.
     """
     wanted = _Wanted(name[:_LONGEST])
     equal: list[str] = []
@@ -52,7 +52,7 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
 
 
 class _Wanted:
-    """A written name, and how far it is from others. Words are compared once: the ids of a plugin share a part."""
+    """A written name, and its distance from others. Words are compared once, because the ids of a plugin share a part."""
 
     def __init__(self, name: str) -> None:
         self.folded = fold(name)
@@ -61,7 +61,7 @@ class _Wanted:
         self._left = _MOST_COMPARED
 
     def distance(self, candidate: str, folded: str) -> int | None:
-        """How far `candidate` is; None when it is not close."""
+        """The distance of `candidate`; None if it is not close."""
         if not self.folded and len(self._parts) == 1:
             return None
         parts = [fold(part) for part in _BETWEEN_PARTS.split(candidate)]
@@ -95,7 +95,7 @@ class _Wanted:
             return len(long) - len(short)
         most = min(len(long) // 3, _MOST_SLIPS)
         if not short or short[0] != long[0]:
-            most = min(most, 1)  # hardly anybody misses the first letter, and then not a second one
+            most = min(most, 1)  # hardly anyone mistypes the first letter, and then not a second one
         if len(long) - len(short) > most or self._left <= 0:
             return None
         if len(set(mine) - set(theirs)) > most:
@@ -110,7 +110,7 @@ _OR: Final[Row] = ("{one} or {other}", "{one} 或 {other}")
 
 
 def did_you_mean(name: str, known: Iterable[str], count: int = 3) -> str:
-    """A sentence for an error message: ``did you mean 'a' or 'b'?``; empty when nothing is close."""
+    """A sentence for an error message: ``did you mean 'a' or 'b'?``; empty if nothing is close."""
     found = nearest(name, known, count) if isinstance(name, str) else []  # it may come from anywhere
     return (
         say(_DID_YOU_MEAN, names=reduce(lambda one, other: say(_OR, one=one, other=other), map(repr, found)))
@@ -123,5 +123,5 @@ _FEW = 10
 
 
 def known_instead(key: str, known: Sequence[str]) -> str:
-    """How to repair a key that nobody knows: the nearest known one, all of a few, else to delete it."""
+    """How to repair an unknown key: the closest known one, the list if it is short, else delete it."""
     return did_you_mean(key, known) or (f"there are: {', '.join(known)}" if 0 < len(known) < _FEW else "delete it")

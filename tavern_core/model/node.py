@@ -1,4 +1,4 @@
-"""What a node of a workflow is, apart from how it runs: its type, its slots, its options.
+"""The description of a workflow node, apart from how it runs: its type, its slots, its options.
 
 Formats as ComfyTavern writes them: `NodeSpec.to_json` is the catalogue entry that an editor shows.
 """
@@ -25,7 +25,7 @@ JSON_TYPES: Final[Mapping[str, str | None]] = {
     "BOOLEAN": "boolean",
     "OBJECT": "object",
     "ARRAY": "array",
-    "BINARY": "string",  # base64, where it crosses JSON
+    "BINARY": "string",  # base64, in JSON
     "WILDCARD": None,
     "CONVERTIBLE_ANY": None,
 }
@@ -36,7 +36,7 @@ COMBO: Final = "ComboOption"
 
 
 class _Absent:
-    """The default of an input that has none."""
+    """Stands for the missing default of an input."""
 
     __slots__ = ()
 
@@ -50,7 +50,7 @@ class _Absent:
 ABSENT: Final = _Absent()
 
 Required = bool | Callable[[Mapping[str, Any]], bool]
-"""Whether an input must be given, as a fact or as a function of the node's configuration."""
+"""Whether an input must be given, as a bool or as a function of the node's configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +64,21 @@ class Slot:
     description: str = ""
     required: Required = False
     categories: tuple[str, ...] = ()
-    """`matchCategories`: where both ends of an edge name some, they must share one."""
+    """`matchCategories`: if both ends of an edge name some, they must share one."""
     config: Mapping[str, Any] = field(default_factory=dict)
-    """default, suggestions, min, max, and whatever an editor wants."""
+    """default, suggestions, min, max, and further properties for an editor."""
     multi: bool = False
-    """Takes several edges; the node gets a list."""
+    """Accepts several edges; the node gets a list."""
     is_stream: bool = False
     lazy: bool = False
-    """Computed only when the node asks for it."""
+    """Computed only when the node requests it."""
     allow_dynamic_type: bool = False
     hide_handle: bool = False
     """No edge can be attached; a value only."""
     actions: tuple[Any, ...] = ()
     max_connections: int | None = None
     schema: Mapping[str, Any] | None = None
-    """JSON Schema of a value (of each, where it takes several), with what the type does not say."""
+    """JSON Schema of a value (of each value, if it accepts several), with details beyond the type."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "display_name", seen(self.display_name))
@@ -86,20 +86,20 @@ class Slot:
 
     @property
     def default(self) -> Any:
-        """The default value, or ABSENT. Of a combo option written out as ``{value, label}`` the value."""
+        """The default value, or ABSENT. For a combo option ``{value, label}``, the value."""
         found = self.config.get("default", ABSENT)
         return found["value"] if COMBO in self.categories and isinstance(found, Mapping) and "value" in found else found
 
     @property
     def choices(self) -> tuple[Any, ...]:
-        """The values of the suggestions, labels left off."""
+        """The values of the suggestions, without labels."""
         given = self.config.get("suggestions")
         items = given if isinstance(given, list | tuple) else ()
         return tuple(item["value"] if isinstance(item, Mapping) and "value" in item else item for item in items)
 
     @property
     def is_closed(self) -> bool:
-        """True when only the suggested values are allowed."""
+        """True if only the suggested values are allowed."""
         return COMBO in self.categories and bool(self.choices)
 
     def is_required(self, config: Mapping[str, Any]) -> bool:
@@ -127,7 +127,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class PassThrough:
-    """What a bypassed node gives: output → the input it repeats, and values for the others."""
+    """The outputs of a bypassed node: output → the input it repeats, and values for the others."""
 
     outputs: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -139,7 +139,7 @@ Bypass = Literal["mute"] | PassThrough | None
 
 @dataclass(frozen=True, slots=True)
 class NodeMode:
-    """One way a node can work; its slots replace those of the node where given."""
+    """One mode of a node; its slots, if given, replace those of the node."""
 
     id: str
     display_name: str = ""
@@ -149,7 +149,7 @@ class NodeMode:
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """One node type. `impl` is what runs; everything else is data."""
+    """One node type. `impl` runs; everything else is data."""
 
     type: str
     """The full id, ``namespace:Type``."""
@@ -159,15 +159,15 @@ class NodeSpec:
     description: str = ""
     category: str = ""
     version: int = 1
-    """Raised when files of the old form need an upgrade; part of every cache key."""
+    """Increased when files of the old form need an upgrade; part of every cache key."""
     deprecated: bool = False
     replaced_by: str = ""
-    """The type that took its place."""
+    """The type that replaces it."""
     replaces: tuple[str, ...] = ()
-    """Types whose place it takes in workflows that name them."""
+    """Types that it replaces in workflows."""
     experimental: bool = False
     dynamic_slots: bool = False
-    """Instances may have inputs and outputs of their own (`data.inputs`, `data.outputs` of the node)."""
+    """Instances may have their own inputs and outputs (`data.inputs`, `data.outputs` of the node)."""
     config_schema: Mapping[str, Any] = field(default_factory=dict)
     config_values: Mapping[str, Any] = field(default_factory=dict)
     is_preview_unsafe: bool = False
@@ -181,21 +181,21 @@ class NodeSpec:
     """Drawn in the editor and never run: notes, frames."""
 
     cache: bool = False
-    """The same inputs give the same outputs: an answer may be kept."""
+    """Equal inputs give equal outputs, so answers may be cached."""
     idempotent: bool = False
-    """Running it twice with the same inputs is the same as once."""
+    """A second run with the same inputs has no further effect."""
     fast: bool = False
     """A sync function that never blocks: it runs on the loop's own thread."""
     timeout_ms: int | None = None
     limit: int | None = None
-    """How many of this type run at a time in one run; None: as many as the run allows."""
+    """How many of this type run at the same time in one run; None: as many as the run allows."""
     resource: str = ""
     """A tag such as ``gpu``: nodes with the same tag share the limit that the run sets for it."""
     capabilities: frozenset[str] = frozenset()
     plugin: str = ""
     plugin_version: str = "0"
     code_hash: str = ""
-    """What the code is: it may be edited without a new version. Part of every cache key."""
+    """Identifies the code, which may change without a new version. Part of every cache key."""
     source: str = ""
     """Where it is defined, for people."""
     impl: Any = field(default=None, compare=False, repr=False)
@@ -216,7 +216,7 @@ class NodeSpec:
 
     @property
     def has_effects(self) -> bool:
-        """Whether it may change something: one of its capabilities is more than reading."""
+        """Whether it may change something: one of its capabilities allows more than reading."""
         return any(not name.startswith(("read:", "env:", "secrets:")) and name != "gpu" for name in self.capabilities)
 
     @property
@@ -232,7 +232,7 @@ class NodeSpec:
         return wanted if wanted in self.modes else next(iter(self.modes))
 
     def to_json(self) -> dict[str, Any]:
-        """The catalogue entry: what `GET /api/nodes` of ComfyTavern shows of a node type."""
+        """The catalogue entry: as in `GET /api/nodes` of ComfyTavern."""
         data: dict[str, Any] = {
             "id": self.type,
             "type": self.name,
@@ -274,15 +274,15 @@ class NodeSpec:
 
 
 def plain_default(slot: Slot) -> Any:
-    """The default of a slot as JSON, bytes as base64; ABSENT where there is none, or none that JSON can hold."""
+    """The default of a slot as JSON, bytes as base64; ABSENT if there is none, or none that JSON can express."""
     return ABSENT if slot.default is ABSENT else _plain({"default": slot.default}).get("default", ABSENT)
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` as JSON; those that it cannot hold are left out."""
+    """`values` as JSON; without those that JSON cannot express."""
     found: dict[str, Any] = {}
     for key, value in values.items():
-        with suppress(ValueError, RecursionError):  # an object of the plugin's own, infinity, half a character
+        with suppress(ValueError, RecursionError):  # an object of the plugin, infinity, a surrogate
             made = _jsonable(value)
             json.dumps(made, ensure_ascii=False, allow_nan=False).encode()
             found[str(key)] = made
@@ -294,7 +294,7 @@ def _jsonable(value: Any) -> Any:
         return base64.b64encode(value).decode()
     if isinstance(value, list | tuple):
         return [_jsonable(item) for item in value]
-    from pydantic_core import to_jsonable_python  # here: it is needed for few defaults, and takes a while to load
+    from pydantic_core import to_jsonable_python  # imported here: few defaults need it, and it loads slowly
 
     return to_jsonable_python(value, by_alias=True)
 

@@ -1,4 +1,4 @@
-"""What the host knows about one plugin, and what it noticed."""
+"""What the host knows about one plugin, and its diagnostics."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from tavern_core.errors import Finding
 from tavern_core.frozen import dataclass
 
 PluginState = Literal["found", "reviewed", "granted", "active", "stopped", "disabled", "pending_consent", "failed"]
-"""The life of a plugin (DESIGN §5):
+"""The lifecycle of a plugin (DESIGN §5):
 
     found --manifest--> reviewed --grants--> granted --first use--> active --close--> stopped
       |                    |                    |                      |
       +--- failed (with its reason) ------------+----------------------+      disabled: by the operator
                            |
-                           +--> pending_consent: asks for something nobody decided on yet; the rest of it works
+                           +--> pending_consent: requests an undecided permission; the rest of it works
 """
 
 NOT_PART: Final = frozenset({"__pycache__", ".git", ".hg", ".svn", ".mypy_cache", ".pytest_cache", ".ruff_cache"})
-"""Folders that tools keep in a plugin's: no hash of the plugin covers them, so nothing of the plugin may lie there."""
+"""Cache folders of tools in a plugin's folder: no hash covers them, so no file of the plugin may be there."""
 
-Source = Literal["builtin", "object", "folder", "entry_point", "vcp", "skill"]
+Source = Literal["builtin", "object", "folder", "entry_point", "upstream", "vcp", "skill"]
 """``vcp`` and ``skill``: folders in the formats of other systems, read as plugins (`kernel/discovery/other_formats.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestingHook:
-    """A hook implementation that failed in a row, and if that was too often, is left alone for a while."""
+    """A hook implementation that failed several times in a row and, above the limit, is quarantined."""
 
     plugin: str = ""
     hook: str = ""
     where: str = ""
     """file:line."""
     reason: str = ""
-    """What went wrong the last time; empty where it does not rest."""
+    """The last failure; empty if it is not quarantined."""
     failures: int = 0
     """In a row, in all processes that share the state folder."""
     since: str = ""
     """ISO 8601, UTC: when it failed last."""
     until: str = ""
-    """ISO 8601, UTC; then it is tried once. Empty: it does not rest, its failures are only counted."""
+    """ISO 8601, UTC; when it is tried once. Empty: it is not quarantined; its failures are only counted."""
 
     @property
     def told(self) -> str:
-        """The whole of it, for a person."""
+        """A full sentence, for a person."""
         return f"{self.hook} of {self.plugin} is quarantined until {self.until}: it {self.reason}, {self.failures} times in a row"
 
     def to_json(self) -> dict[str, Any]:
@@ -78,12 +78,12 @@ class PluginStatus:
     name: str
     state: PluginState
     reason: str = ""
-    """Why it is in this state, and what to do about it; empty where nothing is to be done."""
+    """Why it is in this state, and what to do about it; empty if there is nothing to do."""
     version: str = ""
     display_name: str = ""
     description: str = ""
     requested: frozenset[str] = frozenset()
-    """Permission ids that the manifest asks for: hooks, capabilities, ``ui:…``, ``service:…``, ``data:…``."""
+    """Permission ids that the manifest requests: hooks, capabilities, ``ui:…``, ``service:…``, ``data:…``."""
     granted: frozenset[str] = frozenset()
     provides: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Section → names: ``{"tools": ("text:count",), "hooks": ("tavern_check_call",)}``."""
@@ -91,7 +91,7 @@ class PluginStatus:
     """Milliseconds: ``import``, ``activate``, ``hook:<name>`` (total) …"""
     source: Source = "entry_point"
     distribution: str = ""
-    """Name of the pip package, where there is one."""
+    """Name of the pip package, if there is one."""
     location: str = ""
     """Where it is, for the operator; never shown to callers or the browser."""
     findings: tuple[Finding, ...] = ()
@@ -99,24 +99,24 @@ class PluginStatus:
     scopes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Granted capability → paths, hosts or names that it is limited to; absent: without limit."""
     note: str = ""
-    """What is not as it was when its grants were decided; empty when nothing is."""
+    """What has changed since its grants were decided; empty if nothing has."""
     refusal: Finding | None = None
-    """How its import ended when it was tried, where the host would not survive it: it will not be imported. Part of `reason`."""
+    """How its import ended in the probe, if the host would not survive it; it is then not imported. Part of `reason`."""
     resting: tuple[RestingHook, ...] = ()
     """Hooks of it that are quarantined."""
     depends_on: tuple[str, ...] = ()
-    """Plugins that it needs."""
+    """Plugins that it depends on."""
     isolated: str = ""
-    """Why its code runs in a process of its own; empty for one that runs in the host."""
+    """Why its code runs in its own process; empty if it runs in the host."""
 
     @property
     def tier(self) -> Literal["host", "process"]:
-        """Where its code runs: in the host's own process, or confined in one of its own."""
+        """Where its code runs: in the host's own process, or confined in a process of its own."""
         return "process" if self.isolated else "host"
 
     @property
     def missing(self) -> frozenset[str]:
-        """What is asked for and not granted."""
+        """What is requested and not granted."""
         return self.requested - self.granted
 
     def to_json(self) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class PluginStatus:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """Something the host noticed that a person should know; never raised."""
+    """A fact that the host reports to a person; never raised."""
 
     code: str
     message: str

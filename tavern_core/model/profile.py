@@ -12,7 +12,7 @@ from tavern_core.model.language import Language, language_of
 class AgentProfile(BaseModel):
     """agent_profile.json. `tool_ids_inventory` is the only declaration of the agent's tools.
 
-    Keys of other systems are kept and ignored: a profile belongs to the agent, not to us.
+    Keys of other systems are stored and ignored, because a profile may be shared with them.
     """
 
     model_config = ConfigDict(defer_build=True, extra="allow", frozen=True)
@@ -22,7 +22,7 @@ class AgentProfile(BaseModel):
     description: str = ""
     tool_ids_inventory: tuple[str, ...] = ()
     capabilities: tuple[str, ...] | None = None
-    """What the agent's calls may do at most; None: no limit of the profile's own."""
+    """What the agent's calls may do at most; None: the profile sets no limit."""
     language: Annotated[Language | None, BeforeValidator(language_of)] = None
-    """In which the agent reads its manual and feedback (``zh-CN`` is ``zh``); None, or another: that of the host."""
+    """The language of the agent's manual and feedback (``zh-CN`` is ``zh``); None or another: that of the host."""
     config: dict[str, Any] = Field(default_factory=dict)

@@ -1,8 +1,8 @@
-"""The only thing a caller ever gets back.
+"""The result of a call: the only thing that a caller gets.
 
-`ToolResult` is frozen. Millions are made, so the class is written by hand: a frozen dataclass costs four times as much
-to create. What is rarely read (evidence, meta) is kept as numbers and formatted
-when somebody looks.
+`ToolResult` is frozen. Programs create millions, so the class is written by hand: a frozen dataclass costs four times as much
+to create. Rarely read parts (evidence, meta) are stored as numbers and formatted
+when they are read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def iso_utc(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What happened, so that somebody can check it (seed 004 §4.3)."""
+    """What happened, for verification (seed 004 §4.3)."""
 
     type: Literal["tool", "file", "url", "text", "metric"]
     ref: str
@@ -74,10 +74,10 @@ class ToolError:
 
 
 CallTrace = tuple[str, "str | int", float, float, str]
-"""The figures of one finished call, from which `evidence` and `meta` are made when read.
+"""The figures of one finished call, from which `evidence` and `meta` are built when read.
 
 (tool id, call id or its number in the host's series, start in seconds since the epoch UTC, duration in seconds, series).
-A plain tuple: a NamedTuple costs six times as much to make.
+A plain tuple: a NamedTuple costs six times as much to create.
 """
 
 
@@ -87,16 +87,16 @@ class _Fields:
     __slots__ = ("_content", "_evidence", "_meta", "_trace", "error", "job", "ok", "raw", "status", "value")
 
     ok: bool
-    """True when the tool did what was asked."""
+    """True if the call succeeded."""
     value: Any
-    """What the tool answered: plain JSON, fitting its output schema. None on failure."""
+    """The answer of the tool: plain JSON that fits its output schema. None on failure."""
     error: ToolError | None
     status: Status
-    """ok, error, input_required (somebody must approve or answer) or job (it goes on in the background)."""
+    """ok, error, input_required (it needs approval or an answer) or job (it runs in the background)."""
     job: str | None
-    """The job's id when status is ``job``."""
+    """The job's id if the status is ``job``."""
     raw: Any
-    """What the executor got before it was normalised; only when the host keeps it (`limits.keepRaw`)."""
+    """The raw answer of the executor; only with `limits.keepRaw`."""
     _content: tuple[Mapping[str, Any], ...]
     _evidence: tuple[Evidence, ...]
     _meta: Mapping[str, Any] | None
@@ -128,10 +128,10 @@ class _Fields:
 
 
 class ToolResult(_Fields):
-    """What one tool call came to. Tools may return one themselves; the pipeline always does.
+    """The result of one tool call. Tools may return one; the pipeline always does.
 
     Args:
-        ok: True when the tool did what was asked.
+        ok: True if the call succeeded.
         value: the structured answer.
         content: blocks for a model to read, MCP style: ``({"type": "text", "text": "..."},)``.
         evidence: what happened; the pipeline adds one of type ``tool`` for the call itself.
@@ -173,7 +173,7 @@ class ToolResult(_Fields):
 
     @property
     def content(self) -> tuple[Mapping[str, Any], ...]:
-        """Blocks for a model to read; made from `value` or the error when the tool gave none."""
+        """Blocks for a model to read; built from `value` or the error if the tool gave none."""
         if self._content:
             return self._content
         if self.error is not None:
@@ -182,7 +182,7 @@ class ToolResult(_Fields):
 
     @property
     def has_content(self) -> bool:
-        """True when the tool gave blocks of its own; those of `content` are made from the value otherwise."""
+        """True if the tool gave blocks itself; otherwise `content` is built from the value."""
         return bool(self._content)
 
     @property
@@ -213,21 +213,21 @@ class ToolResult(_Fields):
 
     @property
     def call_id(self) -> str:
-        """The id of the call in events and in the audit log; empty for a result that no pipeline made."""
+        """The id of the call in events and in the audit log; empty for a result that was not made by the pipeline."""
         if self._trace is None:
             return ""
         _, call, _, _, series = self._trace
         return call if isinstance(call, str) else f"{series}-{call:x}"
 
     def __bool__(self) -> bool:
-        """`ok`: ``if result:`` asks whether the call did what was asked."""
+        """`ok`: ``if result:`` checks whether the call succeeded."""
         return self.ok
 
     def unwrap(self) -> Any:
         """The value, for a program that can do nothing without it.
 
         Raises:
-            CallError: the call failed; of the class that belongs to `error.kind`, with all that `error` says.
+            CallError: the call failed; with the class of `error.kind` and the data of `error`.
         """
         if self.ok:
             return self.value
@@ -308,7 +308,7 @@ _new = object.__new__
 
 
 def success(value: Any, trace: CallTrace) -> ToolResult:
-    """The hot path's constructor: a plain value, nothing else."""
+    """The hot path's constructor: only a plain value."""
     result = _new(_Fields)  # and no __init__: it would cost half as much again
     result.ok = True
     result.value = value
@@ -333,9 +333,9 @@ def failure(error: CallError, trace: CallTrace | None = None, raw: Any = None) -
 def _as_text(value: Any) -> str:
     if isinstance(value, str):
         return value
-    import json  # only needed when somebody reads `content`
+    import json  # only needed if `content` is read
 
     try:
         return json.dumps(value, ensure_ascii=False, default=str)
-    except (ValueError, RecursionError):  # a result that no pipeline made may hold anything
+    except (ValueError, RecursionError):  # a result that was not made by the pipeline may hold anything
         return f"<{type(value).__name__}>"

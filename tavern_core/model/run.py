@@ -10,9 +10,9 @@ from tavern_core.frozen import dataclass
 from tavern_core.model.result import iso_utc
 
 NodeState = Literal["queued", "running", "complete", "error", "interrupted", "skipped", "cached", "waiting"]
-"""`waiting`: a question was asked and nobody answered yet. `interrupted`: cancelled while it ran or before it began."""
+"""`waiting`: a question is open. `interrupted`: cancelled while it ran or before it began."""
 RunState = Literal["running", "complete", "error", "cancelled", "waiting"]
-"""`waiting`: nobody answered a question of it yet. A kept run whose process ended before it did is `interrupted`."""
+"""`waiting`: a question of it is open. A stored run whose process ended before it did is `interrupted`."""
 
 FINAL_STATES: Final = frozenset({"complete", "error", "interrupted", "skipped", "cached"})
 
@@ -39,7 +39,7 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True)
 class NodeError:
-    """Why a node failed: where it is, what it is, which input was at fault if one was."""
+    """Why a node failed: its path, its type, and the input that caused it, if any."""
 
     path: str
     type: str
@@ -64,16 +64,16 @@ class RunEvent:
     """One thing that happened in a run."""
 
     seq: int
-    """Counts from 1 without gaps; a subscriber who lost the thread asks again from here."""
+    """Counts from 1 without gaps; a subscriber that missed events continues from here."""
     time: float
     """Seconds since the epoch, UTC."""
     kind: str
-    """A NodeState, a RunState behind ``run:``, ``progress``, ``chunk``, ``ask``, ``answered``, ``changed``, ``retry``, ``again`` (it was
-    complete, and what it gave is not kept: it runs again)."""
+    """A NodeState, a RunState after ``run:``, ``progress``, ``chunk``, ``ask``, ``answered``, ``changed``, ``retry``, ``again`` (it was
+    complete, but its outputs are not stored: it runs again)."""
     path: str = ""
     """The node; empty for the run itself."""
     data: Mapping[str, Any] = field(default_factory=dict)
-    """Of a node that ended, `durationMs` if it ran, `bytes` (roughly) of what it gave, and its `error`."""
+    """Of a node that ended, `durationMs` if it ran, `bytes` (roughly) of its outputs, and its `error`."""
 
     def to_json(self) -> dict[str, Any]:
         return {"seq": self.seq, "time": iso_utc(self.time), "kind": self.kind, "path": self.path, **self.data}
@@ -81,7 +81,7 @@ class RunEvent:
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """What became of one node of a run."""
+    """The state of one node of a run."""
 
     path: str
     state: NodeState
@@ -89,11 +89,11 @@ class NodeRecord:
     """Seconds since the epoch, UTC; 0: it did not run."""
     duration_ms: float = 0.0
     bytes: int = 0
-    """Roughly, of what it gave."""
+    """Roughly, of its outputs."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
-    """Of nodes of the workflow itself: what came along their edges, and values of the file."""
+    """Of nodes of the workflow itself: values from their edges and from the file."""
     outputs: Mapping[str, Any] = field(default_factory=dict)
-    """What it gave, as far as a file may hold it."""
+    """Its outputs, as far as they can be stored."""
     error: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A run that is kept, node by node."""
+    """A stored run, node by node."""
 
     run_id: str
     workflow: str
@@ -123,7 +123,7 @@ class RunRecord:
     questions: tuple[Mapping[str, Any], ...]
     errors: tuple[Mapping[str, Any], ...]
     nodes: Mapping[str, NodeRecord]
-    """By path, in the order in which they could begin."""
+    """By path, in the order in which they could start."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -141,20 +141,20 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a run came to."""
+    """The result of a run."""
 
     run_id: str
     workflow: str
     state: RunState
     outputs: Mapping[str, Any] = field(default_factory=dict)
-    """The workflow's outputs; of one without an interface, outputs of its last nodes by path."""
+    """The workflow's outputs; without an interface, the outputs of its last nodes by path."""
     errors: tuple[NodeError, ...] = ()
     states: Mapping[str, NodeState] = field(default_factory=dict)
     """Path → state of every node that was touched."""
     started: float = 0.0
     latency_ms: float = 0.0
     questions: tuple[Mapping[str, Any], ...] = ()
-    """Of a run that waits: what nobody answered yet, each with id, path, schema and prompt."""
+    """The open questions of a waiting run, each with id, path, schema and prompt."""
 
     @property
     def ok(self) -> bool:

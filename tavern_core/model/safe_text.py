@@ -1,4 +1,4 @@
-"""What plugins raise and answer, as text, whatever their classes do when they are printed."""
+"""Errors and answers of plugins as text, whatever their classes do when they are printed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _MOST_NOTES: Final = 5
 
 
 def seen(text: T, *, lines: bool = False) -> T:
-    """A text of a plugin for people, with a blank for every sign that is not seen; anything else as it is.
+    """A text of a plugin for people, with a blank for every invisible character; anything else unchanged.
 
-    So that a name cannot turn the text around it, write lines of a list, or look like another.
+    So a name cannot reverse the text around it, forge lines of a list, or look like another name.
 
     Args:
-        lines: line ends and tabs stay.
+        lines: keep line ends and tabs.
     """
     if not isinstance(text, str) or text.isprintable():
         return text
@@ -26,7 +26,7 @@ def seen(text: T, *, lines: bool = False) -> T:
 
 
 def printed(value: object) -> str:
-    """``repr(value)`` of at most 2,000 characters; the name of its type where it cannot be printed. Never raises."""
+    """``repr(value)`` of at most 2,000 characters; the name of its type if it cannot be printed. Never raises."""
     try:
         return repr(value)[:_LONGEST]
     except Exception:  # noqa: BLE001 - a hostile __repr__, or an integer of more digits than Python prints
@@ -34,7 +34,7 @@ def printed(value: object) -> str:
 
 
 def said(value: object) -> str:
-    """``str(value)`` of at most 2,000 characters, empty where it cannot be printed. Never raises."""
+    """``str(value)`` of at most 2,000 characters, empty if it cannot be printed. Never raises."""
     try:
         return str(value)[:_LONGEST]
     except Exception:  # noqa: BLE001 - a hostile __str__
@@ -42,16 +42,16 @@ def said(value: object) -> str:
 
 
 def with_type(error: BaseException) -> str:
-    """``ValueError: bad``: the class and the text of an exception, fit to be printed. Never raises."""
+    """``ValueError: bad``: the class and the text of an exception, safe to print. Never raises."""
     text = said(error)
     return sayable(f"{type(error).__name__}: {text}" if text else type(error).__name__, _LONGEST)
 
 
 def notes_of(error: BaseException) -> tuple[str, ...]:
-    """What whoever raised or passed on `error` added to it (PEP 678, `add_note`), fit to be printed. Never raises."""
+    """The notes of `error` (PEP 678, `add_note`), safe to print. Never raises."""
     try:
-        notes = error.__notes__  # whatever a class of a plugin makes of it
-    except Exception:  # noqa: BLE001 - mostly there are none
+        notes = error.__notes__  # a class of a plugin may override it
+    except Exception:  # noqa: BLE001 - usually there are none
         return ()
     if not isinstance(notes, list | tuple):
         return ()

@@ -1,14 +1,14 @@
-"""How far a capability reaches: which paths, which hosts and ports, which names (SECURITY §1).
+"""The scope of a capability: which paths, which hosts and ports, which names (SECURITY §1).
 
     capability           a scope lists   an entry reads
     read:fs write:fs     paths           /srv/data   ./data (of the project)   $data/x   $plugin   $workspace   ~/notes
     network read:web     hosts           example.org   *.example.org   example.org:8443   10.0.0.0/8:*   [::1]:8080   *   *:*
     read:db process:...  names           the name, letter by letter
 
-A folder stands for everything beneath it. A host without a port stands for the ports 80 and 443; ``*`` is every name but no
-address; ``*.example.org`` is every name below it and not the name itself. No scope at all (None) is every path and every
-name, and of hosts what ``*`` is: addresses and other ports are only ever reached by an entry that says so. An empty scope
-reaches nothing, and neither does an entry that cannot be understood. Pure: nothing is looked up, no file is touched.
+A folder includes everything below it. A host without a port means the ports 80 and 443; ``*`` is every name but no
+address; ``*.example.org`` is every name below it and not the name itself. No scope (None) allows every path and every
+name, and of hosts what ``*`` allows: addresses and other ports need their own entry. An empty scope
+allows nothing, and neither does an invalid entry. Pure: nothing is looked up, no file is touched.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Scope = tuple[str, ...] | None
 Kind = Literal["paths", "hosts", "names", ""]
 DEFAULT_PORTS: Final = (80, 443)
 ROOTS: Final = ("$data", "$plugin", "$workspace", "~")
-"""What a path may begin with besides ``/`` and the project's own folder."""
+"""What a path may start with besides ``/`` and the project's own folder."""
 _LABELS: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,62})(?:\.[a-z0-9_](?:[a-z0-9_-]{0,62}))*\Z")
 _NUMERIC: Final = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)\Z")
 _WITH_PORT: Final = re.compile(r"(?P<host>\[[^\]]*\]|[^:\[\]]*)(?::(?P<port>\*|[0-9]{1,5}))?\Z")
@@ -40,13 +40,13 @@ _LONGEST_PATH: Final = 4096
 
 
 def scope_kind(capability: str) -> Kind:
-    """What the scope of a capability lists; empty where it takes none. Those of other owners list names."""
+    """What the scope of a capability lists; empty if it has no scope. Scopes of other owners list names."""
     row = CAPABILITIES.get(capability)
     return row.scope if row is not None else "names" if "/" in capability else ""
 
 
 def entry_problem(capability: str, entry: str) -> str:
-    """Why `entry` reaches nothing as part of this capability's scope; empty when it is understood."""
+    """Why `entry` is invalid in the scope of this capability; empty if it is valid."""
     kind = scope_kind(capability)
     if not kind:
         return f"{capability} takes no scope"
@@ -77,10 +77,10 @@ def allows_host(scope: Scope, host: str, port: int) -> bool:
 
 
 def allows_path(scope: Scope, path: str) -> bool:
-    """Whether an absolute, resolved `path` is one of `scope`'s folders and files, or beneath one.
+    """Whether an absolute, resolved `path` is one of `scope`'s folders and files, or below one.
 
-    Text is compared with text: whoever opens the file must do it beneath the folder, so that no link leads out. Entries that
-    do not begin with ``/`` reach nothing here; `folders` makes paths of them.
+    Only text is compared: open the file below the folder without following links, so that no link leads out. Entries that
+    do not start with ``/`` allow nothing here; `folders` turns them into paths.
     """
     clean = _clean(path)
     if clean is None or not path.startswith("/"):
@@ -94,11 +94,11 @@ def allows_name(scope: Scope, name: str) -> bool:
 
 
 def folders(scope: Scope, roots: Mapping[str, str]) -> Scope:
-    """A scope of paths with everything put in for which `roots` knows a folder.
+    """A scope of paths with its roots replaced by the folders in `roots`.
 
     Args:
-        roots: one of `ROOTS`, or ``""`` for the project → an absolute path. An entry whose root is not given stays as it is,
-            and so reaches nothing in `allows_path`.
+        roots: one of `ROOTS`, or ``""`` for the project → an absolute path. An entry with another root stays as it is,
+            and so allows nothing in `allows_path`.
     """
     if scope is None:
         return None
@@ -106,7 +106,7 @@ def folders(scope: Scope, roots: Mapping[str, str]) -> Scope:
 
 
 def within(capability: str, asked: Scope, limit: Scope) -> bool:
-    """Whether `asked` reaches no further than `limit`: every entry of it is covered by one of `limit`."""
+    """Whether `asked` is within `limit`: an entry of `limit` covers every entry of it."""
     kind = scope_kind(capability)
     if kind == "hosts":
         asked, limit = _all_names(asked), _all_names(limit)
@@ -118,7 +118,7 @@ def within(capability: str, asked: Scope, limit: Scope) -> bool:
 
 
 def common(capability: str, one: Scope, other: Scope) -> Scope:
-    """What both scopes reach; sorted out of entries of both, each once."""
+    """What both scopes allow, as a sorted list without duplicates."""
     kind = scope_kind(capability)
     if kind == "hosts" and (one is None) != (other is None):
         one, other = _all_names(one), _all_names(other)
@@ -130,7 +130,7 @@ def common(capability: str, one: Scope, other: Scope) -> Scope:
 
 
 def canonical_host(host: str) -> str | None:
-    """The one spelling of a host: lower case, IDNA, an address in its shortest form; None when it is no host.
+    """The one spelling of a host: lower case, IDNA, an address in its shortest form; None if it is not a host.
 
     >>> canonical_host("EXAMPLE.org."), canonical_host("[::ffff:10.0.0.1]"), canonical_host("0x7f.1")
     ('example.org', '10.0.0.1', None)
@@ -146,9 +146,9 @@ def canonical_host(host: str) -> str | None:
 
 
 def _name(text: str) -> str | None:
-    """A host name in ASCII; a last label of digits is what some resolvers take for an address, so it is none.
+    """A host name in ASCII; a name that ends in a label of digits is refused, because some resolvers take it for an address.
 
-    Neither is a name that IDNA changes: of ``straße.example`` some readers make ``strasse.example``, which is somebody else.
+    A name that IDNA changes is refused, too: for some parsers, ``straße.example`` is ``strasse.example``, another host.
     """
     try:
         ascii_ = text if text.isascii() else text.encode("idna").decode("ascii").lower()
@@ -179,7 +179,7 @@ class _Host:
         return _pattern_covers(self, other) and _port_covers(self.port, other.port)
 
     def meet(self, other: _Host) -> str | None:
-        """What both reach, written as an entry; None when that is nothing."""
+        """What both allow, written as an entry; None if that is nothing."""
         pattern = (
             other.pattern if _pattern_covers(self, other) else self.pattern if _pattern_covers(other, self) else None
         )
@@ -199,7 +199,7 @@ class _Host:
 def _pattern_covers(one: _Host, other: _Host) -> bool:
     ours, theirs = one.network, other.network
     if ours is not None or theirs is not None:
-        within_: Any = theirs  # both of one version: what the types cannot say
+        within_: Any = theirs  # both of one version, which the types cannot express
         return (
             ours is not None and theirs is not None and ours.version == theirs.version and bool(within_.subnet_of(ours))
         )
@@ -214,10 +214,10 @@ def _port_covers(one: str, other: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _host(entry: str) -> _Host | None:
-    """One entry of a scope of hosts; None when it is none."""
+    """One entry of a scope of hosts; None if it is invalid."""
     if len(entry) > _LONGEST:
         return None
-    if (bare := _network(entry)) is not None:  # ``::1`` and ``fd00::/8`` hold colons that begin no port
+    if (bare := _network(entry)) is not None:  # ``::1`` and ``fd00::/8`` contain colons that do not start a port
         return _Host(_written(bare))
     if (found := _WITH_PORT.match(entry)) is None:
         return None
@@ -239,10 +239,10 @@ def _host(entry: str) -> _Host | None:
 
 @lru_cache(maxsize=4096)
 def _network(text: str) -> IPv4Network | IPv6Network | None:
-    """An address or a network; one in a coat of IPv6 as what it is."""
+    """An address or a network; an IPv4 address embedded in IPv6 as IPv4."""
     if not text[-1:].isalnum() and not text.endswith(":"):
         return None
-    import ipaddress  # not before somebody has a scope of hosts
+    import ipaddress  # only needed for a scope of hosts
 
     try:
         network = ipaddress.ip_network(text)
@@ -275,7 +275,7 @@ def _hosts_meet(one: str, other: str) -> str | None:
 
 @lru_cache(maxsize=4096)
 def _entry(entry: str) -> str | None:
-    """One entry as ``/…``, ``./…`` or ``$root/…``; None for what is no path, has a pattern, or begins with an unknown root."""
+    """One entry as ``/…``, ``./…`` or ``$root/…``; None if it is not a path, has a pattern, or starts with an unknown root."""
     if "*" in entry or "?" in entry:
         return None
     first = entry.partition("/")[0]
@@ -291,7 +291,7 @@ def _entry(entry: str) -> str | None:
 
 
 def _clean(path: str) -> str | None:
-    """The parts of a path, joined; None when it climbs, or is none."""
+    """The parts of a path, joined; None if it has ``..``, or is not a path."""
     if len(path) > _LONGEST_PATH or "\0" in path:
         return None
     parts = [part for part in path.split("/") if part not in ("", ".")]

@@ -11,9 +11,9 @@ from pydantic.alias_generators import to_camel
 from tavern_core.model.safe_text import seen
 
 Line = Annotated[str, AfterValidator(seen)]
-"""A name or a sentence for people, on one line and without signs that are not seen."""
+"""A name or a sentence for people, on one line and without invisible characters."""
 Prose = Annotated[str, AfterValidator(partial(seen, lines=True))]
-"""The same with lines."""
+"""The same with several lines."""
 SettingType = Literal[
     "string", "number", "boolean", "select", "textarea", "slider", "avatar", "button-group", "action-button"
 ]
@@ -44,7 +44,7 @@ class SettingItem(BaseModel):
     default_value: Any = None
     required: StrictBool = False
     secret: StrictBool = False
-    """Masked wherever it is shown. Keys that look like secrets (cookie, token, password …) are masked anyway."""
+    """Masked in all output. Keys that look like secrets (cookie, token, password …) are masked anyway."""
     min: StrictFloat | None = None
     max: StrictFloat | None = None
     step: Annotated[StrictFloat, Field(gt=0)] | None = None
@@ -55,7 +55,7 @@ class SettingItem(BaseModel):
     rows: StrictInt | None = None
     """Height of a `textarea`."""
     action: str = ""
-    """What an `action-button` asks the host to do; it holds no value."""
+    """What an `action-button` makes the host do; it holds no value."""
 
     @property
     def holds_value(self) -> bool:

@@ -1,4 +1,4 @@
-"""What came of a text with TAM blocks: the calls, their results, what was wrong, and what to tell the model."""
+"""The outcome of a text with TAM blocks: the calls, their results, the problems, and the feedback for the model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tavern_core.model.result import ToolResult
 
 
 class TextCall(Protocol):
-    """One call of a block, as `tam.bind` makes it (`tam.TamCall`)."""
+    """One call of a block, as created by `tam.bind` (`tam.TamCall`)."""
 
     @property
     def index(self) -> int:
@@ -56,11 +56,11 @@ class TextProblem(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call of a text and what came of it."""
+    """One call of a text and its result."""
 
     call: TextCall
     result: ToolResult | None = None
-    """None: it was not run, because another step of its chain failed or was refused."""
+    """None: it did not run, because another step of its chain failed or was refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +68,19 @@ class TextOutcome:
     """The answer of `Tavern.run_text`."""
 
     results: tuple[ToolResult, ...] = ()
-    """One for each call that was run or refused and one for each damaged block, in the order of the text."""
+    """One for each call that ran or was refused and one for each invalid block, in the order of the text."""
     calls: tuple[TextCall, ...] = ()
-    """All calls of undamaged blocks, in order; some may not have been run (`steps`)."""
+    """All calls of valid blocks, in order; some may not have run (`steps`)."""
     problems: tuple[TextProblem, ...] = ()
     text: str = ""
-    """The prose outside the blocks."""
+    """The prose outside of the blocks."""
     feedback: str = ""
-    """What to give back to the model; empty when the text held no block."""
+    """The text for the model; empty if the text held no block."""
     steps: tuple[Step, ...] = ()
     """Calls with their results."""
 
     @property
     def ok(self) -> bool:
-        """True when every call was run and succeeded, and no block was damaged."""
+        """True if every call ran and succeeded, and no block was invalid."""
         ran = all(step.result is not None and step.result.ok for step in self.steps)
         return ran and all(result.ok for result in self.results) and all(p.severity != "error" for p in self.problems)

@@ -1,4 +1,4 @@
-"""What a tool is, apart from how it is run."""
+"""The description of a tool, apart from how it runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tavern_core.model.variables import is_name, permission_for
 
 @dataclass(frozen=True, slots=True)
 class CostHints:
-    """What a call usually costs (seed 004 §4.1)."""
+    """The usual cost of a call (seed 004 §4.1)."""
 
     latency_ms_p50: float | None = None
     latency_ms_p95: float | None = None
@@ -24,7 +24,7 @@ class CostHints:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One worked call, shown in the manual and found by search."""
+    """One sample call, for the manual and for search."""
 
     arguments: Mapping[str, Any]
     description: str = ""
@@ -36,54 +36,54 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """The interface of one tool; `kind` picks the executor, `implementation` and `impl` are its business.
+    """The interface of one tool; `kind` selects the executor, which uses `implementation` and `impl`.
 
-    Fields are those of seed 004 §4.1 plus what the host needs to list, judge and call it.
+    Fields are those of seed 004 §4.1 plus what the host needs to list, check and call it.
     """
 
     name: str
     """The full id, ``plugin:tool``."""
     description: str = ""
     kind: str = "python"
-    """python, script, service, node, workflow, mcp, langchain, n8n, comfyui, skill or a kind that a plugin brings."""
+    """python, script, service, node, workflow, mcp, langchain, n8n, comfyui, skill or a kind that a plugin provides."""
     version: str = "0"
-    """The version of the plugin that brought it, or the tool's own."""
+    """The version of its plugin, or its own."""
     tags: tuple[str, ...] = ()
     input_schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
     output_schema: Mapping[str, Any] | None = None
-    """Of the answer; None: anything. JSON Schema's `true` and `false` become what they stand for: ``{}`` and ``{"not": {}}``."""
+    """Of the answer; None: anything. The JSON Schemas `true` and `false` become ``{}`` and ``{"not": {}}``."""
     capabilities: frozenset[str] = frozenset()
     cost_hints: CostHints = CostHints()
     endpoint: str | None = None
     resource_id: str | None = None
     impl: Any = field(default=None, compare=False)
-    """What the executor runs, for tools that live in memory (a function, an object)."""
+    """What the executor runs, for tools in memory (a function, an object)."""
 
     display_name: str = ""
     plugin: str = ""
-    """The plugin that brought it; ``core`` for the host's own."""
+    """Its plugin; ``core`` for tools of the host."""
     optional: bool = False
-    """Off until an allow-list names it (seed 002)."""
+    """Disabled until an allow list names it (seed 002)."""
     aliases: tuple[str, ...] = ()
     examples: tuple[Example, ...] = ()
     read_only: bool = False
     destructive: bool = False
     idempotent: bool = False
-    """Running it twice with the same arguments changes nothing more than running it once."""
+    """A second call with the same arguments has no further effect."""
     fast: bool = False
-    """The author's word that the sync function never blocks: it runs on the event loop's own thread."""
+    """The author promises that the sync function never blocks: it runs on the event loop's own thread."""
     timeout_ms: int | None = None
     implementation: Mapping[str, Any] = field(default_factory=dict)
-    """The `implementation` section of a tool file, for kinds that are declared and not coded."""
+    """The `implementation` section of a tool file, for kinds that are declared and not written in code."""
     config_schema: tuple[Mapping[str, Any], ...] = ()
     """The tool's own settings (seed 000 §6.3)."""
     source: str = ""
     """Where it is defined, for people: ``tools/a.tool.json:3`` or ``tavern_plugin_text/__init__.py:12``."""
     requires_approval: bool = False
     job: bool = False
-    """Every call of it goes on in the background, and its caller gets a job."""
+    """Every call of it runs in the background, and its caller gets a job."""
     limits: ToolLimits = NO_LIMITS
-    """How often, how many at a time, what after failures; tavern.yaml may say otherwise."""
+    """Rate, concurrency and reaction to failures; tavern.yaml can override it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "display_name", seen(self.display_name))
@@ -93,7 +93,7 @@ class ToolSpec:
         if isinstance(self.output_schema, bool):
             object.__setattr__(self, "output_schema", {} if self.output_schema else {"not": {}})
         if self.kind == "script" and isinstance(names := self.implementation.get("env"), list | tuple) and names:
-            # Here, because a script comes from a file, from code, from the index or from a hook: however it is made, it needs them.
+            # Here, because a script tool can come from a file, from code, from the index or from a hook, and always needs them.
             needed = {permission_for(name) for name in names if is_name(name)} - {""}
             object.__setattr__(self, "capabilities", frozenset(self.capabilities) | needed)
 
@@ -104,16 +104,16 @@ class ToolSpec:
 
     @property
     def local_name(self) -> str:
-        """The part of the id behind the colon."""
+        """The part of the id after the colon."""
         return split_id(self.name)[1]
 
     @property
     def is_destructive(self) -> bool:
-        """True when marked so, or when a capability of it is ``danger:*``."""
+        """True if it is marked so, or if one of its capabilities is ``danger:*``."""
         return self.destructive or any(c.startswith("danger:") for c in self.capabilities)
 
     def to_json(self) -> dict[str, Any]:
-        """The specification as JSON, camelCase, without what lives in memory only."""
+        """The specification as JSON, camelCase, without what exists only in memory."""
         data: dict[str, Any] = {
             "id": self.name,
             "name": self.name,
@@ -160,7 +160,7 @@ class ToolSpec:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ToolSpec:
-        """The inverse of `to_json`; used for the cached specs of plugins that are not active."""
+        """The inverse of `to_json`; used for the cached specs of inactive plugins."""
         cost = data.get("costHints") or {}
         return cls(
             name=data["id"],

@@ -22,9 +22,9 @@ class _Part(BaseModel):
 
 
 class Implementation(_Part):
-    """How the tool is run. `type` picks the executor; the other keys are its business.
+    """How the tool runs. `type` selects the executor, which reads the other keys.
 
-    Extra keys are kept: executors that plugins bring have keys of their own; the executor refuses what it does not know.
+    Extra keys are allowed, because executors of plugins have their own keys; the executor refuses unknown ones.
     """
 
     model_config = ConfigDict(
@@ -38,7 +38,7 @@ class Implementation(_Part):
     timeout: Annotated[StrictInt, Field(gt=0, le=86_400_000)] | None = None
     """Milliseconds."""
     env: tuple[str, ...] = ()
-    """Names of host environment variables that the script may see."""
+    """Names of host environment variables that the script may read."""
     cwd: str | None = None
     # service
     service: str | None = None
@@ -52,7 +52,7 @@ class Implementation(_Part):
 
 
 class SecurityContext(_Part):
-    """What the tool needs and how careful the host must be."""
+    """The capabilities and the risks of the tool."""
 
     capabilities: tuple[str, ...] = ()
     requires_approval: StrictBool = False
@@ -88,13 +88,13 @@ class ToolDefinition(_Part):
     tags: tuple[Line, ...] = ()
     optional: StrictBool = False
     timeout: Annotated[StrictInt, Field(gt=0, le=86_400_000)] | None = None
-    """Milliseconds; for kinds whose implementation has none of its own."""
+    """Milliseconds; for kinds whose implementation has none."""
     job: StrictBool = False
-    """Every call goes on in the background."""
+    """Every call runs in the background."""
     limits: WrittenLimits | None = None
-    """How often it may be called, how many at a time, and what follows failures."""
+    """Rate, concurrency and reaction to failures."""
 
 
 def workflow_file_names(written: str) -> tuple[str, ...]:
-    """Where the file may be that ``workflowId: written`` means, relative to plugin.yaml, the first that exists."""
+    """Where the file of ``workflowId: written`` may be, relative to plugin.yaml; the first that exists counts."""
     return (written,) if written.endswith(".json") else (f"{written}.json", f"workflows/{written}.json")

@@ -1,13 +1,13 @@
-"""How many slips of the keyboard lie between two words: a sign left out, one too many, a wrong one, two swapped.
+"""The number of typing errors between two words: a character missing, added, wrong, or two swapped.
 
-The optimal string alignment distance, given up as soon as it is more than anybody would call a slip.
+The optimal string alignment distance, abandoned above a maximum.
 """
 
 from __future__ import annotations
 
 
 def slips(one: str, other: str, most: int) -> int:
-    """The number of slips between two words; `most` + 1 when there are more than `most`.
+    """The number of typing errors between two words; `most` + 1 if there are more than `most`.
 
     >>> slips("cuont", "count", 2), slips("filePth", "filePath", 2), slips("nope", "wipe", 1)
     (1, 1, 2)
@@ -21,7 +21,7 @@ def slips(one: str, other: str, most: int) -> int:
 
 
 def _without_common_ends(one: str, other: str) -> tuple[str, str]:
-    """Both words without the beginning and the end that they share: there is no slip in them."""
+    """Both words without their common prefix and suffix, which contain no error."""
     start = 0
     for a, b in zip(one, other, strict=False):
         if a != b:
@@ -37,7 +37,7 @@ def _without_common_ends(one: str, other: str) -> tuple[str, str]:
 
 
 def _aligned(one: str, other: str, most: int) -> int:
-    """Row by row; the row before the last one is kept for swapped signs. Only a band of `most` around the middle counts."""
+    """Row by row; the row before the last one is kept for swapped characters. Only a band of `most` around the middle counts."""
     far = most + 1
     before: list[int] = []
     last = [min(at, far) for at in range(len(other) + 1)]

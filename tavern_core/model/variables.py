@@ -1,8 +1,8 @@
-"""Variables of the host's environment: which of them programs and workers of plugins see, and which nobody is ever given.
+"""Environment variables of the host: which of them programs and workers of plugins get, and which are never passed.
 
-passed       everybody sees them; nothing secret is in them
-refused      they make interpreters, loaders and common programs run code that was never looked at: never passed
-all others   a permission of their own: ``env:<NAME>``
+passed       passed to all; they contain no secrets
+refused      never passed: they make interpreters, loaders and common programs run unreviewed code
+all others   each needs its own permission: ``env:<NAME>``
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ _REFUSED: Final = (
     "PERL5*", "PERLLIB", "PERL_*", "RUBY*", "GEM_*", "BUNDLE_*", "CLASSPATH", "JAVA_*", "_JAVA_*", "JDK_JAVA_*", "MAVEN_*", "GRADLE_*", "ANT_*", "SBT_*",
     "PHPRC", "PHP_INI_*", "LUA_*", "LUAJIT_*", "TCLLIBPATH", "TCL_LIBRARY", "R_*", "JULIA_*", "ERL_*", "ELIXIR_*", "GOENV", "GOFLAGS", "GOPATH", "GOROOT",
     "GOTOOLCHAIN", "CARGO_*", "RUSTC*", "RUSTFLAGS", "RUSTUP_*", "DOTNET_*", "CORECLR_*", "COR_*", "COMPLUS_*", "GUILE_*", "EMACSLOADPATH",
-    # programs that start others by them, or load parts of themselves
+    # programs that use them to start others or to load code
     "GIT_*", "SSH_ASKPASS", "SUDO_ASKPASS", "LESSOPEN", "LESSCLOSE", "MAKEFILES", "MAKEFLAGS",
     "RSYNC_RSH", "CVS_RSH", "PSQLRC", "LIBMYSQL_*", "CUDA_INJECTION*", "GI_TYPELIB_PATH", "LADSPA_PATH", "VK_*", "OCL_*", "LIBVA_*", "ODBC*", "MAGICK_*",
     "GNUMAKEFLAGS", "VIMINIT", "EXINIT", "OPENSSL_*", "GIO_*", "GTK_*", "QT_*", "GST_*", "SASL_*", "PKCS11_*",
     # the host's own
     "TAVERN_*",
 )  # fmt: skip
-"""Names, and beginnings of names (``*``). In capitals; any spelling is refused."""
+"""Names, and prefixes of names (``*``), in capitals; any case is refused."""
 _PATTERN: Final = re.compile("|".join(re.escape(name).replace(r"\*", ".*") for name in _REFUSED))
 
 
 def is_name(written: object) -> bool:
-    """True for what can be the name of a variable."""
+    """True for a valid name of a variable."""
     return isinstance(written, str) and _NAME.match(written) is not None
 
 
 def is_passed(name: str) -> bool:
-    """True for a variable that everybody sees."""
+    """True for a variable that is passed to all."""
     return name in PASSED or name.startswith("LC_")
 
 
@@ -59,5 +59,5 @@ def is_refused(name: str) -> bool:
 
 
 def permission_for(name: str) -> str:
-    """The permission that a variable takes; empty for one that everybody sees."""
+    """The permission that a variable needs; empty for one that is passed to all."""
     return "" if is_passed(name) else f"{PERMISSION}{name}"

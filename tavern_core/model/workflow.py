@@ -1,6 +1,6 @@
 """A workflow file as a type, as ComfyTavern writes it, with our additions (`formatVersion`, `rev`, `requires`, `$exec`).
 
-Keys that are not ours stay in the file untouched: `Workflow` holds what the engine reads, `raw` the whole document.
+Unknown keys stay in the file untouched: `Workflow` holds what the engine reads, `raw` the whole document.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tavern_core.model.node import DataFlow, Slot
 
 FORMAT_VERSION = 1
 EXEC_KEY = "$exec"
-"""Where `configValues` of a node holds how it is run."""
+"""The key of `configValues` for how a node runs."""
 
 Id = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Key = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
 def _whole(value: Any) -> Any:
-    """JSON has one kind of number: 1.0 is as whole as 1."""
+    """JSON has one kind of number: 1.0 is an integer like 1."""
     return int(value) if type(value) is float and value.is_integer() else value
 
 
@@ -46,31 +46,31 @@ class _Part(BaseModel):
 
 
 class Retry(_Part):
-    """How often a failed node is tried again, and with which pauses."""
+    """How often a failed node is retried, and with which backoff."""
 
     model_config = ConfigDict(extra="forbid")
 
     times: Annotated[Whole, Field(ge=0, le=100)] = 0
-    """Tries after the first."""
+    """Attempts after the first."""
     delay_ms: Annotated[Whole, Field(ge=0)] = 0
     backoff: Annotated[float, Strict(), Field(ge=1, le=10)] = 2.0
-    """Factor by which the pause grows."""
+    """Factor by which the delay grows."""
     max_delay_ms: Annotated[Whole, Field(ge=0)] = 60_000
 
 
 class NodeExec(_Part):
-    """``configValues.$exec``: how one node of a workflow is run."""
+    """``configValues.$exec``: how one node of a workflow runs."""
 
     model_config = ConfigDict(extra="forbid")
 
     retry: Retry = Retry()
     timeout_ms: Annotated[Whole, Field(gt=0)] | None = None
     on_error: Literal["fail", "skip", "default", "port"] = "fail"
-    """After the last try: end the run, skip what depends on it, use `defaults`, or give the error to the port ``error``."""
+    """After the last attempt: end the run, skip the nodes that depend on it, use `defaults`, or send the error to the port ``error``."""
     defaults: dict[str, Any] = Field(default_factory=dict)
     """Output → value, for ``onError: default``."""
     cache: Literal["none", "run", "session", "disk"] | None = None
-    """Where an answer is kept; None: as the node type says (`session` for one with `cache`)."""
+    """Where answers are cached; None: as the node type says (`session` for one with `cache`)."""
     bypassed: StrictBool = False
 
     @field_validator("retry", mode="before")
@@ -150,7 +150,7 @@ class InterfaceSlot(_Part):
         return () if value is None else value
 
     def slot(self, key: str) -> Slot:
-        """It as a slot of the nodes that stand for the interface."""
+        """The same as a slot of the interface nodes."""
         bounds = {name: value for name, value in (("min", self.min), ("max", self.max)) if value is not None}
         return Slot(
             key,
@@ -178,7 +178,7 @@ class Workflow(_Part):
     version: str = ""
     format_version: Whole = FORMAT_VERSION
     rev: Whole = 0
-    """Counts saves; an editor that saves names the one it read."""
+    """Counts saves; an editor passes the number that it read."""
     requires: dict[str, str] = Field(default_factory=dict)
     """Plugin → version specifier."""
     referenced_workflows: tuple[str, ...] = ()
@@ -186,7 +186,7 @@ class Workflow(_Part):
     id: str = Field(default="", exclude=True)
     """The file's name without its ending; not part of the file."""
     raw: Mapping[str, Any] = Field(default_factory=dict, exclude=True, repr=False)
-    """The document as it was read, unknown keys included."""
+    """The document as read, including unknown keys."""
 
     @field_validator("name", "description", mode="before")
     @classmethod
@@ -217,7 +217,7 @@ class Workflow(_Part):
     @field_validator("id", mode="before")
     @classmethod
     def _own_id(cls, value: Any) -> Any:
-        """Editors write an `id` into files, too; it is the file's name that counts, so what stands there cannot be wrong."""
+        """Editors write an `id` into files, too; only the file's name counts, so any value is valid."""
         return value if isinstance(value, str) else ""
 
     @field_validator("raw", mode="before")

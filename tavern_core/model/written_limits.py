@@ -25,28 +25,28 @@ class WrittenBreaker(_Part):
     failures: Annotated[StrictInt, Field(gt=0, le=1_000_000)] = 5
     """Failures in a row after which it opens."""
     rest_ms: Annotated[StrictInt, Field(gt=0, le=86_400_000)] = 30_000
-    """How long nothing is called then."""
+    """How long calls are refused then."""
 
 
 class WrittenLimits(_Part):
     rate: Annotated[str, AfterValidator(_rate)] | None = None
     """Calls in a period of time: ``10/minute``."""
     concurrency: Annotated[StrictInt, Field(gt=0, le=100_000)] | None = None
-    """Calls at a time; further ones wait."""
+    """Calls at the same time; further ones wait."""
     queue: Annotated[StrictInt, Field(ge=0, le=1_000_000)] | None = None
     """Calls that may wait."""
     retries: Annotated[StrictInt, Field(ge=0, le=MOST_RETRIES)] | None = None
-    """Further attempts of a call that failed in passing, where doing it again does no harm."""
+    """Further attempts of a call after a temporary failure, if a retry does no harm."""
     cache_ms: Annotated[StrictInt, Field(gt=0, le=86_400_000)] | None = None
-    """How long an answer holds; only for tools that only read."""
+    """How long an answer is cached; only for read-only tools."""
     inline_ms: Annotated[StrictInt, Field(ge=0, le=86_400_000)] | None = None
     """How long a caller waits before the call becomes a job."""
     attempt_ms: Annotated[StrictInt, Field(gt=0, le=86_400_000)] | None = None
-    """Deadline of one try, where a call may be tried again."""
+    """Deadline of one attempt, for calls that may be retried."""
     idle_ms: Annotated[StrictInt, Field(gt=0, le=86_400_000)] | None = None
-    """Deadline since the tool last said how far it is."""
+    """Deadline since the tool last reported progress."""
     breaker: WrittenBreaker | None = None
-    """When to stop calling what fails."""
+    """When to stop calling a failing tool."""
 
     def limits(self) -> ToolLimits:
         written = self.breaker

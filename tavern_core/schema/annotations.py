@@ -1,7 +1,7 @@
 """From a Python annotation to JSON Schema.
 
-The annotations most tools use (`int`, `str | None`, `list[str]`, `Literal`, `Annotated[..., "text"]`) are translated
-right here in microseconds; everything else (models, dataclasses, TypedDict, Enum, dates, constrained types) by pydantic.
+The annotations of most tools (`int`, `str | None`, `list[str]`, `Literal`, `Annotated[..., "text"]`) are translated
+here in microseconds; everything else (models, dataclasses, TypedDict, Enum, dates, constrained types) by pydantic.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _SCALARS: Mapping[Any, Mapping[str, Any]] = {
 
 
 class NoSchema(Exception):
-    """An annotation that has no JSON Schema; the text says why."""
+    """An annotation that has no JSON Schema; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """One annotation as JSON Schema; `adapter` turns the JSON value into the Python value, None when it is one already."""
+    """One annotation as JSON Schema; `adapter` converts the JSON value to the Python value; None if they are the same."""
 
     schema: dict[str, Any]
     adapter: TypeAdapter[Any] | None = None
@@ -71,7 +71,7 @@ def default_in(annotation: Any) -> Any:
 
 
 def simple(annotation: Any) -> dict[str, Any] | None:
-    """The schema of an annotation whose JSON value is its Python value; None when pydantic has to look at it."""
+    """The schema of an annotation whose JSON value is its Python value; None if pydantic has to do it."""
     try:
         if annotation in _SCALARS:
             return dict(_SCALARS[annotation])
@@ -96,7 +96,7 @@ def simple(annotation: Any) -> dict[str, Any] | None:
 
 
 def only_describes(extra: Any) -> bool:
-    """True for what Annotated says to people, or to policies, and not about values."""
+    """True for metadata in Annotated for people or policies, which does not concern values."""
     return isinstance(extra, str | Guard) or isinstance(getattr(extra, "documentation", None), str)
 
 
@@ -128,7 +128,7 @@ def translate(annotations: Mapping[str, Any], mode: JsonSchemaMode) -> tuple[dic
         mode: "validation" for parameters, "serialization" for results.
 
     Returns:
-        what each annotation became, and the shared `$defs`.
+        the translated annotations, and the shared `$defs`.
 
     Raises:
         NoSchema: naming the parameter.
@@ -156,7 +156,7 @@ def translate(annotations: Mapping[str, Any], mode: JsonSchemaMode) -> tuple[dic
 
 
 def standing_alone(annotation: Any, mode: JsonSchemaMode) -> tuple[dict[str, Any] | None, TypeAdapter[Any] | None]:
-    """The JSON Schema of one annotation, `$defs` inside, and what makes its values: strictly, but for pydantic's own types.
+    """The JSON Schema of one annotation, `$defs` inside, and the adapter that creates its values: strict, except for pydantic's own types.
 
     Bytes in it are base64.
 
@@ -164,10 +164,10 @@ def standing_alone(annotation: Any, mode: JsonSchemaMode) -> tuple[dict[str, Any
         mode: as of `translate`.
 
     Returns:
-        None in place of the schema where none can be written: objects of such a class are recognised, and no more.
+        None instead of the schema if there is none: objects of such a class are only recognised.
 
     Raises:
-        NoSchema: it is no annotation.
+        NoSchema: it is not an annotation.
     """
     try:
         adapter = _standing_alone(annotation)
@@ -190,7 +190,7 @@ def _standing_alone(annotation: Any) -> TypeAdapter[Any]:
     except (
         PydanticUserError,
         SchemaError,
-    ):  # a model, which has a configuration of its own, or an object that nothing can recognise
+    ):  # a model with its own configuration, or an unknown object
         return TypeAdapter(modern(annotation))
 
 
@@ -214,7 +214,7 @@ def _culprit(adapters: Mapping[str, TypeAdapter[Any]], mode: JsonSchemaMode) -> 
 
 
 def _converts(annotation: Any) -> bool:
-    """False for constrained scalars (`Annotated[int, Field(ge=0)]`): the schema judges them, the value stays."""
+    """False for constrained scalars (`Annotated[int, Field(ge=0)]`): the schema validates them, the value is unchanged."""
     if get_origin(annotation) is not Annotated:
         return True
     inner, *extras = get_args(annotation)
@@ -227,7 +227,7 @@ def _is_constraint(extra: Any) -> bool:
 
 
 class _Plainly(GenerateJsonSchema):
-    """pydantic's generator without a title for every field, and `$ref`s with nothing around them."""
+    """pydantic's generator without a title for every field, and with plain `$ref`s."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -241,7 +241,7 @@ class _Plainly(GenerateJsonSchema):
 
 
 def _without_titles(schema: dict[str, Any]) -> dict[str, Any]:
-    """Drop the class names that pydantic puts in as titles; a title somebody wrote has blanks or other letters."""
+    """Drop the class names that pydantic uses as titles; a title by an author has blanks or other letters."""
     if isinstance(title := schema.get("title"), str) and title.isidentifier() and title.isascii():
         del schema["title"]
     for keyword, held in schema.items():

@@ -1,4 +1,4 @@
-"""Is a tool's schema fit for use? Every finding is located by JSON pointer and says how to repair it.
+"""Is the schema of a tool usable? Every finding has a JSON pointer and a repair.
 
 house rules (size, depth, $ref, patterns, slips) → meta-schema of its draft → top is an object
                                                  → `required` names exist → defaults fit their own schema
@@ -37,15 +37,15 @@ _COMBINED = (
 
 
 def check_schema(schema: object, where: str | Location = "schema", *, output: bool = False) -> list[Finding]:
-    """Everything wrong with a schema; empty when it is fine. Never raises.
+    """All problems of a schema; empty if it is valid. Never raises.
 
     Args:
         schema: a tool's parameters (or, with `output`, its result schema) as written.
-        where: whose schema it is; the pointer of each finding is appended.
-        output: any type may stand at the top; otherwise it must be an object.
+        where: the place of the schema; the pointer of each finding is appended.
+        output: allow any type at the top; otherwise it must be an object.
 
     Returns:
-        Findings with code SCHEMA_INVALID; those of severity "error" keep the tool from being used.
+        Findings with code SCHEMA_INVALID; those of severity "error" make the tool unusable.
     """
     copy = normalise_schema(schema)
     flaws = flaws_of(copy)
@@ -79,12 +79,12 @@ def _top_flaws(schema: dict[str, Any] | bool) -> list[Flaw]:
     if kind not in (None, "object", ["object"]):
         return [Flaw("/type", f"parameters must be an object at the top, not {printable(str(kind), 60)}", hint)]
     if kind is None and not any(keyword in schema for keyword in _SHAPES):
-        return [Flaw("", "the parameters say nothing, so anything is accepted", hint, "warning")]
+        return [Flaw("", "the parameters declare nothing, so anything is accepted", hint, "warning")]
     return []
 
 
 def _required_flaws(schema: dict[str, Any]) -> list[Flaw]:
-    """Names that are required and not declared: usually a misspelling, and then no call can ever succeed."""
+    """Names that are required but not declared: usually a misspelling that makes every call fail."""
     flaws = []
     for path, node in walk(schema):
         declared = node.get("properties")
@@ -105,7 +105,7 @@ def _required_flaws(schema: dict[str, Any]) -> list[Flaw]:
 
 
 def _default_flaws(schema: dict[str, Any]) -> list[Flaw]:
-    """Defaults that their own schema refuses, each with the defaults inside it filled in, as a call would have it."""
+    """Defaults that their own schema refuses, each with the defaults inside it filled in, as in a call."""
     if not any("default" in node for node in nodes_of(schema)):
         return []
     paths = {str(number): path for number, (path, node) in enumerate(walk(schema)) if "default" in node}

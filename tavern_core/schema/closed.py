@@ -1,12 +1,12 @@
-"""Refuse what nobody declared: a misspelt argument must be an error, not silence.
+"""Refuse undeclared arguments, so that a misspelt argument is an error.
 
-JSON Schema lets undeclared properties pass. For a tool's parameters that is the wrong default, so a *place* (the whole
-object, a property's value, an array's item) whose schema declares properties and says nothing about others is closed:
+JSON Schema accepts undeclared properties. For a tool's parameters that is the wrong default, so a *place* (the whole
+object, a property's value, an array's item) whose schema declares properties without a rule for others is closed:
 
     {"properties": {"a": …}}                    → + additionalProperties: false
     with allOf, anyOf, oneOf, if or $ref beside → + propertyNames: {enum: every name declared anywhere for this place}
 
-The second form refuses exactly the names that no branch knows, so it can never refuse a value that some branch allows
+The second form refuses exactly the names that no branch declares, so it never refuses a value that a branch allows
 (`additionalProperties` in a branch would not see the other branches, and `$ref` targets may be used in two places).
 Left open on purpose: a place with additionalProperties, unevaluatedProperties, patternProperties or `$dynamicRef`
 anywhere, a nested object that declares no property, and a place one of whose alternatives is a free-form object.
@@ -26,11 +26,11 @@ _ALSO_HERE = frozenset({"$ref", *SAME_PLACE, *SAME_PLACE_LISTS, *SAME_PLACE_MAPS
 
 
 def close(schema: dict[str, Any], refs_stand_alone: bool = False) -> None:
-    """Close every place of `schema`, which is changed (hand in a copy).
+    """Close every place of `schema` in place (pass a copy).
 
     Args:
         schema: checked parameters of a tool; all `$ref`s resolve inside it.
-        refs_stand_alone: True in draft 7, which ignores everything that stands beside a `$ref`.
+        refs_stand_alone: True in draft 7, which ignores everything next to a `$ref`.
     """
     nodes = nodes_of(schema)
     refs = Refs(schema)
@@ -42,7 +42,7 @@ def close(schema: dict[str, Any], refs_stand_alone: bool = False) -> None:
             if id(place) not in seen:
                 seen.add(id(place))
                 places.append(place)
-    # All decisions first: closing one place must not look like a declaration to the next.
+    # All decisions first: closing one place must not count as a declaration for the next.
     closings = [
         (place, names)
         for place in places
@@ -53,8 +53,8 @@ def close(schema: dict[str, Any], refs_stand_alone: bool = False) -> None:
 
 
 def declared_names(place: dict[str, Any], refs: Refs, top: bool = False) -> set[str] | None:
-    """Every property name that a place knows, or None when it is to stay open."""
-    if _ALSO_HERE.isdisjoint(place):  # nothing but itself judges this place
+    """Every property name of a place, or None if it stays open."""
+    if _ALSO_HERE.isdisjoint(place):  # only this schema applies to this place
         if not _SAYS_ITSELF.isdisjoint(place):
             return None
         known = place.get("properties") or (top and place.get("type") == "object")
@@ -73,7 +73,7 @@ def _close_place(place: dict[str, Any], names: set[str], refs_stand_alone: bool)
     rule: Any = {"enum": sorted(names)} if names else False
     if refs_stand_alone and "$ref" in place:
         reference = {"$ref": place.pop("$ref")}
-        place["allOf"] = [reference]  # whatever else stood here was ignored, except definitions others point to
+        place["allOf"] = [reference]  # everything else here was ignored, except definitions that others reference
         for ignored in place.keys() - {"allOf", "definitions", "$id"}:
             del place[ignored]
         place["propertyNames"] = rule
@@ -84,7 +84,7 @@ def _close_place(place: dict[str, Any], names: set[str], refs_stand_alone: bool)
 
 
 def _at_one_place(place: dict[str, Any], refs: Refs) -> Iterator[dict[str, Any]]:
-    """All schemas that may judge the value at this place, through combinators and references."""
+    """All schemas that may apply to the value at this place, through combinators and references."""
     stack, seen = [place], set()
     while stack:
         node = stack.pop()
@@ -109,9 +109,9 @@ def _names(node: dict[str, Any]) -> Iterator[str]:
 
 
 def _declares(node: dict[str, Any] | bool, refs: Refs, known: dict[int, bool]) -> bool:
-    """Does the schema say which properties an object here has? Every alternative must say so, or one `allOf` part.
+    """Does the schema declare the properties of an object here? Every alternative must, or one `allOf` part.
 
-    `known` holds the answers so far; a schema met again while it is being asked declares nothing new.
+    `known` holds the answers so far; a schema in a cycle declares nothing new.
     """
     if not isinstance(node, dict):
         return False
@@ -150,7 +150,7 @@ def _may_be_object(node: dict[str, Any] | bool, refs: Refs, seen: set[int]) -> b
 
 
 def _combined_targets(nodes: list[dict[str, Any]], refs: Refs) -> set[int]:
-    """Places that some other schema refers to *and adds to*: closed, they would refuse what is added."""
+    """Places that another schema references *and extends*: if closed, they would refuse the extension."""
     found: set[int] = set()
     for node in nodes:
         parts = [node] if "$ref" in node and ("properties" in node or any(k in node for k in SAME_PLACE_LISTS)) else []

@@ -1,11 +1,11 @@
-"""From text to the declared type, for doors where everything is text: the command line's `key=value`, form fields.
+"""From text to the declared type, for inputs where everything is text: the command line's `key=value`, form fields.
 
     enum, const                                 the trimmed text, as one of the declared values
     integer number boolean object array null    the trimmed text, as strict JSON
     string, or no type declared                 the text itself, verbatim
 
 In a union the listed values come first, then every type but string, then string. The API, HTTP bodies and MCP never
-pass through here: JSON has types, and a tool that wants a number refuses a string there.
+use this: JSON has types, and a tool that wants a number refuses a string there.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def coerce_text(
 
     Args:
         schema: the tool's parameters.
-        given: parameter name -> text; undeclared names keep their text, the validator judges them.
+        given: parameter name -> text; undeclared names keep their text, for the validator to check.
 
     Returns:
-        the values, and a problem for each text that fits no declared type (its value is then left out).
+        the values, and a problem for each text that fits no declared type (without its value).
     """
     values: dict[str, Any] = {}
     problems: list[SchemaProblem] = []
@@ -70,7 +70,7 @@ def _declared(root: dict[str, Any], name: str, refs: Refs) -> Iterator[dict[str,
 
 
 def _alternatives(schema: dict[str, Any], refs: Refs) -> Iterator[dict[str, Any]]:
-    """A schema with its unions and references taken apart: each part that says a type or lists values."""
+    """A schema with its unions and references split: each part with a type or a list of values."""
     stack: list[Any] = [schema]
     seen: set[int] = set()
     while stack:

@@ -1,4 +1,4 @@
-"""From validated JSON arguments to the Python values that a function's annotations promise: models, dates, enums, sets.
+"""From validated JSON arguments to the Python values of a function's annotations: models, dates, enums, sets.
 
 pydantic's strict JSON mode does the work: text becomes a date, but never a number, and 1 never True.
 """
@@ -18,9 +18,9 @@ Convert = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def converter(adapters: Mapping[str, TypeAdapter[Any]]) -> Convert:
-    """A function that converts the arguments that have an adapter; the others are passed on as they are.
+    """A function that converts the arguments that have an adapter; the others stay unchanged.
 
-    It raises InputInvalid, with every problem in `details.problems`, for what only the Python type refuses.
+    It raises InputInvalid, with every problem in `details.problems`, for values that only the Python type refuses.
     """
 
     def convert(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def _convert(name: str, adapter: TypeAdapter[Any], value: Any, problems: list[Sc
 
 
 def _whole(name: str, value: Any, made: Any, problems: list[SchemaProblem]) -> Any:
-    """`made`, in which no key of `value` may be missing because two of them mean the same: ``{"1": ..., "01": ...}``."""
+    """Check that `made` lost no key of `value` because two of them are equal: ``{"1": ..., "01": ...}``."""
     stack: list[tuple[tuple[str, ...], Any, Any]] = [((name,), value, made)]
     while stack:
         path, given, found = stack.pop()
@@ -74,7 +74,7 @@ def _whole(name: str, value: Any, made: Any, problems: list[SchemaProblem]) -> A
 
 
 def whole_numbers(value: Any) -> Any:
-    """`value` with integers in place of floats that are whole."""
+    """`value` with integers instead of whole floats."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, dict):

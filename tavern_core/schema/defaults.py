@@ -1,11 +1,11 @@
-"""Fill in what a call left out, from the `default`s of its schema. Compiled once; None when there is nothing to fill.
+"""Fill in missing arguments from the `default`s of a schema. Compiled once; None if there is nothing to fill.
 
 The rules are those of AJV's `useDefaults`, which most tool authors know:
-- a property that is absent gets its `default`; one that is given keeps its value, an explicit null included;
-- defaults inside an object or array item apply when that object or item is there (given, or itself a default):
-  an absent parent without a `default` of its own is not invented;
-- `$ref` and `allOf` are looked into; `anyOf`, `oneOf`, `if` and `not` are not, because which branch holds is not known yet.
-Every call gets fresh copies. What a `default` holds is completed with the defaults inside it, once, at compile time.
+- an absent property gets its `default`; a given one keeps its value, including an explicit null;
+- defaults inside an object or array item apply if that object or item exists (given, or itself a default):
+  an absent parent without its own `default` is not created;
+- `$ref` and `allOf` are followed; `anyOf`, `oneOf`, `if` and `not` are not, because the valid branch is not known yet.
+Every call gets fresh copies. A `default` is completed with the defaults inside it once, at compile time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BUSY: Any = object()
 
 @dataclass(slots=True)
 class _Plan:
-    """What may be missing at one place; filled in while compiling, constant afterwards."""
+    """The defaults of one place; filled in while compiling, constant afterwards."""
 
     defaults: dict[str, Any] = field(default_factory=dict)
     members: dict[str, _Plan] = field(default_factory=dict)
@@ -41,14 +41,14 @@ class _Plan:
 
 
 def compile_defaults(schema: Mapping[str, Any] | bool) -> Fill | None:
-    """A function that returns arguments with the defaults filled in, or None when the schema has none to fill.
+    """A function that returns arguments with the defaults filled in, or None if the schema has none.
 
     Args:
         schema: a checked JSON Schema (`defaultValue` counts as `default`).
 
     Returns:
-        ``fill(arguments) -> dict``: a new dict; the arguments are not changed, parts of them that need nothing are
-        shared with the result. It never raises; what is not an object is returned as it is, for the validation to refuse.
+        ``fill(arguments) -> dict``: a new dict; the arguments are not changed, parts without defaults are
+        shared with the result. It never raises; a value that is not an object is returned unchanged, for the validation to refuse.
 
     Raises:
         SchemaInvalid: the defaults of the schema grow without bound.
@@ -83,7 +83,7 @@ class _Compiler:
         return _flat(plan.defaults) if scalars and not plan.members and plan.others is None else _nested(plan)
 
     def plan(self, schemas: list[Any]) -> _Plan:
-        """The plan for a place judged by all of `schemas`; compiled later."""
+        """The plan for a place to which all of `schemas` apply; compiled later."""
         nodes = list(self.together(schemas))
         key = tuple(sorted(id(node) for node in nodes))
         if key not in self.plans:
@@ -113,7 +113,7 @@ class _Compiler:
             plan.items = self.plan(items)
 
     def together(self, schemas: list[Any]) -> Iterator[dict[str, Any]]:
-        """The schemas that hold for certain at one place: themselves, what they refer to, their `allOf`."""
+        """The schemas that certainly apply to one place: themselves, their references, their `allOf`."""
         stack, seen = list(reversed(schemas)), set()
         while stack:
             node = stack.pop()
@@ -125,7 +125,7 @@ class _Compiler:
             stack.append(self.refs.resolve(node))
 
     def mark_useful(self) -> None:
-        """Keep only what leads to a default, walking back from the defaults."""
+        """Keep only plans that lead to a default, walking back from the defaults."""
         parents: dict[int, list[_Plan]] = {}
         for plan in self.plans.values():
             for part in (*plan.members.values(), *plan.first_items, plan.others, plan.items):
@@ -168,7 +168,7 @@ class _Compiler:
         return json_copy(done[key])[0]
 
     def inside(self, plan: _Plan, value: Any, done: dict[tuple[int, str], Any]) -> Any:
-        """`value`, which is part of a default, with what it lacks."""
+        """`value`, which is part of a default, completed."""
         self.budget -= 1
         if self.budget < 0:
             raise SchemaInvalid("the defaults inside the defaults grow without bound", hint="write them out once")
@@ -229,7 +229,7 @@ def _size(value: Any) -> int:
 
 
 def _fill(plan: _Plan, value: Any, depth: int, budget: list[int]) -> Any:
-    """`value` with what is missing; parts without a plan are shared. Stops at the limits: then validation refuses."""
+    """`value`, completed; parts without a plan are shared. Stops at the limits: then validation refuses."""
     budget[0] -= len(value) + 1
     if depth == 0 or budget[0] < 0:
         return value

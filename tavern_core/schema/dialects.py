@@ -1,4 +1,4 @@
-"""One tool as the APIs of the model providers want to see it.
+"""One tool in the formats of the APIs of model providers.
 
     json       {name, description, parameters}                              the full id as the name (seed 000 §4.4.3)
     openai     {type: function, function: {name, description, parameters}}  Chat Completions
@@ -6,7 +6,7 @@
     gemini     {name, description, parameters}                              functionDeclarations, its schema subset
     mcp        {name, title, description, inputSchema, outputSchema, annotations}
 
-All but `json` use wire names. Our own marks (`x-tavern`) never leave the house. The exports describe; what is called is
+All but `json` use wire names. Our own marks (`x-tavern`) are not exported. The exports only describe the tool; calls are
 validated against the real schema.
 """
 
@@ -31,7 +31,7 @@ _NOT_AT_THE_TOP = ("anyOf", "oneOf", "allOf", "$ref", "enum", "const", "not", "i
 
 
 def export_tool(tool: ToolSpec, dialect: str = "json") -> dict[str, Any]:
-    """The tool in one dialect, made of fresh builtin values.
+    """The tool in one dialect, as new builtin values.
 
     Args:
         tool: what to describe.
@@ -51,7 +51,7 @@ def export_tool(tool: ToolSpec, dialect: str = "json") -> dict[str, Any]:
 def openai_strict(tool: ToolSpec) -> dict[str, Any]:
     """The OpenAI form with `strict: true`, where the schema allows that: every object closed, every member required.
 
-    A schema that does not allow it is exported as ever with `strict: false`; optional members cannot be expressed.
+    A schema that does not allow it is exported as usual with `strict: false`; optional members cannot be expressed.
     """
     exported = _openai(tool)
     parameters = exported["function"]["parameters"]
@@ -93,7 +93,7 @@ def _anthropic(tool: ToolSpec) -> dict[str, Any]:
 def _gemini(tool: ToolSpec) -> dict[str, Any]:
     declaration: dict[str, Any] = {"name": wire_name(tool.id), "description": tool.description}
     parameters = to_gemini(_object_at_the_top(tool.input_schema))
-    if parameters.get("properties"):  # an object without properties is refused; no parameters at all is right
+    if parameters.get("properties"):  # an object without properties is refused; no parameters at all is accepted
         declaration["parameters"] = parameters
     return declaration
 
@@ -125,7 +125,7 @@ DIALECTS: Final[Mapping[str, Callable[[ToolSpec], dict[str, Any]]]] = {
 
 
 def _public(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy without our own marks; `defaultValue` is `default` to everybody else."""
+    """A copy without our own marks; `defaultValue` becomes `default`."""
     copy = normalise_schema(schema)
     if not isinstance(copy, dict):
         return {"type": "object", "properties": {}}
@@ -140,9 +140,9 @@ def _typed_object(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _object_at_the_top(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """OpenAI and Anthropic want `type: object` at the top and no combinators there: they are merged into one object.
+    """OpenAI and Anthropic require `type: object` and no combinators at the top: they are merged into one object.
 
-    Members of every alternative are offered; required is what all alternatives require.
+    The object has the members of every alternative; those that all alternatives require are required.
     """
     public = _public(schema)
     for keyword in ("$schema", "$comment"):
@@ -159,7 +159,7 @@ def _object_at_the_top(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flattened(node: Any, refs: Refs, seen: set[int]) -> tuple[dict[str, Any], set[str]]:
-    """Every property that a place knows, and the names that are required whatever alternative holds."""
+    """Every property of a place, and the names that all alternatives require."""
     if not isinstance(node, dict) or id(node) in seen:
         return {}, set()
     seen = seen | {id(node)}

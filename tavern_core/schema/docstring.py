@@ -1,4 +1,4 @@
-"""What a docstring says about a function and each of its parameters: Google, NumPy and reST style, any language."""
+"""The descriptions of a function and its parameters in a docstring: Google, NumPy and reST style, any language."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Docstring:
 
 
 def docstring_of(function: Callable[..., Any]) -> Docstring:
-    """The docstring of a callable; of a `partial` its function's, of a callable object its class's or `__call__`'s."""
+    """The docstring of a callable; for a `partial`, of its function; for a callable object, of its class or `__call__`."""
     inner = getattr(function, "func", None)
     if inner is not None and hasattr(function, "keywords"):
         return docstring_of(inner)
@@ -47,7 +47,7 @@ def docstring_of(function: Callable[..., Any]) -> Docstring:
 
 
 def parse_docstring(text: str) -> Docstring:
-    """Read a docstring. Any text is one; what is not understood is description."""
+    """Read a docstring. Any text is accepted; unknown parts belong to the description."""
     lines = inspect.cleandoc(text).splitlines()[:_MAX_LINES]
     description: list[str] = []
     parameters: dict[str, list[str]] = {}
@@ -104,7 +104,7 @@ def _is_underline(line: str) -> bool:
 
 
 def _end(lines: list[str], start: int, underlined: bool) -> int:
-    """Where a section ends: at the next section, for Google style also at text that is not indented."""
+    """The end of a section: at the next section, for Google style also at text that is not indented."""
     at = start
     while at < len(lines):
         line = lines[at]

@@ -1,6 +1,6 @@
 """The two engines behind one function each: jsonschema-rs validates, jsonschema explains.
 
-Both get a prepared schema and plain JSON only, and answer alike; `tests/schema` compares them on random input.
+Both get a prepared schema and plain JSON only, and give the same answers; `tests/schema` compares them on random input.
 Neither ever fetches anything: jsonschema-rs is offline, jsonschema has an empty registry.
 """
 
@@ -33,10 +33,10 @@ class TooMuchWork(Exception):
 
 @contextmanager
 def bounded_work(value: Any) -> Iterator[None]:
-    """Let jsonschema follow only so many references while it judges `value`; jsonschema-rs remembers what it has judged.
+    """Limit the references that jsonschema follows for `value`; jsonschema-rs caches its results.
 
     Raises:
-        TooMuchWork: from inside, when the allowance is used up.
+        TooMuchWork: from inside, when the limit is reached.
     """
     token = _WORK.set([1_000 + 20 * _size(value)])
     try:
@@ -67,7 +67,7 @@ def engine_of(prepared: Prepared, name: str) -> Any:
     """The validator of jsonschema-rs.
 
     Args:
-        name: whose schema it is, for the error message.
+        name: the owner of the schema, for the error message.
 
     Raises:
         SchemaInvalid: it cannot be compiled (SCHEMA_INVALID).
@@ -87,7 +87,7 @@ def engine_of(prepared: Prepared, name: str) -> Any:
 
 
 def explaining_engine(prepared: Prepared, value: Any) -> Engine:
-    """A validator of jsonschema that says why `value` does not fit."""
+    """A validator of jsonschema that explains why `value` does not fit."""
     from referencing import Registry
 
     return _python_class(prepared.draft)(to_explain(prepared, value), registry=Registry())
@@ -105,7 +105,7 @@ def _python_class(draft: Draft) -> type[Engine]:
 
 
 def _pattern(engine: Engine, wanted: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
-    """`pattern`, tried by the linear engine."""
+    """`pattern`, matched by the linear engine."""
     from jsonschema.exceptions import ValidationError
 
     if engine.is_type(value, "string") and not fits(wanted, value):

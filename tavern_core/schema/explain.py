@@ -1,7 +1,7 @@
 """Why a value does not fit a schema, in words a person or a model can act on.
 
-One format whatever engine refused: jsonschema finds the places, this file tells them. Values marked secret
-(`writeOnly`, `format: password`, `x-tavern: {secret: true}`, or a telling property name) are never shown.
+One format for both engines: jsonschema finds the places, this file describes them. Values marked secret
+(`writeOnly`, `format: password`, `x-tavern: {secret: true}`, or a property name of a secret) are never shown.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _either(words: Iterable[str]) -> str:
 
 
 def explain(errors: Iterable[ValidationError], limit: int) -> list[SchemaProblem]:
-    """The first `limit` problems behind jsonschema's errors, in its order, without repetitions."""
+    """The first `limit` problems of jsonschema's errors, in its order, without repetitions."""
     told = dict.fromkeys(islice(_explain_all(errors, 0), limit))
     return list(told)
 
@@ -164,7 +164,7 @@ def _forbidden(error: ValidationError) -> SchemaProblem:
 def _missing(error: ValidationError) -> SchemaProblem:
     needed = [name for name in _limit(error) if isinstance(name, str)]
     missing = [name for name in needed if name not in _instance(error)]
-    # jsonschema reports one error per name, its message begins with the name's repr
+    # jsonschema reports one error per name, its message starts with the name's repr
     name = next((name for name in missing if error.message.startswith(repr(name))), missing[0] if missing else "")
     schema = error.schema if isinstance(error.schema, dict) else {}
     declared = schema.get("properties", {})
@@ -194,7 +194,7 @@ def _unknown_names(error: ValidationError) -> Iterator[SchemaProblem]:
 
 
 def _rename(written: str, meant: str) -> str:
-    """The repair of an argument that is missing under one name and unknown under another: said alike of both."""
+    """The repair of an argument that is missing under one name and unknown under another: the same for both."""
     return say(_WORDS["rename"], written=printable(written, 60), meant=printable(meant, 60))
 
 
@@ -237,7 +237,7 @@ def _unknown(name: str, path: list[Any], declared: Iterable[str], keyword: str) 
 
 
 def _best_branch(error: ValidationError, depth: int) -> Iterator[SchemaProblem]:
-    """Explain the alternative that came closest; all of them when the type alone decides."""
+    """Explain the closest alternative; all of them if the type alone decides."""
     branches: dict[Any, list[ValidationError]] = {}
     for inner in error.context or ():
         branches.setdefault(inner.schema_path[0], []).append(inner)
@@ -268,7 +268,7 @@ def _is_type_error(error: ValidationError, depth: int) -> bool:
 
 
 def _distance(group: list[ValidationError], depth: int) -> tuple[bool, bool, int, int]:
-    """How far a value is from one alternative: wrong type, wrong discriminator, how shallow, how many errors."""
+    """The distance of a value from one alternative: wrong type, wrong discriminator, how shallow, how many errors."""
     wrong_type = any(len(error.absolute_path) == depth and error.validator == "type" for error in group)
     wrong_tag = any(len(error.absolute_path) == depth + 1 and error.validator in ("const", "enum") for error in group)
     deepest = max(len(error.absolute_path) for error in group)
@@ -285,7 +285,7 @@ def _got(error: ValidationError) -> str:
     if _is_secret(error):
         return say(_WORDS["hidden"], kind=json_type(_instance(error)))
     text = describe(_instance(error))
-    return text if (safe := redact_text(text)) == text else safe  # the first is there in both languages
+    return text if (safe := redact_text(text)) == text else safe  # the first exists in both languages
 
 
 def _size(value: object) -> str:
@@ -295,7 +295,7 @@ def _size(value: object) -> str:
 
 
 def _type_words(schema: object) -> str:
-    """The type a schema asks for, in words: ``integer``, ``array of string``, ``"a" or "b"``."""
+    """The type that a schema requires, in words: ``integer``, ``array of string``, ``"a" or "b"``."""
     if not isinstance(schema, dict):
         return ""
     if "const" in schema:

@@ -1,11 +1,11 @@
 """A JSON Schema in the subset that Gemini's `functionDeclarations[].parameters` accept (an OpenAPI 3.0 subset).
 
-    $ref, allOf            written out, merged          additionalProperties, patternProperties, not, if   dropped
+    $ref, allOf            expanded, merged             additionalProperties, patternProperties, not, if   dropped
     oneOf                  anyOf                        exclusiveMinimum of an integer                     minimum + 1
     type list, null        anyOf, nullable              const, enum of strings                             enum
     tuple                  array of anyOf               enum of other values, format                       in the description
 
-What is dropped is not lost: the call is validated here against the real schema.
+Calls are still validated against the full schema.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _MOST_NODES = 5_000
 
 
 def to_gemini(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema for Gemini; recursion is cut off where it has gone twelve levels deep."""
+    """The schema for Gemini; recursion is cut off at twelve levels."""
     root = dict(schema)
     return _Writer(root).write(root, 0)
 
 
 class _Writer:
-    """One schema being written; counts what it writes, because written-out references multiply."""
+    """One schema being written; counts what it writes, because expanded references multiply."""
 
     def __init__(self, root: dict[str, Any]) -> None:
         self.refs = Refs(root)
@@ -64,7 +64,7 @@ class _Writer:
         return self.single(node, depth)
 
     def merged(self, node: dict[str, Any]) -> dict[str, Any]:
-        """The node with what it refers to and its `allOf` merged in; its own keywords win."""
+        """The node with its reference and its `allOf` merged in; its own keywords take precedence."""
         merged: dict[str, Any] = {}
         for part in reversed(list(self.parts(node))):
             for keyword, value in part.items():
@@ -88,7 +88,7 @@ class _Writer:
                 stack.extend(part["allOf"] if isinstance(part.get("allOf"), list) else ())
 
     def options(self, node: dict[str, Any]) -> list[dict[str, Any]]:
-        """The alternatives of a node: of `anyOf`, `oneOf`, or of a list of types."""
+        """The alternatives of a node: from `anyOf`, `oneOf`, or a list of types."""
         for keyword in ("anyOf", "oneOf"):
             if isinstance(node.get(keyword), list):
                 return [self.merged(option) for option in node[keyword] if isinstance(option, dict)]
@@ -157,7 +157,7 @@ def _nullable(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def _implied(node: dict[str, Any], listed: list[Any]) -> str:
-    """The type of a schema that does not say: Gemini wants one."""
+    """The type of a schema without `type`: Gemini requires one."""
     kinds = {json_type(value) for value in listed}
     if len(kinds) == 1 and (kind := kinds.pop()) != "null":
         return kind

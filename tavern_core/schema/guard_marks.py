@@ -1,9 +1,9 @@
-"""Where the values stand that a schema marks as path, address or statement: compiled once for a tool, asked at each call.
+"""Finds the values that a schema marks as path, address or statement: compiled once for a tool, used at each call.
 
-Arrays and objects are gone through, `$ref` is followed, and so is every branch of `anyOf`, `oneOf` and `if` that could be
-the one that holds. A branch is left out only when its `type`, `const`, `enum` or `required` rule it out for this value:
-what a `pattern` or a `format` says is not relied on, for the tool may read the value more generously than they do.
-A mark on an array or object holds for every text in it. `propertyNames` may be marked, too.
+It walks arrays and objects, follows `$ref`, and follows every branch of `anyOf`, `oneOf` and `if` that could
+apply. It skips a branch only if its `type`, `const`, `enum` or `required` exclude the value. It ignores
+`pattern` and `format`, because the tool may read the value less strictly.
+A mark on an array or object applies to every text in it. `propertyNames` may be marked, too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tavern_core.schema.uniqueness import identity
 
 _REFS: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 _MOST: Final = 100_000
-"""Steps of one search; what is larger is refused, not passed over."""
+"""Steps of one search; a larger value is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +33,20 @@ class Marked:
     """JSON pointer into the arguments."""
     value: Any
     guards: tuple[Guard, ...]
-    """Several when alternatives that could all hold mark it differently."""
+    """Several if alternatives that could all apply mark it differently."""
 
 
 class TooMuchMarked(Exception):
-    """The arguments hold more than can be looked through."""
+    """The arguments hold too many values to check."""
 
 
 Finder = Callable[[Any], list[Marked]]
 
 
 def compile_guarded(schema: Mapping[str, Any] | bool | None) -> Finder | None:
-    """A function that lists the marked values of arguments; None when the schema marks nothing.
+    """A function that lists the marked values of arguments; None if the schema marks nothing.
 
-    The function expects arguments that fit the schema. It raises TooMuchMarked when there is too much to look through.
+    The function expects arguments that fit the schema. It raises TooMuchMarked if there are too many values.
     """
     if not isinstance(schema, dict):
         return None
@@ -64,7 +64,7 @@ def compile_guarded(schema: Mapping[str, Any] | bool | None) -> Finder | None:
 
 
 class _Part:
-    """One subschema, with the parts that judge the same value and those that judge what is in it."""
+    """One subschema, with the parts for the same value and those for its members."""
 
     __slots__ = (
         "additional",
@@ -87,15 +87,15 @@ class _Part:
         self.node = node
         self.guard = guard
         self.alone = alone
-        """True in draft 7, where what stands beside a `$ref` says nothing."""
+        """True in draft 7, which ignores everything next to a `$ref`."""
         self.leads = guard is not None
-        """True when a mark can be reached from here."""
+        """True if a mark can be reached from here."""
         self.same: list[_Part] = []
         self.conditional: tuple[_Part, _Part | None, _Part | None] | None = None
         self.dependent: list[tuple[str, _Part]] = []
         self.members: dict[str, _Part] = {}
         self.patterns: list[tuple[str | None, _Part]] = []
-        """(pattern of names, part); None for a pattern that cannot be tried: it is taken to fit every name."""
+        """(pattern of names, part); None for an invalid pattern, which then matches every name."""
         self.additional: list[_Part] = []
         self.names: list[_Part] = []
         self.places: list[_Part | None] = []
@@ -137,7 +137,7 @@ class _Part:
             self.conditional = parts[id(node["if"])], then, other
 
     def fits(self, value: Any) -> bool | None:
-        """Whether this judges `value`: True, False, or None where it takes more than types and constants to know."""
+        """Whether this applies to `value`: True, False, or None if types and constants cannot decide it."""
         return _fits(self.node, value, self.alone)
 
     def below(self) -> Iterator[_Part]:
@@ -152,7 +152,7 @@ class _Part:
         yield from (part for part in self.places if part is not None)
 
     def inside(self, value: Any) -> Iterator[tuple[object, Any, _Part, bool]]:
-        """(key, value, part, whether the key itself is meant) for what stands in `value`."""
+        """(key, value, part, whether the key itself is meant) for the members of `value`."""
         if isinstance(value, dict):
             for key, item in value.items():
                 found = False
@@ -205,7 +205,7 @@ class _Search:
     steps: int = 0
 
     def run(self, value: Any, root: _Part) -> list[Marked]:
-        # (path, value, parts that judge it, marks of what it stands in)
+        # (path, value, parts for it, marks of its parent)
         stack: list[tuple[tuple[object, ...], Any, list[_Part], tuple[Guard, ...]]] = [((), value, [root], ())]
         while stack:
             path, here, parts, inherited = stack.pop()
@@ -239,7 +239,7 @@ class _Search:
         self.found.setdefault(pointer, (value, {}))[1].update(dict.fromkeys(guards))
 
     def _judging(self, value: Any, parts: list[_Part]) -> list[_Part]:
-        """All parts that may judge this value."""
+        """All parts that may apply to this value."""
         judging: list[_Part] = []
         seen: set[int] = set()
         stack = [part for part in parts if part.leads and part.fits(value) is not False]
@@ -278,7 +278,7 @@ _KINDS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "array": lambda v: isinstance(v, list),
 }
 _DECIDED: Final = frozenset({"type", "const", "enum", "required", "properties", "title", "description"})
-"""A schema of these alone is judged for certain."""
+"""Schemas with only these keywords can be decided."""
 
 
 def _fits(node: Mapping[str, Any], value: Any, alone: bool, depth: int = 2) -> bool | None:

@@ -1,12 +1,12 @@
-"""Arguments are taken in: copied and judged in one walk that was compiled for their schema.
+"""Argument intake: copies and validates arguments in one walk that is compiled for their schema.
 
-    intake = compile_intake(validator.judged_by, most_chars)      None: the schema says more than a glance can judge
+    intake = compile_intake(validator.judged_by, most_chars)      None: the schema is too complex
     intake(arguments)  ──>  a copy that fits and shares nothing mutable, with the names in the caller's order
-                       └─>  None: not judged. The careful way copies, the engine judges and explains.
+                       └─>  None: undecided. The slow path copies, the engine validates and explains.
 
-Copying (`quick_copy`) and judging (jsonschema-rs) ask twice about the same values. For known names and simple types one
-walk asks once, which takes half the time. It is compiled as `dataclasses` compiles an `__init__`: its source holds
-comparisons and names that are made here (``c3``, ``v1``); every name, number and text of the schema is a constant in the
+Copying (`quick_copy`) and validating (jsonschema-rs) visit the same values twice. For known names and simple types,
+one walk takes half the time. It is compiled as `dataclasses` compiles an `__init__`: its source holds
+comparisons and names that are generated here (``c3``, ``v1``); every name, number and text of the schema is a constant in the
 namespace of the function.
 """
 
@@ -26,24 +26,24 @@ from tavern_core.schema.shapes import Anything, Items, Members, NoShape, Rule, S
 Intake: TypeAlias = "Callable[[Any], dict[str, Any] | None]"
 
 MANY: Final = 64
-"""Items of one array, members of one table; more are copied the careful way."""
+"""Items of one array, members of one table; more take the slow path."""
 _LONGEST: Final = 4096
 """Characters of one text, likewise."""
 _SHORTEST: Final = 256
 _LOOSE: Final = 4096
-"""Values and characters of a part about which the schema says nothing, likewise."""
+"""Values and characters of a part without a schema, likewise."""
 
 
 def compile_intake(schema: object, most_chars: int) -> Intake | None:
     """Compile the intake of a tool.
 
     Args:
-        schema: what values are held against, prepared and closed (`Validator.judged_by`).
+        schema: the prepared and closed schema (`Validator.judged_by`).
         most_chars: characters of text in the arguments of one call.
 
     Returns:
-        ``intake(arguments)``, which takes anything and never raises. None when the schema has no shape (`shapes`), or
-        when what its defaults fill in would have to be judged together with the rest.
+        ``intake(arguments)``, which accepts anything and never raises. None if the schema has no shape (`shapes`), or
+        if its defaults would have to be validated together with the rest.
     """
     if not isinstance(schema, dict):
         return None
@@ -76,7 +76,7 @@ def _longest_text(rule: Rule, most_chars: int) -> int:
 
 
 def _size(rule: Rule) -> tuple[int, int]:
-    """The most texts that there may be, and the most characters beside them."""
+    """The maximum number of texts, and the maximum number of other characters."""
     match rule:
         case Scalar():
             return 1, 0
@@ -123,12 +123,12 @@ _NAMES: Final[dict[str, Any]] = {
     "is_text": is_text,
     "quick_copy": quick_copy,
 }
-"""All that the source of an intake may name, beside its constants."""
+"""The names available to the source of an intake, besides its constants."""
 
 
 @dataclass(slots=True)
 class _Source:
-    """The source of one intake. Every ``return None`` in it means: somebody else has to look."""
+    """The source of one intake. Every ``return None`` in it means: use the slow path."""
 
     longest: int
     lines: list[str] = field(default_factory=list)
@@ -152,7 +152,7 @@ class _Source:
             self.line(level, f"if {' or '.join(doubts)}: return None")
 
     def members(self, level: int, held: str, rule: Members) -> None:
-        """Judge the members of the private copy that `held` names, and copy those that can change."""
+        """Validate the members of the private copy `held`, and copy the mutable ones."""
         self.line(level, f"for key in {held}:")
         self.refuse(level + 1, "type(key) is not str")
         keys = [self.constant(sys.intern(name)) for name in rule.named]
@@ -166,7 +166,7 @@ class _Source:
                 self.value(level + 1, item, f"{held}[{key}]", shape)
 
     def fetch(self, level: int, held: str, rule: Members, keys: list[str], items: list[str]) -> None:
-        """Put the members into variables, ABSENT into those of members that are not there; there may be no others."""
+        """Assign the members to variables, ABSENT for missing members; other members are refused."""
         if len(keys) < 4:
             for key, item in zip(keys, items, strict=True):
                 self.line(level, f"{item} = {held}.get({key}, ABSENT)")
@@ -177,7 +177,7 @@ class _Source:
             ]
             self.refuse(level, f"len({held}) != {' + '.join([self.constant(len(rule.required)), *there])}")
             return
-        # All at once costs half as much. In place of those that are not there stands ABSENT.
+        # All at once costs half as much. Missing members are ABSENT.
         count, full = self.constant(len(keys)), self.variable()
         names = [self.names[key] for key in keys]
         absent, get = self.constant(dict.fromkeys(names, _ABSENT)), self.constant(operator.itemgetter(*names))
@@ -189,7 +189,7 @@ class _Source:
         self.line(level, "except KeyError: return None")
 
     def value(self, level: int, item: str, place: str, shape: Shape) -> None:
-        """Judge `item`, which stands at `place` in a private copy."""
+        """Validate `item`, which is at `place` in a private copy."""
         if not shape:
             self.line(level, "return None")
         elif len(shape) == 1:
@@ -209,7 +209,7 @@ class _Source:
             self.line(level, "else: return None")
 
     def doubts(self, item: str, kind: type, rule: Rule) -> list[str]:
-        """When an `item` of the right type may not fit."""
+        """The conditions under which an `item` of the right type may not fit."""
         if not isinstance(rule, Scalar):
             return []
         found = [] if rule.among is None else [f"{item} not in {self.constant(rule.among)}"]
@@ -232,7 +232,7 @@ class _Source:
         return found
 
     def inside(self, level: int, item: str, place: str, rule: Rule) -> None:
-        """Copy a container and judge what it holds."""
+        """Copy a container and validate its members."""
         if isinstance(rule, Scalar):
             return
         held = self.variable()

@@ -1,4 +1,4 @@
-"""Strict JSON: what RFC 8259 allows and no more, bounded in depth and in the length of numbers."""
+"""Strict JSON: exactly RFC 8259, with limits on depth and on the length of numbers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORDS: Final[Mapping[str, Row]] = {
 
 
 class NotJson(ValueError):
-    """The text is not the strict JSON we accept."""
+    """The text is not strict JSON."""
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -76,7 +76,7 @@ def read_json(text: str) -> Any:
 
 
 def _depth(text: str) -> int:
-    """How deep the brackets outside strings are nested; stops counting when it is too deep."""
+    """How deep the brackets outside strings are nested; stops counting at the limit."""
     depth = deepest = 0
     in_string = escaped = False
     for sign in text:

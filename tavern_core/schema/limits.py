@@ -1,6 +1,6 @@
-"""Is this really JSON, and is it small enough to look at?
+"""Is a value really JSON, and small enough to process?
 
-Arguments, tool output and schemas are hostile until measured: cyclic, a million levels deep, full of NaN, lone
+Arguments, tool output and schemas are untrusted until measured: cyclic, a million levels deep, full of NaN, lone
 surrogates, sets or objects. Everything here is iterative, bounded, linear and never raises.
 
 JSON is what `json.loads` can produce: dict with str keys, list, str, int, float, bool, None. A subclass of one of
@@ -17,7 +17,7 @@ from tavern_core.model import depths
 from tavern_core.schema.problem import SchemaProblem, json_type, pointer, printable
 
 MAX_NODES = 500_000
-"""Values in one value (a small shared structure can stand for an endless one)."""
+"""Values in one value (a small shared structure can expand without limit)."""
 MAX_CHARS = 64_000_000
 """Characters of text in one value, keys included."""
 MAX_INT_BITS = 14_284
@@ -47,7 +47,7 @@ _INSTEAD = {
 
 
 def is_plain(value: object, max_depth: int = depths.VALUE, max_nodes: int = MAX_NODES) -> bool:
-    """True when `value` is JSON made of exact builtin types within the limits.
+    """True if `value` is JSON made of exact builtin types within the limits.
 
     This runs before every validation, so it is the quick form of `measure`: no paths, no stack, no reasons.
     """
@@ -55,7 +55,7 @@ def is_plain(value: object, max_depth: int = depths.VALUE, max_nodes: int = MAX_
 
 
 def _plain(value: Any, depth: int, budget: int) -> int:
-    """What is left of `budget` (values) after walking a dict or list, negative when something is not plain."""
+    """What is left of `budget` (values) after walking a dict or list, negative if something is not plain."""
     budget -= len(value)
     if depth == 0 or budget < 0:
         return -1
@@ -192,30 +192,30 @@ def json_copy(
     kind = type(value)
     if value is None or kind is bool:
         return value, None
-    # the quick question first
+    # the quick check first
     return (_copy(value), None) if is_plain(value, max_depth, max_nodes) else measured_copy(value, max_depth, max_nodes)
 
 
 def measured_copy(
     value: object, max_depth: int = depths.VALUE, max_nodes: int = MAX_NODES
 ) -> tuple[Any, SchemaProblem | None]:
-    """`json_copy` for a value that is known not to be plain."""
+    """`json_copy` for a value that is not plain."""
     problem = measure(value, max_depth, max_nodes)
     return (_copy(value), None) if problem is None else (None, problem)
 
 
 def from_python(value: object, **options: Any) -> Any:
-    """`value` as JSON, where it holds models, dataclasses, dates, enums, sets or keys that are no text.
+    """`value` as JSON if it holds models, dataclasses, dates, enums, sets or keys that are not text.
 
     Args:
         options: of `pydantic_core.to_json`.
 
     Raises:
-        ValueError, TypeError, RecursionError: it cannot be written, or two keys of a mapping are the same text. Whatever its own code raises.
+        ValueError, TypeError, RecursionError: it cannot be written, or two keys of a mapping become the same text. Also errors of its own code.
     """
     from pydantic_core import to_json
 
-    # By way of text: where objects are made at once, the second of two keys that become the same takes the place of the first.
+    # Through text, because direct conversion would let the second of two equal keys replace the first.
     text = to_json(value, **options)
     collided = False
 
@@ -236,7 +236,7 @@ class TwoKeys(ValueError):
 
 
 def _collision(value: Any) -> str:
-    """Where the first two keys are the same in JSON whose objects are tuples of pairs."""
+    """The place of the first two equal keys in JSON whose objects are tuples of pairs."""
     stack: list[tuple[Any, _Path]] = [(value, None)]
     while stack:
         here, path = stack.pop()

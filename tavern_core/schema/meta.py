@@ -1,4 +1,4 @@
-"""Does a schema follow its own rules: the meta-schema of its draft, asked quickly and explained in our words."""
+"""Is a schema valid for the meta-schema of its draft? Checked quickly and explained in our words."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def python_draft(draft: Draft) -> type[Engine]:
 
 @functools.cache
 def _meta_engine(draft: Draft) -> Engine:
-    """What judges schemas of a draft; a list of ten thousand types costs no more than reading it."""
+    """The validator for schemas of a draft; a list of ten thousand types costs no more than reading it."""
     import attrs
     from jsonschema import validators
 
@@ -43,7 +43,7 @@ def _meta_engine(draft: Draft) -> Engine:
 
 
 def meta_flaws(schema: dict[str, Any], draft: Draft) -> list[Flaw]:
-    """Where a schema of bounded size breaks the meta-schema of its draft."""
+    """The places where a schema of bounded size violates the meta-schema of its draft."""
     if _is_quickly_accepted(schema, draft):
         return []
     from tavern_core.schema.explain import explain

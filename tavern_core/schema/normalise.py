@@ -1,4 +1,4 @@
-"""One spelling for what other documents spell differently: `defaultValue` (plugin.yaml examples) is `default`."""
+"""One spelling for keywords that other documents spell differently: `defaultValue` (plugin.yaml examples) is `default`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tavern_core.schema.tree import nodes_of
 
 
 def normalise_schema(schema: Any) -> Any:
-    """A copy in which `defaultValue` is `default`; where both stand, `default` wins.
+    """A copy in which `defaultValue` is `default`; if both exist, `default` wins.
 
     Args:
-        schema: any value; what is not JSON comes back as it is, for the checks to refuse.
+        schema: any value; a value that is not JSON is returned unchanged, for the checks to refuse.
     """
     copy, problem = json_copy(schema)
     if problem is not None:

@@ -1,7 +1,7 @@
-"""Regular expressions of schemas, tried in linear time: by the engine of jsonschema-rs, and by no other.
+"""Regular expressions of schemas, matched in linear time, only by the engine of jsonschema-rs.
 
-Python's `re` could take exponential time for a hostile pattern. So validation, explanations and guard marks all ask here,
-and mean the same. What that engine cannot take (look-around, back-references, huge counts) is a flaw of the schema.
+Python's `re` could take exponential time for a hostile pattern. So validation, explanations and guard marks all use this module,
+with the same meaning. A pattern that the engine does not support (look-around, back-references, huge counts) is a flaw of the schema.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _HINTS: Final = {
 
 
 class PatternInvalid(ValueError):
-    """No linear engine can try this pattern."""
+    """The linear engine does not support this pattern."""
 
 
 @lru_cache(maxsize=2_000)
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """Whether a text has the pattern somewhere in it, as a function of text that UTF-8 can hold.
+    """A function that searches a text, encodable as UTF-8, for the pattern.
 
     Raises:
-        PatternInvalid: the pattern cannot be tried.
+        PatternInvalid: the pattern is not supported.
     """
     import jsonschema_rs
 
@@ -44,27 +44,27 @@ def matcher(pattern: str) -> Callable[[str], bool]:
 
 
 def options() -> Any:
-    """How jsonschema-rs tries patterns: linearly."""
+    """The linear pattern engine of jsonschema-rs."""
     import jsonschema_rs
 
     return jsonschema_rs.RegexOptions()
 
 
 def fits(pattern: str, text: str) -> bool:
-    """Whether `text` has the pattern somewhere in it.
+    """Whether `text` contains a match of the pattern.
 
     Raises:
-        PatternInvalid: the pattern cannot be tried.
+        PatternInvalid: the pattern is not supported.
     """
     try:
         return matcher(pattern)(text)
     except UnicodeEncodeError:
-        return False  # half a character
+        return False  # a surrogate
 
 
 @lru_cache(maxsize=2_000)
 def pattern_flaw(pattern: str) -> tuple[str, str] | None:
-    """Why a pattern may not be used, as message and hint; None when it may."""
+    """Why a pattern may not be used, as message and hint; None if it may."""
     try:
         matcher(pattern)
     except PatternInvalid as error:
@@ -74,17 +74,17 @@ def pattern_flaw(pattern: str) -> tuple[str, str] | None:
 
 
 def written_out(pattern: str, names: Iterable[str], number: int) -> str:
-    """A pattern for Python's `re` that matches those of `names` which the given one matches, and nothing else.
+    """A pattern for Python's `re` that matches exactly those of `names` that the given one matches.
 
     Args:
-        number: makes it differ from those of other patterns.
+        number: distinguishes it from those of other patterns.
     """
     fitting = "|".join(re.escape(name) for name in names if fits(pattern, name))
     return rf"(?#{number})\A(?:{fitting})\Z" if fitting else rf"(?#{number})(?!)"
 
 
 def _reason(pattern: str) -> str:
-    """What Rust's regular expressions say is wrong."""
+    """The complaint of Rust's regular expressions."""
     from pydantic_core import SchemaError, SchemaValidator, core_schema
 
     try:

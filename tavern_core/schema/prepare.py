@@ -1,4 +1,4 @@
-"""From the schema somebody wrote to the schema an engine gets.
+"""From the schema of an author to the schema for an engine.
 
     copied → draft chosen → house rules and meta-schema → closed (parameters only)
 
@@ -35,11 +35,11 @@ class Prepared:
     draft: Draft
     schema: Schema
     unchecked: tuple[str, ...] = ()
-    """Patterns of a foreign schema that cannot be tried: nothing is held against them."""
+    """Unsupported patterns of a foreign schema: values are not validated against them."""
 
 
 def flaws_of(schema: object) -> list[Flaw]:
-    """Everything that keeps a schema from being used, house rules first; the meta-schema only when those hold."""
+    """Everything that makes a schema unusable: first house rules, and if they are satisfied, the meta-schema."""
     flaws = house_flaws(schema)
     if any(flaw.severity == "error" for flaw in flaws) or not isinstance(schema, dict):
         return flaws
@@ -57,9 +57,9 @@ def prepare(
 
     Args:
         schema: the schema as written; it is not changed.
-        name: whose schema it is, for the error message.
-        closing: what makes it refuse undeclared properties (`closed.close` for parameters), or None.
-        is_foreign: nobody here can correct it: a pattern that cannot be tried is left out, and not an error.
+        name: the owner of the schema, for the error message.
+        closing: the function that makes it refuse undeclared properties (`closed.close` for parameters), or None.
+        is_foreign: the author cannot correct it, so an unsupported pattern is left out instead of being an error.
 
     Raises:
         SchemaInvalid: with one finding for each flaw, located by JSON pointer.
@@ -80,7 +80,7 @@ def prepare(
 
 
 def _without_untried(schema: dict[str, Any]) -> tuple[str, ...]:
-    """Take the patterns out that cannot be tried; a property behind one may be anything."""
+    """Remove unsupported patterns; a property under one may be anything."""
     found: list[str] = []
     for node in nodes_of(schema):
         if isinstance(pattern := node.get("pattern"), str) and pattern_flaw(pattern) is not None:
@@ -95,9 +95,9 @@ def _without_untried(schema: dict[str, Any]) -> tuple[str, ...]:
 
 
 def to_explain(prepared: Prepared, value: Any) -> Schema:
-    """The schema as jsonschema explains why `value` does not fit it.
+    """The schema for jsonschema's explanation of why `value` does not fit.
 
-    Patterns of names are written out for the names that occur in `value`: jsonschema tries them with Python's `re`.
+    Patterns of names are replaced by lists of the names in `value`, because jsonschema uses Python's `re`.
     """
     schema: Schema = json_copy(prepared.schema)[0]
     names: frozenset[str] | None = None

@@ -1,4 +1,4 @@
-"""One thing wrong with a value, told so that a person or a model can repair it; and how a place in a value is named.
+"""One problem of a value, reported so that a person or a model can repair it; and the notation for places in a value.
 
 Nothing here ever shows a whole value: containers are described by their size and names, scalars are shortened.
 """
@@ -63,7 +63,7 @@ def pointer(parts: Iterable[object]) -> str:
 
 
 def exact_pointer(parts: Iterable[object]) -> str:
-    """The same, but never shortened: for looking things up, not for showing."""
+    """The same, but never shortened: for look-ups, not for display."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
 
 
@@ -75,14 +75,14 @@ def split_pointer(text: str) -> list[str]:
 
 
 def printable(text: str, longest: int = 200) -> str:
-    """`text` without lone surrogates (they cannot be written to any log) and not longer than `longest` characters."""
+    """`text` without lone surrogates (which no log can store) and not longer than `longest` characters."""
     if len(text) > longest:
         text = text[: longest - 1] + "…"
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def json_type(value: object) -> str:
-    """The JSON name of a value's type; the Python type's name for what JSON does not have."""
+    """The JSON name of a value's type; the name of the Python type for other types."""
     kind = type(value)
     if value is None:
         return "null"

@@ -1,6 +1,6 @@
-"""The copy of a small plain value in one walk; whatever is large or unusual is left to the careful way (`limits`).
+"""The copy of a small plain value in one walk; large or unusual values take the slow path (`limits`).
 
-None never means that something is wrong: it means that somebody else has to look.
+None never means that the value is invalid, only that the slow path must decide.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from tavern_core.model import depths
 from tavern_core.schema.limits import is_text
 
 ROOM: Final = 65_536
-"""Values and characters, names included, in one quick copy. A part counts as often as it is met."""
+"""Values and characters, names included, in one quick copy. A shared part counts each time."""
 SMALL: Final = 1 << 63
 
 
 def quick_copy(value: Any, room: int = ROOM, levels: int = depths.VALUE) -> Any | None:
-    """`json_copy` of an exact dict or list, or None when the careful way must judge.
+    """`json_copy` of an exact dict or list, or None if the slow path must decide.
 
     Args:
-        value: anything; a cycle is left when there is no room any more.
-        room: values and characters that it may hold in all.
-        levels: dicts and lists inside each other, itself included.
+        value: anything; a cycle ends when `room` is used up.
+        room: total values and characters that it may hold.
+        levels: nesting depth of dicts and lists, including itself.
     """
     if type(value) is not dict and type(value) is not list:
         return None

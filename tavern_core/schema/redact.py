@@ -1,9 +1,9 @@
-"""What may be written to a log or shown: a bounded copy of a value without its secrets.
+"""Redaction for logs and output: a bounded copy of a value without its secrets.
 
-A value is secret by a mark in its schema (`writeOnly`, `format: password`, `x-tavern: {secret: true}`), by the name of
-its key, or because it looks like one (`secret_text`) or is known to the host. The copy is plain JSON whatever came in:
-long texts are cut with their size noted, deep and endless structures end in a note, objects are named by their type.
-Redaction never raises and never changes what it is given.
+A value is secret if it has a mark in its schema (`writeOnly`, `format: password`, `x-tavern: {secret: true}`), by the name of
+its key, or looks like one (`secret_text`), or the host knows it as one. The copy is plain JSON for any input:
+long texts are cut with their size noted, deep and cyclic structures end in a note, objects are named by their type.
+Redaction never raises and never changes its input.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FEW: Final = 32
 
 
 def compile_redactor(schema: Mapping[str, Any] | bool | None = None, *, known_secrets: Known = ()) -> Redactor:
-    """A function that returns a value fit for a log.
+    """A function that returns a value that is safe to log.
 
     Args:
         schema: the schema of the values; its marks are followed through `$ref`, combinators, items.
@@ -85,7 +85,7 @@ def _is_plain_name(name: str) -> bool:
 
 
 def compile_marked(schema: Mapping[str, Any] | bool | None) -> Callable[[Any], list[str]] | None:
-    """A function that lists the texts which stand in a value where its schema marks a secret; None without any mark."""
+    """A function that lists the texts of a value that its schema marks as secret; None without any mark."""
     marks = _compile_marks(schema)
     if marks is None:
         return None
@@ -100,7 +100,7 @@ def compile_marked(schema: Mapping[str, Any] | bool | None) -> Callable[[Any], l
 
 
 def named_secrets(value: Any) -> list[str]:
-    """The texts that stand in a value under names that give a secret away (`password`, `apiKey`); bounded, never raises."""
+    """The texts of a value under names of secrets (`password`, `apiKey`); bounded, never raises."""
     if type(value) is dict and len(value) <= _FEW and _holds_none(value):
         return []
     found: list[str] = []
@@ -117,7 +117,7 @@ def named_secrets(value: Any) -> list[str]:
             waiting += [(item, is_secret) for item in tuple.__iter__(here)]
         elif (
             is_secret and isinstance(here, str) and not is_prose(str.__str__(here))
-        ):  # `auth: basic` is no secret to strike out elsewhere
+        ):  # `auth: basic` is not a secret to redact elsewhere
             found.append(str.__str__(here))
         elif is_secret and isinstance(here, int) and not isinstance(here, bool) and int.bit_length(here) < 64:
             found.append(int.__repr__(here))
@@ -161,7 +161,7 @@ def _all_secret() -> _Marks:
 
 
 def summary(value: Any, limit: int = 200, *, known_secrets: Iterable[str] = ()) -> str:
-    """One line about a value, redacted, of at most `limit` characters; what was cut is noted with its size."""
+    """One line about a value, redacted, of at most `limit` characters; with the size of the part that was cut."""
     copy = _Copy(frozenset(known_secrets)).copy(value, None, depths.SHOWN)
     text = copy if isinstance(copy, str) else json.dumps(copy, ensure_ascii=False)
     text = " ".join(text.split())
@@ -172,10 +172,10 @@ def summary(value: Any, limit: int = 200, *, known_secrets: Iterable[str] = ()) 
 
 
 def shortened(text: str, length: int = 0) -> str:
-    """`text` as it may stand in a record: at most 2,000 characters of it, and no half ones.
+    """`text` for a record: at most 2,000 characters, without surrogates.
 
     Args:
-        length: its own length, where it was cut before.
+        length: its original length, if it was cut before.
     """
     if len(text) > MAX_TEXT:
         text = f"{text[:MAX_TEXT]}… ({length or len(text):,} characters)"
@@ -183,7 +183,7 @@ def shortened(text: str, length: int = 0) -> str:
 
 
 class _Marks:
-    """Where secrets stand below one place of a schema."""
+    """The places of secrets below one place of a schema."""
 
     __slots__ = ("items", "members", "others", "secret")
 
@@ -195,7 +195,7 @@ class _Marks:
 
 
 def _compile_marks(schema: Mapping[str, Any] | bool | None) -> _Marks | None:
-    """The marks of a schema, or None when it has none at all, as most have."""
+    """The marks of a schema, or None if it has none, like most schemas."""
     if not isinstance(schema, dict) or not any(is_secret_schema(node) for node in nodes_of(schema)):
         return None
     refs = Refs(schema)
@@ -339,7 +339,7 @@ class _Copy:
 
 
 def _masked(value: Any) -> Any:
-    """A secret's place: that there is one may be seen, except that nothing is nothing."""
+    """The replacement of a secret: it shows that there is a value, except for an empty one."""
     kind = type(value)
     if value is None or kind is bool:
         return value

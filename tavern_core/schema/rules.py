@@ -1,7 +1,7 @@
-"""The house rules for JSON Schemas: what the meta-schema allows and we do not.
+"""The house rules for JSON Schemas: restrictions beyond the meta-schema.
 
-Bounded in size, depth and work; `$ref` never leaves the schema and never runs in circles; patterns cannot explode;
-frequent slips of other vendors' schemas are named with their repair. Each flaw is located by JSON pointer.
+Bounded in size, depth and work; `$ref` stays inside the schema and has no cycles; patterns are linear;
+frequent mistakes of other vendors' schemas are reported with their repair. Each flaw is located by JSON pointer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_SCHEMA_NODES: Final = 20_000
 MAX_SCHEMA_CHARS: Final = 1_000_000
 _FEW_NODES: Final = 500
 MAX_WORK: Final = 5_000
-"""Subschemas that may judge one value at one place, counting every way to reach them."""
+"""Subschemas that may apply to one value at one place, counting every path to them."""
 
 _DRAFTS: Final[dict[str, Draft]] = {
     "json-schema.org/draft-07/schema": "draft-07",
@@ -58,7 +58,7 @@ _SLIPS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """One thing wrong in a schema, at a JSON pointer inside it."""
+    """One problem of a schema, at a JSON pointer in it."""
 
     pointer: str
     message: str
@@ -67,7 +67,7 @@ class Flaw:
 
 
 def draft_of(schema: dict[str, Any]) -> Draft | None:
-    """The draft a schema is written in; 2020-12 without `$schema`, None when it names another one."""
+    """The draft a schema is written in; 2020-12 without `$schema`, None if it names another one."""
     named = schema.get("$schema")
     if named is None:
         return "2020-12"
@@ -78,8 +78,8 @@ def draft_of(schema: dict[str, Any]) -> Draft | None:
 
 
 def house_flaws(schema: object) -> list[Flaw]:
-    """Every house rule a schema breaks, in the order of the document's walk; empty when it may be used."""
-    # The quick question first: most schemas are small, and their text is at least as long as all strings in them.
+    """Every house rule a schema breaks, in the order of the document's walk; empty if it may be used."""
+    # The quick check first: most schemas are small, and their text is at least as long as all strings in them.
     small = is_plain(schema, depths.VALUE, _FEW_NODES) and len(repr(schema)) <= MAX_SCHEMA_CHARS
     problem = None if small else measure(schema, depths.VALUE, MAX_SCHEMA_NODES, MAX_SCHEMA_CHARS)
     if problem is not None:
@@ -195,7 +195,7 @@ def _names(held: object) -> list[str]:
 
 
 def _work(root: dict[str, Any], refs: Refs, known: dict[int, int]) -> int:
-    """How many subschemas judge the value that `root` judges; -1 in a circle. Iterative: chains may be long."""
+    """How many subschemas apply to the value of `root`; -1 for a cycle. Iterative, because chains may be long."""
     stack: list[tuple[dict[str, Any], bool]] = [(root, False)]
     open_nodes: set[int] = set()
     while stack:

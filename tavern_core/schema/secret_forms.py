@@ -1,7 +1,7 @@
-"""A secret in the spellings in which programs print it, and how it is struck out of a text.
+"""The spellings in which programs print a secret, and their redaction in a text.
 
-As it is, escaped for JSON (once, twice) and for Python, in URLs and HTML, in base64 and in hexadecimal; and the beginning
-of one where a text was cut.
+Plain, escaped for JSON (once, twice) and for Python, in URLs and HTML, in base64 and in hexadecimal; and the beginning
+of one at the end of a truncated text.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from urllib.parse import quote, quote_plus
 
 MASK: Final = "***"
 SHORTEST: Final = 4
-"""Characters: shorter ones would tear holes into every text."""
+"""Characters: redacting shorter ones would destroy ordinary texts."""
 _LONGEST: Final = 8_192
-"""Characters of a secret that is looked for in more than its usual spellings."""
+"""Characters of a secret for which more than the usual spellings are searched."""
 _BEGINNING: Final = 8
-"""Characters by which a spelling is looked for; no shorter beginning of one is struck out."""
+"""Characters by which a spelling is searched; a shorter prefix of one is not redacted."""
 _LONG: Final = 64
-"""Characters that are struck out wherever they are the beginning of a secret."""
+"""A prefix of a secret with so many characters is redacted anywhere."""
 _SHORT_TEXT: Final = 500
-"""Characters up to which one pattern is quicker than a look for each spelling."""
+"""Length of a text up to which one pattern is faster than a search for each spelling."""
 _WORTH_IT: Final = 30
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/{0,2}")
-"""What many texts end with and no secret is told by."""
+"""Common endings of texts, which do not indicate a secret."""
 _MIME: Final = 57
 """Bytes in one line of base64."""
 
@@ -38,7 +38,7 @@ _MIME: Final = 57
 def forms(secret: str) -> tuple[str, ...]:
     """The spellings of `secret` of at least four characters, the longest first."""
     found = {form for form in _forms(secret) if len(form) >= SHORTEST}
-    for _ in range(2):  # an exception shows what it was given as Python would write it, whatever it is
+    for _ in range(2):  # exceptions show their arguments as Python literals
         found |= {again for form in found if "\\" in form or "'" in form for again in _again(form)}
     return tuple(sorted(found, key=lambda form: (-len(form), form)))
 
@@ -56,7 +56,7 @@ def _forms(secret: str) -> Iterator[str]:
         yield _escaped(escaped)
         yield json.dumps(escaped, ensure_ascii=False)[1:-1]
     raw = plain.encode("utf-8", "surrogatepass")
-    # repr() escapes one kind of quotes at most: those beside it must be there for both kinds.
+    # repr() escapes one kind of quotes at most: so both kinds are needed.
     yield from (repr(plain)[1:-1], ascii(plain)[1:-1], repr(plain + '"')[1:-2], repr(raw)[2:-1])
     for percent in (
         quote(raw, safe=""),
@@ -101,7 +101,7 @@ def _low(percent: str) -> str:
 
 
 class Striker:
-    """Strikes secrets out of texts.
+    """Redacts secrets in texts.
 
     Args:
         secrets: those shorter than four characters are left out.
@@ -113,11 +113,11 @@ class Striker:
         self._uses = 0
         self._quick: re.Pattern[str] | None = None
         found = {form for secret in secrets if len(secret) >= SHORTEST for form in forms(secret)}
-        # Longest first: a secret that contains another is struck out whole.
+        # Longest first: a secret that contains another is redacted as a whole.
         self._forms = tuple((form, form[:_BEGINNING]) for form in sorted(found, key=lambda form: (-len(form), form)))
 
     def __call__(self, text: str) -> str:
-        """`text` with every spelling of every secret, and what was cut off of one, replaced by ``***``."""
+        """`text` with every spelling of every secret, and every truncated one, replaced by ``***``."""
         if len(text) < _SHORT_TEXT and not self._may_hold(text):
             return text
         for form, beginning in self._forms:
@@ -126,7 +126,7 @@ class Striker:
         return text
 
     def _may_hold(self, text: str) -> bool:
-        """False when `text` holds the beginning of no spelling: asked of one pattern, once it is worth making it."""
+        """False if `text` contains no prefix of a spelling: one pattern decides, once it is worth compiling."""
         if self._quick is None:
             self._uses += 1
             if self._uses < _WORTH_IT:
@@ -135,14 +135,14 @@ class Striker:
         return self._quick.search(text) is not None
 
     def whole(self, text: str) -> str:
-        """`text` without whole spellings; one that is cut off stays."""
+        """`text` without complete spellings; a truncated one stays."""
         for form, beginning in self._forms:
             if beginning in text:
                 text = text.replace(form, MASK)
         return text
 
     def begins(self, text: str) -> int:
-        """Where at the end of `text` the beginning of a spelling may stand; its length where none does."""
+        """Where a prefix of a spelling may start at the end of `text`; its length if there is none."""
         first = len(text)
         for form, _ in self._forms:
             at = text.find(form[0], max(0, len(text) - len(form) + 1), first)
@@ -152,7 +152,7 @@ class Striker:
         return first
 
     def crosses(self, text: str, at: int) -> bool:
-        """True when a whole spelling begins before `at` and ends behind it."""
+        """True if a complete spelling starts before `at` and ends after it."""
         for form, _ in self._forms:
             found = text.find(form, max(0, at - len(form) + 1), at + len(form) - 1)
             if 0 <= found < at < found + len(form):
@@ -160,18 +160,18 @@ class Striker:
         return False
 
     def finds(self, text: str) -> bool:
-        """True when there is anything to strike out of `text`."""
+        """True if there is anything to redact in `text`."""
         return any(beginning in text for _, beginning in self._forms) and self(text) != text
 
 
 @lru_cache(maxsize=64)
 def striker(secrets: frozenset[str]) -> Striker:
-    """One that is made once for the same secrets."""
+    """A cached instance for the same secrets."""
     return Striker(secrets)
 
 
 def _without_cut(text: str, form: str, beginning: str) -> str:
-    """`text` without the beginning of `form` at its end, or a long one anywhere."""
+    """`text` without a prefix of `form` at its end, or a long prefix anywhere."""
     at = text.find(beginning) if len(form) > _BEGINNING else -1
     while at >= 0:
         end = at + len(beginning)
@@ -185,7 +185,7 @@ def _without_cut(text: str, form: str, beginning: str) -> str:
 
 
 class StreamStriker:
-    """Strikes secrets out of a text that comes in pieces.
+    """Redacts secrets in a text that arrives in pieces.
 
     Args:
         striker: for the secrets.
@@ -198,16 +198,16 @@ class StreamStriker:
         self._held = ""
 
     def feed(self, piece: str) -> str:
-        """What may be said now; what may be the beginning of a secret is held back."""
+        """The text that may be output now; a possible prefix of a secret is held back."""
         text = self._held + piece
         at = self._striker.begins(text)
-        if self._striker.crosses(text, at):  # a whole secret ends behind what may begin another
+        if self._striker.crosses(text, at):  # a complete secret ends after a possible prefix of another
             text = self._striker.whole(text)
             at = self._striker.begins(text)
         self._held = text[at:]
         return self._striker.whole(text[:at])
 
     def end(self) -> str:
-        """What was held back and turned out to be no secret."""
+        """The text that was held back and is not a secret."""
         held, self._held = self._held, ""
         return self._striker(held)

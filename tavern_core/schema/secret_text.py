@@ -1,9 +1,9 @@
 """Secrets inside ordinary text: keys of well-known providers, tokens, private keys, passwords in URLs, `name=value`, command lines.
 
-    known secrets  →  may it hold any? (one question to Rust's regex, 2 ns a byte)  →  the rules, only where it said yes
+    known secrets  →  may it hold any? (one search with Rust's regex, 2 ns a byte)  →  the rules, only after a match
 
-Every pattern is bounded or anchored to a literal, so a text of any kind costs linear time. What is found becomes `***`;
-the words around it stay for the reader of the log. Which names are secret is decided in one place, `secrets`.
+Every pattern is bounded or anchored to a literal, so a text of any kind costs linear time. A match becomes `***`;
+the words around it stay readable. Which names are secret is decided in one place, `secrets`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tavern_core.schema.secret_forms import MASK, striker
 from tavern_core.schema.secrets import STEMS, is_secret_name, words_of
 
 _PIECE: Final = 16_384
-"""Characters that are asked about at once in a long text."""
+"""Characters per search in a long text."""
 _OVERLAP: Final = 700
-"""Characters between the beginning of what a rule finds and the end of what the question needs to see of it."""
+"""Characters between the start of a rule's match and the end of what the search must see of it."""
 _REACH: Final = 9_000
-"""Characters that a rule may reach beyond its beginning, runs without a blank aside."""
+"""Characters that a rule may match after its start, except in runs without a blank."""
 _LONGEST_RUN: Final = 65_536
-"""Characters of a run without a blank that is never cut."""
+"""Length of a run without a blank that is never cut."""
 
 _PREFIXED: Final = (
     r"sk-[A-Za-z0-9_-]{16,}",  # OpenAI, Anthropic, DeepSeek, OpenRouter
@@ -67,7 +67,7 @@ _NAME: Final = (
     r"(?=((?:\\{0,3}[\"'])?\s{0,8}(?:=>|->|:=|[:=：＝])\s{0,8}"
     r"|[\"'”」]?(?:\s(?:for|of|to|on|at)\s[^\s:=]{1,60})?\s{1,8}(?:is|was|are)\s{1,8}:?\s{0,4}|\s{0,4}(?:是|为|為|设成|改成)\s{0,4}[:：]?\s{0,4}))"
 )
-"""A name that may be secret; its group is what separates it from its value."""
+"""A name that may be secret; its group separates it from its value."""
 _NAMED_VALUE: Final = _VALUE
 _TAG: Final = r"<([A-Za-z][\w:.-]{0,60})((?:\s[^<>]{0,200})?>)([^<>]{1,4096})(?=</)"
 _OPTION: Final = rf"(?<![\w-])(--?[A-Za-z][\w.-]{{0,60}})(=|\s{{1,8}}|[\"']\s{{0,4}},\s{{0,4}}){_VALUE}"
@@ -82,7 +82,7 @@ _COMMANDS: Final[tuple[tuple[str, str], ...]] = (
     (r"openssl", r"(?<=[\s\"'])(pass:)"),
     (r"smbclient|rpcclient", r"(?<=[\s\"'])(-U[\"']?,?\s{0,4}[\"']?[^\s%\"']{0,100}%)"),
 )  # fmt: skip
-"""Programs, and the options after which they are given a password."""
+"""Programs, and the options that take a password."""
 _PROGRAM: Final = "|".join(program for program, _ in _COMMANDS)
 _LINE: Final = rf"(?<![\w.-])(?:{_PROGRAM})(?:\.exe)?(?=[\s\"'])[^\n]{{1,500}}"
 _ARGUMENT: Final = r"(\"[^\"\n]{1,400}\"?|'[^'\n]{1,400}'?|[^\s\"',;|]{1,400})"
@@ -108,10 +108,10 @@ _PROSE: Final = words_of(
     否 空 空的 必填 必需 必须 错误 错误的 无效 无效的 不能为空 什么 多少 可选 正确 正确的
     """
 )
-"""What stands after a name in a sentence about a secret, and is none."""
+"""Words after a name in a sentence about a secret, which are not secrets."""
 _NOTHING: Final = frozenset({"null", "none", "nil", "undefined", "true", "false", MASK, "[]", "{}", "...", "…"})
 _METAVARS: Final = words_of("FILE KEY NAME PASSWORD PATH PASS SECRET STRING TEXT TOKEN VALUE")
-"""What a usage line shows instead of a value."""
+"""Placeholders for values in usage lines."""
 _PLACEHOLDER: Final = re.compile(
     r"\$\{?[A-Z_][A-Z0-9_]*\}?|\$\{\{.*|\{[\"']?\$(?:env|file|keyring)\b.*|<[\w .:-]{0,60}>|\{\{?[\w.]{0,60}\}{0,2}|%\(?\w{0,40}\)?[sd]?|[*•…x.]{3,}|[\w-]{1,60}:"
 )
@@ -119,16 +119,16 @@ _CJK: Final = re.compile(r"[\u3400-\u9fff]")
 
 Masker = Callable[[str], str]
 _rule = cache(re.compile)
-"""Compiled when a text asks for it: most programs never show a secret."""
+"""Compiled at the first use: most programs never print a secret."""
 
 
 def redact_text(text: str, known_secrets: Iterable[str] = ()) -> str:
     """`text` with everything that looks like a secret, and every known secret, replaced by ``***``.
 
     Args:
-        text: anything, of any length. What holds no sign of a secret costs 2 ns a byte.
+        text: anything, of any length. A text without a sign of a secret costs 2 ns a byte.
         known_secrets: exact strings, found in every usual spelling (`secret_forms`). Those shorter than four
-            characters are masked only where they are the whole text.
+            characters are masked only if they are the whole text.
     """
     if known_secrets and (known := frozenset(secret for secret in known_secrets if secret)):
         if text in known:
@@ -142,13 +142,13 @@ def redact_text(text: str, known_secrets: Iterable[str] = ()) -> str:
 
 
 def redact_sentence(text: str, known_secrets: Iterable[str] = (), arguments: Iterable[str] = ()) -> str:
-    """A sentence of the host without secrets: its own words stay, whatever they are; what it quotes is foreign.
+    """A sentence of the host without secrets: its own words stay; its quotations are redacted.
 
-    ``extensions.a.token: there is no such setting`` names a setting and says something about it; no word of it is a secret.
+    ``extensions.a.token: there is no such setting`` is about a setting; no word of it is a secret.
 
     Args:
         known_secrets: as for `redact_text`.
-        arguments: what a caller gave as a secret; an ordinary word is masked only where it is quoted.
+        arguments: values that a caller passed as secrets; an ordinary word is masked only in quotes.
     """
     words = frozenset(arguments)
     if known_secrets or words:
@@ -166,12 +166,12 @@ def _quotations(text: str, change: Masker) -> str:
 
 
 def may_hold_secret(text: str) -> bool:
-    """False when no rule would find anything in `text`."""
+    """False if no rule would match in `text`."""
     return _any_rule().isinstance_python(text) or not (text.isascii() or _is_whole(text))
 
 
 def _is_whole(text: str) -> bool:
-    """False for a text with half a character in it, which Rust does not read."""
+    """False for a text with a surrogate, which Rust does not accept."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -190,12 +190,12 @@ def _asked_rules() -> tuple[tuple[SchemaValidator, Masker], ...]:
 
 
 def _question(pattern: str) -> SchemaValidator:
-    """One pattern, asked of Rust's linear engine."""
+    """One pattern for Rust's linear engine."""
     return SchemaValidator(core_schema.str_schema(pattern=pattern, strict=True), CoreConfig(regex_engine="rust-regex"))
 
 
 def _in_pieces(text: str) -> Iterator[str]:
-    """A long text, the rules asked only around the pieces that may hold something."""
+    """A long text; the rules run only around pieces with a possible match."""
     done = 0
     for start, end in _suspicious(text):
         yield text[done:start]
@@ -205,7 +205,7 @@ def _in_pieces(text: str) -> Iterator[str]:
 
 
 def _suspicious(text: str) -> list[tuple[int, int]]:
-    """Where the rules must look: from blank to blank, with room for what they look at before and behind."""
+    """The ranges for the rules: from blank to blank, with margins for their context."""
     spans: list[tuple[int, int]] = []
     for at in range(0, len(text), _PIECE):
         if not may_hold_secret(text[at : at + _PIECE + _OVERLAP]):
@@ -221,7 +221,7 @@ def _suspicious(text: str) -> list[tuple[int, int]]:
 
 
 def _masked(text: str, by_name: bool = True) -> str:
-    """Args: by_name: also what stands behind a name, not only what looks like a secret."""
+    """Args: by_name: also redact values after a name of a secret, not only what looks like a secret."""
     readable = text.isascii() or _is_whole(text)
     for question, mask in _asked_rules()[: None if by_name else _BY_LOOK]:
         if not readable or question.isinstance_python(text):
@@ -230,7 +230,7 @@ def _masked(text: str, by_name: bool = True) -> str:
 
 
 def _mask_line(found: re.Match[str]) -> str:
-    """A command line without the passwords that its program is given."""
+    """A command line without the passwords of its program."""
     line = found[0]
     for program, option in _GIVEN:
         if _rule(program).search(line):
@@ -269,7 +269,7 @@ def _mask_tag(found: re.Match[str]) -> str:
 
 
 def _mask_named(text: str) -> str:
-    """`name=value` where the whole name tells of a secret and the value is no word of a sentence about it."""
+    """`name=value` if the whole name is that of a secret and the value is not a word of a sentence about it."""
     folded = text.lower()
     if len(folded) != len(text):
         folded = "".join(low if len(low := char.lower()) == 1 else char for char in text)
@@ -297,7 +297,7 @@ def _mask_named(text: str) -> str:
 
 
 def _is_secret_here(text: str, found: re.Match[str]) -> bool:
-    """True when the whole name is secret, or together with the word before it (`api key`)."""
+    """True if the whole name is secret, or together with the word before it (`api key`)."""
     start = found.start()
     while start > 0 and found.start() - start < 40 and _NAME_CHAR.match(text[start - 1]):
         start -= 1
@@ -309,10 +309,10 @@ def _is_secret_here(text: str, found: re.Match[str]) -> bool:
 
 
 def is_prose(value: str, is_assigned: bool = False) -> bool:
-    """True for what stands after a secret's name and is none: a word of a sentence, a placeholder, a reference.
+    """True for a text after a secret's name that is not a secret: a word of a sentence, a placeholder, a reference.
 
     Args:
-        is_assigned: after an equals sign, where no sentence goes on.
+        is_assigned: after an equals sign, where no sentence continues.
     """
     word = value.strip("\"'`\\.!?。！？").lower()
     is_quoted = value[:1] in "\"'`\\「“"
@@ -342,7 +342,7 @@ def _mask_of(value: str) -> str:
 _STEMS: Final = _grouped(STEMS)
 _ANY_STEM: Final = rf"(?:{_STEM})"
 _OTHER_WORD: Final = r"[\p{M}\p{Pc}\u{200C}\u{200D}]"
-r"""Of ``\w`` to Rust and not to Python. What is the other way round (``²``) is asked about as ``\S``."""
+r"""In ``\w`` for Rust and not for Python. The reverse cases (``²``) are searched as ``\S``."""
 _RULES: Final[tuple[tuple[str, Masker], ...]] = (
     (r"PRIVATE KEY", lambda text: _rule(_PRIVATE_KEY).sub(MASK, text)),
     ("|".join(_PREFIXED), lambda text: _rule(_KEYS).sub(MASK, text)),
@@ -360,6 +360,6 @@ _RULES: Final[tuple[tuple[str, Masker], ...]] = (
         _mask_named,
     ),
 )  # fmt: skip
-"""What Rust is asked about a text, a superset of what the rule finds; and the rule, asked where the answer is yes."""
+"""The search pattern for Rust, which matches a superset; and the rule, which runs after a match."""
 _BY_LOOK: Final = 5
-"""So many of the rules, the first ones, know a secret by its look and not by a name before it."""
+"""The number of rules, from the first, that recognise a secret by its form and not by a name before it."""

@@ -1,7 +1,7 @@
-"""The one table of what is secret: marks in a schema, and names that give a secret away.
+"""The single table of what is secret: marks in a schema, and names of secrets.
 
-Logs, audit, errors, settings, the environment of scripts, run records and terminal output ask `is_secret_name`; texts are
-searched by `secret_text`, whose rules begin with `STEMS`.
+Logs, audit, errors, settings, the environment of scripts, run records and terminal output use `is_secret_name`; texts are
+searched by `secret_text`, whose rules start with `STEMS`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_A-Za-z]+
 _LONGEST_NAME: Final = 200
 
 _KEY_OF: Final = words_of(
-    # what a key is for, or who gave it: `signing_key`, `OPENAI_KEY`, `ENCRYPTIONKEY`
+    # the purpose of a key, or its issuer: `signing_key`, `OPENAI_KEY`, `ENCRYPTIONKEY`
     """
     access account admin aes api application app auth client consumer crypto decrypt decryption deploy developer ecdsa ed25519 enc
     encrypt encryption fernet gpg hmac jwk jwt licence license management master oauth pass pgp priv private rsa sas scm secret
@@ -39,7 +39,7 @@ _NO_PASS: Final = words_of(
     "all band boarding by each final first fourth forward hall last low max min multi next num one per pre previous render season second "
     "single test tests third total two did does can will should must may has not"
 )
-"""Before `pass`: one that is walked through or handed out, and no password."""
+"""Before `pass`: a pass that is not a password."""
 _PASS_OF: Final = words_of(
     "admin cert db database ftp http https imap jdbc key keystore ldap login mail mongo my mysql pg pop pop3 postgres proxy redis root smtp "
     "sql ssh ssl store sudo truststore user vpn web wifi"
@@ -48,7 +48,7 @@ _TOKENS_OF: Final = words_of("access api auth bearer bot csrf id oauth refresh s
 _NO_TOKEN: Final = words_of(
     "bos cancel cancellation cls continuation cursor each eos first last mask next pad page per sep special stop sync unk"
 )
-"""Before `token`: one that counts, ends or continues something."""
+"""Before `token`: a token that counts, ends or continues something."""
 _CHINESE: Final = (
     "密码",
     "密碼",
@@ -74,11 +74,11 @@ _ENDINGS: Final = (
     *(f"{word}pass" for word in _PASS_OF),
     *(f"{word}tokens" for word in _TOKENS_OF - {"id"}),
 )  # fmt: skip
-"""A word that ends like this is secret: `PGPASSWORD`, `accesstoken`, `PHPSESSID`, `登录密码`."""
+"""A word with this ending is secret: `PGPASSWORD`, `accesstoken`, `PHPSESSID`, `登录密码`."""
 _NO_ENDINGS: Final = frozenset({"hotp"})
 _WHOLE: Final = frozenset({"bearer", "cvv", "cvc", "psk", "secrets", "totp", "xoauth"})
 _LAST: Final = frozenset({"auth", "oauth", "aspxauth", "basicauth", "httpauth", "proxyauth", "sas", "dsn", "pass"})
-"""Secret where nothing follows: `auth` is, `auth_type` is not."""
+"""Secret if nothing follows: `auth` is, `auth_type` is not."""
 _PAIRS: Final = frozenset({
     "session id", "session data", "sess id", "connection string", "connection strings", "conn string", "conn str", "connect sid",
     "seed phrase", "recovery phrase", "recovery code", "recovery codes", "backup codes", "pass phrase", "pass word", "pass code",
@@ -95,17 +95,17 @@ _HARMLESS_NEXT: Final = words_of(
     store strength style suffix title ttl type types updated uri url usage used valid validity vault version
     """
 )
-"""A word after the telling one that makes it a property *of* a secret (`token_count`, `password_policy`)."""
+"""A word after the name of a secret that makes it a property *of* the secret (`token_count`, `password_policy`)."""
 
 STEMS: Final = (
     "pass", "kennwort", "pwd", "secret", "token", "key", "cred", "cookie", "auth", "jwt", "sess", "conn", "mnemonic", "seed",
     "recovery", "backup", "otp", "dsn", "sas", "bearer", "cvv", "cvc", "psk", "signature", *_CHINESE, "пароль", "パスワード", "비밀번호",
 )  # fmt: skip
-"""Each secret name holds one of these, in some case."""
+"""Each secret name contains one of these, in any case."""
 
 
 def is_secret_schema(schema: Mapping[str, Any]) -> bool:
-    """True when a schema marks its value as secret: `writeOnly`, `format: password`, `x-tavern: {secret: true}`."""
+    """True if a schema marks its value as secret: `writeOnly`, `format: password`, `x-tavern: {secret: true}`."""
     own = schema.get("x-tavern")
     return (
         schema.get("writeOnly") is True
@@ -115,7 +115,7 @@ def is_secret_schema(schema: Mapping[str, Any]) -> bool:
 
 
 def is_secret_name(name: str) -> bool:
-    """True when a key's name says that its value is secret.
+    """True if the name of a key indicates a secret value.
 
     >>> [is_secret_name(n) for n in ("api_key", "bilibiliCookie", "PGPASSWORD", "max_tokens", "token_count", "keyboard")]
     [True, True, True, False, False, False]

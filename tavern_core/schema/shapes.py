@@ -1,9 +1,9 @@
-"""The part of JSON Schema that can be judged at a glance, as a table: for each type of value, what it must be like.
+"""The part of JSON Schema that simple checks can decide, as a table: for each type of value, its conditions.
 
-A shape may say less often yes than its schema, never more often: a value that it does not know is no refusal, only a
-question for the engine. So the number 1.0 is left to the engine where an integer is asked for, and so is a property that
-nobody declared. Whatever depends on more than one place at a time (`oneOf`, `if`, `minProperties`, `uniqueItems` …) has no
-shape at all, and so every place can be judged by itself.
+A shape may accept less than its schema, never more: a value that it does not accept is not refused, but left to
+the engine. So the engine decides about 1.0 where an integer is required, and about undeclared
+properties. Keywords that depend on several places (`oneOf`, `if`, `minProperties`, `uniqueItems` …) has no
+shape, so each place can be checked on its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tavern_core.schema.tree import Refs
 
 MAX_PLACES: Final = 100
 _EXACT: Final = 1 << 53
-"""Up to here integers and floats compare alike in every language."""
+"""The limit up to which integers and floats compare equal in every language."""
 
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "string": (str,),
@@ -52,12 +52,12 @@ _KNOWN: Final = frozenset({"type", "enum", "const", *_OF_TEXT, *_OF_NUMBERS, *_O
 
 
 class NoShape(Exception):
-    """The schema says something that cannot be judged at a glance."""
+    """The schema has a rule that simple checks cannot decide."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """Text (its length is measured), a number, true, false or null."""
+    """Text (with its length), a number, true, false or null."""
 
     least: float | None = None
     most: float | None = None
@@ -77,7 +77,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """An object with declared properties; what is not declared is left to the engine."""
+    """An object with declared properties; undeclared properties are left to the engine."""
 
     named: dict[str, Shape] = field(default_factory=dict)
     required: frozenset[str] = frozenset()
@@ -141,7 +141,7 @@ class Shaping:
         return found
 
     def _elsewhere(self, node: dict[str, Any], says: set[str], level: int) -> Shape:
-        """One of several shapes, told apart by their types; or the one that is referred to."""
+        """One of several shapes, told apart by their types; or the one that is referenced."""
         if "anyOf" not in says:
             found = self.shape(self._refs.resolve(node), level)
         else:
@@ -164,7 +164,7 @@ class Shaping:
             raise NoShape("const and enum")
         for kind in _kinds(node, says, chosen):
             if chosen is not None:
-                if kind not in (list, dict, float):  # 1.0 equals 1: for the engine to know
+                if kind not in (list, dict, float):  # 1.0 equals 1: left to the engine
                     among = frozenset(value for value in chosen if type(value) is kind)
                     if among:
                         yield kind, self._scalar(kind, node, among)
@@ -205,7 +205,7 @@ class Shaping:
 
 
 def _kinds(node: Mapping[str, Any], says: set[str], chosen: list[Any] | None) -> list[type]:
-    """The types of value that a place may have."""
+    """The possible types of a value."""
     written = node.get("type")
     if written is None:
         if chosen is not None:
@@ -234,7 +234,7 @@ def _bound(node: Mapping[str, Any], keyword: str) -> float | None:
 
 
 def _only_names(shape: Shape, rule: object) -> bool:
-    """True when an object of this shape has only names that `propertyNames` lists, as `closed` writes it."""
+    """True if an object of this shape has only names that `propertyNames` lists, as `closed` writes it."""
     rules = shape.get(dict)
     if rules is None:
         return True

@@ -4,7 +4,7 @@
                ├─ everything else                              → `parameters`
                └─ return annotation                            → `returns`
 
-What cannot be a tool's parameter is refused with file and line, when the plugin registers and not when it is called.
+A parameter that a tool cannot have is refused with file and line when the plugin registers, not when it is called.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _EMPTY = inspect.Parameter.empty
 
 @dataclass(frozen=True, slots=True)
 class FunctionSchema:
-    """What a function says about itself.
+    """The description of a function.
 
     Attributes:
         parameters: an object schema, `$defs` inside.
         returns: the schema of the result, None without a return annotation.
-        injected: parameter name -> what the host has to pass there (a value of `inject`).
-        convert: turns JSON arguments into Python ones (models, dates, enums); None when they are the same. Raises
-            InputInvalid with `details.problems` for what only the Python type refuses.
+        injected: parameter name -> what the host passes there (a value of `inject`).
+        convert: converts JSON arguments to Python ones (models, dates, enums); None if they are the same. Raises
+            InputInvalid with `details.problems` for values that only the Python type refuses.
         where: ``file:line`` of the definition.
     """
 
@@ -68,7 +68,7 @@ def signature_schema(
         function: a function, bound method, `functools.partial`, callable object, staticmethod or classmethod.
         skip: parameter names to leave out.
         inject: types the host passes itself, e.g. ``{CallContext: "context"}``.
-        opaque: return types that describe an answer rather than a value, e.g. `ToolResult`: they give no `returns`.
+        opaque: return types that describe an answer rather than a value, e.g. `ToolResult`: they set no `returns`.
 
     Raises:
         SchemaInvalid: positional-only parameters, ``*args``, types that have no JSON Schema; names file and line.
@@ -109,7 +109,7 @@ def signature_schema(
 
 
 class _Reader:
-    """One function under its wrappings: where it stands, and what its annotations mean there."""
+    """One unwrapped function: its location, and its annotations in that scope."""
 
     def __init__(self, function: Callable[..., Any], inject: Mapping[type, str]) -> None:
         self.function, self.inject = function, inject
@@ -130,7 +130,7 @@ class _Reader:
         )
 
     def parameters(self, skip: frozenset[str]) -> tuple[dict[str, inspect.Parameter], Any]:
-        """The named parameters, and the annotation of ``**kwargs`` (None when there is none)."""
+        """The named parameters, and the annotation of ``**kwargs`` (None if there is none)."""
         target = self.function.__func__ if isinstance(self.function, staticmethod | classmethod) else self.function
         try:
             signature = inspect.signature(target)
@@ -152,7 +152,7 @@ class _Reader:
         return named, extra
 
     def _is_self(self, name: str, parameter: inspect.Parameter) -> bool:
-        """True for the first parameter of a function that was taken from its class."""
+        """True for the first parameter of an unbound method."""
         if isinstance(self.function, classmethod):
             return True
         owner = str(getattr(self.inner, "__qualname__", "")).rpartition(".")[0]
@@ -160,7 +160,7 @@ class _Reader:
         return in_class and name in ("self", "cls") and parameter.annotation is _EMPTY
 
     def injected(self, parameter: inspect.Parameter) -> str | None:
-        """What the host passes for this parameter, by its type or, unimportable under TYPE_CHECKING, its name."""
+        """What the host passes for this parameter, by its type or, if that is only imported under TYPE_CHECKING, by its name."""
         if not self.inject or parameter.annotation is _EMPTY:
             return None
         if isinstance(parameter.annotation, str):
@@ -176,7 +176,7 @@ class _Reader:
         return None
 
     def hint(self, parameter: inspect.Parameter) -> Any:
-        """The annotation as an object; Any when there is none."""
+        """The annotation as an object; Any if there is none."""
         if parameter.annotation is _EMPTY:
             return Any
         if not _has_text(parameter.annotation):
@@ -184,7 +184,7 @@ class _Reader:
         return self._evaluate(parameter.name, parameter.annotation)
 
     def constrained(self, parameter: inspect.Parameter) -> Any:
-        """The annotation together with a default written as `Field(3, ge=1)`."""
+        """The annotation together with a default in `Field(3, ge=1)`."""
         hint, default = self.hint(parameter), parameter.default
         if not isinstance(default, FieldInfo):
             return hint
@@ -217,12 +217,12 @@ class _Reader:
             raise self.refuse(printable(str(error), 300), hint) from error
 
     def translate_one(self, hint: Any) -> Any:
-        """The schema of the values of ``**kwargs``; anything goes when they have no schema of their own."""
+        """The schema of the values of ``**kwargs``; anything is allowed if they have no schema."""
         schemas, definitions = self.translate({"kwargs": hint})
         return schemas["kwargs"].schema or True if not definitions else True
 
     def returns(self, opaque: frozenset[type]) -> dict[str, Any] | None:
-        """The schema of the result. A type without a schema gives none: the answer is then whatever it is."""
+        """The schema of the result. A type without a schema has none; the answer is then not validated."""
         annotation = getattr(self.inner, "__annotations__", {}).get("return", _EMPTY)
         if annotation is _EMPTY:
             return None
@@ -271,7 +271,7 @@ def _closure(function: Any) -> dict[str, Any]:
 
 
 def _has_text(annotation: Any) -> bool:
-    """True when the annotation is, or contains, a name still written as text."""
+    """True if the annotation is, or contains, an unresolved name."""
     if isinstance(annotation, str) or type(annotation).__name__ == "ForwardRef":
         return True
     if get_origin(annotation) is None or type(annotation).__name__ == "_LiteralGenericAlias":
@@ -281,7 +281,7 @@ def _has_text(annotation: Any) -> bool:
 
 
 def _or_none(hint: Any, optional: bool) -> Any:
-    """`x: int = None` means `int | None` to everybody who writes it."""
+    """`x: int = None` means `int | None` to every author."""
     return hint | None if optional and hint is not Any and not _admits_none(hint) else hint
 
 
@@ -290,7 +290,7 @@ def _admits_none(hint: Any) -> bool:
 
 
 def _add_default(schema: dict[str, Any], parameter: inspect.Parameter, hint: Any, translated: Translated) -> bool:
-    """Write the default into the schema; False when the parameter has none and is required."""
+    """Write the default into the schema; False if the parameter has none and is required."""
     default = parameter.default
     if isinstance(default, FieldInfo):
         default = default.default

@@ -9,7 +9,7 @@ from tavern_core.model.node import ABSENT, JSON_TYPES, Slot, plain_default
 
 
 def workflow_schema(inputs: Mapping[str, Slot]) -> dict[str, Any]:
-    """The parameters of a workflow as a tool: one property per interface input; required are those marked so."""
+    """The parameters of a workflow as a tool: one property per interface input; those marked so are required."""
     properties = {key: _property(slot, with_default=False) for key, slot in inputs.items()}
     schema: dict[str, Any] = {"type": "object", "properties": properties}
     if required := [key for key, slot in inputs.items() if slot.required is True]:
@@ -21,7 +21,7 @@ def node_schema(inputs: Mapping[str, Slot], config: Mapping[str, Any] | None = N
     """The parameters of a single node as a tool: bounds and defaults carried over, required only without a default.
 
     Args:
-        config: the configuration that the node runs with; by it functions say what is required.
+        config: the configuration that the node runs with; functions of slots use it to decide what is required.
     """
     usable = {key: slot for key, slot in inputs.items() if not slot.is_stream}
     definitions: dict[str, Any] = {}
@@ -37,7 +37,7 @@ def node_schema(inputs: Mapping[str, Slot], config: Mapping[str, Any] | None = N
 def _is_required(slot: Slot, config: Mapping[str, Any]) -> bool:
     try:
         return slot.is_required(config)
-    except Exception:  # noqa: BLE001 - a function of a plugin, asked about a configuration that it does not know
+    except Exception:  # noqa: BLE001 - a function of a plugin, called with a configuration that it does not know
         return False
 
 
@@ -67,7 +67,7 @@ def _property(slot: Slot, *, with_default: bool, definitions: dict[str, Any] | N
 
 
 def _hoisted(slot: Slot, shared: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a slot, its `$defs` among those of all; where another one has the name, below a name of its own."""
+    """The schema of a slot, with its `$defs` moved to the shared ones and renamed if a name is taken."""
     schema = dict(slot.schema or {})
     own = schema.pop("$defs", {})
     names = {name: name if shared.get(name, held) == held else f"{slot.key}.{name}" for name, held in own.items()}
@@ -85,6 +85,6 @@ def _hoisted(slot: Slot, shared: dict[str, Any]) -> dict[str, Any]:
 
 
 def _after_type(schema: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """`schema` with one more key, behind the type: where people look for it."""
+    """`schema` with one more key after the type, where people look for it."""
     head = {"type": schema["type"]} if "type" in schema else {}
     return {**head, key: value, **{k: v for k, v in schema.items() if k != "type"}}

@@ -1,6 +1,6 @@
-"""A JSON Schema as a tree of subschemas: which keywords hold schemas, and where a local `$ref` points.
+"""A JSON Schema as a tree of subschemas: which keywords contain schemas, and the target of a local `$ref`.
 
-Only what stands under these keywords is a schema: a `$ref` in an `enum`, a `default` or an `x-` keyword is data.
+Only values of these keywords are schemas: a `$ref` in an `enum`, a `default` or an `x-` keyword is data.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Schema: TypeAlias = "dict[str, Any] | bool"
 SAME_PLACE_LISTS = ("allOf", "anyOf", "oneOf")
 SAME_PLACE = ("if", "then", "else", "not")
 SAME_PLACE_MAPS = ("dependentSchemas", "dependencies")
-"""Keywords whose schemas judge the same value as the schema they stand in."""
+"""Keywords whose schemas apply to the same value as their parent."""
 
 _DEEPER = (
     "additionalProperties",
@@ -55,14 +55,14 @@ def children(node: dict[str, Any]) -> Iterator[tuple[tuple[object, ...], dict[st
 
 
 def same_place(node: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The schemas inside `node` that judge the same value, each with its keyword; `$ref` is not followed."""
+    """The schemas inside `node` that apply to the same value, each with its keyword; `$ref` is not followed."""
     for path, inner in children(node):
         if path[0] in _SAME:
             yield str(path[0]), inner
 
 
 def deeper(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The schemas inside `node` that judge a part of the value: each starts a place of its own."""
+    """The schemas inside `node` that apply to a part of the value: each starts its own place."""
     for path, inner in children(node):
         if path[0] not in _SAME and path[0] not in _DEFS:
             yield inner
@@ -88,10 +88,10 @@ def nodes_of(schema: Schema) -> list[dict[str, Any]]:
 
 
 class Refs:
-    """Where the `$ref`s of one schema point, without ever looking outside it.
+    """The targets of the `$ref`s of one schema, never outside of it.
 
     Args:
-        schema: the root. `$id` opens a new base, `$anchor` names a place, `#/…` is a JSON pointer.
+        schema: the root. `$id` sets a new base, `$anchor` names a place, `#/…` is a JSON pointer.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -120,7 +120,7 @@ class Refs:
             stack.extend((inner, base) for _, inner in children(node))
 
     def resolve(self, node: dict[str, Any], keyword: str = "$ref") -> Schema | None:
-        """The schema that `node[keyword]` names, or None when it is not a schema inside this one."""
+        """The schema that `node[keyword]` names, or None if it is not a schema in this one."""
         ref = node.get(keyword)
         if not isinstance(ref, str):
             return None
@@ -144,7 +144,7 @@ def _join(base: str, ref: str) -> str:
 
 
 def follow(document: Any, parts: list[str]) -> Any:
-    """What a JSON pointer finds in a document, or None."""
+    """The value at a JSON pointer in a document, or None."""
     for part in parts:
         if isinstance(document, dict) and part in document:
             document = document[part]

@@ -1,4 +1,4 @@
-"""`typing.TypedDict` for pydantic on Python 3.11, which only takes the one of `typing_extensions`.
+"""`typing.TypedDict` for pydantic on Python 3.11, which only accepts the one of `typing_extensions`.
 
 On 3.12 and later annotations are left alone.
 """
@@ -17,7 +17,7 @@ from tavern_core.model import depths
 def modern(annotation: Any, depth: int = 0) -> Any:
     """`annotation` with each `typing.TypedDict` in it replaced by an equal one that pydantic understands.
 
-    A TypedDict that contains itself is left as it is; pydantic then says what to do.
+    A TypedDict that contains itself stays unchanged; the error of pydantic then explains the repair.
     """
     if sys.version_info >= (3, 12) or depth > depths.ANNOTATION:
         return annotation

@@ -1,4 +1,4 @@
-"""What makes JSON values equal, and whether an array repeats an item, for values and for schemas alike."""
+"""Equality of JSON values, and duplicate items of an array, for values and schemas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def unique_items(engine: Engine, wanted: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
-    """`uniqueItems` in linear time; jsonschema compares every item with every other where it cannot sort them."""
+    """`uniqueItems` in linear time; jsonschema compares all pairs of items if it cannot sort them."""
     from jsonschema.exceptions import ValidationError
 
     if wanted and isinstance(value, list) and len({identity(item) for item in value}) < len(value):
@@ -19,7 +19,7 @@ def unique_items(engine: Engine, wanted: Any, value: Any, schema: Any) -> Iterat
 
 
 def identity(value: Any) -> Any:
-    """What makes a JSON value equal to another: 1 and 1.0 are, 1 and true are not."""
+    """The key for the equality of JSON values: 1 and 1.0 are equal, 1 and true are not."""
     if isinstance(value, dict):
         return "object", frozenset((name, identity(item)) for name, item in value.items())
     if isinstance(value, list):

@@ -1,10 +1,10 @@
-"""Does a value fit a schema? Compiled once per tool, lazily; a quick yes and an explained no.
+"""Does a value fit a schema? Compiled lazily, once per tool; with a fast check and explained refusals.
 
     compile_validator(schema) ──first use──> checked, closed, prepared ──> is_valid   jsonschema-rs
                                                                       └──> problems   jsonschema, our words
 
 Nothing is imported or built before the first use, so ten thousand tools register in a moment. Building is idempotent:
-two threads that race for the first use build the same thing twice, and both are right.
+if two threads race for the first use, both build the same validator.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class Validator:
     """One compiled schema.
 
     Attributes:
-        is_valid: ``(value) -> bool``, safe for any Python value: what is not JSON, too deep or cyclic is refused,
+        is_valid: ``(value) -> bool``, safe for any Python value: a value that is not JSON, too deep or cyclic is refused,
             nothing is raised. About 0.25 µs for a two-integer object. Read it from the
             validator at each call, or after `build()`: the first use replaces it by something faster.
         accepts: ``(value) -> bool``, the engine's own bound method, about 0.1 µs; only for values known to be plain
             JSON of bounded depth (parsed text, `json_copy`, or after `is_valid`/`is_plain`).
-        schema: as written. name: whose it is.
+        schema: as written. name: its owner.
 
     Raises:
-        SchemaInvalid: by the first use of any of these when the schema cannot be used; `build()` finds out early.
+        SchemaInvalid: at the first use of any of these, if the schema is unusable; `build()` detects it early.
     """
 
     __slots__ = ("_closing", "_engine", "_is_foreign", "_prepared", "accepts", "is_valid", "name", "schema")
@@ -65,19 +65,19 @@ class Validator:
             self.accepts = self._engine.is_valid
             quick = _refuses_unknown_names(prepared.schema)
             self.is_valid = _quickly_guarded(self.accepts) if quick else _guarded(self.accepts)
-            self._prepared = prepared  # last: another thread that sees it sees the rest
+            self._prepared = prepared  # last: a thread that sees it also sees the rest
         return self
 
     @property
     def unchecked(self) -> tuple[str, ...]:
-        """The patterns of a foreign schema that cannot be tried, and so are not validated."""
+        """The unsupported patterns of a foreign schema, which are not validated."""
         prepared = self.build()._prepared
         assert prepared is not None
         return prepared.unchecked
 
     @property
     def judged_by(self) -> dict[str, Any] | bool:
-        """The schema that values are held against: as written, but closed (parameters). Not to be changed."""
+        """The schema used for validation: as written, but closed (parameters). Do not change it."""
         prepared = self.build()._prepared
         assert prepared is not None
         return prepared.schema
@@ -87,7 +87,7 @@ class Validator:
 
         Args:
             value: anything.
-            limit: most problems told.
+            limit: maximum number of problems.
         """
         if self.build().is_valid(value):
             return []
@@ -115,7 +115,7 @@ class Validator:
         return self.build().accepts(value)
 
     def _where_it_was_refused(self, value: Any, explained: list[SchemaProblem]) -> list[SchemaProblem]:
-        """The explanations, when one is about a place that the validating engine refuses; else that place."""
+        """The explanations, if one concerns a place that the validating engine refuses; else that place."""
         places = [pointer(error.instance_path) for error in islice(self._engine.iter_errors(value), _MOST_PLACES)]
         for problem in explained:
             if any(problem.path.startswith(place) or place.startswith(problem.path) for place in places):
@@ -125,7 +125,7 @@ class Validator:
 
 
 def _guarded(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """`accepts` behind the check that the value is plain JSON, or can be copied to plain JSON (subclasses)."""
+    """`accepts` after a check that the value is plain JSON, or can be copied to plain JSON (subclasses)."""
 
     def is_valid(value: Any) -> bool:
         try:
@@ -140,7 +140,7 @@ def _guarded(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 def _refuses_unknown_names(schema: Any) -> bool:
-    """True for the closed object that most tools have: the engine itself looks at every key."""
+    """True for the closed object that most tools have: the engine itself checks every key."""
     return (
         isinstance(schema, dict) and schema.get("additionalProperties") is False and "patternProperties" not in schema
     )
@@ -149,7 +149,7 @@ def _refuses_unknown_names(schema: Any) -> bool:
 def _quickly_guarded(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
     """`_guarded` for jsonschema-rs and a closed object of integers, booleans and ASCII text: one short loop.
 
-    Keys need no look here: jsonschema-rs raises ValueError for one that is no text, and no other name is declared.
+    Keys need no check: jsonschema-rs raises ValueError for a key that is not text, and refuses undeclared names.
     """
     carefully = _guarded(accepts)
     least, most = -_SMALL, _SMALL
@@ -174,13 +174,13 @@ def _quickly_guarded(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 def compile_validator(schema: Mapping[str, Any] | bool, *, name: str = "", is_foreign: bool = False) -> Validator:
-    """A validator for a tool's parameters: what the schema does not declare is refused (see `closed`).
+    """A validator for a tool's parameters: undeclared properties are refused (see `closed`).
 
     Args:
         schema: JSON Schema, draft 7, 2019-09 or 2020-12 (by `$schema`, default 2020-12). It is not changed, and must
             not be changed before the first use.
-        name: whose schema it is, e.g. the tool id; used in errors.
-        is_foreign: it comes from another product. Its patterns that cannot be tried are not validated (`unchecked`).
+        name: the owner of the schema, e.g. the tool id; used in errors.
+        is_foreign: it comes from another product. Its unsupported patterns are not validated (`unchecked`).
     """
     return Validator(schema, name, close, is_foreign)
 

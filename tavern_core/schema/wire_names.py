@@ -1,9 +1,9 @@
-"""Tool ids as the APIs of model providers allow them: at most 64 of `A-Z a-z 0-9 _ -`, a letter or `_` first.
+"""Tool ids in the form that the APIs of model providers allow: at most 64 of `A-Z a-z 0-9 _ -`, a letter or `_` first.
 
     text:count  ->  text__count          reversible by itself: a plugin's name has no `_`, so the first `__` is the colon
-    a_b:c       ->  a_b__c_5f1e6d2a90    anything lost or ambiguous gets the beginning of a SHA-256 of the id
+    a_b:c       ->  a_b__c_5f1e6d2a90    anything lost or ambiguous gets a prefix of the SHA-256 of the id
 
-A name is a function of the id alone: it does not change when other tools come and go.
+A name depends only on the id: it does not change when other tools are added or removed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class WireNames:
                 )
 
     def tool_id(self, name: str) -> str | None:
-        """The id behind a wire name; a full id is accepted too. None when there is no such tool."""
+        """The id of a wire name; a full id is accepted, too. None if there is no such tool."""
         found = self._ids.get(name)
         if found is None and self._ids.get(wire_name(name)) == name:
             return name

@@ -81,7 +81,7 @@ PROBLEM_CODES: Final[Mapping[str, ProblemCode]] = {
         "close_value",
     ),
     "ambiguous_value": _syntax(
-        "Where a value ends cannot be told, because it holds heads or whole blocks of its own.",
+        "The end of a value is not certain, because the value contains heads or whole blocks.",
         "use_escape",
     ),
     "malformed_field": _syntax(

@@ -1,4 +1,4 @@
-"""How long it takes to find tools among ten thousand, to judge a caller, and to write a manual.
+"""How long it takes to find tools among ten thousand, to check a caller, and to write a manual.
 
 python tests/benchmarks/report.py --only catalogue
 """

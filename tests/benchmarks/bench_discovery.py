@@ -1,4 +1,4 @@
-"""500 installed plugins: how long until the catalogue is there, each time in a fresh process.
+"""500 installed plugins: how long until the catalogue is ready, each time in a new process.
 
     python tests/benchmarks/report.py --only discovery
 

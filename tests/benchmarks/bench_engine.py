@@ -398,7 +398,7 @@ async def measure(folder: Path) -> list[dict[str, Any]]:
         row("isolated node, chain of 100", took * 1e6, "µs", "200 µs", took / 200e-6, 1)
         took = statistics.median([await process_cancelled(tavern) for _ in range(5)])
         row("cancel of a process", took * 1e3, "ms", "1,000 ms", took, 1)
-    mine = next(each["value"] for each in found if each["name"] == "node, not kept, chain of 100")
+    mine = next(each["value"] for each in found if each["name"] == "node, not cached, chain of 100")
     for name, make, target in (("LangGraph", langgraph_run, 0.1), ("Hamilton", hamilton_run, 1)):
         run = make(100)
         if run is None:
@@ -406,7 +406,7 @@ async def measure(folder: Path) -> list[dict[str, Any]]:
         run()
         peer = timed(run, 10) / 100 * 1e6
         row(f"{name}, chain of 100", peer, "µs", conditions=ALONE)
-        row("node, not kept, chain of 100", mine, "µs", name, mine / peer, target)
+        row("node, not cached, chain of 100", mine, "µs", name, mine / peer, target)
     return found
 
 
@@ -417,7 +417,7 @@ async def in_process(ours: Ours, tavern: Tavern, row: Callable[..., None]) -> No
         for count in SIZES:
             cost = await ours.cost(ours.write(f"{shape}-{count}", document(shape, count)), count, keep=False) * 1e6
             costs[shape, count] = cost
-            row(f"node, not kept, {shape} of {count:,}", cost, "µs", "15 µs", cost / 15, 1)
+            row(f"node, not cached, {shape} of {count:,}", cost, "µs", "15 µs", cost / 15, 1)
         row(
             f"{shape}: 10,000 nodes against 100",
             costs[shape, 10_000],
@@ -430,7 +430,7 @@ async def in_process(ours: Ours, tavern: Tavern, row: Callable[..., None]) -> No
     for (kind, content), bound in zip(given.items(), (25, 40), strict=True):
         named = await ours.cost(ours.write(f"kept-{bound}", content), 1_000) * 1e6
         row(
-            "kept node, by name, chain of 1,000",
+            "cached node, by name, chain of 1,000",
             named,
             "µs",
             f"{bound} µs",
@@ -441,7 +441,7 @@ async def in_process(ours: Ours, tavern: Tavern, row: Callable[..., None]) -> No
         cost = await ours.cost(content, 1_000) * 1e6
         most = f"by name + 1 µs: {named + 1:.1f} µs"
         row(
-            "kept node, of the same mapping, chain of 1,000",
+            "cached node, of the same mapping, chain of 1,000",
             cost,
             "µs",
             most,
@@ -453,7 +453,7 @@ async def in_process(ours: Ours, tavern: Tavern, row: Callable[..., None]) -> No
     pauses = [await ours.longest_pause(big) for _ in range(5)]
     took = statistics.median(pauses)
     row(
-        "longest pause of the event loop while 4 MB are kept",
+        "longest pause of the event loop while 4 MB are cached",
         took * 1e3,
         "ms",
         "30 ms",

@@ -1,4 +1,4 @@
-"""What keys, limits, kept answers and jobs cost, beside their floors and the plain calls of peers.
+"""What keys, limits, cached answers and jobs cost, beside their floors and the plain calls of peers.
 
     python tests/benchmarks/report.py --only governance
 
@@ -170,7 +170,7 @@ async def measured(rounds: int) -> list[dict[str, Any]]:
             "everything on": called(on, "bench:governed", fresh),
             "replay": called(off, "bench:add", replayed),
             "replay, with audit": called(audited, "bench:add", replayed),
-            "kept answer": called(off, "bench:cached"),
+            "cached answer": called(off, "bench:cached"),
         }
         for name, module, make in (
             ("peer langchain ainvoke", "langchain_core", bench_calls.langchain),
@@ -203,7 +203,7 @@ async def measured(rounds: int) -> list[dict[str, Any]]:
                 row("everything on", times["everything on"], "µs", name[5:], times["everything on"] / value, 1.0)
             )
     found.append(row("replay", times["replay"], "µs", "25 µs", times["replay"] / 25, 1.0))
-    found.append(row("kept answer", times["kept answer"], "µs", "5 µs", times["kept answer"] / 5, 1.0))
+    found.append(row("cached answer", times["cached answer"], "µs", "5 µs", times["cached answer"] / 5, 1.0))
     found.append(row("begin a job", enqueue, "µs", "80 µs", enqueue / 80, 1.0))
     found.append(row(f"list 100 of {JOBS:,} jobs by status", listing, "ms", "30 ms", listing / 30, 1.0))
     return found

@@ -1,4 +1,4 @@
-"""What the audit guard costs: each event that is none of its business, and those it has to look at.
+"""What the audit guard costs: each event that it ignores, and each event that it checks.
 
     python tests/benchmarks/report.py --only guard
 
@@ -49,7 +49,7 @@ def deep(levels, then):
 """
 CASES = (
     # name, setup, statement, how often, whether the bound holds for it
-    ("an event of somebody else", "import sys", "sys.audit('somebody.else', 1)", 50_000, True),
+    ("an event of other code", "import sys", "sys.audit('somebody.else', 1)", 50_000, True),
     ("an event of the interpreter (sys._getframe)", "import sys", "sys._getframe()", 50_000, True),
     (
         "a file that another opens, 20 frames deep",

@@ -1,4 +1,4 @@
-"""What a process of its own costs: a call there and back, a fresh confined process, a cold worker.
+"""What a process of its own costs: a round trip, a new confined process, a cold worker.
 
 A call is measured in turn with a bare process that echoes lines of JSON over pipes: 100 bytes there, 100 bytes back. Both cost
 several times as much where the system puts the two ends on two CPUs, by chance and for a whole run. So a bound holds for

@@ -149,7 +149,7 @@ def test_too_many_values_are_a_refusal(desk: Desk, tmp_path: Any) -> None:
     result = call({"a": ["x"] * 120_000}, workspace_dir=str(tmp_path))
     assert result.error is not None
     assert result.error.kind == "POLICY_DENIED"
-    assert "too much" in result.error.message
+    assert "too many" in result.error.message
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,42 @@
-"""Tools of other systems. Each adapter imports what it needs when one of its tools is used."""
+"""The adapters in the box. Each is imported with the first upstream of its kind."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tavern_core.contract.adapters import Adapter, Connection, Target, Upstream
+from tavern_core.contract.context import PluginContext
+from tavern_core.contract.hookspecs import hookimpl
+from tavern_core.frozen import dataclass
+
+MODULES: Final[Mapping[str, str]] = {}
+"""Kind → module below this package; its attribute ``adapter`` is the adapter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """An adapter whose module is imported when something is asked of it."""
+
+    module: str
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return self._adapter.settings
+
+    @property
+    def targets(self) -> frozenset[Target]:
+        return self._adapter.targets
+
+    async def connect(self, upstream: Upstream) -> Connection:
+        return await self._adapter.connect(upstream)
+
+    @property
+    def _adapter(self) -> Adapter:
+        return importlib.import_module(f"{__name__}.{self.module}").adapter  # type: ignore[no-any-return]
+
+
+@hookimpl
+def tavern_register_adapters(ctx: PluginContext) -> Mapping[str, Adapter]:
+    return {kind: Deferred(module) for kind, module in MODULES.items()}

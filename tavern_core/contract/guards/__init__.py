@@ -1,1 +1,1 @@
-"""Judging paths and addresses, for gates and for plugins that open them (SECURITY §5)."""
+"""Checks of paths and addresses, for gates and for plugins that open them (SECURITY §5)."""

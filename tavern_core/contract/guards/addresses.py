@@ -1,8 +1,8 @@
-"""Where does an address on the net lead, and may it? The text first, then every address that its name resolves to.
+"""Where does a network address lead, and is it allowed? First its text is checked, then every address that its name resolves to.
 
-read_url(text)                 the parts that matter, in one spelling; refuses what two readers could read differently
+read_url(text)                 the parts that matter, in one spelling; refuses what two parsers could read differently
 target_flaw(scope, target)     why it is not within a scope of hosts (model/scope.py)
-address_flaw(...)              why an address that its name resolved to is not
+address_flaw(...)              why an address that its name resolved to is not within it
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ _PRIVATE_NAMES: Final = (
     "home.arpa",
     "localdomain",
 )
-"""Endings of names that never mean anything public (RFC 6761, 6762, 8375, and what networks use all the same)."""
+"""Endings of names that never mean anything public (RFC 6761, 6762, 8375, and others in common use)."""
 _HIDDEN_V4: Final = tuple(
     ip_network(n) for n in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "::/96", "2001::/32", "fec0::/10")
 )
 """Addresses of version 6 that carry one of version 4 (NAT64, 6to4, compatible ones, Teredo) or are site-local. Never public."""
 _OF_CLOUDS: Final = frozenset({IPv4Address("168.63.129.16")})
-"""Addresses that look public and are the cloud's own, seen from a machine in it: Azure's wire server."""
+"""Addresses that look public but belong to the cloud that the machine runs in: Azure's wire server."""
 
 
 class BadUrl(ValueError):
-    """The text is no address that may be used; the message says why, and `hint` what to write instead."""
+    """The text is not a usable address; the message says why, and `hint` what to write instead."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -66,7 +66,7 @@ class Target:
     """Lower case ASCII (``xn--``), without a dot at its end and without brackets."""
     port: int
     address: Address | None = None
-    """What `host` is when it is no name."""
+    """The address, if `host` is not a name."""
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.netloc}"
@@ -79,7 +79,7 @@ class Target:
 
 
 def scheme_of(text: str) -> str:
-    """The scheme that an address begins with, lower case; empty for none."""
+    """The scheme of an address, lower case; empty for none."""
     found = _SCHEME.match(text.lstrip("\x00\t\n\r "))
     return found[1].lower() if found else ""
 
@@ -88,7 +88,7 @@ def read_url(text: object, schemes: Iterable[str] = ("http", "https")) -> Target
     """Where `text` leads.
 
     Raises:
-        BadUrl: it is no address of one of the schemes, or could be read in two ways.
+        BadUrl: it is not an address with one of the schemes, or is ambiguous.
     """
     if not isinstance(text, str):
         raise BadUrl("is no text", "write https://host/path")
@@ -126,10 +126,10 @@ def read_url(text: object, schemes: Iterable[str] = ("http", "https")) -> Target
 
 
 def read_host(written: str) -> tuple[str, Address | None]:
-    """(host in one spelling, the address it is or None).
+    """(host in one spelling, its address or None).
 
     Raises:
-        BadUrl: no host, one with signs that a host has not, or a number in a spelling that only some readers know.
+        BadUrl: no host, a host with invalid characters, or a number in a spelling that only some parsers know.
     """
     if written.startswith("["):
         if not written.endswith("]") or "%" in written:
@@ -179,10 +179,10 @@ def _ascii(host: str) -> str:
 
 
 def target_flaw(scope: Scope, target: Target) -> str:
-    """Why `target` is not within a scope of hosts; empty when it is.
+    """Why `target` is not within a scope of hosts; empty if it is.
 
     Args:
-        scope: None: without one; addresses, names of the local network and other ports than 80 and 443 need one.
+        scope: None: no scope; addresses, names of the local network and other ports than 80 and 443 need one.
     """
     if allows_host(scope, target.host, target.port):
         local = target.address is None and is_private_name(target.host)
@@ -197,7 +197,7 @@ def target_flaw(scope: Scope, target: Target) -> str:
 
 
 def address_flaw(scope: Scope, target: Target, address: Address) -> str:
-    """Why `target` may not be reached at `address`, to which its name resolved; empty when it may.
+    """Why `target` may not be contacted at `address`, to which its name resolved; empty if it may.
 
     A name never covers a private address that it resolves to; an entry of the scope must cover the address itself.
     ``localhost`` covers the loopback addresses.
@@ -211,17 +211,17 @@ def address_flaw(scope: Scope, target: Target, address: Address) -> str:
 
 
 def _named(scope: Scope) -> Scope:
-    """The scope without the entries that stand for every name."""
+    """The scope without the entries that mean every name."""
     return tuple(entry for entry in scope or () if entry.partition(":")[0] != "*")
 
 
 def is_private_name(host: str) -> bool:
-    """True for names that only a local network knows: ``localhost``, ``x.internal``, names without a dot."""
+    """True for names of a local network: ``localhost``, ``x.internal``, names without a dot."""
     return "." not in host or host.endswith(tuple(f".{ending}" for ending in _PRIVATE_NAMES)) or host in _PRIVATE_NAMES
 
 
 def is_public(address: Address) -> bool:
-    """True for addresses of the public net, those of version 4 inside version 6 judged as what they are."""
+    """True for addresses of the public net, IPv4 addresses embedded in IPv6 checked as IPv4."""
     address = _plain(address)
     if isinstance(address, IPv6Address) and (address.scope_id or any(address in network for network in _HIDDEN_V4)):
         return False

@@ -1,9 +1,9 @@
-"""To which addresses may somebody connect who wants to go to a target? Asked before each connection, whoever makes it.
+"""To which addresses of a target may a plugin connect? Checked before each connection, in the host and in the gateway.
 
-    fitting(target, granted)               which of the granted capabilities let it, by its text
-    await resolved(target, granted, …)     its name is resolved once; all of its addresses, or a refusal when one may not be reached
+    fitting(target, granted)               which of the granted capabilities allow it, by its text
+    await resolved(target, granted, …)     its name is resolved once; all of its addresses, or a refusal if one is not allowed
 
-Whoever connects does so to one of these addresses and not to the name: what the name means a moment later is no matter.
+The connection then uses one of these addresses and not the name, so a later change of the name has no effect.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _LOOKUPS_AT_ONCE: Final = 8
 
 
 class NotAllowed(Exception):
-    """No granted scope lets it; the message says why.
+    """No granted scope allows it; the message says why.
 
     Args:
-        address: the one to which the name leads, where that is the reason.
+        address: the resolved address, if that is the reason.
     """
 
     def __init__(self, flaw: str, address: Address | None = None) -> None:
@@ -39,14 +39,14 @@ class NotAllowed(Exception):
 
 
 class NoAddress(Exception):
-    """The name leads nowhere; the message says why."""
+    """The name does not resolve; the message says why."""
 
 
 def fitting(target: Target, granted: Mapping[str, Scope]) -> dict[str, Scope]:
-    """Those of the granted capabilities whose scope lets `target`, as far as its text says.
+    """The granted capabilities whose scope allows `target`, judging by its text.
 
     Args:
-        granted: capability → its scope, which is not empty; at least one.
+        granted: capability → its scope; not empty.
 
     Raises:
         NotAllowed: none does.
@@ -59,13 +59,13 @@ def fitting(target: Target, granted: Mapping[str, Scope]) -> dict[str, Scope]:
 
 
 async def resolved(target: Target, granted: Mapping[str, Scope], resolve: Resolver) -> tuple[list[Address], str]:
-    """All addresses of `target`, and the first of the capabilities that lets every one of them.
+    """All addresses of `target`, and the first of the capabilities that allows every one of them.
 
     Args:
         granted: what `fitting` found.
 
     Raises:
-        NotAllowed: one may not be reached: an answer that mixes good and bad ones is an attack or a mistake.
+        NotAllowed: one of them is not allowed: a mix of allowed and other addresses is an attack or a mistake.
         NoAddress: there are none.
     """
     if target.address is not None:
@@ -76,7 +76,7 @@ async def resolved(target: Target, granted: Mapping[str, Scope], resolve: Resolv
         except (OSError, UnicodeError) as error:
             raise NoAddress(getattr(error, "strerror", None) or str(error)) from None
     if not found:
-        raise NoAddress("nobody knows it")
+        raise NoAddress("the name does not resolve")
     flaws: list[tuple[str, Address]] = []
     for name, scope in granted.items():
         flaws = [(flaw, address) for address in found if (flaw := address_flaw(scope, target, address))]
@@ -86,7 +86,7 @@ async def resolved(target: Target, granted: Mapping[str, Scope], resolve: Resolv
 
 
 async def system_addresses(name: str, port: int) -> list[str]:
-    """What the system knows of a name. In threads for this alone: a name server that does not answer holds up nobody else.
+    """Resolve a name with the system. In threads of its own, so a name server that does not answer delays nothing else.
 
     Raises:
         OSError: nothing.
@@ -98,7 +98,7 @@ async def system_addresses(name: str, port: int) -> list[str]:
 
 
 def widening(plugin: str, capability: str, entry: str, *, is_builtin: bool) -> str:
-    """What would let a plugin reach `entry`: the operator's word, for the host's own plugins; a grant, for all others."""
+    """What would allow a plugin to reach `entry`: the operator's configuration for the host's own plugins, a grant for all others."""
     if is_builtin:
         return f"tavern.yaml: net: {{allow: [{entry!r}]}}"
     line = f"plugin.yaml: permissions: {{capabilities: [{{name: {capability}, scope: [{entry!r}]}}]}}"
@@ -115,4 +115,4 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_LOOKUPS_AT_ONCE, thread_name_prefix="tavern-names")
 
 
-os.register_at_fork(after_in_child=lambda: _threads.cache_clear())  # threads do not come along
+os.register_at_fork(after_in_child=lambda: _threads.cache_clear())  # threads do not survive a fork

@@ -1,8 +1,8 @@
-"""Files beneath one folder, opened so that nothing leads out of it.
+"""Files below one folder, opened so that no path leads out of it.
 
-A path is never handed to the system as a whole. Each folder on the way is opened from the one before without following links
-(`openat` with O_NOFOLLOW), so a link that is put in between a check and the use leads nowhere either. This is what `openat2` with
-RESOLVE_BENEATH and RESOLVE_NO_SYMLINKS does in one call of the system; written out it works on every POSIX system.
+A path is never passed to the system as a whole. Each folder on the way is opened from the one before without following links
+(`openat` with O_NOFOLLOW), so a link that is created between a check and the use leads nowhere either. This is what `openat2` with
+RESOLVE_BENEATH and RESOLVE_NO_SYMLINKS does in one system call; done in steps, it works on every POSIX system.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _MODES: Final = {
 
 
 class Folder:
-    """One folder; use it with ``with``. Paths in it have ``/`` between names and may begin with one.
+    """One folder; use it with ``with``. Paths in it have ``/`` between names and may start with one.
 
-    Links are not followed: neither to files nor to folders, not even to places inside. Only regular files are opened.
+    Links are not followed: neither to files nor to folders, not even inside of the folder. Only regular files are opened.
 
     Args:
-        root: its path; the folder itself may be reached through links.
-        create: make it, and what leads to it, when it is missing.
+        root: its path; the path of the folder itself may contain links.
+        create: create it and its parents if missing.
 
     Raises:
-        ToolFailed: it is no folder, or cannot be opened (TOOL_ERROR).
+        ToolFailed: it is not a folder, or cannot be opened (TOOL_ERROR).
     """
 
     def __init__(self, root: str | os.PathLike[str], *, create: bool = False) -> None:
@@ -60,20 +60,20 @@ class Folder:
         self.close()
 
     def close(self) -> None:
-        """Let go of the folder; files that were opened stay open."""
+        """Close the folder; files that were opened stay open."""
         if self._root >= 0:
             os.close(self._root)
             self._root = -1
 
     def open(self, path: str, mode: str = "r", *, parents: bool = False) -> IO[bytes]:
-        """A regular file, for bytes.
+        """Open a regular file, for bytes.
 
         Args:
-            mode: ``r`` read, ``w`` replace what is in it, ``a`` add to its end, ``x`` only when there is none, ``r+`` change.
-            parents: make the folders on the way that are missing.
+            mode: ``r`` read, ``w`` replace what is in it, ``a`` add to its end, ``x`` only if there is none, ``r+`` change.
+            parents: create missing folders on the way.
 
         Raises:
-            ToolFailed: the path leads out or through a link, is no regular file, is not there ... (TOOL_ERROR).
+            ToolFailed: the path leads out or through a link, is not a regular file, does not exist ... (TOOL_ERROR).
         """
         if mode not in _MODES:
             raise ToolFailed(f"there is no mode {mode!r}", hint=f"use one of {', '.join(_MODES)}")
@@ -91,17 +91,17 @@ class Folder:
                 raise
 
     def entries(self, path: str = "/") -> list[os.DirEntry[str]]:
-        """What is in a folder, by name; links are told as such. Raises as `open`."""
+        """The entries of a folder, by name; links are reported as links. Raises as `open`."""
         with self._walk(self.parts(path), path, make=False) as folder, _errors(path), os.scandir(folder) as found:
             listed = []
             for entry in found:
-                entry.stat(follow_symlinks=False)  # kept in the entry: the folder is closed when it is looked at
+                entry.stat(follow_symlinks=False)  # cached in the entry: the folder is closed when it is used
                 listed.append(entry)
         return sorted(listed, key=lambda entry: entry.name)
 
     @contextlib.contextmanager
     def place(self, path: str, *, parents: bool = False) -> Iterator[tuple[int, str]]:
-        """(descriptor of the folder, name in it), for calls of the system with ``dir_fd``; see `open`."""
+        """(descriptor of the folder, name in it), for system calls with ``dir_fd``; see `open`."""
         parts = self.parts(path)
         if not parts or path.endswith("/"):
             raise ToolFailed(f"{path!r:.200} names a folder, not a file")
@@ -110,7 +110,7 @@ class Folder:
 
     @contextlib.contextmanager
     def folder(self, path: str = "/", *, parents: bool = False) -> Iterator[int]:
-        """The descriptor of a folder beneath this one; see `open`."""
+        """The descriptor of a folder below this one; see `open`."""
         with self._walk(self.parts(path), path, make=parents) as descriptor:
             yield descriptor
 
@@ -118,7 +118,7 @@ class Folder:
         """The names on the way to `path`.
 
         Raises:
-            ToolFailed: it could lead out, or be understood in two ways (TOOL_ERROR).
+            ToolFailed: it could lead out, or be ambiguous (TOOL_ERROR).
         """
         if flaw := path_flaw(path):
             raise ToolFailed(
@@ -145,7 +145,7 @@ class Folder:
 
 
 def _step(name: str, folder: int) -> int:
-    """Open a folder in a folder; a link says that it is one."""
+    """Open a folder in a folder; reports a link as such."""
     try:
         return os.open(name, _FOLDER, dir_fd=folder)
     except NotADirectoryError:
@@ -156,7 +156,7 @@ def _step(name: str, folder: int) -> int:
 
 @contextlib.contextmanager
 def _errors(path: Any) -> Iterator[None]:
-    """Errors of the system in words."""
+    """System errors in words."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Which values of a call the tool's schema marks as path, address or statement."""
+"""The values of a call the tool's schema marks as path, address or statement."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _MOST_KEPT: Final = 5_000
 _Kept = dict[int, tuple[Mapping[str, Any], T]]
-"""What was worked out of schemas, by their identity; the schema is kept beside, so that its identity is not given to another."""
+"""Results by the identity of the schema; the schema is stored too, so that its identity is not reused."""
 _kinds: _Kept[frozenset[GuardKind]] = {}
 _finders: _Kept[Finder | None] = {}
 
 
 def marks(tool: ToolSpec, kind: GuardKind) -> bool:
-    """True when the tool's schema marks anything as `kind`."""
+    """True if the tool's schema marks anything as `kind`."""
     return kind in _kept(_kinds, tool.input_schema, _kinds_in)
 
 
 def marked(tool: ToolSpec, arguments: Mapping[str, Any]) -> list[Marked] | Deny:
-    """The marked values in `arguments`, or a denial when there are too many to look at."""
+    """The marked values in `arguments`, or a denial if there are too many to check."""
     from tavern_core.schema.guard_marks import TooMuchMarked, compile_guarded
 
     finder = _kept(_finders, tool.input_schema, compile_guarded)
     try:
         return finder(arguments) if finder is not None else []
     except TooMuchMarked:
-        return deny("the arguments hold too much to be judged", hint="send fewer values in one call")
+        return deny("the arguments hold too many values to check", hint="send fewer values in one call")
 
 
 def guard(found: Marked, kind: GuardKind) -> list[Guard]:

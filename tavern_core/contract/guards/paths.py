@@ -1,11 +1,11 @@
-"""Is a path beneath one of the folders that it must be beneath? Judged with links followed, as the system would.
+"""Is a path below one of the allowed folders? Checked with links followed, as the system would.
 
-    roots_of(scope, places)      what a grant or a mark names, as real folders
+    roots_of(scope, places)      the real folders that a grant or a mark names
     path_flaw(path)              what is wrong with the text of a path, wherever it leads
-    resolved(path, base)         where it leads
+    resolved(path, base)         the real path
 
-What was true when it was judged may not be when the file is opened: open it with `beneath.Folder`, which looks at every
-step on the way at the moment it is taken.
+The answer may be outdated when the file is opened: open it with `folder.Folder`, which checks every
+step on the way while it opens it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _SCHEME: Final = re.compile(r"[A-Za-z]:|[A-Za-z][A-Za-z0-9+.-]*:/|(file|data|htt
 
 
 def path_flaw(path: object) -> str:
-    """What is wrong with the text of a path; empty when nothing is.
+    """What is wrong with the text of a path; empty if nothing is.
 
-    Refused is whatever another reader may take for something else: ``..%2f``, ``~user``, ``C:``, a name ending in a dot.
+    Refused is everything that another parser may read differently: ``..%2f``, ``~user``, ``C:``, a name ending in a dot.
     """
     if not isinstance(path, str):
         return "is no text"
@@ -41,7 +41,7 @@ def path_flaw(path: object) -> str:
     if "\\" in path:
         return "holds a backslash"
     if path.startswith("~"):
-        return "begins with '~', which may mean anybody's home folder"
+        return "begins with '~', which may mean a home folder"
     if (found := _SCHEME.match(path)) is not None:
         return f"begins with {found[0]!r}, like an address or a drive"
     if (found := _ENCODED.search(path)) is not None:
@@ -58,19 +58,19 @@ def roots_of(scope: Scope, places: Mapping[str, str]) -> list[str]:
     """The real folders and files that a scope of paths names: absolute, links followed.
 
     Args:
-        places: what ``$data``, ``$plugin``, ``$workspace``, ``~`` and ``""`` (the project) stand for; an entry that begins with
-            another, or cannot be understood, names nothing.
+        places: what ``$data``, ``$plugin``, ``$workspace``, ``~`` and ``""`` (the project) mean; an entry that starts with
+            another, or is invalid, names nothing.
     """
     return [os.path.realpath(path) for path in folders(scope, places) or () if path.startswith("/")]
 
 
 def resolved(path: str, base: str) -> str:
-    """Where `path` leads when relative ones count from `base`: absolute, every link followed.
+    """The real path of `path`, relative to `base` if it is relative: absolute, every link followed.
 
     Raises:
-        ValueError: it cannot be followed (a circle of links, a name that is too long); the text says why.
+        ValueError: it cannot be followed (a cycle of links, a name that is too long); the text says why.
     """
-    whole = os.path.join(base, path)  # noqa: PTH118 - pathlib would drop what matters: '..' behind a link
+    whole = os.path.join(base, path)  # noqa: PTH118 - pathlib would drop '..' after a link
     real = os.path.realpath(whole)
     try:
         os.stat(whole)  # noqa: PTH116 - as above
@@ -81,12 +81,12 @@ def resolved(path: str, base: str) -> str:
 
 
 def beneath(real: str, roots: Iterable[str]) -> bool:
-    """True when `real` is one of the roots or in one; ``/database`` is not in ``/data``."""
+    """True if `real` is one of the roots or in one; ``/database`` is not in ``/data``."""
     return any(real == root or root == "/" or real.startswith(root.rstrip("/") + "/") for root in roots)
 
 
 def _plain(path: str) -> bool:
-    """True when the compatibility form of the path has steps that the path itself does not show."""
+    """True if the compatibility form of the path has steps that the path itself does not show."""
     folded = unicodedata.normalize("NFKC", path)
     return (
         "\\" in folded

@@ -79,6 +79,8 @@ class Compiler:
         try:
             entry = self._specs.registry.resolve(written)
         except ToolNotFound as error:
+            if self._engines.listed is not None and await self._engines.listed(_plugin_of(written)):
+                return await self._find(written, context)
             return await self._made_for(written, context) or await self._elsewhere(written, error)
         await self._stand_guard(entry)
         record = self._specs.lifecycle.records[entry.plugin]
@@ -340,6 +342,10 @@ class Compiler:
                 hint=f"tavern tools why {entry.id}",
             )
         return self._compile(await self._specs.decorated(spec, entry, self._mode), record)
+
+
+def _plugin_of(written: object) -> str:
+    return split_id(spellings(written)[-1])[0] if isinstance(written, str) else ""
 
 
 def _inline(spec: ToolSpec, governor: Governor | None) -> float | None:

@@ -51,10 +51,18 @@ def absence(
         r for r in records.values() if not set(ids).isdisjoint(r.candidate.tool_ids)
     ]  # a skill has no such prefix
     for record in owners:
-        if not record.usable:
+        if not record.usable or (record.candidate.source == "upstream" and record.state == "pending_consent"):
             return Absence(f"plugin {record.name} is {record.state}: {record.reason}", record.fix, record.name)
+        if record.candidate.source == "upstream" and (why := _not_listed(record, diagnostics)):
+            return why
     wanted = {_folded(i) for i in ids}
     return next(_broken(wanted, records), None) or next(_left_out(wanted, diagnostics), None)
+
+
+def _not_listed(record: Record, diagnostics: Diagnostics) -> Absence | None:
+    """Why the tools of an upstream are not known."""
+    found = (d for d in diagnostics.all() if d.code == "UPSTREAM_FAILED" and d.plugin == record.name)
+    return next((Absence(d.message, d.hint, record.name) for d in found), None)
 
 
 def _broken(wanted: set[str], records: Mapping[str, Record]) -> Iterator[Absence]:

@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from tavern_core.errors import ConfigInvalid, Finding, Location, StateDamaged
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.config.environment import environment_layer
-from tavern_core.kernel.config.keys import FREE, Keys, leaves, siblings
+from tavern_core.kernel.config.keys import FREE, Keys, leaves, model_for, siblings
 from tavern_core.kernel.config.places import APP_NAME, HOME_VARIABLE, home_and_user_file, named_home, project_home
 from tavern_core.kernel.config.sources import Layer, file_layer, find_project_layer, mapping_layer, yaml_layer
 from tavern_core.kernel.files.atomic_file import make_private_folder
@@ -43,7 +43,7 @@ _FOLDERS: Final[Mapping[Keys, tuple[str, ...]]] = {
     ("workflows", "roots"): WorkflowsConfig().roots,
 }
 """The lists of folders, with their defaults."""
-_MAY_HOLD_SECRETS: Final = frozenset({"config", "secrets", "settings"})
+_MAY_HOLD_SECRETS: Final = frozenset({"config", "secrets", "settings", "upstreams"})
 _MOST_SHOWN: Final = 5
 
 
@@ -242,7 +242,7 @@ def _validated(data: Mapping[str, Any]) -> HostConfig:
     free = {key: value for key, value in data.items() if key in FREE and isinstance(value, Mapping)}
     described = {key: value for key, value in data.items() if key not in free}
     text = json.dumps(described, default=_as_text)
-    return HostConfig.model_validate_json(text, strict=True).model_copy(update=free)
+    return model_for(data).model_validate_json(text, strict=True).model_copy(update=free)
 
 
 def _as_text(value: Any) -> str | list[Any] | dict[str, Any]:

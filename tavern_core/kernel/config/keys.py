@@ -7,7 +7,7 @@ names of groups, callers, slots) take any key.
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
@@ -24,6 +24,15 @@ REFERENCE_MARK: Final = "$"
 """A mapping with a key that begins so is one value: ``{"$env": "NAME"}``."""
 
 
+def model_for(keys: Container[str]) -> type[HostConfig]:
+    """The model of a tavern.yaml with these top-level keys: what describes upstreams is imported where there are some."""
+    if "upstreams" not in keys:
+        return HostConfig
+    from tavern_core.model.upstream import ConfigWithUpstreams
+
+    return ConfigWithUpstreams
+
+
 def section_keys(section: type[BaseModel]) -> dict[str, FieldInfo]:
     """The keys of a section as they stand in files (camelCase) → their fields."""
     return {info.alias or name: info for name, info in section.model_fields.items()}
@@ -31,7 +40,7 @@ def section_keys(section: type[BaseModel]) -> dict[str, FieldInfo]:
 
 def annotation_at(path: Keys) -> Any:
     """The type of the value at `path`; None where the model knows no such key."""
-    here: Any = HostConfig
+    here: Any = model_for(path[:1])
     for key in path:
         here, _ = _required(here)
         if isinstance(here, type) and issubclass(here, BaseModel):
@@ -40,6 +49,8 @@ def annotation_at(path: Keys) -> Any:
             here = info.annotation
         elif get_origin(here) is dict:
             here = get_args(here)[1]
+        elif get_origin(here) is tuple:
+            here = get_args(here)[0]
         else:
             return here if here is Any else None
     return here
@@ -92,7 +103,7 @@ def canonical(data: Mapping[str, Any], section: type[BaseModel] = HostConfig) ->
                 value, deeper = canonical(value, kind)
                 twice += [(key, *path) for path in deeper]
         result[key] = value
-    if section is HostConfig and isinstance(result.get("settings"), Mapping):
+    if issubclass(section, HostConfig) and isinstance(result.get("settings"), Mapping):
         result["settings"] = dict(flat_settings(result["settings"]))
     return result, twice
 
@@ -115,7 +126,7 @@ def config_schema() -> dict[str, Any]:
     """The JSON Schema of tavern.yaml, for editors."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **HostConfig.model_json_schema(by_alias=True),
+        **model_for({"upstreams"}).model_json_schema(by_alias=True),
         "title": "tavern.yaml",
         "description": "How one tavern-core host is set up.",
     }

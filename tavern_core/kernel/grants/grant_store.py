@@ -111,6 +111,26 @@ class GrantStore:
         """Drop everything that was decided about plugins; they start anew. No error when there is nothing."""
         return self._change(lambda records: {name: r for name, r in records.items() if name not in plugins})
 
+    def accept_tools(self, upstream: str, tools: Mapping[str, str]) -> Grants:
+        """Take definitions of an upstream's tools as reviewed.
+
+        Args:
+            tools: name → hash; an empty hash forgets the tool.
+
+        Raises:
+            PluginNotFound: nothing was ever granted to this upstream (PLUGIN_NOT_FOUND).
+            StateDamaged: the file is damaged or cannot be written (STATE_DAMAGED).
+        """
+
+        def accepted(records: Records) -> Records:
+            if (record := records.get(upstream)) is None:
+                raise PluginNotFound(f"nothing was granted to {upstream!r}", hint=f"tavern plugins grant {upstream}")
+            known = {**record.tools, **tools}
+            kept = {name: digest for name, digest in sorted(known.items()) if digest}
+            return {**records, upstream: replace(record, tools=kept)}
+
+        return self._change(accepted)
+
     def bring_up_to_date(self, *installed: PluginFacts) -> Grants:
         """Write down the state of plugins as they are now, with the decisions that carry over. Grants nothing.
 
@@ -150,6 +170,8 @@ class GrantStore:
                 iso_utc(self._clock()),
                 by,
                 facts.tier if TIER.id in granted else now.tier,
+                facts.target,
+                facts.tools if before is None or not before.tools else before.tools,
             )
             return {**records, facts.name: record}
 
@@ -188,8 +210,9 @@ class GrantStore:
 def _noted(facts: PluginFacts, record: GrantRecord | None) -> GrantRecord:
     if record is None:
         return GrantRecord(
-            facts.name, facts.version, facts.manifest_hash, facts.artifact_hash, facts.requested, tier=facts.tier
-        )
+            facts.name, facts.version, facts.manifest_hash, facts.artifact_hash, facts.requested, tier=facts.tier,
+            target=facts.target, tools=facts.tools,
+        )  # fmt: skip
     return carried_over(facts, record)
 
 

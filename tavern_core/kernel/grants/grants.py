@@ -43,6 +43,10 @@ class PluginFacts:
     scopes: Scopes = field(default_factory=dict)
     tier: Tier = "host"
     """As plugin.yaml and the host's rules have it."""
+    target: str = ""
+    """Of an upstream: its exact address or command line."""
+    tools: Mapping[str, str] = field(default_factory=dict)
+    """Of an upstream: tool → hash of its definition, as it was last listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,10 @@ class GrantRecord:
     granted_by: str = ""
     tier: Tier | Literal[""] = "host"
     """For which tier that was decided; empty: written by a version that did not note it."""
+    target: str = ""
+    """Of an upstream: what was reviewed, see `PluginFacts.target`."""
+    tools: Mapping[str, str] = field(default_factory=dict)
+    """Of an upstream: the definitions that were reviewed, see `PluginFacts.tools`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +143,7 @@ def asked(facts: PluginFacts, record: GrantRecord | None) -> frozenset[str]:
 
 def decide(facts: PluginFacts, record: GrantRecord | None) -> Decision:
     """What `facts` may use under `record` (None: nothing was decided yet)."""
-    if record is None:
+    if record is None or record.target != facts.target:  # another address or command is another upstream
         return Decision(undecided=facts.requested, added=facts.requested, tier=facts.tier)
     requested = asked(facts, record)
     refused = record.refused & requested
@@ -192,6 +200,8 @@ def carried_over(facts: PluginFacts, record: GrantRecord) -> GrantRecord:
         record.granted_at,
         record.granted_by,
         decision.tier,
+        facts.target,
+        facts.tools or record.tools,
     )
 
 
@@ -201,6 +211,8 @@ def difference(facts: PluginFacts, record: GrantRecord | None) -> str:
         return "it is not in the lock file"
     if facts.version != record.version:
         return f"version {facts.version} is installed, the lock file has {record.version or 'none'}"
+    if facts.target != record.target:
+        return f"it is reached by {facts.target!r:.200}, in the lock file by {record.target or 'nothing'!r:.200}"
     for what, now, then in (
         ("plugin.yaml", facts.manifest_hash, record.manifest_hash),
         ("code", facts.artifact_hash, record.artifact_hash),

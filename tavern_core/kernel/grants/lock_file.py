@@ -13,6 +13,10 @@
         granted: [...]
         refused: [...]
         scopes: {read:fs: [./data]}
+      clock:                                      # an upstream also has
+        target: mcp-server-time --local UTC
+        tools: {now: sha256:…}
+        …
 
 Text in, grants out, and back; no files here. What cannot be understood grants nothing: a wrong record takes the grants of
 its plugin, an unreadable text all of them, and a finding names the place.
@@ -55,11 +59,12 @@ _TEXTS: Final = {
     "tier": "tier",
     "grantedAt": "granted_at",
     "grantedBy": "granted_by",
+    "target": "target",
 }
 _TIERS: Final[tuple[str, ...]] = get_args(Tier)
 _ALWAYS: Final = ("version", "manifestHash", "artifactHash")
 _LISTS: Final = ("requested", "granted", "refused")
-_KEYS: Final = (*_TEXTS, *_LISTS, "scopes")
+_KEYS: Final = (*_TEXTS, *_LISTS, "scopes", "tools")
 MOST_TOLD: Final = 1000
 """Errors, and warnings, of one file that are told: nobody reads more, and a hostile file costs no more."""
 _MOST_COMPARED: Final = 50
@@ -109,6 +114,8 @@ def _record_data(record: GrantRecord) -> dict[str, Any]:
     data["requested"] = sorted(record.requested)
     if record.scopes:
         data["scopes"] = {name: list(scope) for name, scope in sorted(record.scopes.items())}
+    if record.tools:
+        data["tools"] = {_printable(name): digest for name, digest in sorted(record.tools.items())}
     # Grants last: a file that was cut off grants less, never without its limits.
     return data | {"refused": sorted(record.refused), "granted": sorted(record.granted)}
 
@@ -188,6 +195,7 @@ class _Reader:
         texts = {key: self._text((*path, key), value.get(key, "")) for key in _TEXTS}
         names = {key: self._names((*path, key), value.get(key, [])) for key in _LISTS}
         scopes = self._scopes((*path, "scopes"), value.get("scopes", {}))
+        tools = self._tools((*path, "tools"), value.get("tools", {}))
         if "tier" in value and texts["tier"] not in _TIERS:
             self._error((*path, "tier"), f"{value['tier']!r:.40} is no tier", f"it is one of: {', '.join(_TIERS)}")
         if self._is_wrong:
@@ -205,6 +213,8 @@ class _Reader:
             texts["grantedAt"],
             texts["grantedBy"],
             cast(Tier, texts["tier"]),
+            texts["target"],
+            tools,
         )
 
     def _text(self, path: tuple[str, ...], value: Any) -> str:
@@ -228,6 +238,12 @@ class _Reader:
                 near = did_you_mean(name, known_permissions()) if self._told["warning"] < _MOST_COMPARED else ""
                 self._warn((*path, str(index)), f"{name!r} is no permission", near)
         return frozenset(value)
+
+    def _tools(self, path: tuple[str, ...], value: Any) -> dict[str, str]:
+        if isinstance(value, dict) and all(isinstance(digest, str) for digest in value.values()):
+            return {str(name): digest for name, digest in value.items()}
+        self._error(path, "must be a mapping: tool to the hash of its definition")
+        return {}
 
     def _scopes(self, path: tuple[str, ...], value: Any) -> dict[str, tuple[str, ...]]:
         if not isinstance(value, dict) or not all(

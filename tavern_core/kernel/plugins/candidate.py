@@ -96,6 +96,10 @@ class Candidate:
     """Why it lives in a process of its own now; empty for one that lives in the host."""
     trouble: Callable[[], str] = lambda: ""
     """What a person should know of it now, whatever state it is in; empty when all is well."""
+    target: str = ""
+    """Of an upstream: its exact address or command line."""
+    tool_hashes: Callable[[], Mapping[str, str]] = dict
+    """Of an upstream: tool → hash of its definition, as it was last listed."""
     pardon: Callable[[], None] = lambda: None
     """Somebody wants it tried again: what it is paused for is forgotten."""
 

@@ -11,6 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tavern_core.contract.adapters import Adapter
 from tavern_core.contract.llm import LLM
 from tavern_core.contract.nodes import node_mark_of
 from tavern_core.contract.protocols import Command, Contribution, Executor, NamespaceResolver, Service
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 SECTIONS: Final[Mapping[str, str]] = {
     "executors": "tavern_register_executors",
+    "adapters": "tavern_register_adapters",
     "services": "tavern_register_services",
     "namespaces": "tavern_register_namespaces",
     "profiles": "tavern_register_profiles",
@@ -314,6 +316,7 @@ def _offered_workflows(answer: Any) -> Iterable[tuple[str, Any]]:
 _CONTRIBUTIONS: Final = '{"name": object}, or a list of Contribution("name", object) or of {"name": "name", ...}'
 _READERS: Final[Mapping[str, tuple[Callable[[Any], Iterable[tuple[str, Any]]], str]]] = {
     "executors": (_mapping_of(Executor, "executor with a bind method"), '{"kind": executor}'),
+    "adapters": (_mapping_of(Adapter, "adapter with settings, targets and connect"), '{"kind": adapter}'),
     "services": (_list_of(Service, "Service"), '[Service("name", object)]'),
     "namespaces": (_mapping_of(NamespaceResolver, "resolver with resolve and names"), '{"prefix": resolver}'),
     "profiles": (_profiles, '[{"name": "name", "tool_ids_inventory": [...]}]'),

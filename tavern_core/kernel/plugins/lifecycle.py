@@ -22,11 +22,12 @@ from tavern_core.errors import ActivationFailed, DependencyUnmet, PluginError, P
 from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.plugins import activation, deactivation
+from tavern_core.kernel.plugins.candidate import Candidate
 from tavern_core.kernel.plugins.eligibility import missing_reason, undecided_reason
 from tavern_core.kernel.plugins.grant_changes import changed_since_review
 from tavern_core.kernel.plugins.lock_check import reviewed
 from tavern_core.kernel.plugins.record import Record, Records, Standing
-from tavern_core.kernel.plugins.registry_entries import aliases_of, declared_entries
+from tavern_core.kernel.plugins.registry_entries import aliases_of, declared_entries, offered_entries
 from tavern_core.kernel.plugins.tables import ImportGuard, Tables, known_specs
 from tavern_core.kernel.plugins.transitions import Transitions
 from tavern_core.kernel.registry import Entry
@@ -84,6 +85,20 @@ class Lifecycle:
                 changes[record.name] = record.rank, entries, aliases_of(record.candidate, {})
                 self._declare_settings(record)
             self.tables.registry.put_all(changes)
+
+    def tools_changed(self, name: str, candidate: Candidate) -> None:
+        """Take over what a plugin without code says about its tools now; calls that run go on."""
+        if (record := self.records.get(name)) is None or record.candidate.source != candidate.source:
+            return
+        with self._listing:
+            record.candidate, record.specs = candidate, None
+            if record.active:
+                entries = offered_entries(record, (), self.tables.diagnostics)
+                specs = {entry.id: entry.spec for entry in entries if entry.spec is not None}
+                self.tables.registry.put(name, record.rank, entries, aliases_of(candidate, specs))
+                record.provides["tools"] = tuple(entry.id for entry in entries)
+        if not record.active:
+            self.list_declared()
 
     def _declare_settings(self, record: Record) -> None:
         """Make the settings of a plugin known that is not active, so that they can be seen and changed."""

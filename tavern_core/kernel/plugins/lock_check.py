@@ -71,6 +71,8 @@ def _facts(candidate: Candidate, artifact: str) -> PluginFacts:
         artifact,
         scopes,
         candidate.tier,
+        candidate.target,
+        candidate.tool_hashes(),
     )
 
 

@@ -40,6 +40,8 @@ class Sources:
     builtin: Sequence[tuple[str, str, bool]]
     given: Sequence[Any]
     applied: Callable[[Candidate], Candidate]
+    upstreams: Callable[[], Sequence[Candidate]] = tuple
+    """Those of the configuration, as candidates."""
 
 
 class Roster:
@@ -109,6 +111,7 @@ class Roster:
         found += passed
         self._base.diagnostics.forget_found()
         found += map(self._sources.applied, find_candidates(self._base.loaded, self._base.diagnostics, self._specs))
+        found += self._sources.upstreams()
         unique: dict[str, Candidate] = {}
         for candidate in found:
             winner = unique.setdefault(candidate.name, candidate)

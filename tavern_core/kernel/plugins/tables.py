@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import field
 from typing import Any, Protocol
@@ -83,6 +83,8 @@ class Engines:
         self.calls: Calls | None = None
         self.inner: dict[str, ToolSpec] = {}
         """What runs like a tool and is none (`catalogue.plan.Inner`), by id."""
+        self.listed: Callable[[str], Awaitable[bool]] | None = None
+        """``listed(plugin)`` asks an upstream for its tools that was never asked; True: there may be more tools now."""
 
     def enter(self, flow: FlowEngine, runs: RunJobs, calls: Calls, *inner: ToolSpec) -> None:
         """From now on tools may be bound to them."""

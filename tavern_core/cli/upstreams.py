@@ -1,0 +1,141 @@
+"""``tavern upstreams``: the systems whose tools are tools of this host, their state, and the operator's actions on them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from tavern_core.cli.errors import FAILED
+from tavern_core.cli.lazy_groups import Group
+from tavern_core.cli.output import as_json as json_text
+from tavern_core.cli.session import Command, Session, json_option, pass_session
+
+if TYPE_CHECKING:
+    from tavern_core.upstreams.status import UpstreamStatus
+
+_COLUMNS: Final = ("upstream", "kind", "state", "tools", "in quarantine", "latency", "reached by", "last error")
+_name = click.argument("upstream", metavar="NAME")
+
+
+@click.group(cls=Group, default="list")
+def upstreams() -> None:
+    """Show the upstreams of tavern.yaml, connect to them, and accept changes of their tools.
+
+    `tavern upstreams` alone lists them. They are granted like plugins: `tavern plugins review NAME`, `tavern plugins grant NAME`.
+    """
+
+
+@upstreams.command("list", cls=Command)
+@json_option
+@pass_session
+def list_(session: Session, as_json: bool) -> None:
+    """List the upstreams; none is connected to."""
+    found = list(session.host("none").upstreams.values())
+    if as_json:
+        session.out.json([one.to_json() for one in found])
+        return
+    session.out.table(_COLUMNS, [_row(one) for one in found], empty="no upstreams; see upstreams in tavern.yaml")
+
+
+@upstreams.command(cls=Command)
+@_name
+@json_option
+@pass_session
+def show(session: Session, upstream: str, as_json: bool) -> None:
+    """Show one upstream: its tools, what was left out, and what changed since it was reviewed."""
+    host = session.host("none")
+    found, changes = host.upstreams.status(upstream), host.upstreams.differences(upstream)
+    if as_json:
+        diff = {tool: [one.to_json() for one in places] for tool, places in changes.items()}
+        session.out.json({**found.to_json(), "changes": diff})
+        return
+    session.out.facts([*_facts(found), *((f"left out: {name}", why) for name, why in found.left_out.items())])
+    for tool, places in changes.items():
+        session.out.text(f"\n{tool} is not as it was reviewed:")
+        for one in places:
+            session.out.line(f"  {one.path or '/'}: {json_text(one.before)} → {json_text(one.after)}")
+    if changes:
+        session.out.text(f"\naccept the changes: tavern upstreams accept {upstream}")
+
+
+@upstreams.command(cls=Command)
+@_name
+@json_option
+@pass_session
+def check(session: Session, upstream: str, as_json: bool) -> None:
+    """Ask an upstream whether it answers, now."""
+    _print(session, session.host().upstreams.check_sync(upstream), as_json)
+
+
+@upstreams.command(cls=Command)
+@click.argument("upstream", metavar="NAME", required=False)
+@json_option
+@pass_session
+@click.pass_context
+def refresh(ctx: click.Context, session: Session, upstream: str | None, as_json: bool) -> None:
+    """List the tools of an upstream again, or of all, and show what changed."""
+    host = session.host()
+    diffs = host.upstreams.refresh_sync(upstream)
+    failed = {
+        name: one.last_error for name, one in host.upstreams.items() if name not in diffs and upstream in (None, name)
+    }
+    if as_json:
+        session.out.json({"changes": {name: diff.to_json() for name, diff in diffs.items()}, "failed": failed})
+    else:
+        rows = [(name, *map(len, (diff.added, diff.removed, diff.changed)), "") for name, diff in diffs.items()]
+        rows += [(name, "", "", "", error or host.upstreams[name].reason) for name, error in failed.items()]
+        session.out.table(
+            ("upstream", "new", "gone", "changed", "error"), rows, empty="no upstreams; see upstreams in tavern.yaml"
+        )
+    if failed:
+        ctx.exit(FAILED)
+
+
+@upstreams.command(cls=Command)
+@_name
+@json_option
+@pass_session
+def connect(session: Session, upstream: str, as_json: bool) -> None:
+    """Connect to an upstream that was granted, list its tools, and take their definitions as reviewed where none were yet."""
+    _print(session, session.host().upstreams.connect_sync(upstream), as_json)
+
+
+@upstreams.command(cls=Command)
+@_name
+@click.argument("tools", metavar="[TOOL]...", nargs=-1)
+@json_option
+@pass_session
+def accept(session: Session, upstream: str, tools: tuple[str, ...], as_json: bool) -> None:
+    """Take the definitions of an upstream's tools as reviewed, as they are now: all of them, or those that are named."""
+    _print(session, session.host("none", deciding=True).upstreams.accept(upstream, tools), as_json)
+
+
+def _print(session: Session, found: UpstreamStatus, as_json: bool) -> None:
+    if as_json:
+        session.out.json(found.to_json())
+    else:
+        session.out.facts(_facts(found))
+
+
+def _row(one: UpstreamStatus) -> tuple[Any, ...]:
+    latency = "" if one.latency_ms is None else f"{one.latency_ms:.1f} ms"
+    trouble = one.last_error or one.reason
+    return one.name, one.kind, one.state, len(one.tools), len(one.quarantined) or "", latency, one.target, trouble
+
+
+def _facts(one: UpstreamStatus) -> list[tuple[str, Any]]:
+    data = one.to_json()
+    return [
+        ("upstream", one.name),
+        ("kind", one.kind),
+        ("reached by", one.target),
+        ("state", one.state),
+        ("why", one.reason),
+        ("says of itself", " ".join(filter(None, (one.version, one.description)))),
+        ("listed", data["listedAt"] or "never"),
+        ("latency", "" if one.latency_ms is None else f"{one.latency_ms:.1f} ms"),
+        ("last error", one.last_error),
+        ("tools", ", ".join(one.tools)),
+        ("in quarantine", ", ".join(one.quarantined)),
+    ]

@@ -1,0 +1,170 @@
+"""The connections of one host to its upstreams: which session serves which caller, and on which loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from tavern_core.contract.adapters import Adapter, Connection
+from tavern_core.errors import CallError, ConfigInvalid, PluginError, TavernError, UpstreamError
+from tavern_core.kernel.access.tool_access import caller_keys
+from tavern_core.kernel.plugins.lifecycle import Lifecycle
+from tavern_core.model.call import HOST_PRINCIPAL, CallContext
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.upstreams.entries import Entry
+from tavern_core.upstreams.facilities import Granted, UpstreamFacility
+from tavern_core.upstreams.session import Session
+
+T = TypeVar("T")
+MAX_SESSIONS: Final = 64
+"""Connections of one upstream: one for each set of credentials."""
+_TARGETS: Final = ("url", "command", "package", "folder")
+
+
+class Connections:
+    """Opens connections when they are used and closes them with the host. Safe for threads and event loops.
+
+    Args:
+        granted: makes what an upstream may use, by the name of its plugin.
+        changed: called with an upstream that says that its list of tools changed.
+    """
+
+    def __init__(
+        self, lifecycle: Lifecycle, granted: Callable[[str], Granted], changed: Callable[[Entry], None]
+    ) -> None:
+        self._lifecycle = lifecycle
+        self._base = lifecycle.tables.base
+        self._granted = granted
+        self._changed = changed
+        self._sessions: dict[str, dict[str, Session]] = {}
+        self._in_process: dict[str, Connection] = {}
+
+    def session(self, entry: Entry, context: CallContext | None = None) -> Session:
+        """The session of a caller: that of the credentials that hold for it.
+
+        Raises:
+            UpstreamError: there are too many (UPSTREAM_ERROR).
+        """
+        credential = credential_of(entry, context)
+        sessions = self._sessions.setdefault(entry.name, {})
+        if (session := sessions.get(credential)) is None:
+            if len(sessions) >= MAX_SESSIONS:
+                raise UpstreamError(
+                    f"{entry.name} has {MAX_SESSIONS} connections already", outcome="none", retryable=True
+                )
+
+            async def connect() -> Connection:
+                adapter = await self.adapter(entry)
+                return await adapter.connect(self._facility(entry, credential, adapter))
+
+            session = sessions.setdefault(credential, Session(entry.name, connect, entry.config.close_after_ms / 1000))
+        return session
+
+    async def use(self, entry: Entry, context: CallContext | None, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """Do something with the connection of a caller.
+
+        An adapter that runs in this process (`in_process`) is used on the caller's own loop; all others on the host's.
+
+        Raises:
+            CallError: what the upstream answered, or why it cannot be used.
+        """
+        adapter = await self.adapter(entry)
+        if getattr(adapter, "in_process", False):
+            return await work(await self._local(entry, adapter))
+        return await self.on_loop(self.session(entry, context).use(work))
+
+    async def on_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run in a task of the host's loop, from whichever loop the caller is on; cancelling the caller cancels the work."""
+        future = asyncio.run_coroutine_threadsafe(work, self._base.portal.loop())
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            future.cancel()  # a deadline is thrown into the coroutine, and does not reach what it waits for by itself
+            raise
+
+    async def close(self, *names: str) -> None:
+        """Close the connections to these upstreams; none named: to all."""
+        chosen = names or tuple({*self._sessions, *self._in_process})
+        local = [one for name in chosen if (one := self._in_process.pop(name, None)) is not None]
+        sessions = [s for name in chosen for s in self._sessions.pop(name, {}).values()]
+        if sessions:
+            await self.on_loop(_closed(sessions))
+        for connection in local:
+            await connection.close()
+
+    async def adapter(self, entry: Entry) -> Adapter:
+        """The adapter of an upstream's kind, its plugin activated.
+
+        Raises:
+            UpstreamError: there is none, or the entry names no target that it takes (UPSTREAM_ERROR).
+        """
+        kind, contributions = entry.config.kind, self._lifecycle.tables.contributions
+        if (found := contributions.get("adapters", kind)) is None:
+            await self._activate(entry)
+            found = contributions.get("adapters", kind)
+        if found is None:
+            known = contributions.all("adapters")
+            raise _misconfigured(
+                f"upstreams.{entry.name}.kind: there is no adapter of kind {kind!r}",
+                did_you_mean(kind, known) or f"kinds: {', '.join(sorted(known))}",
+            )
+        adapter: Adapter = found
+        named = next((key for key in _TARGETS if getattr(entry.config, key) is not None), "")
+        if adapter.targets and named not in adapter.targets:
+            takes = " or ".join(f"`{target}`" for target in sorted(adapter.targets))
+            raise _misconfigured(
+                f"upstreams.{entry.name}: an upstream of kind {kind} is reached by {takes}",
+                f"write {takes} in tavern.yaml",
+            )
+        return adapter
+
+    async def _activate(self, entry: Entry) -> None:
+        for record in list(self._lifecycle.records.values()):
+            declared = record.candidate.facts.declared.get("adapters", ())
+            if not record.active and record.usable and entry.config.kind in declared:
+                try:
+                    await self._lifecycle.activate(record.name)
+                except PluginError as error:
+                    text = f"{entry.name} cannot be used: {error.message}"
+                    raise UpstreamError(text, hint=error.hint, outcome="none") from error
+
+    def _facility(self, entry: Entry, credential: str, adapter: Adapter) -> UpstreamFacility:
+        base = self._base
+        facility = UpstreamFacility(
+            entry,
+            credential,
+            self._granted(entry.plugin),
+            base.loaded.base_dir,
+            base.home / "upstreams",
+            lambda: self._changed(entry),
+        )
+        try:
+            facility.resolve(adapter.settings)
+        except CallError:
+            raise
+        except TavernError as error:
+            raise UpstreamError(error.message, hint=error.hint, outcome="none", code=error.code) from error
+        return facility
+
+    async def _local(self, entry: Entry, adapter: Adapter) -> Connection:
+        if (connection := self._in_process.get(entry.name)) is None:
+            opened = await adapter.connect(self._facility(entry, "", adapter))
+            connection = self._in_process.setdefault(entry.name, opened)
+        return connection
+
+
+def credential_of(entry: Entry, context: CallContext | None) -> str:
+    """The key of `credentials` that holds for a caller; empty: those of the entry itself."""
+    known = entry.config.credentials
+    if not known or context is None or context.principal == HOST_PRINCIPAL:
+        return ""
+    return next((key for key in caller_keys(context, None) if key in known), "*" if "*" in known else "")
+
+
+def _misconfigured(text: str, hint: str) -> UpstreamError:
+    return UpstreamError(text, hint=hint, outcome="none", code=ConfigInvalid.code)
+
+
+async def _closed(sessions: list[Session]) -> None:
+    await asyncio.gather(*(session.close() for session in sessions))

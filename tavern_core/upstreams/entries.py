@@ -1,0 +1,92 @@
+"""The entries of `upstreams:` in tavern.yaml as plugins without code: listed, reviewed, granted, disabled like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+from tavern_core.contract.adapters import UpstreamTool
+from tavern_core.kernel.config.configuration import LoadedConfig
+from tavern_core.kernel.discovery.plugin_facts import facts_of
+from tavern_core.kernel.manifest.declared_tools import DeclaredTools
+from tavern_core.kernel.plugins.candidate import Candidate
+from tavern_core.model.manifest import Manifest
+from tavern_core.model.tool import ToolSpec
+from tavern_core.model.upstream import UpstreamConfig
+from tavern_core.upstreams.catalogue import Catalogue, Definitions, definition, digest
+from tavern_core.upstreams.tool_specs import is_allowed, local_name, spec_of
+
+
+class Entry:
+    """One upstream as it is configured, with what is known of its tools."""
+
+    def __init__(self, name: str, config: UpstreamConfig, catalogue: Catalogue) -> None:
+        self.name = name
+        self.config = config
+        self._catalogue = catalogue
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the entry: another one means another upstream, whose tools are not known yet."""
+        return digest(self.config.model_dump(mode="json", exclude_defaults=True))
+
+    @property
+    def plugin(self) -> str:
+        """The part of the ids before the colon."""
+        return self.config.plugin_name(self.name)
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether it was ever listed as it is configured now."""
+        listed = self._catalogue.listed(self.name)
+        return listed is not None and listed.fingerprint == self.fingerprint
+
+    @property
+    def definitions(self) -> Definitions:
+        """What is known of its tools now."""
+        return self._catalogue.definitions(self.name) if self.is_listed else Definitions()
+
+    def tools(self) -> Mapping[str, UpstreamTool]:
+        """Its tools, by name, that the operator lets in."""
+        known = self.definitions.tools
+        return {name: tool for name, tool in known.items() if is_allowed(name, self.config)}
+
+    def hashes(self) -> dict[str, str]:
+        """Tool → hash of its definition."""
+        return {name: digest(definition(tool)) for name, tool in self.tools().items()}
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        return tuple(spec_of(tool, self.name, self.config) for tool in self.tools().values())
+
+    def candidate(self) -> Candidate:
+        """The plugin that the upstream is to the rest of the host."""
+        config, listed = self.config, self._catalogue.listed(self.name) if self.is_listed else None
+        names = [n for n in (listed.tools if listed else ()) if is_allowed(n, config)]
+        manifest = Manifest(
+            name=self.plugin,
+            version="0",
+            display_name=self.name,
+            description=config.description or f"{config.kind}: {config.target}"[:500],
+            permissions=config.requested(),
+        )
+        return Candidate(
+            self.plugin,
+            "upstream",
+            lambda: None,
+            lambda: manifest,
+            facts_of(manifest),
+            location=config.target,
+            tool_ids=tuple(f"{self.plugin}:{local_name(name)}" for name in names),
+            tools=lambda: DeclaredTools(self.specs()),
+            has_code=False,
+            artifact=lambda: digest(config.target),
+            manifest_hash=self.fingerprint,
+            stamp=(self.fingerprint,),
+            target=config.target,
+            tool_hashes=self.hashes,
+        )
+
+
+def read_entries(loaded: LoadedConfig, catalogue: Catalogue) -> dict[str, Entry]:
+    """The upstreams of a configuration, by name."""
+    return {name: Entry(name, config, catalogue) for name, config in loaded.config.upstreams.items()}

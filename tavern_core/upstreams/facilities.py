@@ -1,0 +1,214 @@
+"""What an adapter is handed: one configured upstream, and the call for which it is used (`contract.adapters`)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tavern_core.contract.adapters import Process
+from tavern_core.contract.protocols import Sandbox
+from tavern_core.contract.running import ToolContext
+from tavern_core.errors import CallError, PolicyDenied, SettingsInvalid, ToolFailed
+from tavern_core.frozen import dataclass
+from tavern_core.kernel.files.atomic_file import make_private_folder, write_atomic
+from tavern_core.kernel.plugins.record import Record
+from tavern_core.model.call import Rights, ToolCall
+from tavern_core.model.upstream import FULL_TRUST, SECRET, UpstreamConfig, origin_entry
+from tavern_core.upstreams.entries import Entry
+
+_REFERENCES: Final = (SECRET, "$env", "$file", "$keyring")
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """What an upstream may use of this host, asked anew at each connection."""
+
+    record: Callable[[], Record]
+    secret: Callable[[str, Any], str]
+    """``secret(name, reference)`` → the text behind a reference; raises CallError."""
+    sandbox: Callable[[Record], Sandbox]
+    rights: Callable[[Record], Rights]
+
+    def need(self, permission: str, entry: Entry) -> None:
+        """Raises PolicyDenied: the upstream was not granted `permission` (POLICY_DENIED)."""
+        record = self.record()
+        if not record.may(permission):
+            raise PolicyDenied(
+                f"{entry.name} is not used: {permission} was not granted to it",
+                hint=f"tavern plugins review {entry.plugin}; then tavern plugins grant {entry.plugin}",
+                missing=[permission],
+            )
+
+
+class UpstreamFacility:
+    """`contract.adapters.Upstream` for one connection.
+
+    Args:
+        credential: the key of `credentials` that holds for this connection; empty: none.
+        base_dir: the folder of tavern.yaml.
+        store: the private folder of what adapters keep.
+        changed: called when the upstream says that its list changed.
+    """
+
+    def __init__(
+        self,
+        entry: Entry,
+        credential: str,
+        granted: Granted,
+        base_dir: Path,
+        store: Path,
+        changed: Callable[[], None],
+    ) -> None:
+        self.name = entry.name
+        self.log = logging.getLogger(f"tavern.upstream.{entry.name}")
+        self.settings: Mapping[str, Any] = {}
+        self.headers: Mapping[str, str] = {}
+        self.changed = changed
+        self._entry = entry
+        self._credential = credential
+        self._granted = granted
+        self._base_dir = base_dir
+        self._store = store
+        self._environment: Mapping[str, str] = {}
+
+    @property
+    def _config(self) -> UpstreamConfig:
+        return self._entry.config
+
+    @property
+    def url(self) -> str:
+        return self._config.url or ""
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        return self._config.command or ()
+
+    @property
+    def package(self) -> str:
+        return self._config.package or ""
+
+    @property
+    def folder(self) -> Path | None:
+        written = self._config.folder
+        return None if written is None else (self._base_dir / Path(written).expanduser()).absolute()
+
+    def resolve(self, schema: Mapping[str, Any]) -> None:
+        """Follow the references of the entry and check its settings.
+
+        Args:
+            schema: of the settings.
+
+        Raises:
+            SettingsInvalid: a setting is not what the adapter takes, or nothing is behind a reference (SETTINGS_INVALID).
+            PolicyDenied: a secret was not granted (POLICY_DENIED).
+        """
+        own = self._config.credentials.get(self._credential, {})
+        written = self._config.model_dump(mode="json", include={"settings", "headers", "environment"})
+        for key in ("settings", "headers", "environment"):
+            written[key] = {**written[key], **own.get(key, {})}
+        settings = self._followed(written["settings"], f"upstreams.{self.name}.settings")
+        self.settings = _checked(settings, schema, f"upstreams.{self.name}.settings")
+        for key in ("headers", "environment"):
+            values = self._followed(written[key], f"upstreams.{self.name}.{key}")
+            setattr(self, "headers" if key == "headers" else "_environment", {k: str(v) for k, v in values.items()})
+
+    def http(self, *, timeout_s: float = 30.0, max_bytes: int = 64_000_000) -> Any:
+        from tavern_core.upstreams.http_client import client
+
+        if not self.url:
+            raise ToolFailed(f"{self.name} has no url in tavern.yaml, so nothing can be fetched from it")
+        self._granted.need("network", self._entry)
+        certificate = self._followed(self._config.certificate, f"upstreams.{self.name}.certificate")
+        return client(
+            self.url,
+            (origin_entry(self.url),),
+            headers=self.headers,
+            certificate=certificate,
+            timeout_s=timeout_s,
+            max_bytes=max_bytes,
+        )
+
+    async def start(self) -> Process:
+        from tavern_core.upstreams.process import Home, start_process
+
+        if not self.command:
+            raise ToolFailed(f"{self.name} has no command in tavern.yaml, so nothing can be started for it")
+        self._granted.need(FULL_TRUST if self._config.trusted else "process:spawn", self._entry)
+        record = self._granted.record()
+        home = Home(str(self._base_dir), self._environment, tuple(self._environment.values()))
+        return await start_process(
+            self.command,
+            home,
+            self._granted.sandbox(record),
+            self._granted.rights(record),
+            trusted=self._config.trusted,
+        )
+
+    def load(self, name: str) -> str | None:
+        try:
+            return self._kept(name).read_text("utf-8")
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    def save(self, name: str, text: str | None) -> None:
+        path = self._kept(name)
+        make_private_folder(path.parent)
+        if text is None:
+            path.unlink(missing_ok=True)
+        else:
+            write_atomic(path, text)
+
+    def _kept(self, name: str) -> Path:
+        from tavern_core.upstreams.catalogue import digest
+
+        return self._store / self.name / digest([self._credential, name]).removeprefix("sha256:")
+
+    def _followed(self, value: Any, place: str) -> Any:
+        if isinstance(value, Mapping):
+            if len(value) == 1 and (kind := next(iter(value))) in _REFERENCES:
+                return self._referred(kind, value, place)
+            return {key: self._followed(item, f"{place}.{key}") for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._followed(item, f"{place}.{index}") for index, item in enumerate(value)]
+        return value
+
+    def _referred(self, kind: str, reference: Mapping[str, Any], place: str) -> str:
+        if kind == SECRET:
+            self._granted.need(f"secrets:{reference[kind]}", self._entry)
+            return self._granted.secret(str(reference[kind]), None)
+        return self._granted.secret(place, reference)
+
+
+def _checked(settings: Mapping[str, Any], schema: Mapping[str, Any], place: str) -> Mapping[str, Any]:
+    from tavern_core.schema.defaults import compile_defaults
+    from tavern_core.schema.validate import compile_validator
+
+    fill = compile_defaults(schema)
+    filled: dict[str, Any] = dict(settings) if fill is None else fill(dict(settings))
+    validator = compile_validator(schema, name=place).build()
+    if problems := validator.problems(filled):
+        first = problems[0]
+        raise SettingsInvalid(f"{place}{first.path}: {first.message}", hint=first.hint)
+    return filled
+
+
+class CallFacility:
+    """`contract.adapters.UpstreamCall` for one call."""
+
+    __slots__ = ("call", "context")
+
+    def __init__(self, call: ToolCall) -> None:
+        self.call = call
+        self.context = ToolContext(call.id)
+
+    @property
+    def key(self) -> str | None:
+        return self.call.idempotency_key
+
+    async def ask(self, message: str, schema: Mapping[str, Any], name: str = "answer") -> Mapping[str, Any] | None:
+        ask = getattr(self.context, "ask", None)
+        if ask is None:
+            raise CallError(f"the upstream asks a question that no one can answer here: {message[:500]}")
+        return await ask(message, schema, name)  # type: ignore[no-any-return]

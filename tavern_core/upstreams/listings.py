@@ -1,0 +1,192 @@
+"""When upstreams are asked for their tools, and what comes of it.
+
+looked for, never listed     sync code waits a while, code under an event loop goes on without
+looked for, out of date      listed again in the background; what is known holds meanwhile
+a tool of it was called      a call of an upstream that was never listed waits for its list
+the upstream says so         listed again in the background
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from tavern_core.contract.adapters import Connection, Listing, UpstreamTool
+from tavern_core.errors import CallError, CallTimeout, TavernError
+from tavern_core.kernel.catalogue.tools import ToolsDiff
+from tavern_core.kernel.plugins.lifecycle import Lifecycle
+from tavern_core.model.event import TOOLS_CHANGED
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.upstreams.catalogue import Catalogue, Definitions, Listed, definition
+from tavern_core.upstreams.connections import Connections
+from tavern_core.upstreams.entries import Entry
+from tavern_core.upstreams.review import Quarantine
+from tavern_core.upstreams.tool_specs import local_name, sound, unknown_overrides
+
+LIST_S: Final = 60.0
+"""How long a listing may take, all pages."""
+WAIT_S: Final = 10.0
+"""How long sync code that looks for tools waits for upstreams that were never listed."""
+AGAIN_S: Final = 60.0
+"""How long an upstream that could not be listed is left alone, unless somebody asks for it by name."""
+
+
+class Listings:
+    """Keeps the catalogues of a host's upstreams as they are said to be."""
+
+    def __init__(
+        self,
+        entries: Mapping[str, Entry],
+        catalogue: Catalogue,
+        lifecycle: Lifecycle,
+        connections: Connections,
+        quarantine: Quarantine,
+    ) -> None:
+        self.errors: dict[str, TavernError] = {}
+        """Upstream → why it could not be listed the last time."""
+        self._entries = entries
+        self._catalogue = catalogue
+        self._lifecycle = lifecycle
+        self._base = lifecycle.tables.base
+        self._connections = connections
+        self._quarantine = quarantine
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._not_before: dict[str, float] = {}
+        self._under_way: set[str] = set()
+        self._waiting = threading.Lock()
+
+    def is_usable(self, entry: Entry) -> bool:
+        """Whether the upstream was granted what it needs."""
+        record = self._lifecycle.records.get(entry.plugin)
+        if record is None or not record.usable or record.candidate.source != "upstream":
+            return False
+        return all(record.may(permission.name) for permission in entry.config.requested().capabilities)
+
+    def looked_for(self) -> None:
+        """Somebody is about to look for tools."""
+        now = time.time()
+        due = [e for e in self._entries.values() if e.name not in self._under_way and self._is_due(e, now)]
+        if not due:
+            return
+        begun = {entry.name: self.begin(entry) for entry in due}
+        new = [begun[entry.name] for entry in due if not entry.is_listed]
+        if new and asyncio._get_running_loop() is None and self._waiting.acquire(blocking=False):
+            try:
+                concurrent.futures.wait(new, WAIT_S)
+            finally:
+                self._waiting.release()
+
+    def begin(self, entry: Entry) -> concurrent.futures.Future[None]:
+        """List an upstream in the background."""
+        self._under_way.add(entry.name)
+        return asyncio.run_coroutine_threadsafe(self._quietly(entry), self._base.portal.loop())
+
+    async def find(self, plugin: str) -> bool:
+        """List an upstream that was never listed, because a tool of it is wanted; True when there is something to look at now."""
+        entry = next((e for e in self._entries.values() if e.plugin == plugin), None)
+        if entry is None or entry.is_listed or not self.is_usable(entry):
+            return False
+        with suppress(TavernError):  # the status says why, and the call that there is no such tool
+            await self._connections.on_loop(self.refresh(entry))
+        return entry.is_listed
+
+    async def refresh(self, entry: Entry) -> ToolsDiff:
+        """Ask an upstream for its tools and register them. On the host's loop.
+
+        Raises:
+            CallError: it does not answer, or was not granted what it needs.
+        """
+        async with self._locks.setdefault(entry.name, asyncio.Lock()):
+            etag = (self._catalogue.listed(entry.name) or _NEVER).etag if entry.is_listed else ""
+
+            async def ask(connection: Connection) -> Listing | None:
+                async with asyncio.timeout(LIST_S):
+                    return await connection.list_tools(etag)
+
+            try:
+                listing = await self._connections.use(entry, None, ask)
+                diff = await asyncio.to_thread(self._take, entry, listing)
+            except TimeoutError:
+                error = CallTimeout(
+                    f"{entry.name} did not list its tools within {LIST_S:g} s", outcome="none", retryable=True
+                )
+                self._failed(entry, error)
+                raise error from None
+            except TavernError as error:
+                self._failed(entry, error)
+                raise
+            self.errors.pop(entry.name, None)
+            self._base.diagnostics.withdraw("UPSTREAM_FAILED", upstream=entry.name)
+            return diff
+
+    async def _quietly(self, entry: Entry) -> None:
+        try:
+            with suppress(CallError):  # the status says why
+                await self.refresh(entry)
+        finally:
+            self._under_way.discard(entry.name)
+
+    def _is_due(self, entry: Entry, now: float) -> bool:
+        if now < self._not_before.get(entry.name, 0.0) or not self.is_usable(entry):
+            return False
+        listed = self._catalogue.listed(entry.name)
+        if listed is None or listed.fingerprint != entry.fingerprint:
+            return True
+        return now > listed.at + (entry.config.refresh_ms if listed.ttl_ms is None else max(listed.ttl_ms, 1000)) / 1000
+
+    def _failed(self, entry: Entry, error: TavernError) -> None:
+        self.errors[entry.name] = error
+        self._not_before[entry.name] = time.time() + AGAIN_S
+        self._base.diagnostics.add(
+            "UPSTREAM_FAILED",
+            f"the tools of upstream {entry.name} could not be listed: {error.message}",
+            plugin=entry.plugin,
+            hint=error.hint or f"tavern upstreams check {entry.name}",
+            details={"upstream": entry.name},
+        )
+
+    def _take(self, entry: Entry, listing: Listing | None) -> ToolsDiff:
+        """Keep a listing and register its tools. In a thread: each schema is looked through."""
+        now, before = time.time(), entry.tools()
+        if listing is None:  # nothing has changed
+            known = self._catalogue.listed(entry.name) or _NEVER
+            self._catalogue.store(entry.name, replace(known, at=now), entry.definitions)
+            return ToolsDiff()
+        tools, left_out = sound(listing, entry.config)
+        reviewed = entry.definitions.reviewed
+        listed = Listed(entry.fingerprint, now, listing.ttl_ms, listing.etag[:1000], tuple(tools))
+        kept = Definitions(tools, left_out, listing.description[:2000], listing.version[:100], reviewed)
+        self._catalogue.store(entry.name, listed, kept)
+        self._quarantine.first_seen(entry)
+        self._warn_of_unknown(entry, tools)
+        diff = _diff(before, tools)
+        if diff:
+            self._lifecycle.tools_changed(entry.plugin, entry.candidate())
+            ids = {key: [f"{entry.plugin}:{local_name(n)}" for n in names] for key, names in diff.to_json().items()}
+            self._base.recorder.note(TOOLS_CHANGED, {"upstream": entry.name, **ids}, plugin=entry.plugin)
+        return diff
+
+    def _warn_of_unknown(self, entry: Entry, tools: Mapping[str, UpstreamTool]) -> None:
+        for name in unknown_overrides(entry.config, tools):
+            self._base.diagnostics.add(
+                "CONFIG_INVALID",
+                f"upstreams.{entry.name}.tools names {name!r:.80}, which is no tool of it",
+                plugin=entry.plugin,
+                hint=did_you_mean(name, tools) or "take it out of tavern.yaml",
+            )
+
+
+_NEVER: Final = Listed("", 0.0, None, "", ())
+
+
+def _diff(before: Mapping[str, UpstreamTool], now: Mapping[str, UpstreamTool]) -> ToolsDiff:
+    changed = (n for n in now.keys() & before.keys() if definition(now[n]) != definition(before[n]))
+    return ToolsDiff(
+        tuple(sorted(now.keys() - before.keys())), tuple(sorted(before.keys() - now.keys())), tuple(sorted(changed))
+    )

@@ -1,0 +1,216 @@
+"""One connection to one upstream with one set of credentials: opened on first use, closed when idle, opened again when it was lost.
+
+    idle --first call--> connecting --> open --idle for a while, or closed--> idle
+                             |            |
+                             +--> failed <+ lost: the next call connects again, after a pause that grows
+
+The connection belongs to one task from its opening to its closing; calls run in tasks of their own on the same loop, the host's. So a
+library that is bound to its task (cancel scopes of anyio) is opened and closed where it must be, and a call that is cancelled ends itself alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final, Literal, TypeVar
+
+from tavern_core.contract.adapters import Connection
+from tavern_core.errors import CallError, ConnectionLost
+from tavern_core.model.safe_text import printed
+
+T = TypeVar("T")
+State = Literal["idle", "connecting", "open", "failed"]
+CONNECT_S: Final = 30.0
+CLOSE_S: Final = 5.0
+CHECK_AFTER_S: Final = 60.0
+"""A connection that was unused for so long is asked whether it still answers before a call is trusted to it."""
+CHECK_S: Final = 5.0
+FIRST_PAUSE_S: Final = 0.5
+MAX_PAUSE_S: Final = 60.0
+
+
+class Session:
+    """See the module. All methods run on the host's loop.
+
+    Args:
+        name: of the upstream, for messages.
+        connect: opens a connection.
+        idle_s: how long an unused connection stays open.
+    """
+
+    def __init__(self, name: str, connect: Callable[[], Awaitable[Connection]], idle_s: float) -> None:
+        self.state: State = "idle"
+        self.error: CallError | None = None
+        """Why it could not be opened, or was lost, the last time."""
+        self.latency_ms: float | None = None
+        """Of the last thing that was asked of it."""
+        self._name = name
+        self._connect = connect
+        self._idle_s = idle_s
+        self._owner: asyncio.Task[None] | None = None
+        self._opened: asyncio.Future[Connection] | None = None
+        self._end = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._failures = 0
+        self._not_before = 0.0
+        self._used = 0.0
+
+    async def use(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """Do something with the open connection.
+
+        Raises:
+            ConnectionLost: it could not be opened (outcome ``none``), or was lost meanwhile (outcome ``unknown``) (CONNECTION_LOST).
+            CallError: what the upstream answered.
+        """
+        connection = await self._ready()
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        began = time.monotonic()
+        try:
+            answer = await work(connection)
+            self.latency_ms = (time.monotonic() - began) * 1000
+            self._failures = 0
+            return answer
+        except ConnectionLost as error:
+            self._lose(error)
+            raise
+        except asyncio.CancelledError:
+            if task not in self._tasks:  # the connection was closed beneath it
+                task.uncancel()
+                raise self._lost_error() from None
+            if not task.cancelling():  # nobody asked for that: the library gave the call up
+                lost = self._lost_error()
+                self._lose(lost)
+                raise lost from None
+            raise
+        finally:
+            self._tasks.discard(task)
+            self._used = time.monotonic()
+
+    async def close(self) -> None:
+        """Close the connection; what still waits for an answer fails with ConnectionLost."""
+        owner = self._owner
+        if owner is None:
+            return
+        self._end.set()
+        await asyncio.wait([owner], timeout=CLOSE_S + 1)
+        if not owner.done():
+            owner.cancel()
+            await asyncio.wait([owner], timeout=1)
+
+    async def _ready(self) -> Connection:
+        opened = self._opened
+        if opened is None:
+            if (wait := self._not_before - time.monotonic()) > 0:
+                raise ConnectionLost(
+                    f"{self._name} is not connected to: {self.error.message if self.error else 'it failed'}",
+                    hint=f"it is tried again in {wait:.0f} s; `tavern upstreams check {self._name}` tries at once",
+                    outcome="none",
+                    retryable=True,
+                    retry_after_ms=int(wait * 1000) + 1,
+                )
+            opened = self._opened = asyncio.get_running_loop().create_future()
+            self._owner = asyncio.create_task(self._own(opened), name=f"tavern-upstream-{self._name}")
+        connection = await asyncio.shield(opened)
+        if self._used and not self._tasks and time.monotonic() - self._used > CHECK_AFTER_S:
+            await self._checked(connection)
+            return await self._ready()
+        return connection
+
+    async def _checked(self, connection: Connection) -> None:
+        """Ask an old connection whether it still answers; one that does not is opened again."""
+        self._used = time.monotonic()
+        try:
+            async with asyncio.timeout(CHECK_S):
+                await connection.check()
+        except (CallError, TimeoutError) as error:
+            self._lose(error if isinstance(error, CallError) else self._lost_error())
+            self._not_before = 0.0
+            if self._owner is not None:
+                await asyncio.wait([self._owner], timeout=CLOSE_S + 1)
+
+    async def _own(self, opened: asyncio.Future[Connection]) -> None:
+        """The task that the connection belongs to."""
+        self._end = end = asyncio.Event()
+        self.state = "connecting"
+        connection: Connection | None = None
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                connection = await self._connect()
+            self.state, self.error = "open", None
+            opened.set_result(connection)
+            await self._until_unused(end)
+        except BaseException as error:
+            self._failed(opened, error)
+            if isinstance(error, asyncio.CancelledError) and asyncio.current_task().cancelling():  # type: ignore[union-attr]
+                raise
+        finally:
+            self._opened = self._owner = None
+            self.state = "idle" if self.state == "open" else self.state
+            for task in list(self._tasks):
+                self._tasks.discard(task)
+                task.cancel()
+            if connection is not None:
+                await self._closed(connection)
+
+    async def _until_unused(self, end: asyncio.Event) -> None:
+        """Wait until the connection is closed, or no call has used it for a while."""
+        self._used = self._used or time.monotonic()
+        while not end.is_set():
+            left = self._idle_s if self._tasks else self._used + self._idle_s - time.monotonic()
+            if left <= 0:
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await end.wait()
+
+    def _failed(self, opened: asyncio.Future[Connection], error: BaseException) -> None:
+        self.state = "failed"
+        if isinstance(error, CallError):
+            self.error = error
+        elif isinstance(error, TimeoutError):
+            self.error = ConnectionLost(
+                f"{self._name} did not answer within {CONNECT_S:g} s of connecting", outcome="none", retryable=True
+            )
+        else:
+            self.error = ConnectionLost(
+                f"{self._name} cannot be connected to: {printed(error)}", outcome="none", retryable=True
+            )
+        self._pause()
+        if not opened.done():
+            opened.set_exception(self.error)
+            opened.exception()  # somebody may have stopped waiting
+
+    def _lose(self, error: CallError) -> None:
+        """The connection is of no use any more."""
+        self.error, self.state = error, "failed"
+        self._pause()
+        self._opened = None
+        self._end.set()
+
+    def _pause(self) -> None:
+        """Before the next try: short after the first failure, longer after each further one, drawn at random."""
+        longest = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2**self._failures)
+        self._failures += 1
+        self._not_before = time.monotonic() + random.uniform(longest / 2, longest)
+
+    def _lost_error(self) -> ConnectionLost:
+        return ConnectionLost(
+            f"the connection to {self._name} was lost before it answered",
+            hint=f"look at `tavern upstreams show {self._name}`; whether the call took effect is not known",
+            outcome="unknown",
+            retryable=True,
+        )
+
+    def try_at_once(self) -> None:
+        """Forget the pause: the operator wants it tried now."""
+        self._not_before, self._failures = 0.0, 0
+
+    async def _closed(self, connection: Connection) -> None:
+        with suppress(Exception):
+            async with asyncio.timeout(CLOSE_S):
+                await connection.close()

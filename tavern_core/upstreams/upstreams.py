@@ -1,0 +1,258 @@
+"""`tavern.upstreams`: the systems whose tools are tools of this host, in which state they are, and the operator's actions on them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from tavern_core.contract.adapters import Connection, Documents, UpstreamCall, UpstreamTool
+from tavern_core.errors import CallTimeout, TavernError, ToolFailed, UpstreamNotFound, UsageError
+from tavern_core.kernel.access.tool_pins import Difference
+from tavern_core.kernel.catalogue.tools import ToolsDiff
+from tavern_core.kernel.grants.grant_store import GrantStore
+from tavern_core.kernel.plugins.lifecycle import Lifecycle
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.upstreams.catalogue import Catalogue
+from tavern_core.upstreams.connections import Connections
+from tavern_core.upstreams.entries import Entry
+from tavern_core.upstreams.facilities import Granted
+from tavern_core.upstreams.listings import Listings
+from tavern_core.upstreams.review import Quarantine
+from tavern_core.upstreams.status import UpstreamStatus
+from tavern_core.upstreams.tool_specs import local_name
+
+T = TypeVar("T")
+ANSWER_S: Final = 30.0
+"""How long an upstream may take to say that it is there, or to hand over a resource or a prompt."""
+
+
+class Upstreams(Mapping[str, UpstreamStatus]):
+    """Name → status. The actions exist as coroutines and, with `_sync`, as plain calls. Safe for threads and event loops.
+
+    Args:
+        entries: what is configured.
+        granted: makes what an upstream may use, by the name of its plugin.
+    """
+
+    def __init__(
+        self,
+        entries: Mapping[str, Entry],
+        catalogue: Catalogue,
+        lifecycle: Lifecycle,
+        grants: GrantStore,
+        granted: Callable[[str], Granted],
+    ) -> None:
+        base = lifecycle.tables.base
+        self._entries = dict(entries)
+        self._catalogue = catalogue
+        self._lifecycle = lifecycle
+        self._wait = base.portal.run
+        self._changed = base.signals.tools.emit
+        self._quarantine = Quarantine(grants, catalogue)
+        self._connections = Connections(lifecycle, granted, self._say_changed)
+        self._listings = Listings(self._entries, catalogue, lifecycle, self._connections, self._quarantine)
+        self.find = self._listings.find
+        """Lists an upstream whose tools are not known yet because one of them is wanted."""
+        if entries:
+            base.signals.lookup.subscribe(self._listings.looked_for)
+
+    # Looking ----------------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, name: str) -> UpstreamStatus:
+        if name not in self._entries:
+            raise KeyError(name)
+        return self._status(self._entries[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def status(self, name: str) -> UpstreamStatus:
+        """The status of one upstream.
+
+        Raises:
+            UpstreamNotFound: there is none; names the nearest (UPSTREAM_NOT_FOUND).
+        """
+        return self._status(self._entry(name))
+
+    def tool(self, upstream: str, name: str) -> UpstreamTool | None:
+        """A tool as it was listed last; None: there is none.
+
+        Raises:
+            ToolQuarantined: it is not as it was reviewed (TOOL_QUARANTINED).
+        """
+        entry = self._entry(upstream)
+        if (tool := entry.tools().get(name)) is not None:
+            self._quarantine.check(entry, tool)
+        return tool
+
+    def differences(self, name: str) -> dict[str, tuple[Difference, ...]]:
+        """Tool → where it is not as it was when it was reviewed. Raises UpstreamNotFound (UPSTREAM_NOT_FOUND)."""
+        return self._quarantine.differences(self._entry(name))
+
+    # Acting -----------------------------------------------------------------------------------------------------------
+
+    async def refresh(self, name: str | None = None) -> dict[str, ToolsDiff]:
+        """List the tools of one upstream again, or of all that may be used.
+
+        Returns:
+            upstream → what changed. Where all were asked, a failure is in the status of that upstream.
+
+        Raises:
+            UpstreamNotFound: there is none (UPSTREAM_NOT_FOUND).
+            CallError: the one that was named does not answer, or was not granted what it needs.
+        """
+        if name is not None:
+            entry = self._entry(name)
+            return {name: await self._connections.on_loop(self._by_name(entry))}
+        entries = [entry for entry in self._entries.values() if self._listings.is_usable(entry)]
+        listed = (self._connections.on_loop(self._by_name(entry)) for entry in entries)
+        found = await asyncio.gather(*listed, return_exceptions=True)
+        for result in found:
+            if isinstance(result, BaseException) and not isinstance(result, TavernError):
+                raise result
+        return {e.name: r for e, r in zip(entries, found, strict=True) if isinstance(r, ToolsDiff)}
+
+    async def check(self, name: str) -> UpstreamStatus:
+        """Ask an upstream whether it answers, now. Raises as `refresh`."""
+        entry = self._entry(name)
+        self._connections.session(entry).try_at_once()
+        await self._ask(entry, lambda connection: connection.check())
+        return self._status(entry)
+
+    async def connect(self, name: str) -> UpstreamStatus:
+        """Connect to an upstream, list its tools, and take their definitions as reviewed where none were yet. Raises as `refresh`."""
+        await self.refresh(name)
+        return self.status(name)
+
+    async def disconnect(self, name: str) -> UpstreamStatus:
+        """Close the connections to an upstream; the next call opens them again. Raises UpstreamNotFound (UPSTREAM_NOT_FOUND)."""
+        entry = self._entry(name)
+        await self._connections.close(entry.name)
+        return self._status(entry)
+
+    def accept(self, name: str, tools: Sequence[str] = ()) -> UpstreamStatus:
+        """Take the definitions of an upstream's tools as reviewed, as they are now.
+
+        Args:
+            tools: names as the upstream spells them, or ids; none: all, and those that are gone are forgotten.
+
+        Raises:
+            UpstreamNotFound: there is no such upstream (UPSTREAM_NOT_FOUND).
+            UsageError: it has no such tool (USAGE).
+            PluginNotFound: nothing was granted to the upstream yet (PLUGIN_NOT_FOUND).
+        """
+        entry = self._entry(name)
+        known = entry.tools()
+        spelt = {f"{entry.plugin}:{local_name(tool)}": tool for tool in known}
+        chosen = [spelt.get(tool, tool) for tool in tools]
+        for tool in chosen:
+            if tool not in known:
+                raise UsageError(f"{name} has no tool {tool!r:.80}", hint=did_you_mean(tool, known))
+        self._quarantine.accept(entry, chosen or None)
+        self._changed()
+        return self._status(entry)
+
+    async def invoke(self, upstream: str, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> Any:
+        """Make one call that the pipeline has let through; see `contract.adapters.Connection.invoke`."""
+        return await self._connections.use(
+            self._entry(upstream), call.call.context, lambda connection: connection.invoke(tool, arguments, call)
+        )
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._connections.close()
+
+    # Resources and prompts --------------------------------------------------------------------------------------------
+
+    async def resources(self, name: str) -> list[Mapping[str, Any]]:
+        """What an upstream has to read (MCP). Raises as `refresh`; ToolFailed: its kind knows no such thing (TOOL_ERROR)."""
+        return list(await self._ask(self._entry(name), lambda one: _documents(name, one).list_resources()))
+
+    async def read_resource(self, name: str, uri: str) -> Mapping[str, Any]:
+        """One of them. Raises as `resources`."""
+        return await self._ask(self._entry(name), lambda one: _documents(name, one).read_resource(uri))
+
+    async def prompts(self, name: str) -> list[Mapping[str, Any]]:
+        """The prompts that an upstream offers (MCP). Raises as `resources`."""
+        return list(await self._ask(self._entry(name), lambda one: _documents(name, one).list_prompts()))
+
+    async def get_prompt(self, name: str, prompt: str, arguments: Mapping[str, str] | None = None) -> Mapping[str, Any]:
+        """One of them, filled in. Raises as `resources`."""
+        given = arguments or {}
+        return await self._ask(self._entry(name), lambda one: _documents(name, one).get_prompt(prompt, given))
+
+    # The same for sync code -------------------------------------------------------------------------------------------
+
+    def refresh_sync(self, name: str | None = None) -> dict[str, ToolsDiff]:
+        """`refresh` for sync code."""
+        return self._wait(self.refresh(name))
+
+    def check_sync(self, name: str) -> UpstreamStatus:
+        """`check` for sync code."""
+        return self._wait(self.check(name))
+
+    def connect_sync(self, name: str) -> UpstreamStatus:
+        """`connect` for sync code."""
+        return self._wait(self.connect(name))
+
+    def _say_changed(self, entry: Entry) -> None:
+        self._listings.begin(entry)
+
+    async def _by_name(self, entry: Entry) -> ToolsDiff:
+        self._connections.session(entry).try_at_once()
+        return await self._listings.refresh(entry)
+
+    async def _ask(self, entry: Entry, work: Callable[[Connection], Awaitable[T]]) -> T:
+        async def bounded(connection: Connection) -> T:
+            async with asyncio.timeout(ANSWER_S):
+                return await work(connection)
+
+        try:
+            return await self._connections.use(entry, None, bounded)
+        except TimeoutError:
+            text = f"{entry.name} did not answer within {ANSWER_S:g} s"
+            raise CallTimeout(text, outcome="none", retryable=True) from None
+
+    def _entry(self, name: str) -> Entry:
+        if (entry := self._entries.get(name)) is None:
+            hint = did_you_mean(name, self._entries) or "`tavern upstreams list` shows them"
+            raise UpstreamNotFound(f"there is no upstream {name!r:.80}", hint=hint)
+        return entry
+
+    def _status(self, entry: Entry) -> UpstreamStatus:
+        record, listed = self._lifecycle.records.get(entry.plugin), self._catalogue.listed(entry.name)
+        session, known = self._connections.session(entry), entry.definitions
+        error = self._listings.errors.get(entry.name) or session.error
+        is_ours = record is not None and record.candidate.source == "upstream"
+        state: str = session.state if is_ours else "failed"
+        reason = ""
+        if record is not None and is_ours and not self._listings.is_usable(entry):
+            state, reason = record.state, record.reason or f"not granted: tavern plugins review {entry.plugin}"
+        elif record is not None and not is_ours:
+            reason = f"another plugin is called {entry.plugin!r}; give the upstream a `namespace`"
+        return UpstreamStatus(
+            entry.name,
+            entry.config.kind,
+            entry.config.target,
+            entry.plugin,
+            state,
+            reason,
+            tuple(sorted(f"{entry.plugin}:{local_name(tool)}" for tool in entry.tools())),
+            tuple(f"{entry.plugin}:{local_name(tool)}" for tool in self._quarantine.quarantined(entry)),
+            known.left_out,
+            listed.at if listed is not None and entry.is_listed else None,
+            session.latency_ms,
+            error.message if error is not None else "",
+            known.description,
+            known.version,
+        )
+
+
+def _documents(name: str, connection: Connection) -> Documents:
+    if not isinstance(connection, Documents):
+        raise ToolFailed(f"upstream {name} has no resources and prompts: its kind knows none")
+    return connection

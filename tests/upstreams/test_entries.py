@@ -1,0 +1,148 @@
+"""What an entry of `upstreams:` says, what it asks for, and how mistakes in it are reported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tavern_core import Tavern
+from tavern_core.errors import ConfigInvalid
+from tests.upstreams.toy import System, opened
+
+WRONG: dict[str, tuple[str, str, str]] = {
+    "a key that is misspelt": ("{kind: mcp, ur: http://a.example}", "unknown key 'ur'", "did you mean 'url'?"),
+    "two targets": ("{kind: mcp, url: http://a.example, command: [x]}", "not by url and command", "keep one"),
+    "no address": ("{kind: mcp, url: a.example}", "no address of an upstream", "http://host:port"),
+    "a password in the address": ("{kind: mcp, url: 'http://u:p@a.example'}", "no address of an upstream", "headers"),
+    "another scheme": ("{kind: mcp, url: 'file:///etc/passwd'}", "no address of an upstream", "http"),
+    "an empty command": ("{kind: mcp, command: []}", "the command is empty", "[program"),
+    "an installer in the sandbox": ("{kind: mcp, command: [uvx, a]}", "fetches code and runs it", "trusted: true"),
+    "an installer by its path": (
+        "{kind: mcp, command: [/usr/bin/npx, a]}",
+        "fetches code and runs it",
+        "trusted: true",
+    ),
+    "rights of a url": ("{kind: mcp, url: http://a.example, permissions: [network]}", "of a command", "delete"),
+    "an unknown right": ("{kind: mcp, command: [x], permissions: [netwrk]}", "no capability", "network"),
+    "a loader variable": ("{kind: mcp, command: [x], environment: {LD_PRELOAD: y}}", "never passed", "delete"),
+    "a header of the connection": ("{kind: mcp, url: http://a.example, headers: {Host: b}}", "no header", "delete"),
+    "an override of nothing": (
+        "{kind: mcp, url: http://a.example, tools: {t: {readOnl: true}}}",
+        "unknown key",
+        "readOnly",
+    ),
+    "a reserved namespace": (
+        "{kind: mcp, url: http://a.example, namespace: core}",
+        "no name of an upstream",
+        "lower-case",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_mistake_is_reported_at_its_place_with_its_repair(case: str, tmp_path: Path) -> None:
+    entry, message, hint = WRONG[case]
+    file = tmp_path / "tavern.yaml"
+    file.write_text(f"upstreams:\n  one: {entry}\n")
+    with pytest.raises(ConfigInvalid) as error:
+        Tavern.open(file, home=tmp_path / "home")
+    assert message in error.value.message
+    assert "tavern.yaml:2:" in error.value.message
+    assert hint in f"{error.value.hint} {error.value.message}"
+
+
+ASKS: dict[str, tuple[dict[str, Any], dict[str, tuple[str, ...] | None]]] = {
+    "an address": ({"url": "https://a.example/x"}, {"network": ("a.example:443",)}),
+    "a private address": ({"url": "http://127.0.0.1:5678"}, {"network": ("127.0.0.1:5678",)}),
+    "an address of IPv6": ({"url": "http://[::1]:8188"}, {"network": ("[::1]:8188",)}),
+    "a command": ({"command": ["srv", "--a b"]}, {"process:spawn": ("srv '--a b'",)}),
+    "a command with rights": (
+        {
+            "command": ["srv"],
+            "permissions": [{"name": "read:fs", "scope": ["./d"]}, {"name": "process:spawn", "scope": ["git"]}],
+        },
+        {"process:spawn": ("srv", "git"), "read:fs": ("./d",)},
+    ),
+    "full trust": ({"command": ["uvx", "srv"], "trusted": True}, {"process:host": ("uvx srv",)}),
+    "a package": ({"package": "langchain-x"}, {"process:host": ("langchain-x",)}),
+    "secrets": (
+        {"url": "http://a.example", "headers": {"X": {"$secret": "one"}}, "settings": {"a": [{"$secret": "two"}]}},
+        {"network": ("a.example:80",), "secrets:one": None, "secrets:two": None},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ASKS)
+def test_an_upstream_asks_for_exactly_what_its_entry_says(case: str, tmp_path: Path) -> None:
+    entry, asks = ASKS[case]
+    with Tavern.open({"upstreams": {"one": {"kind": "toy", **entry}}}, home=tmp_path, activate="none") as host:
+        requests = host.review("one").requests()
+    assert {request.permission.id: request.scope for request in requests} == asks
+
+
+def test_nothing_is_connected_to_before_it_was_granted(tmp_path: Path) -> None:
+    system = System()
+    with opened(system, tmp_path, granted=False) as host:
+        assert host.upstreams["toy"].state == "pending_consent"
+        assert [tool.id for tool in host.tools.list() if tool.plugin == "toy"] == []
+        result = host.invoke_sync("toy:echo", {"x": 1})
+    assert result.error is not None and result.error.kind == "TOOL_NOT_FOUND"
+    assert "tavern plugins grant toy" in result.error.fix
+    assert system.connected == 0
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"url": "http://127.0.0.1:10/toy"}, {"url": "https://127.0.0.1:9/toy"}, {"url": None, "command": ["srv"]}],
+)
+def test_a_grant_covers_no_other_origin_and_no_other_command(changed: dict[str, Any], tmp_path: Path) -> None:
+    with opened(System(), tmp_path) as host:
+        assert host.invoke_sync("toy:echo", {"x": 1}).ok
+    system = System()
+    with opened(system, tmp_path, granted=False, **changed) as host:
+        assert not host.invoke_sync("toy:echo", {"x": 1}).ok
+        assert host.upstreams["toy"].state == "pending_consent"
+    assert system.connected == 0
+
+
+def test_the_lock_file_has_the_exact_target_and_the_hash_of_each_definition(tmp_path: Path) -> None:
+    with opened(System(), tmp_path) as host:
+        host.upstreams.connect_sync("toy")
+    text = (tmp_path / "tavern.lock").read_text()
+    assert "target: http://127.0.0.1:9/toy" in text
+    assert "echo: sha256:" in text
+
+
+def test_settings_are_checked_by_the_schema_of_the_adapter_and_secrets_are_resolved(tmp_path: Path) -> None:
+    system = System()
+    secrets = {"secrets": {"one": "correct horse"}}
+    with opened(system, tmp_path, config=secrets, settings={"key": {"$secret": "one"}}) as host:
+        assert host.invoke_sync("toy:echo", {"x": 1}).ok
+    assert dict(system.settings[0]) == {"key": "correct horse", "times": 2}
+
+
+def test_a_wrong_setting_is_an_error_that_names_its_key(tmp_path: Path) -> None:
+    with opened(System(), tmp_path, settings={"kex": "a"}) as host, pytest.raises(Exception, match="settings") as error:
+        host.upstreams.connect_sync("toy")
+    assert "kex" in str(error.value)
+
+
+def test_an_unknown_kind_names_the_nearest(tmp_path: Path) -> None:
+    with opened(System(), tmp_path, kind="toi") as host, pytest.raises(Exception, match="no adapter of kind 'toi'"):
+        host.upstreams.connect_sync("toy")
+
+
+def test_an_upstream_shadows_no_plugin(tmp_path: Path) -> None:
+    folder = tmp_path / "plugins" / "toy"
+    folder.mkdir(parents=True)
+    (folder / "plugin.yaml").write_text('name: toy\nversion: "1"\n')
+    system = System()
+    config = {"plugins": {"roots": [str(tmp_path / "plugins")], "entryPoints": False}}
+    with opened(system, tmp_path, config=config) as host:
+        assert host.plugins["toy"].source == "folder"
+        status = host.upstreams["toy"]
+    assert status.state == "failed" and "namespace" in status.reason
+    with opened(system, tmp_path, config=config, namespace="other", granted=False) as host:
+        assert host.upstreams["toy"].plugin == "other"

@@ -1,0 +1,181 @@
+"""Connections: opened on first use, shared, lost, opened again, closed; and what callers are told."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tavern_core import CallContext
+from tests.upstreams.toy import ECHO, System, lost, opened
+
+
+def test_one_connection_serves_all_calls_and_closes_with_the_host(tmp_path: Path) -> None:
+    system = System()
+    with opened(system, tmp_path) as host:
+        assert [host.invoke_sync("toy:echo", {"x": n}).value for n in range(5)] == [{"x": n} for n in range(5)]
+        assert host.upstreams["toy"].state == "open"
+    assert (system.connected, system.closed) == (1, 1)
+
+
+def test_calls_from_several_loops_and_threads_share_the_connection(tmp_path: Path) -> None:
+    system = System()
+    with opened(system, tmp_path) as host:
+        found: list[Any] = []
+
+        def loop() -> None:
+            async def calls() -> None:
+                found.extend(await asyncio.gather(*(host.invoke("toy:echo", {"x": n}) for n in range(10))))
+
+            asyncio.run(calls())
+
+        threads = [threading.Thread(target=loop) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert all(result.ok for result in found) and len(found) == 30
+    assert system.connected == 1
+
+
+LOSSES: dict[str, tuple[Any, str]] = {
+    "before it began": ("none", "none"),
+    "meanwhile": ("unknown", "unknown"),
+}
+
+
+@pytest.mark.parametrize("case", LOSSES)
+def test_a_lost_connection_is_reported_with_what_is_known_and_opened_again(case: str, tmp_path: Path) -> None:
+    outcome, reported = LOSSES[case]
+    system = System()
+    broken = [True]
+
+    def answer(tool: Any, arguments: Any, call: Any) -> Any:
+        if broken.pop() if broken else False:
+            raise lost(outcome)
+        return "well"
+
+    system.answer = answer
+    with opened(system, tmp_path) as host:
+        first = host.invoke_sync("toy:echo", {"x": 1})
+        assert first.error is not None and (first.error.kind, first.error.outcome) == ("CONNECTION_LOST", reported)
+        host.upstreams.check_sync("toy")  # tries at once
+        assert host.invoke_sync("toy:echo", {"x": 1}).value == "well"
+    assert system.connected == 2 == system.closed
+
+
+def test_a_cancellation_that_no_one_asked_for_is_a_lost_connection(tmp_path: Path) -> None:
+    async def given_up(*_: Any) -> Any:
+        raise asyncio.CancelledError
+
+    system = System(answer=lambda *call: given_up(*call))
+    with opened(system, tmp_path) as host:
+        result = host.invoke_sync("toy:echo", {"x": 1})
+    assert result.error is not None and (result.error.kind, result.error.outcome) == ("CONNECTION_LOST", "unknown")
+
+
+def test_an_upstream_that_cannot_be_reached_fails_at_once_the_second_time(tmp_path: Path) -> None:
+    system = System()
+    with opened(system, tmp_path) as host:
+        host.upstreams.connect_sync("toy")
+    system.refuses = lost("none")
+    with opened(system, tmp_path) as host:
+        first, second = (host.invoke_sync("toy:echo", {"x": 1}) for _ in range(2))
+    assert first.error is not None and first.error.outcome == "none"
+    assert second.error is not None and second.error.retry_after_ms
+    assert "tavern upstreams check toy" in second.error.fix
+
+
+def test_cancelling_a_call_reaches_the_upstream_and_harms_no_other_call(tmp_path: Path) -> None:
+    ended: list[str] = []
+
+    async def slow(name: str, until: asyncio.Event) -> Any:
+        try:
+            await until.wait()
+            return name
+        except asyncio.CancelledError:
+            ended.append(name)
+            raise
+
+    async def calls() -> None:
+        system = System()
+        go: dict[int, asyncio.Event] = {}
+        begun = threading.Semaphore(0)
+
+        def answer(tool: Any, arguments: Any, call: Any) -> Any:
+            go[arguments["x"]] = asyncio.Event()
+            begun.release()
+            return slow(str(arguments["x"]), go[arguments["x"]])
+
+        system.answer = answer
+        async with opened(system, tmp_path) as host:
+            await host.upstreams.connect("toy")
+            first, second = (asyncio.create_task(host.invoke("toy:echo", {"x": n})) for n in (1, 2))
+            for _ in range(2):
+                await asyncio.to_thread(begun.acquire)
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            host._host.base.portal.loop().call_soon_threadsafe(go[2].set)
+            assert (await second).value == "2"
+        assert ended == ["1"]
+
+    asyncio.run(calls())
+
+
+def test_a_deadline_ends_the_work_at_the_upstream(tmp_path: Path) -> None:
+    ended = threading.Event()
+
+    async def endless(*_: Any) -> Any:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    system = System(answer=lambda *call: endless())
+    with opened(system, tmp_path, timeoutMs=80) as host:
+        result = host.invoke_sync("toy:echo", {"x": 1})
+        assert ended.wait(5)
+    assert result.error is not None and result.error.kind == "TIMEOUT"
+
+
+def test_callers_with_credentials_of_their_own_have_connections_of_their_own(tmp_path: Path) -> None:
+    system = System()
+    own = {"user:ann": {"settings": {"key": "of ann"}}, "*": {"settings": {"key": "of others"}}}
+    with opened(system, tmp_path, settings={"key": "of the host"}, credentials=own) as host:
+        for user in ("ann", "bob", "ann"):
+            context = CallContext(principal=user, user_id=user, permissions=frozenset({"network"}))
+            assert host.invoke_sync("toy:echo", {"x": 1}, context=context).ok
+        assert host.invoke_sync("toy:echo", {"x": 1}).ok
+    assert sorted({s["key"] for s in system.settings}) == ["of ann", "of others", "of the host"]
+
+
+def test_an_unused_connection_is_closed_and_opened_again_by_the_next_call(tmp_path: Path) -> None:
+    system = System()
+    closed = threading.Event()
+    with opened(system, tmp_path, closeAfterMs=50) as host:
+        assert host.invoke_sync("toy:echo", {"x": 1}).ok
+        for _ in range(200):
+            if host.upstreams["toy"].state == "idle":
+                break
+            closed.wait(0.02)
+        assert host.upstreams["toy"].state == "idle"
+        before = system.connected
+        assert host.invoke_sync("toy:echo", {"x": 1}).ok
+    assert before < system.connected == system.closed
+
+
+def test_the_arguments_are_validated_and_the_caller_needs_the_rights_of_the_upstream(tmp_path: Path) -> None:
+    with opened(System(), tmp_path) as host:
+        assert host.invoke_sync("toy:echo", {"x": "1"}).error.kind == "INPUT_SCHEMA_INVALID"  # type: ignore[union-attr]
+        denied = host.invoke_sync("toy:echo", {"x": 1}, context=CallContext(principal="ann"))
+    assert denied.error is not None and denied.error.kind == "POLICY_DENIED" and "network" in denied.error.message
+
+
+def test_the_key_of_a_call_reaches_the_adapter(tmp_path: Path) -> None:
+    system = System(tools=(ECHO,), answer=lambda tool, arguments, call: call.key)
+    with opened(system, tmp_path) as host:
+        assert host.invoke_sync("toy:echo", {"x": 1}, idempotency_key="k-1").value == "k-1"
