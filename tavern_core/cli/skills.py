@@ -44,22 +44,22 @@ def list_(session: Session, as_json: bool) -> None:
 
 
 @skills.command(cls=Command)
-@click.argument("name", shell_complete=completion.skills)
+@click.argument("skill", shell_complete=completion.skills)
 @json_option
 @pass_session
-def show(session: Session, name: str, as_json: bool) -> None:
+def show(session: Session, skill: str, as_json: bool) -> None:
     """Show what a skill says and which files it has; read it before you trust it."""
-    skill = session.host("none").skills.get(name)
+    found = session.host("none").skills.get(skill)
     if as_json:
-        session.out.json(skill.to_json())
+        session.out.json(found.to_json())
         return
-    _show(session, skill)
-    for finding in skill.findings:
-        show_finding(finding, folder=Path(skill.location) if skill.origin != "plugin" else None)
-    for file in skill.files:
+    _show(session, found)
+    for finding in found.findings:
+        show_finding(finding, folder=Path(found.location) if found.origin != "plugin" else None)
+    for file in found.files:
         session.out.text(f"file         {one_line(file)}")
     session.out.text()
-    session.out.text(skill.instructions)
+    session.out.text(found.instructions)
 
 
 @skills.command(cls=Command)
@@ -90,23 +90,23 @@ def check(session: Session, targets: tuple[str, ...], as_json: bool) -> None:
 
 
 @skills.command(cls=Command)
-@click.argument("name", shell_complete=completion.skills)
+@click.argument("skill", shell_complete=completion.skills)
 @json_option
 @pass_session
-def trust(session: Session, name: str, as_json: bool) -> None:
+def trust(session: Session, skill: str, as_json: bool) -> None:
     """Let a skill of this project be used, as long as none of its files changes; see `tavern skills show`."""
     host = session.host("none", deciding=True)
-    _told(session, host.wait(host.skills.trust(name)), as_json)
+    _told(session, host.wait(host.skills.trust(skill)), as_json)
 
 
 @skills.command(cls=Command)
-@click.argument("name", shell_complete=completion.skills)
+@click.argument("skill", shell_complete=completion.skills)
 @json_option
 @pass_session
-def distrust(session: Session, name: str, as_json: bool) -> None:
+def distrust(session: Session, skill: str, as_json: bool) -> None:
     """Use a skill of this project no longer."""
     host = session.host("none", deciding=True)
-    _told(session, host.wait(host.skills.distrust(name)), as_json)
+    _told(session, host.wait(host.skills.distrust(skill)), as_json)
 
 
 def _folder(session: Session, target: str) -> Path:

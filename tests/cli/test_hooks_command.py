@@ -98,7 +98,6 @@ COMING = [
     "agent",
     "assist",
     "llms",
-    "skills",
     "serve",
     "tokens",
     "cluster",
