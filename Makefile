@@ -12,12 +12,12 @@ PYTEST_FLAGS ?= -n 2 --dist worksteal
 # The tests start hundreds of processes: without kept bytecode each would compile everything again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help test fast lint demo soak mutants bench clean python databases
+.PHONY: help test fast lint demo soak mutants bench clean python databases conformance mcp-servers
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
-test: .venv/.ready databases ## build the environment and run all tests, style and type checks included
+test: .venv/.ready databases conformance mcp-servers ## build the environment and run all tests, style and type checks included
 	.venv/bin/python -m pytest $(PYTEST_FLAGS)
 
 fast: .venv/.ready databases ## the tests without the slow ones, while you work
@@ -73,6 +73,22 @@ databases:
 	$(PIP) .venv/bin/pip install -q 'hatchling>=1.26' editables
 	$(PIP) .venv/bin/pip install -q --no-build-isolation -e '.[dev]'
 	@touch $@
+
+# The official conformance suites of MCP; they need Node 24, which npm brings. Without npm their tests are left out, except in CI.
+conformance: .venv/.ready
+	@test -e .venv/conformance/.ready || { command -v npm >/dev/null 2>&1 || { \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nodejs npm; fi; }; \
+		if command -v npm >/dev/null 2>&1; then mkdir -p .venv/conformance && \
+			npm install --silent --no-audit --no-fund --prefix .venv/conformance node@24 @modelcontextprotocol/conformance@0.2.0-alpha.12 \
+			&& touch .venv/conformance/.ready; \
+		else echo "npm is missing: the conformance suites of MCP are left out"; fi; }
+
+# MCP servers that people use, from npm; as the suites, their tests are left out where there is no npm.
+mcp-servers: conformance
+	@test -e .venv/conformance/.servers || { if command -v npm >/dev/null 2>&1; then \
+		npm install --silent --no-audit --no-fund --prefix .venv/conformance \
+			@modelcontextprotocol/server-everything@2026.8.31 @modelcontextprotocol/server-filesystem@2026.8.31 && touch .venv/conformance/.servers; fi; }
 
 .bench/.ready: pyproject.toml tests/benchmarks/requirements.txt | python
 	$(PYTHON) -m venv .bench

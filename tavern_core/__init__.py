@@ -131,6 +131,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'tavern_core' has no attribute {name!r}")
     if module == "tavern_core.host":  # imports pydantic
         importlib.import_module("tavern_core.kernel.discovery.broken_installs").shield_pydantic()
+        with importlib.import_module("tavern_core.collector").collector_paused():
+            importlib.import_module(module)
     value = getattr(importlib.import_module(module), name)
     globals()[name] = value
     return value

@@ -21,12 +21,12 @@
     ├── NodeNotFound               NODE_NOT_FOUND         no node type has this name
     ├── RunNotFound                RUN_NOT_FOUND          no run has this id
     ├── JobNotFound                JOB_NOT_FOUND          no job of this caller has this id
-    ├── ArtifactNotFound           ARTIFACT_NOT_FOUND     no artifact of this caller has this id
     ├── SkillNotFound              SKILL_NOT_FOUND        no skill has this name
     ├── UpstreamNotFound           UPSTREAM_NOT_FOUND     tavern.yaml names no upstream of this name
     ├── StateDamaged               STATE_DAMAGED          a state file (lock, index, audit log) cannot be read
     └── CallError                  (becomes ToolResult.error; the code is the wire value `kind`)
         ├── ToolNotFound           TOOL_NOT_FOUND
+        ├── ArtifactNotFound       ARTIFACT_NOT_FOUND
         ├── InputInvalid           INPUT_SCHEMA_INVALID
         ├── PolicyDenied           POLICY_DENIED
         ├── ApprovalRequired       APPROVAL_REQUIRED
@@ -262,12 +262,6 @@ class JobNotFound(TavernError):
     code = "JOB_NOT_FOUND"
 
 
-class ArtifactNotFound(TavernError):
-    """No artifact has this id, it has expired, or it belongs to another caller."""
-
-    code = "ARTIFACT_NOT_FOUND"
-
-
 class SkillNotFound(TavernError):
     """No skill has this name."""
 
@@ -314,6 +308,12 @@ class CallError(TavernError):
 
 class ToolNotFound(CallError):
     code = "TOOL_NOT_FOUND"
+
+
+class ArtifactNotFound(CallError):
+    """No artifact has this id, it has expired, or it belongs to another caller."""
+
+    code = "ARTIFACT_NOT_FOUND"
 
 
 class InputInvalid(CallError):
@@ -483,11 +483,6 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "RUN_NOT_FOUND": ErrorCode("No run has this id.", 5, "`tavern workflows runs` shows the stored runs."),
     "JOB_NOT_FOUND": ErrorCode("No job of this caller has this id.", 5, "`tavern jobs list` shows the jobs."),
-    "ARTIFACT_NOT_FOUND": ErrorCode(
-        "No artifact of this caller has this id, or it has expired.",
-        5,
-        "`tavern artifacts list` shows the artifacts.",
-    ),
     "SKILL_NOT_FOUND": ErrorCode(
         "No skill has this name.", 5, "`tavern skills list` shows the names; the message names the nearest."
     ),
@@ -503,6 +498,12 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "No tool has this id, or the caller may not see it.",
         5,
         "Use one of the nearest ids in `details.nearest`; `tavern tools why ID` says why a tool is hidden.",
+        True,
+    ),
+    "ARTIFACT_NOT_FOUND": ErrorCode(
+        "No artifact of this caller has this id, or it has expired.",
+        5,
+        "`tavern artifacts list` shows the artifacts.",
         True,
     ),
     "INPUT_SCHEMA_INVALID": ErrorCode(

@@ -1,15 +1,15 @@
-"""The box: what a process may still do once it has confined itself (SECURITY §4). Pure mechanism, no plugins, no host.
+"""The box: how a process confines itself (SECURITY §4). Pure mechanism, no plugins, no host.
 
-policy.py     what a box lets through, as a value         paths.py    files that every program needs to run at all
-holes.py      granted folders that hold something shut
-confine.py    the layers, applied to this very process     layers.py    which layers this machine has
+policy.py     what a box allows, as a value               paths.py    files that every program needs to run
+holes.py      granted folders with protected entries
+confine.py    the layers, applied to this process          layers.py    the layers of this machine
 rlimits.py  namespaces.py  privileges.py  landlock.py  seccomp.py       one layer each
 program.py    a program in a box, with a PID namespace     run.py       the same, as a command
-own_places.py                    what such a program has for itself: /proc, /dev/shm
-fork_server.py    a small process that forks others, whatever for   fork_server_client.py    the host's line to it
+own_places.py                    the program's own /proc and /dev/shm
+fork_server.py    a small process that forks others                 fork_server_client.py    the host's connection to it
 script_job.py     forks a guard for each script                     script_client.py         starts scripts, and holds their descriptors
-subreaper.py      leaves nothing of a process tree behind           output.py                bounded reading of what scripts say
+subreaper.py      ends a whole process tree                         output.py                bounded reading of the output of scripts
 syscalls.py  syscall_numbers.py                                       raw system calls, and their numbers
 
-Standard library only: nearly all of this runs inside processes that are about to lose every right, before any plugin's code.
+Standard library only: most of this runs in processes that are about to drop every right, before any plugin code.
 """

@@ -14,9 +14,9 @@ _MOST_DESCRIPTORS = 1 << 20
 
 
 class Begun:
-    """What of a box can be made before the process is forked that goes into it: by the one that forks it, which is warm.
+    """The parts of a box that the forking process, which is warm, can prepare for the forked one.
 
-    To be made anew for each process, and closed when it is forked.
+    Create it for each process, and close it after the fork.
     """
 
     def __init__(self, policy: BoxPolicy) -> None:
@@ -25,7 +25,7 @@ class Begun:
             return
         seccomp.prepare(policy)
         if LANDLOCK not in (*policy.without, *policy.left_out):
-            with contextlib.suppress(OSError):  # the forked one finds out, and says so
+            with contextlib.suppress(OSError):  # the forked process detects and reports it
                 self.rules = landlock.begin(policy)
 
     def close(self) -> None:
@@ -40,22 +40,22 @@ def confine(
     begun: Begun | None = None,
     asking: Callable[[int], None] | None = None,
 ) -> tuple[str, ...]:
-    """Apply the layers to this process and to whatever it starts. There is no way back.
+    """Apply the layers to this process and to everything that it starts. This cannot be undone.
 
-    To be called in a process with a single thread: most layers hold for the calling thread and those it makes later.
+    Call it in a process with a single thread: most layers apply to the calling thread and threads that it creates later.
 
     Args:
-        keep: descriptors that stay open, besides the first three; None: all stay. An open file is a right that no layer
-            takes away.
-        asking: given the descriptor on which the host is asked about what is written where that was granted (`writes.py`), if it is to be
-            asked; without it the box writes by itself whatever lies around what is kept.
-        begun: made for this policy by the process that has just forked this one; it has one thread then.
+        keep: descriptors that stay open, besides the first three; None: all. No layer can revoke
+            an open file.
+        asking: called with the descriptor on which the host decides about writes in granted places (`writes.py`), if it
+            decides; without it, the box itself may write everything around protected entries.
+        begun: prepared for this policy by the process that has just forked this one, which has one thread then.
 
     Returns:
-        The names of the layers that hold now (`LAYERS`); empty for level ``none``.
+        The names of the applied layers (`LAYERS`); empty for level ``none``.
 
     Raises:
-        BoxUnavailable: the level is ``required`` and one is missing (PLUGIN_FAILED). The process has some layers then and
+        BoxUnavailable: the level is ``required`` and one is missing (PLUGIN_FAILED). The process then has some layers and
             must end.
     """
     if keep is not None:
@@ -86,13 +86,13 @@ def confine(
 def apply_layers(
     policy: BoxPolicy, steps: Iterable[tuple[str, Callable[[], None]]]
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Take the steps in their order.
+    """Apply the layers in order.
 
     Returns:
-        (the layers that hold, layer → why it is left out).
+        (the applied layers, layer → why it is missing).
 
     Raises:
-        BoxUnavailable: the level is ``required`` and one cannot be taken.
+        BoxUnavailable: the level is ``required`` and one is missing.
     """
     applied: list[str] = []
     skipped: dict[str, str] = {}
@@ -119,7 +119,7 @@ def _own_namespaces(policy: BoxPolicy) -> None:
 
 
 def close_others(keep: Iterable[int]) -> None:
-    """Close every descriptor but the first three and `keep`."""
+    """Close every descriptor except the first three and `keep`."""
     first = 3
     for descriptor in sorted({number for number in keep if number >= first}):
         os.closerange(first, descriptor)
@@ -131,11 +131,11 @@ def require_one_thread() -> None:
     """Refuse a process with several threads.
 
     Raises:
-        BoxUnavailable: the others would stay outside of the box.
+        BoxUnavailable: the other threads would stay outside of the box.
     """
     try:
-        threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 - pathlib is not loaded here, and need not be
-    except OSError:  # no /proc: whoever calls this has just been forked
+        threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 - pathlib is not loaded here
+    except OSError:  # no /proc: the caller has just been forked
         return
     if threads > 1:
         raise BoxUnavailable(SECCOMP, f"this process has {threads} threads; only one of them would be confined")

@@ -1,15 +1,15 @@
-"""A small process of one thread that forks others: guards of scripts, workers of plugins, probes of imports. A program of its own.
+"""A small single-threaded process that forks others: guards of scripts, workers of plugins, probes of imports. A separate program.
 
-    host ──(descriptors, request)──> fork server ──fork──> child: does the work of its job
+    host ──(descriptors, request)──> fork server ──fork──> child: runs its job
       ^                                   │                  │
-      └──────── status socket of the request: what its job says, and how it ended ────────┘
+      └──────── status socket of the request: reports of its job, and how it ended ────────┘
 
 Why not fork the host? It has threads, and a process with threads cannot be forked safely. Why not start an interpreter each time? That costs
-ten times a fork from a small warm process. There are up to three of these, one for each job, because they differ in what they
-may load: the one for scripts is tiny, that for workers has imported what plugins need, that for probes runs with the host's rights.
+ten times a fork from a small warm process. There are up to three of these, one per job, because they differ in what they
+may load: the one for scripts is tiny, the one for workers has imported what plugins need, the one for probes runs with the host's rights.
 
-It runs no plugin code itself. It ends when the host closes its socket or dies (its pidfd). What a child leaves behind when it ends comes
-to this process, which is a subreaper, and is killed.
+It runs no plugin code itself. It ends when the host closes its socket or dies (its pidfd). Processes that a child leaves behind are inherited
+by this process, which is a subreaper and kills them.
 
 Started with the standard library alone, by path (scripts) or with `BOOT`; the first argument names the module of the job.
 """
@@ -46,40 +46,40 @@ BOOT: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from tavern_core.box.fork_server import main; main(sys.argv[2:])"
 )
-"""What ``python -c`` runs, with the path as JSON before the other arguments."""
+"""The code for ``python -c``, with the path as JSON before the other arguments."""
 TAKEN: Final = b"taken"
-"""On the status socket: the request was read. Without this word the host knows that nothing was run."""
+"""On the status socket: the request was read. Without this message, the host knows that nothing ran."""
 FAILED: Final = "failed {}"
-"""There can be no more processes: errno."""
+"""No process can be created: errno."""
 FORKED: Final = struct.Struct(">i")
-"""The process id of the child, with a pidfd, where the job wants it reported."""
+"""The process id of the child, with a pidfd, if the job reports it."""
 EXIT: Final = struct.Struct(">i")
-"""How it ended, as `os.waitstatus_to_exitcode` gives it."""
+"""Its exit code, as from `os.waitstatus_to_exitcode`."""
 MOST_DESCRIPTORS: Final = 32
 _EVERY_DESCRIPTOR: Final = 1 << 20
 _RECEIVE: Final = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 
 
 class Job(Protocol):
-    """What is forked for a request. The class `Job` of its module is made with the further arguments of the command line."""
+    """The work of a forked child. The class `Job` of its module gets the further arguments of the command line."""
 
     descriptors: int
     """With each request: the status socket first. A file with the request is not counted."""
     idle_s: float | None
     """Seconds without work after which the server ends; None: never."""
     ends_children: bool
-    """Whether what still runs ends with the server."""
+    """Whether running children end with the server."""
     reports: bool
-    """Whether the server says on the status socket which process was forked, and how it ended; else the child says what there is to say."""
+    """Whether the server reports on the status socket the forked process and its end; else the child reports."""
 
     def fork(self, request: bytes, descriptors: list[int], shed: Callable[[], None]) -> int:
         """Fork a child and return its process id; in the child, call `shed` and never return.
 
         Args:
-            shed: closes what is the server's.
+            shed: closes the resources of the server.
 
         Raises:
-            OSError: there can be no more processes.
+            OSError: no process can be created.
         """
         ...
 
@@ -92,18 +92,18 @@ def main(arguments: list[str]) -> None:
     """Serve until the host ends.
 
     Args:
-        arguments: module of the job, control socket, process id of the host, then what the job is made with.
+        arguments: module of the job, control socket, process id of the host, then the arguments of the job.
     """
     name, control, host = arguments[0], socket.socket(fileno=int(arguments[1])), int(arguments[2])
-    os.closerange(control.fileno() + 1, _EVERY_DESCRIPTOR)  # what the host left inheritable
-    os.chdir("/")  # the folder the host was started in can be removed
+    os.closerange(control.fileno() + 1, _EVERY_DESCRIPTOR)  # inherited descriptors of the host
+    os.chdir("/")  # so that the host's folder can be removed
     become_subreaper()
     _Server(control, _handle_on(host), importlib.import_module(name).Job(arguments[3:])).serve()
     os._exit(0)
 
 
 def _handle_on(host: int) -> int:
-    """A pidfd of the host, which has not died yet; -1 where the system has none."""
+    """A pidfd of the host, which still runs; -1 if the system has no pidfds."""
     try:
         handle = os.pidfd_open(host)
     except OSError:
@@ -120,12 +120,12 @@ class _Server:
         self._job = job
         self._wake = wake_on_children()
         self._children: dict[int, int] = {}
-        """Process id → where to say how it ended; -1: nowhere."""
+        """Process id → where to report its end; -1: nowhere."""
 
     def serve(self) -> None:
-        """Until nobody needs this process any more."""
+        """Run until this process is no longer needed."""
         gc.collect()
-        gc.freeze()  # so that a collection in a child does not copy what all share
+        gc.freeze()  # so that a collection in a child does not copy shared memory
         sources = [self._control, self._wake, *([self._host] if self._host >= 0 else [])]
         try:
             while (
@@ -139,13 +139,15 @@ class _Server:
                 end_all(0, 0, self._wake, is_init=False)
 
     def _take(self) -> bool:
-        """Fork for one request; False when the host has hung up."""
+        """Fork for one request; False if the host has closed the connection."""
         try:
             said, descriptors = receive(self._control, 16, MOST_DESCRIPTORS)
         except BlockingIOError:
             return True
         try:
-            if len(descriptors) == self._job.descriptors + 1:  # fewer when our own are used up: the host tries again
+            if (
+                len(descriptors) == self._job.descriptors + 1
+            ):  # fewer if we have no descriptors left: the host tries again
                 with os.fdopen(descriptors.pop(), "rb") as file:
                     request = file.read()
                 self._fork(descriptors, request)
@@ -169,7 +171,7 @@ class _Server:
         self._job.forked()
 
     def _shed(self) -> None:
-        """In a child: close what is the server's."""
+        """In a child: close the resources of the server."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._control.close()
         for descriptor in (signal.set_wakeup_fd(-1), self._wake, self._host, *self._children.values()):
@@ -177,14 +179,14 @@ class _Server:
                 os.close(descriptor)
 
     def _reap(self) -> None:
-        """Say how children ended, and kill what they left to us."""
+        """Report ended children, and kill the processes that they left behind."""
         drain(self._wake)
         while (ended := next_ended()) is not None:
             status = self._children.pop(ended[0], -1)
             if status >= 0:
                 _say(status, EXIT.pack(os.waitstatus_to_exitcode(ended[1])))
                 os.close(status)
-        with contextlib.suppress(OSError):  # our own descriptors are used up: another time
+        with contextlib.suppress(OSError):  # no descriptors left: try later
             for orphan in set(children()) - self._children.keys():
                 kill(orphan)
 
@@ -194,10 +196,10 @@ def receive(line: socket.socket, size: int, most: int) -> tuple[bytes, list[int]
 
     Args:
         size: bytes of the longest message.
-        most: descriptors that come with one.
+        most: maximum descriptors per message.
 
     Raises:
-        BlockingIOError: there is none.
+        BlockingIOError: no message.
     """
     numbers = array.array("i")
     body, ancillary, _, _ = line.recvmsg(size, socket.CMSG_LEN(most * numbers.itemsize), _RECEIVE)
@@ -208,14 +210,14 @@ def receive(line: socket.socket, size: int, most: int) -> tuple[bytes, list[int]
 
 
 def _tell_forked(status: int, pid: int) -> None:
-    handle = os.pidfd_open(pid)  # before anybody may reap it: it is this process and no later one of that number
+    handle = os.pidfd_open(pid)  # before it can be reaped, so it is this process and no later one with the same id
     with socket.socket(fileno=os.dup(status)) as line, contextlib.suppress(OSError):
         socket.send_fds(line, [FORKED.pack(pid)], [handle])
     os.close(handle)
 
 
 def _say(status: int, word: bytes) -> None:
-    with contextlib.suppress(OSError):  # nobody listens any more
+    with contextlib.suppress(OSError):  # the reader is gone
         os.write(status, word)
 
 

@@ -1,4 +1,4 @@
-"""The host's handle on a fork server: started with the first request, and again when it is gone."""
+"""The host's handle on a fork server: started with the first request, and again after it ended."""
 
 from __future__ import annotations
 
@@ -25,11 +25,21 @@ _CONTROL: Final = 3
 _MOST_SAID: Final = 65_536
 _LONGEST_WORD: Final = 256
 _END_S: Final = 5.0
-"""How long a server may take to end by itself, and what it forked with it."""
+"""How long a server and its children may take to end by themselves."""
 
 
 class ForkServerGone(OSError):
-    """A fork server ends as soon as it is started; the message is the last line it wrote."""
+    """A fork server ended at its start; the message is its last line of output."""
+
+
+def ending(code: int) -> str:
+    """An exit status in words: the name of the signal that ended a process, or its exit code."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +48,9 @@ class Forked:
 
     pid: int
     handle: int
-    """A pidfd: it is this process and never another that was given its number later."""
+    """A pidfd: it always means this process, never a later one with the same id."""
     status: socket.socket
-    """Says its exit status in the end (`fork_server.EXIT`); ends without that when the fork server does."""
+    """Reports its exit status at the end (`fork_server.EXIT`); closes without it if the fork server ends."""
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Send it a signal."""
@@ -58,11 +68,11 @@ class Forked:
 
 
 class ForkServer:
-    """The process of one job. Safe for threads, and after a fork of the host: a copy of the host starts its own.
+    """The process of one job. Thread-safe. After a fork of the host, the copy starts its own.
 
     Args:
-        command: makes the words behind the interpreter (`by_path`, `by_import`).
-        environment: makes the variables that it is started with.
+        command: builds the arguments of the interpreter (`by_path`, `by_import`).
+        environment: builds its environment.
     """
 
     def __init__(self, command: Callable[[], Sequence[str]], environment: Callable[[], Mapping[str, str]]) -> None:
@@ -73,23 +83,23 @@ class ForkServer:
 
     @property
     def pid(self) -> int | None:
-        """Its process id while it runs."""
+        """Its process id if it runs."""
         process = self._process
         return None if process is None or process.owner != os.getpid() else process.pid
 
     def request(self, descriptors: Sequence[int], request: bytes) -> None:
-        """Ask for a child; what becomes of it comes over the status socket, whose other end is the first descriptor.
+        """Request a child; reports come over the status socket, whose other end is the first descriptor.
 
         Raises:
-            ForkServerGone: no server can be reached.
-            OSError: descriptors or processes are used up.
+            ForkServerGone: no server can be started.
+            OSError: descriptors or processes are exhausted.
         """
         with readable(request) as file:
             for _ in range(2):
                 process = self._running()
                 try:
                     socket.send_fds(process.control, [b"fork"], [*descriptors, file])
-                except (BrokenPipeError, ConnectionError):  # it was killed: nothing was handed over
+                except (BrokenPipeError, ConnectionError):  # it was killed before it got the request
                     why = process.last_words()
                     self._drop(process)
                 else:
@@ -97,15 +107,15 @@ class ForkServer:
         raise ForkServerGone(why)
 
     def fork(self, descriptors: Sequence[int], request: bytes, seconds: float) -> Forked:
-        """Have a child forked by a job that reports. A server that has died is replaced.
+        """Fork a child of a job with reports. A server that has died is replaced.
 
         Args:
             descriptors: without the status socket.
-            seconds: how long that may take.
+            seconds: time limit.
 
         Raises:
-            ForkServerGone: it ends before it forks.
-            OSError: descriptors or processes are used up.
+            ForkServerGone: it ended before it forked.
+            OSError: descriptors or processes are exhausted.
         """
         for _ in range(2):
             if (child := self._forked(descriptors, request, seconds)) is not None:
@@ -113,7 +123,7 @@ class ForkServer:
         raise ForkServerGone(self.last_words() or "it ends as soon as it is started")
 
     def _forked(self, descriptors: Sequence[int], request: bytes, seconds: float) -> Forked | None:
-        """None when the server ended before it had forked."""
+        """None if the server ended before it forked."""
         with contextlib.ExitStack() as opened:
             status, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             opened.enter_context(status)
@@ -134,19 +144,19 @@ class ForkServer:
             return None
 
     def last_words(self) -> str:
-        """The last line that the running server wrote: why it does not begin; empty where there is none."""
+        """The last line that the running server wrote: why it does not start; empty if there is none."""
         process = self._process
         return "" if process is None else process.last_words()
 
     def is_running(self) -> bool:
-        """Whether it runs; one that has ended by itself is cleared away."""
+        """Whether it runs; one that has ended is cleaned up."""
         process = self._process
         if process is not None and process.has_ended():
             self._drop(process)
         return self._process is not None
 
     def close(self) -> None:
-        """End it. Whether what it has forked ends with it is a matter of its job."""
+        """End it. Its job decides whether its children end, too."""
         if (process := self._process) is not None:
             self._drop(process)
 
@@ -173,7 +183,7 @@ def by_path(job: str) -> list[str]:
 
 
 def by_import(flags: Sequence[str], path: Sequence[str], job: str, *arguments: str) -> list[str]:
-    """Start the server with a path of modules.
+    """Start the server with a module search path.
 
     Args:
         flags: of the interpreter.
@@ -192,7 +202,7 @@ class _Process:
         self._said = os.memfd_create("said") if hasattr(os, "memfd_create") else os.open(os.devnull, os.O_RDWR)
         argv = [sys.executable, *words]
         nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(2)]
-        said = fcntl.fcntl(self._said, fcntl.F_DUPFD_CLOEXEC, _CONTROL + 1)  # not where the socket goes
+        said = fcntl.fcntl(self._said, fcntl.F_DUPFD_CLOEXEC, _CONTROL + 1)  # not at the descriptor of the socket
         try:
             actions = [(os.POSIX_SPAWN_DUP2, end.fileno(), _CONTROL), (os.POSIX_SPAWN_DUP2, said, 2), *nowhere]
             self.pid = os.posix_spawn(argv[0], argv, environment, file_actions=actions, setsid=True, setsigmask=())
@@ -203,11 +213,11 @@ class _Process:
         finally:
             os.close(said)
             end.close()
-        # Also at exit and when nobody holds the ForkServer any more: a server does not outlive its host.
+        # Also at exit and when the ForkServer is garbage-collected: a server does not outlive its host.
         self.end = weakref.finalize(self, _end, self.control, self._said, self.pid, self.owner)
 
     def has_ended(self) -> bool:
-        """Whether it has ended by itself, or belongs to the process that this one was forked from."""
+        """Whether it has ended by itself, or belongs to the parent of this fork."""
         return self.owner != os.getpid() or _is_over(self.pid, 0.0)
 
     def last_words(self) -> str:
@@ -219,7 +229,7 @@ class _Process:
 def _end(control: socket.socket, said: int, pid: int, owner: int) -> None:
     if owner == os.getpid():
         with contextlib.suppress(OSError):
-            # closing alone would not do while a forked copy of the host holds the socket
+            # closing is not enough while a forked copy of the host holds the socket
             control.shutdown(socket.SHUT_RDWR)
         if not _is_over(pid, _END_S):
             with contextlib.suppress(ProcessLookupError):
@@ -234,7 +244,7 @@ def _is_over(pid: int, seconds: float) -> bool:
     """Whether a child process ends within the time."""
     try:
         handle = os.pidfd_open(pid)
-    except OSError:  # it was reaped already, or the system has no such handles: then it is waited for
+    except OSError:  # already reaped, or no pidfds: then wait for it
         return True
     try:
         waiting = select.poll()
@@ -248,7 +258,7 @@ def _is_over(pid: int, seconds: float) -> bool:
 def readable(content: bytes) -> Iterator[int]:
     """A descriptor that holds `content`.
 
-    A file in memory and not a pipe: however large it is, and whether it is read or not, nobody waits.
+    A file in memory and not a pipe, so that writing never blocks.
     """
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("given")

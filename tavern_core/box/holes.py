@@ -1,7 +1,7 @@
-"""Granted folders with holes in them: what lies in a folder is given, but for what stays shut.
+"""Granted folders with holes: a folder is granted except for protected entries.
 
-Rules of the kernel only ever add. So a granted folder that holds something shut is given entry by entry, and nothing new can be
-made in that folder itself. That may be thousands of entries, so they are listed where the rules are made and not by the host.
+Kernel rules can only add rights. So a granted folder with a protected entry is passed entry by entry, and nothing new can be
+created in that folder itself. There may be thousands of entries, so the process that creates the rules lists them, not the host.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterator, Sequence
 
 
 def entries(folder: str) -> list[str]:
-    """What lies in a folder, without links: where they lead to is given under its own path, or not at all."""
+    """The entries of a folder without links; their targets need their own grants."""
     with os.scandir(folder) as found:
         return [entry.name for entry in found if not entry.is_symlink()]
 
 
 def around(path: str, shut: Sequence[str], own: str, listed: Callable[[str], list[str]] = entries) -> Iterator[str]:
-    """`path`, or what lies in it where a file or folder below it stays shut.
+    """`path`, or its entries if something below it is protected.
 
     Args:
         path: resolved.
-        shut: what must not be reached; see `closed`.
-        own: the one folder inside of them that may be.
+        shut: protected paths; see `closed`.
+        own: the only accessible folder inside them.
     """
     if is_in(path, own):
         yield path
@@ -47,5 +47,5 @@ def around(path: str, shut: Sequence[str], own: str, listed: Callable[[str], lis
 
 
 def is_in(path: str, folder: str) -> bool:
-    """Whether a path is `folder` or beneath it."""
+    """Whether a path is `folder` or below it."""
     return path == folder or path.startswith(f"{folder.rstrip('/')}/")

@@ -1,6 +1,6 @@
 """Layer `landlock`: files and folders, and TCP, by allow-list (Linux 5.13, refined until 6.12).
 
-What it does not see is the business of `seccomp.py`: metadata (stat, chmod, utime, xattr), UDP, Unix sockets.
+`seccomp.py` handles what it does not cover: metadata (stat, chmod, utime, xattr), UDP, Unix sockets.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _SCOPES: Final = 0b11
 
 _READ: Final = READ_FILE | READ_DIR
 _WRITE: Final = WRITE_FILE | TRUNCATE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | REFER
-"""Ordinary files and folders only: a link, FIFO or socket in a shared folder is a trap for whoever opens it next."""
+"""Only ordinary files and folders: a link, FIFO or socket in a shared folder is a trap for the next reader."""
 _ON_FILES: Final = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE
 OWN: Final = {"/proc": _READ, "/dev/shm": _READ | _WRITE}
-"""Places that a box may have for itself → rights."""
+"""Private places of a box → rights."""
 DEVICES: Final = {"/dev/null": READ_FILE | WRITE_FILE | TRUNCATE, "/dev/random": READ_FILE, "/dev/urandom": READ_FILE}
 
 
@@ -57,7 +57,7 @@ def version() -> int:
     """The ABI of this kernel's Landlock.
 
     Raises:
-        OSError: there is none, or it is switched off.
+        OSError: there is none, or it is disabled.
     """
     return syscall(_CREATE, 0, 0, _VERSION_FLAG)
 
@@ -68,10 +68,10 @@ def apply(
     """Restrict this process.
 
     Args:
-        own: those of `OWN` that were mounted for the box and show nothing else.
-        begun: what `begin` made for this policy, in the process that this one was forked from.
+        own: those of `OWN` that were mounted for this box only.
+        begun: the result of `begin` for this policy in the parent process.
         port: as for `begin`.
-        asks: what was granted to write is written by the host, and not by the box itself (`writes.py`).
+        asks: the host writes in granted places, not the box itself (`writes.py`).
 
     Raises:
         OSError: the kernel has no Landlock.
@@ -90,17 +90,17 @@ def apply(
 
 
 def begin(policy: BoxPolicy, port: int | None = None) -> int:
-    """The descriptor of rules with the paths of a policy itself. What was granted is left to `apply`: to list it may take long.
+    """The descriptor of rules with the paths of a policy itself. `apply` adds the granted paths, because listing them may take long.
 
     Args:
-        port: of the gateway, where the box has no network of its own: the only one that may be connected to, of whatever host.
+        port: of the gateway, if the box has no network of its own: the only allowed port, on any host.
 
     Raises:
         OSError: the kernel has no Landlock.
     """
     abi = version()
     known = _known_rights(abi)
-    # Programs that share the host's network are not told to which ports they may connect; in one of their own it is no matter.
+    # Programs in the host's network have no port rules; in their own network, ports do not matter.
     is_open = policy.may_network or (policy.has_gateway and port is None)
     net = _TCP if abi >= 4 and not is_open else 0
     attributes = _Ruleset(known, net, _SCOPES if abi >= 6 else 0)
@@ -124,7 +124,7 @@ def _known_rights(abi: int) -> int:
 
 
 def _own(policy: BoxPolicy) -> dict[str, int]:
-    """Path → rights: those that the policy names."""
+    """Path → rights: of the policy itself."""
     read = _READ | (EXECUTE if policy.may_execute else 0)
     found = dict(DEVICES)
     for paths, rights in ((policy.read, read), (policy.write, _WRITE), (policy.execute, _READ | EXECUTE)):
@@ -134,7 +134,7 @@ def _own(policy: BoxPolicy) -> dict[str, int]:
 
 
 def _granted(policy: BoxPolicy, asks: bool) -> dict[str, int]:
-    """Path → rights of what was granted. One rule a path: a folder that holds something shut comes as thousands of them."""
+    """Path → rights of the grants. One rule per path: a folder with a protected entry becomes thousands of rules."""
     granted = policy.granted
     read = _READ | (EXECUTE if policy.may_execute else 0)
     unwritable, listed = (*granted.shut, *granted.kept), lru_cache(entries)
@@ -154,7 +154,7 @@ def _allow(rules: int, allowed: Mapping[str, int], known: int) -> None:
     for path, rights in allowed.items():
         try:
             place = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        except (FileNotFoundError, NotADirectoryError, PermissionError):  # nothing there for this process
+        except (FileNotFoundError, NotADirectoryError, PermissionError):  # not accessible to this process
             continue
         try:
             is_folder = stat.S_ISDIR(os.fstat(place).st_mode)

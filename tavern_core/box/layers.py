@@ -1,4 +1,4 @@
-"""Which layers this machine has, for this user: asked of the kernel by a short-lived process, once."""
+"""The layers that this machine offers to this user: a short-lived process tries them once."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _PATIENCE_S: Final = 20
 
 @cache
 def available_layers() -> Mapping[str, str]:
-    """Layer → empty where it is there, else why it is not.
+    """Layer → empty if it is available, else the reason.
 
-    Every layer is tried for real in a process of its own: a kernel may have it and a container, a policy of the system or
-    a limit still forbid it.
+    Every layer is really tried in its own process: even if the kernel has it, a container, a system policy or
+    a limit may forbid it.
     """
     if not sys.platform.startswith("linux"):
         return dict.fromkeys(LAYERS, f"it needs Linux, this is {sys.platform}")
@@ -37,7 +37,7 @@ def available_layers() -> Mapping[str, str]:
 
 
 def print_probe() -> None:
-    """What `available_layers` reads. Forks, so for a process of its own only."""
+    """The program of `available_layers`. It forks, so it needs its own process."""
     policy = BoxPolicy()
     steps: dict[str, Callable[[], object]] = {
         LIMITS: lambda: rlimits.apply(policy.limits),
@@ -59,7 +59,7 @@ def _try(step: Callable[[], object]) -> str:
             said = ""
         except OSError as error:
             said = error.strerror or str(error)
-        except BaseException as error:  # noqa: BLE001 - a forked copy tells whatever went wrong and ends
+        except BaseException as error:  # noqa: BLE001 - a forked copy reports any error and ends
             said = repr(error)
         os.write(writer, said.encode())
         os._exit(0)

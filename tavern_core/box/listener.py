@@ -1,7 +1,7 @@
-"""The one way out of a network of its own: a socket that listens on its loopback, and that the host outside serves.
+"""The only exit of a box's own network: a socket on its loopback that the host outside serves.
 
-A socket belongs to the network in which it was made, whoever holds it: the host accepts connections on it that begin in the
-box, and no process in between hands anything on. What becomes of them is the host's decision; the box only has this socket.
+A socket belongs to the network in which it was created, whichever process holds it. The host accepts connections from the
+box on it, without a process in between. The host decides about them; the box only has this socket.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 ADDRESS: Final = "127.0.0.1"
 _PORT: Final = 3128
-"""In a network of its own nobody else can have it. The usual one of a proxy."""
+"""The usual port of a proxy; in its own network, it is free."""
 _WAITING: Final = 64
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
 _IFREQ: Final = struct.Struct("16sH22x")
@@ -24,15 +24,15 @@ USER: Final = "tavern"
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A gateway before anybody serves it."""
+    """A gateway that is not served yet."""
 
     socket: socket.socket
     token: str
-    """The password of whoever may use it; empty where nobody but the box can reach it."""
+    """The password of its users; empty if only the box can reach it."""
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Its address."""
         port: int = self.socket.getsockname()[1]
         return port
 
@@ -50,7 +50,7 @@ def listen(*, has_own_network: bool) -> Listener:
     """Open the gateway of the network that this process is in.
 
     Args:
-        has_own_network: it was made for the box; else everybody on this machine can reach the socket, and needs its token.
+        has_own_network: the network was created for the box; else everyone on this machine can reach the socket and needs its token.
 
     Raises:
         OSError: the loopback cannot be brought up, or there are no more descriptors.

@@ -1,4 +1,4 @@
-"""Layer `namespaces`: a network without anything in it, shared memory and queues of its own, nobody else's rights."""
+"""Layer `namespaces`: an empty network, its own shared memory and queues, no rights of other users."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SET_DUMPABLE: Final = 4
 
 
 def apply(flags: int) -> None:
-    """Enter new namespaces, as the same user inside as outside.
+    """Enter new namespaces, with the same user inside and outside.
 
-    A user namespace comes first: with it an ordinary user may make the others, and root loses its rights outside. Root
-    can do without it, where the kernel has none.
+    A user namespace comes first: it lets an ordinary user create the others, and root loses its rights outside. Root
+    does not need it if the kernel has none.
 
     Args:
         flags: `NET`, `IPC`, `PID`, `MOUNT`; a PID namespace begins with the next child.
@@ -39,12 +39,12 @@ def apply(flags: int) -> None:
 
 
 def map_user(user: int, group: int) -> None:
-    """Be the same user in a new user namespace as outside; nobody else is anybody there.
+    """Map the same user into a new user namespace, and no one else.
 
     Raises:
-        OSError: it is not to be had.
+        OSError: not available.
     """
-    # The files of an undumpable process belong to root, and whoever changed its user has become undumpable.
+    # The files of an undumpable process belong to root, and a process that changed its user is undumpable.
     prctl(_SET_DUMPABLE, 1)
     write("/proc/self/setgroups", "deny")
     write("/proc/self/uid_map", f"{user} {user} 1")
@@ -52,10 +52,10 @@ def map_user(user: int, group: int) -> None:
 
 
 def write(path: str, text: str) -> None:
-    """Write a file of /proc at once.
+    """Write a file of /proc in one call.
 
     Raises:
-        OSError: it refused.
+        OSError: refused.
     """
     file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:

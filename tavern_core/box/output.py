@@ -1,7 +1,7 @@
-"""Read what a script says until its guard reports the end: everything bounded, nothing ever waits for a pipe.
+"""Read the output of a script until its guard reports the end: bounded, and never blocked by a pipe.
 
-The end is what the guard says it is. A grandchild that holds stdout open, or a script that closes it early, changes
-nothing: when the guard has reported, what is still in the pipes is read without waiting.
+The guard defines the end. A grandchild that holds stdout open, or a script that closes it early, changes
+nothing: when the guard has reported, the rest of the pipes is read without waiting.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import os
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tavern_core.box.fork_server import receive
@@ -20,25 +20,25 @@ from tavern_core.box.script_client import Child
 from tavern_core.box.writes import Writes
 
 Reason = Literal["exit", "stop", "time", "kill", "flood", "failed", "boxless", "lost", "untaken"]
-"""Ended by itself, or why it was ended; `failed`: never started; `boxless`: not started for want of a layer; `lost`: its guard is gone; `untaken`: the fork server was gone
-before it took the request, so nothing was run."""
+"""Ended by itself, or why it was ended; `failed`: never started; `boxless`: not started because a layer is missing; `lost`: its guard died;
+`untaken`: the fork server died before it took the request, so nothing ran."""
 _AT_ONCE = 65_536
 _LONGEST_WORD = 4096
 _LAST_READS = 64
-"""A pipe holds at most a megabyte; whoever writes faster than we read after the end is not listened to any more."""
+"""A pipe holds at most a megabyte; output that arrives faster than we read after the end is dropped."""
 STOPPING_S = 6.0
-"""The guard gives up after five seconds; then nobody waits for it either."""
+"""The guard gives up after five seconds; then the host stops waiting, too."""
 
 
 class Head:
-    """Keeps bytes up to `limit`."""
+    """Stores bytes up to `limit`."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._kept = bytearray()
 
     def add(self, data: bytes) -> bool:
-        """False when `data` does not fit any more."""
+        """False if `data` does not fit any more."""
         room = self._limit - len(self._kept)
         self._kept += data[:room]
         return len(data) <= room
@@ -49,7 +49,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The beginning and the end of what was written, and how many bytes between them were left out."""
+    """The beginning and the end of the output, and how many bytes between them were dropped."""
 
     head: bytes = b""
     tail: bytes = b""
@@ -57,7 +57,7 @@ class Ends:
 
 
 class HeadAndTail:
-    """Keeps the first and the last `half` bytes: the first say what a program is, the last why it ended."""
+    """Stores the first and the last `half` bytes: the first identify the program, the last explain its end."""
 
     def __init__(self, half: int) -> None:
         self._half = half
@@ -66,7 +66,7 @@ class HeadAndTail:
         self._dropped = 0
 
     def add(self, data: bytes) -> bool:
-        """Always True: there is no end to what can be dropped."""
+        """Always True: any amount can be dropped."""
         room = self._half - len(self._head)
         self._head += data[:room]
         self._tail += data[room:]
@@ -86,34 +86,34 @@ class HeadAndTail:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a script ended and what it said."""
+    """The end of a script and its output."""
 
     reason: Reason
     status: int = -1
-    """The wait status (`os.waitstatus_to_exitcode`); -1 when nobody knows it."""
+    """The wait status (`os.waitstatus_to_exitcode`); -1 if unknown."""
     left: int = 0
     """Processes that could not be killed."""
     errno: int = 0
     """Why it could not be started."""
     missing: tuple[str, str] | None = None
-    """(layer, why) of the box that could not be made."""
+    """(layer, why) of the box that could not be created."""
     skipped: Mapping[str, str] = field(default_factory=dict)
-    """Layer → why it ran without."""
+    """Layer → why it ran without it."""
     stdout: bytes = b""
     stderr: Ends = Ends()
 
 
 Serve = Callable[[socket.socket, str], None]
-"""``serve(listening, token)``: answer whoever connects to the gateway of a box (`listener.py`)."""
+"""``serve(listening, token)``: answer connections to the gateway of a box (`listener.py`)."""
 
 
 async def collect(child: Child, output_bytes: int, stderr_half: int, serve: Serve | None = None) -> Ended:
-    """Listen to a child until it has ended, then close it. Cancelling ends the child with all it started.
+    """Read from a child until it has ended, then close it. Cancelling ends the child with everything that it started.
 
     Args:
         output_bytes: more than this on stdout ends the child with reason ``flood``.
-        stderr_half: bytes kept of the beginning and of the end of stderr.
-        serve: is given the gateway of the child's box, to be closed there; without it nobody answers on that.
+        stderr_half: stored bytes of the beginning and of the end of stderr.
+        serve: gets the gateway of the child's box and closes it; without it, no one serves the gateway.
     """
     listener = _Listener(child, Head(output_bytes), HeadAndTail(stderr_half), serve)
     try:
@@ -126,45 +126,34 @@ async def collect(child: Child, output_bytes: int, stderr_half: int, serve: Serv
         listener.close()
 
 
-class _Listener:
-    """Callbacks of the event loop for the three descriptors of a child."""
+class Reports:
+    """Reads what is said of a child on its status socket, on the running event loop.
 
-    def __init__(self, child: Child, stdout: Head, stderr: HeadAndTail, serve: Serve | None) -> None:
+    Args:
+        finish: called once, with how it ended; what it wrote is not known here.
+        serve: is given the gateway of the child's box, to be closed there.
+        started: called when the program was started.
+    """
+
+    def __init__(
+        self,
+        child: Child,
+        finish: Callable[[Ended], None],
+        serve: Serve | None = None,
+        started: Callable[[], None] = lambda: None,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._child = child
-        self._stdout = stdout
-        self._stderr = stderr
+        self._finish = finish
         self._serve = serve
-        self._is_flooded = False
+        self._started = started
         self._is_taken = False
         self._skipped: Mapping[str, str] = {}
-        self.ended: asyncio.Future[Ended] = self._loop.create_future()
-        self._loop.add_reader(child.stdout, self._pump, child.stdout, self._on_stdout)
-        self._loop.add_reader(child.stderr, self._pump, child.stderr, self._stderr.add)
         self._loop.add_reader(child.status, self._on_status)
 
     def close(self) -> None:
-        for descriptor in (self._child.stdout, self._child.stderr, self._child.status):
-            self._loop.remove_reader(descriptor)
-        self._child.close()
-
-    def _on_stdout(self, data: bytes) -> bool:
-        if not self._stdout.add(data) and not self._is_flooded:
-            self._is_flooded = True
-            self._child.say("kill")
-        return not self._is_flooded
-
-    def _pump(self, descriptor: int, take: Callable[[bytes], bool]) -> bool:
-        """Read once; False when there is nothing more to read now."""
-        try:
-            data = os.read(descriptor, _AT_ONCE)
-        except BlockingIOError:
-            return False
-        if not data:
-            self._loop.remove_reader(descriptor)
-            return False
-        take(data)
-        return True
+        """Read no more; to be called before the child is closed."""
+        self._loop.remove_reader(self._child.status)
 
     def _on_status(self) -> None:
         given: list[int] = []
@@ -183,32 +172,75 @@ class _Listener:
             else:
                 os.close(descriptor)
         self._is_taken = self._is_taken or word == "taken"
-        if word == "ended":
-            status, reason, left = told.split()
-            self._finish(_REASONS[reason], status=int(status), left=int(left))
-        elif word == "failed":
-            self._finish("failed", errno=int(told))
-        elif word == "boxless":
-            layer, _, why = told.partition(" ")
-            self._finish("boxless", missing=(layer, why))
+        if word == "started":
+            self._started()
         elif word == "weak":
             self._skipped = json.loads(told)
-        elif word == "lost":
-            self._finish("lost" if self._is_taken else "untaken")
+        elif (ended := self._ended(word, told)) is not None:
+            self.close()
+            self._finish(ended)
 
-    def _finish(
-        self, reason: Reason, status: int = -1, left: int = 0, errno: int = 0, missing: tuple[str, str] | None = None
-    ) -> None:
-        self._loop.remove_reader(self._child.status)
+    def _ended(self, word: str, told: str) -> Ended | None:
+        if word == "ended":
+            status, reason, left = told.split()
+            return Ended(_REASONS[reason], int(status), int(left), skipped=self._skipped)
+        if word == "failed":
+            return Ended("failed", errno=int(told), skipped=self._skipped)
+        if word == "boxless":
+            layer, _, why = told.partition(" ")
+            return Ended("boxless", missing=(layer, why), skipped=self._skipped)
+        if word == "lost":
+            return Ended("lost" if self._is_taken else "untaken", skipped=self._skipped)
+        return None
+
+
+class _Listener:
+    """Callbacks of the event loop for the three descriptors of a child."""
+
+    def __init__(self, child: Child, stdout: Head, stderr: HeadAndTail, serve: Serve | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._child = child
+        self._stdout = stdout
+        self._stderr = stderr
+        self._is_flooded = False
+        self.ended: asyncio.Future[Ended] = self._loop.create_future()
+        self._loop.add_reader(child.stdout, self._pump, child.stdout, self._on_stdout)
+        self._loop.add_reader(child.stderr, self._pump, child.stderr, self._stderr.add)
+        self._reports = Reports(child, self._finish, serve)
+
+    def close(self) -> None:
+        self._reports.close()
+        for descriptor in (self._child.stdout, self._child.stderr):
+            self._loop.remove_reader(descriptor)
+        self._child.close()
+
+    def _on_stdout(self, data: bytes) -> bool:
+        if not self._stdout.add(data) and not self._is_flooded:
+            self._is_flooded = True
+            self._child.say("kill")
+        return not self._is_flooded
+
+    def _pump(self, descriptor: int, take: Callable[[bytes], bool]) -> bool:
+        """Read once; False if there is nothing more to read now."""
+        try:
+            data = os.read(descriptor, _AT_ONCE)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._loop.remove_reader(descriptor)
+            return False
+        take(data)
+        return True
+
+    def _finish(self, ended: Ended) -> None:
         for descriptor, take in ((self._child.stdout, self._on_stdout), (self._child.stderr, self._stderr.add)):
             for _ in range(_LAST_READS):
                 if not self._pump(descriptor, take):
                     break
         if self._is_flooded:
-            reason = "flood"
+            ended = replace(ended, reason="flood")
         if not self.ended.done():
-            said = self._stdout.content(), self._stderr.content()
-            self.ended.set_result(Ended(reason, status, left, errno, missing, self._skipped, *said))
+            self.ended.set_result(replace(ended, stdout=self._stdout.content(), stderr=self._stderr.content()))
 
 
 _REASONS: dict[str, Reason] = {"exit": "exit", "stop": "stop", "time": "time", "kill": "kill"}

@@ -1,4 +1,4 @@
-"""What a program in namespaces has for itself instead of the machine's: processes to look at, and memory shared by name."""
+"""Private places of a program in namespaces, instead of the machine's: /proc, and memory shared by name."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from tavern_core.box.syscalls import KERNEL, mount
 _PRIVATE: Final = 0x4000 | 0x40000  # MS_REC, MS_PRIVATE
 _QUIET: Final = 0x2 | 0x4 | 0x8  # MS_NOSUID, MS_NODEV, MS_NOEXEC
 _RESERVED_NUMBERS: Final = 300
-"""Process numbers below are given only once; `pid_max` cannot be lower."""
+"""Lower process ids are used only once; `pid_max` cannot be lower."""
 _MEMORY: Final = 2_147_483_648
 _SHARED: Final = "/dev/shm"
 _SHARED_PART: Final = 8
-"""Of the memory that one process may use, what all may share: one part in so many."""
+"""The fraction of one process's memory that all may share: 1 in this number."""
 _SHARED_FILES: Final = 1024
 
 
 def own_places(policy: BoxPolicy) -> tuple[str, ...]:
-    """Mount what a box has for itself: a /proc that shows its namespace and nothing else, and an empty place for memory that its
-    processes share by name. Bounds the numbers of its processes, too.
+    """Mount the private places of a box: a /proc that shows only its namespace, and an empty place for memory that its
+    processes share by name. Also limits its process ids.
 
-    The bound is for root, which RLIMIT_NPROC does not hold; each namespace has its own since Linux 6.14, before that it was
-    the whole machine's and must not be touched.
+    The limit is for root, to which RLIMIT_NPROC does not apply; each namespace has its own since Linux 6.14, before that, it was
+    global and must not be changed.
 
     Returns:
-        Those that were to be had; a container may forbid all this, and then they stay closed.
+        The mounted ones; a container may forbid this, and then they stay closed.
     """
     try:
         mount("none", "/", "", _PRIVATE)
@@ -46,13 +46,13 @@ def own_places(policy: BoxPolicy) -> tuple[str, ...]:
     try:
         most = (policy.limits.memory_bytes or _MEMORY) // _SHARED_PART
         mount("shm", _SHARED, "tmpfs", _QUIET, f"size={most},nr_inodes={_SHARED_FILES},mode=700")
-    except OSError:  # there is no such folder, and nobody misses it
+    except OSError:  # there is no such folder
         return ("/proc",)
     return "/proc", _SHARED
 
 
 def _may_reach(policy: BoxPolicy, folder: str) -> bool:
-    """Whether the machine's own `folder` is given to write to, or something in it at all."""
+    """Whether the box may write to the machine's own `folder`, or access something in it."""
     given, written = policy.granted, (*policy.write, *policy.granted.write)
     inside = any(is_in(path, folder) for path in (*policy.read, *given.read, *written))
     return inside or any(is_in(folder, path) for path in written)

@@ -1,4 +1,4 @@
-"""Files that any program needs to run at all: the system's libraries, and what belongs to a program or to this interpreter."""
+"""Files that every program needs to run: the system's libraries, and the files of a program or of this interpreter."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _FACTS: Final = (
 )  # fmt: skip
 """Of the machine; nothing about its users."""
 PROGRAMS: Final = ("/usr", "/bin", "/sbin", "/opt", "/etc/alternatives", "/snap/bin")
-"""Where programs are installed; for those who may start others."""
+"""Where programs are installed; for boxes that may start others."""
 NETWORK: Final = (
     "/etc/resolv.conf", "/etc/hosts", "/etc/host.conf", "/etc/nsswitch.conf", "/etc/gai.conf", "/etc/services",
     "/etc/protocols", "/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/pki/tls/certs", "/etc/pki/tls/cert.pem",
     "/etc/pki/ca-trust/extracted", "/etc/ca-certificates/extracted", "/run/systemd/resolve/stub-resolv.conf",
 )  # fmt: skip
-"""Where names of hosts are looked up, and who is trusted to certify them."""
+"""Files for name resolution and certificate authorities."""
 _SHARED: Final = ("/", "/usr", "/usr/local")
 _MOST_HOPS: Final = 4
 _FIRST_BYTES: Final = 4096
@@ -36,26 +36,34 @@ _PT_INTERP: Final = 3
 
 
 def machine() -> tuple[str, ...]:
-    """What every program may read: libraries, data of the system's packages, a few facts."""
+    """Readable for every program: libraries, data of system packages, a few facts."""
     return (*_LIBRARIES, *_FACTS)
 
 
 def interpreter() -> tuple[str, ...]:
-    """Files and folders of the Python that runs this: program, standard library, installed packages."""
+    """Files and folders of this Python: program, standard library, installed packages."""
     prefixes = {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}.difference(_SHARED)
     packages = {path for path in sys.path if path.endswith(("site-packages", "dist-packages"))}
     found = {os.path.dirname(os.__file__), os.path.realpath(sys.executable), *prefixes, *packages}  # noqa: PTH120
     return tuple(sorted(path for path in found if path.startswith("/")))
 
 
+@lru_cache(maxsize=1)
+def own_library() -> str:
+    """Where the library of this interpreter is; some need ``LD_LIBRARY_PATH`` to find it."""
+    import sysconfig  # takes milliseconds
+
+    return str(sysconfig.get_config_var("LIBDIR") or "/lib")
+
+
 def for_every_program() -> tuple[str, ...]:
-    """`machine` and `interpreter` in as few paths as give the same. What is not there when this is first asked is left out."""
+    """`machine` and `interpreter` in as few paths as possible, without paths that do not exist at the first call."""
     return _least((*machine(), *interpreter()))
 
 
 @lru_cache(maxsize=4)
 def _least(paths: tuple[str, ...]) -> tuple[str, ...]:
-    """Without those that do not exist and those that lie in another, links followed: each costs every script a rule."""
+    """Without missing paths and paths inside another one, links followed: each costs every script a rule."""
     real = {path: os.path.realpath(path) for path in paths if os.path.exists(path)}  # noqa: PTH110
     least: list[str] = []
     for path in sorted(real, key=lambda path: (len(real[path]), path)):
@@ -65,10 +73,10 @@ def _least(paths: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def executables(program: str) -> tuple[str, ...]:
-    """Files that must be executable so that one program can be run: itself, its ``#!`` interpreters, its dynamic loader.
+    """Files that must be executable to run one program: itself, its ``#!`` interpreters, its dynamic loader.
 
     Args:
-        program: an absolute path; one that cannot be read is its own only executable.
+        program: an absolute path; an unreadable one needs only itself.
     """
     found: list[str] = []
     for path in _chain(program):
@@ -82,7 +90,7 @@ def _chain(program: str) -> Iterator[str]:
     for _ in range(_MOST_HOPS):
         yield program
         try:
-            with open(program, "rb") as file:  # noqa: PTH123 - this package does without pathlib
+            with open(program, "rb") as file:  # noqa: PTH123 - this package does not use pathlib
                 head = file.read(_FIRST_BYTES)
                 if head.startswith(b"\x7fELF\x02\x01"):
                     if loader := _loader(head):
@@ -96,7 +104,7 @@ def _chain(program: str) -> Iterator[str]:
         if not words:
             return
         program = words[0]
-        if program.endswith("/env"):  # it looks for the next word on PATH
+        if program.endswith("/env"):  # it searches the next word on PATH
             yield from _chain(program)
             named = next((word for word in words[1:] if not word.startswith("-") and "=" not in word), "")
             if not (program := shutil.which(named) or ""):

@@ -1,4 +1,4 @@
-"""What a box lets through, as a frozen value that survives JSON."""
+"""What a box allows, as a frozen value that can be stored as JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, get_args
 from tavern_core.errors import PluginError
 
 Level = Literal["required", "best-effort", "none"]
-"""`required`: every layer or nothing; `best-effort`: the layers that there are; `none`: no box."""
+"""`required`: every layer or nothing; `best-effort`: the available layers; `none`: no box."""
 
 LIMITS: Final = "limits"
 NAMESPACES: Final = "namespaces"
@@ -26,15 +26,15 @@ LAYERS: Final[Mapping[str, str]] = {
     LANDLOCK: "only the granted files and folders (Landlock)",
     SECCOMP: "no system calls that reach around the others (seccomp)",
 }
-"""Layer → what it gives, in the order in which they are applied."""
+"""Layer → its effect, in the order of application."""
 
 
 class BoxUnavailable(PluginError):
-    """A layer that was required cannot be had; nothing may run (PLUGIN_FAILED).
+    """A required layer is missing; nothing may run (PLUGIN_FAILED).
 
     Args:
         layer: its name, one of `LAYERS`.
-        reason: why it is not there, in a few words.
+        reason: why it is missing, in a few words.
     """
 
     def __init__(self, layer: str, reason: str) -> None:
@@ -51,7 +51,7 @@ class BoxUnavailable(PluginError):
 
 @dataclass(frozen=True, slots=True)
 class BoxLimits:
-    """Bounds of one process; None: as it was."""
+    """Limits of one process; None: unchanged."""
 
     memory_bytes: int | None = 2_147_483_648
     """Of writable memory."""
@@ -60,50 +60,50 @@ class BoxLimits:
     cpu_seconds: int | None = None
     open_files: int | None = 256
     processes: int | None = 128
-    """Processes and threads in one box that has namespaces of its own."""
+    """Processes and threads in one box with its own namespaces."""
     file_bytes: int | None = 1_073_741_824
     """Of one file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """Resolved paths that may be read and written but for what lies in them and stays shut (`holes.py`)."""
+    """Resolved paths that may be read and written, except for protected entries (`holes.py`)."""
 
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
     shut: tuple[str, ...] = ()
-    """Neither to be read nor written, nor is what lies in them."""
+    """Not readable and not writable, including everything in them."""
     kept: tuple[str, ...] = ()
-    """Not to be written."""
+    """Not writable."""
     own: str = "/dev/null/none"
-    """The one folder inside of `shut` that may be both."""
+    """The only readable and writable folder inside `shut`."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoxPolicy:
-    """What a confined process may do. What is not named here it may not."""
+    """What a confined process may do. Everything else is forbidden."""
 
     read: tuple[str, ...] = ()
-    """Absolute paths of files and folders, with all that lies in them. Those that do not exist are passed over."""
+    """Absolute paths of files and folders, with everything in them. Missing ones are ignored."""
     write: tuple[str, ...] = ()
-    """Files, and folders in which ordinary files and folders may be made, changed and removed: no links, sockets, devices.
-    To be read they must stand in `read`, too."""
+    """Files, and folders in which ordinary files and folders may be created, changed and removed: no links, sockets, devices.
+    Reading them needs an entry in `read`, too."""
     execute: tuple[str, ...] = ()
-    """Programs, or folders of programs, that may be run. Readable, too."""
+    """Executable programs, or folders of programs; also readable."""
     may_fork: bool = False
     """Start further processes of its own program."""
     may_execute: bool = False
-    """Start other programs: all that may be read but not written."""
+    """Start other programs: everything readable but not writable."""
     may_network: bool = False
     """TCP and UDP in the host's network, to anywhere."""
     has_gateway: bool = False
-    """TCP in a network of its own, which has no other way out than a socket that the host serves (`listener.py`)."""
+    """TCP in its own network, whose only exit is a socket that the host serves (`listener.py`)."""
     limits: BoxLimits = field(default_factory=BoxLimits)
     level: Level = "required"
     without: tuple[str, ...] = ()
-    """Layers that are switched off, as if this machine had none: for operators and tests."""
+    """Disabled layers, as if this machine did not have them: for operators and tests."""
     left_out: tuple[str, ...] = ()
-    """Layers that this box is not meant to have, so that none is missing without them."""
+    """Layers that this box does not need, so that they do not count as missing."""
     granted: Granted = field(default_factory=Granted)
     """Further paths to read and write, with holes in them."""
 
@@ -130,10 +130,10 @@ class BoxPolicy:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> BoxPolicy:
-        """What `to_json` wrote.
+        """The inverse of `to_json`.
 
         Raises:
-            ValueError: not a policy. Unknown keys are refused: a box must not be wider than whoever wrote it believes.
+            ValueError: not a policy. Unknown keys are refused: a box must not be wider than its author intended.
         """
         given = json.loads(text)
         if not isinstance(given, dict):

@@ -1,4 +1,4 @@
-"""Layer `privileges`: no capabilities, none to be gained, and no memory for other processes to look into."""
+"""Layer `privileges`: no capabilities, no way to gain one, and no memory access for other processes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _CAPABILITIES: Final = tuple(range(64))
 
 
 def apply() -> None:
-    """Give up every capability and become undumpable. A program that is run later is dumpable again, and still powerless.
+    """Give up every capability and become undumpable. A program that it executes later is dumpable again, but has no capabilities.
 
     Raises:
         OSError: the kernel refused.
     """
     prctl(_SET_NO_NEW_PRIVS, 1)
-    # It ends beyond the last one with EINVAL; or with EPERM: there is nothing to drop them with, nor to drop.
+    # The loop ends after the last one with EINVAL; or with EPERM if there is nothing to drop.
     if (refused := prctl_each(_CAPBSET_DROP, _CAPABILITIES)) not in (0, errno.EINVAL, errno.EPERM):
         raise OSError(refused, os.strerror(refused))
     prctl(_CAP_AMBIENT, _CLEAR_ALL)
@@ -32,7 +32,7 @@ def apply() -> None:
 
 
 def let_read() -> None:
-    """Be dumpable again: the host reads which paths the process names. Other boxes do not: Landlock keeps them from it."""
+    """Be dumpable again, so that the host can read the paths that the process passes. Landlock keeps other boxes out."""
     prctl(_SET_DUMPABLE, 1)
 
 

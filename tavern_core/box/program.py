@@ -1,13 +1,13 @@
-"""Run a program in a box, in a process tree of its own that ends as a whole.
+"""Run a program in a box, in its own process tree, which ends as a whole.
 
-    whoever starts it ──fork──> init (number 1 of a PID namespace) ──fork──> the program ──> whatever it starts
+    the starter      ──fork──> init (process 1 of a PID namespace) ──fork──> the program ──> its processes
       ^                           │
       └─── how it ended ──────────┘
 
-When init ends, the kernel ends every process of the namespace; no `setsid`, no double fork leads out of it. Init ends when
-the program does, and when whoever started it does. Without PID namespaces the program is started directly.
+When init ends, the kernel ends every process of the namespace; `setsid` or double forks do not help. Init ends when
+the program ends, and when the starter ends. Without PID namespaces the program is started directly.
 
-Whoever forks a process only to watch over a program (the guard of a script) makes it init itself, which is two processes less and so half
+A process that is only forked to watch over a program (the guard of a script) becomes init itself, which saves two processes and half
 the time: `fork_init`, then `start_as_init` in the copy.
 """
 
@@ -53,30 +53,30 @@ class Ending:
     status: int = 0
     """Wait status."""
     errno: int = 0
-    """Why it could not be run; 0 when it was."""
+    """Why it could not be run; 0 if it was."""
     missing: tuple[str, str] | None = None
-    """(layer, reason) when the box could not be made and nothing was run."""
+    """(layer, reason) if the box could not be created and nothing ran."""
     skipped: Mapping[str, str] = field(default_factory=dict)
-    """Layer → why the program ran without it, where the level allowed that."""
+    """Layer → why the program ran without it, if the level allowed that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A program that was started."""
+    """A started program."""
 
     pid: int
-    """The child to wait for and to send signals to: init, which hands SIGTERM on, or the program itself."""
+    """The child to wait for and to send signals to: init, which forwards SIGTERM, or the program itself."""
     report: int = -1
-    """What init or the program says about its end; -1: whoever waits for it knows all."""
+    """Reports the end of init or the program; -1: its wait status is enough."""
     gateway: Listener | None = None
-    """To be handed to whoever serves it, and closed here."""
+    """The gateway, to pass to its server and to close here."""
     asking: int = -1
-    """Descriptor on which the host is asked about what is written (`writes.py`); the same."""
+    """Descriptor on which the host decides about writes (`writes.py`); handled in the same way."""
     skipped: Mapping[str, str] = field(default_factory=dict)
-    """Layer → why it runs without, as far as that is known by now."""
+    """Layer → why it runs without it, as far as known."""
 
     def ending(self, status: int) -> Ending:
-        """How it ended; to be asked once, when the child `pid` has ended.
+        """How it ended; call it once, after the child `pid` has ended.
 
         Args:
             status: the wait status of `pid`.
@@ -99,16 +99,16 @@ class Started:
 
 
 def warm(policy: BoxPolicy) -> None:
-    """Work out what need not be worked out by each forked process again."""
+    """Compute what forked processes can share."""
     if policy.has_gateway:
-        from tavern_core.box import listener  # noqa: F401 - so that those forked from this process have it
+        from tavern_core.box import listener  # noqa: F401 - so that forked processes have it
     if MACHINE in seccomp.MACHINES:
         seccomp.assemble(policy, MACHINE, 0, is_program=True, asks=judges(policy))
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is to be run."""
+    """What to run."""
 
     argv: Sequence[str]
     """The absolute path of the program first."""
@@ -116,15 +116,15 @@ class Program:
     folder: str
     """Working directory."""
     streams: tuple[int, int, int] = (0, 1, 2)
-    """Descriptors that become its first three; it gets no others."""
+    """The descriptors for its first three; it gets no others."""
 
 
 def start(policy: BoxPolicy, program: Program) -> Started:
-    """Fork a program into its box. The calling process changes its own namespaces; it should be there for this only.
+    """Fork a program into its box. The calling process changes its own namespaces; it should exist only for this.
 
     Raises:
-        BoxUnavailable: the level is ``required`` and namespaces are missing (PLUGIN_FAILED). What is missing of the other
-            layers is told by `Started.ending`.
+        BoxUnavailable: the level is ``required`` and namespaces are missing (PLUGIN_FAILED). `Started.ending` reports the
+            other missing layers.
         OSError: no more processes or descriptors.
     """
     layers, skipped, gateway = _namespaces(policy)
@@ -146,17 +146,17 @@ def start(policy: BoxPolicy, program: Program) -> Started:
 
 
 def fork_init(policy: BoxPolicy) -> int:
-    """Fork the calling process into namespaces of its own, where the copy is number 1 and starts the program by `start_as_init`.
+    """Fork the calling process into new namespaces, where the copy is process 1 and starts the program with `start_as_init`.
 
-    All at once: `start` needs a process more, and changes the one that calls it.
+    In one step: `start` needs one more process, and changes its caller.
 
     Returns:
         The process id; 0 in the copy.
 
     Raises:
-        OSError: not on this machine, not for this user or not with this policy; `start` finds out why.
+        OSError: not on this machine, not for this user or not with this policy; `start` reports the reason.
     """
-    may_start = policy.may_fork or policy.may_execute  # else the copy itself could start nothing, once it is confined
+    may_start = policy.may_fork or policy.may_execute  # else the confined copy could not start anything
     if (
         policy.level == "none"
         or not may_start
@@ -168,16 +168,16 @@ def fork_init(policy: BoxPolicy) -> int:
 
 
 def start_as_init(policy: BoxPolicy, program: Program, user: tuple[int, int]) -> Started:
-    """Start a program from the process that `fork_init` made. When that one ends, the kernel ends everything that came of it.
+    """Start a program from the process of `fork_init`. When that process ends, the kernel ends all of its descendants.
 
-    The process confines itself, for good, and what it starts is confined with it: nothing is forked only to be confined.
+    The process confines itself permanently, and its children with it: no process is forked only to be confined.
 
     Args:
-        user: the numbers of user and group that the process had outside.
+        user: the user and group ids of the process outside.
 
     Raises:
         BoxUnavailable: the level is ``required`` and a layer is missing (PLUGIN_FAILED).
-        OSError: the program cannot be run, or there are no more processes.
+        OSError: the program cannot run, or no process can be created.
     """
     opened: Listener | None = None
 
@@ -192,7 +192,7 @@ def start_as_init(policy: BoxPolicy, program: Program, user: tuple[int, int]) ->
     environment = {**program.environment, **(gateway.environment() if gateway is not None else {})}
     os.chdir(program.folder)
     with contextlib.suppress(OSError):
-        privileges.apply()  # nobody inside may look into this process
+        privileges.apply()  # no process inside may read this one's memory
     asking: list[int] = []
     skipped |= _confine(policy, has_namespaces=has_namespaces, own=own, asking=asking if judges(policy) else None)
     streams = [(os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate(program.streams)]
@@ -208,7 +208,7 @@ def _apart(policy: BoxPolicy) -> int:
 
 
 def _namespaces(policy: BoxPolicy) -> tuple[tuple[str, ...], dict[str, str], Listener | None]:
-    """Enter them, and open the gateway in them. Returns (layers that hold, layer → why it is left out, the gateway)."""
+    """Enter them, and open the gateway in them. Returns (applied layers, layer → why it is missing, the gateway)."""
     opened: Listener | None = None
     if policy.level == "none":
         return (), {}, _gateway(policy, has_own_network=False)
@@ -242,7 +242,7 @@ def _gateway(policy: BoxPolicy, *, has_own_network: bool) -> Listener | None:
 def _child(
     policy: BoxPolicy, layers: tuple[str, ...], skipped: dict[str, str], program: Program, report: int, port: int | None
 ) -> NoReturn:
-    """Init and program; never returns into the code of whoever forked. `port` is as for `landlock.begin`."""
+    """Init and program; never returns into the code of the caller. `port` is as for `landlock.begin`."""
     with _telling(report):
         own: tuple[str, ...] = ()
         prctl(_SET_PDEATHSIG, signal.SIGKILL)
@@ -261,14 +261,14 @@ def _child(
 
 @contextlib.contextmanager
 def _telling(report: int) -> Iterator[None]:
-    """Tell what goes wrong in a forked copy of the caller, which must not go on as the caller."""
+    """Report errors in a forked copy, which must not continue as the caller."""
     try:
         yield
     except BoxUnavailable as error:
         _tell(report, layer=error.layer, reason=error.reason)
     except OSError as error:
         _tell(report, errno=error.errno or errno.EIO)
-    except BaseException as error:  # noqa: BLE001 - whatever it is
+    except BaseException as error:  # noqa: BLE001 - any error
         _tell(report, layer=LIMITS, reason=repr(error))
     os._exit(127)
 
@@ -281,7 +281,7 @@ def _become(
 
     Raises:
         BoxUnavailable: a required layer is missing (PLUGIN_FAILED).
-        OSError: it cannot be run.
+        OSError: it cannot run.
     """
     _prepare(program)
     skipped = skipped | _confine(policy, has_namespaces=has_namespaces, own=own, port=port)
@@ -291,20 +291,20 @@ def _become(
 
 
 def _be_init(program: int, report: int) -> NoReturn:
-    """Wait for the program and for whatever loses its parent; hand SIGTERM on; end with the program."""
+    """Wait for the program and for orphans; forward SIGTERM; end with the program."""
     close_others([report])
     for descriptor in range(3):
         with contextlib.suppress(OSError):
             os.close(descriptor)
     with contextlib.suppress(OSError):
-        privileges.apply()  # nobody inside may look into this process
+        privileges.apply()  # no process inside may read this one's memory
 
     def hand_on(number: int, _: object) -> None:
         with contextlib.suppress(OSError):
             os.killpg(program, number)
 
     signal.signal(signal.SIGTERM, hand_on)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # whoever started this may have held it back until somebody listens
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the starter may have blocked it until there is a handler
     while True:
         try:
             pid, status = os.wait()
@@ -316,8 +316,8 @@ def _be_init(program: int, report: int) -> NoReturn:
 
 
 def _prepare(program: Program) -> None:
-    """What a program finds: a session and streams of its own, a folder, signals as they were when the system started."""
-    with contextlib.suppress(PermissionError):  # it leads a session already
+    """The initial state of a program: its own session and streams, a folder, default signals."""
+    with contextlib.suppress(PermissionError):  # it is already a session leader
         os.setsid()
     for number in _DEFAULT_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
@@ -335,10 +335,10 @@ def _confine(
     port: int | None = None,
     asking: list[int] | None = None,
 ) -> dict[str, str]:
-    """The layers that hold for the program itself. Returns what is left out.
+    """Apply the layers of the program itself. Returns the missing ones.
 
     Args:
-        asking: takes the descriptor on which the host is asked about what is written; None: it is not asked.
+        asking: called with the descriptor on which the host decides about writes; None: the host does not decide.
     """
     asks = asking is not None
     if policy.level == "none":

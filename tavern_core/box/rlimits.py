@@ -1,4 +1,4 @@
-"""Layer `limits`: bounds on what one process may use up."""
+"""Layer `limits`: limits on the resources of one process."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import resource
 from tavern_core.box.policy import BoxLimits
 
 _NO_CORE = 1
-"""Bytes of a core dump. Not 0: a core handler behind a pipe is run for 0, and only for 1 it is not (fs/coredump.c)."""
+"""Bytes of a core dump. Not 0: a core handler with a pipe runs for 0, but not for 1 (fs/coredump.c)."""
 
 
 def apply(limits: BoxLimits) -> None:
-    """Lower the limits of this process; what is lower already stays so."""
+    """Lower the limits of this process; lower limits stay."""
     _lower(resource.RLIMIT_CORE, _NO_CORE)
     for kind in (resource.RLIMIT_MSGQUEUE, resource.RLIMIT_RTPRIO):
         _lower(kind, 0)
@@ -24,7 +24,7 @@ def apply(limits: BoxLimits) -> None:
 
 
 def bound_processes(limits: BoxLimits) -> None:
-    """Lower the number of processes. In namespaces of one's own only: outside, those of the whole user would count."""
+    """Lower the number of processes. Only in new namespaces: outside, all processes of the user would count."""
     _lower(resource.RLIMIT_NPROC, limits.processes)
 
 

@@ -1,9 +1,9 @@
 """A program in a box, as a command: ``python -I -S run.py POLICY FOLDER -- PROGRAM ARGUMENT…``.
 
-POLICY is the JSON of a `BoxPolicy`, or ``@N`` to read it from descriptor N. Standard streams and environment are handed on;
-SIGTERM, SIGINT and SIGHUP end the program politely, the end of this process ends it at once. Ends as the program did; with
-125 and a sentence on stderr when the box could not be made, 126 when the program cannot be run. ``--probe`` instead of
-everything prints which layers this machine has, as JSON.
+POLICY is the JSON of a `BoxPolicy`, or ``@N`` to read it from descriptor N. Standard streams and environment are inherited;
+SIGTERM, SIGINT and SIGHUP end the program politely; the end of this process kills it. Exits like the program, or with
+125 and a sentence on stderr if the box could not be created, 126 if the program cannot run. ``--probe`` alone
+prints the layers of this machine, as JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CANNOT_RUN = 126
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """Run what the command line says; see above."""
+    """Run the command line; see above."""
     if arguments == ["--probe"]:
         from tavern_core.box.layers import print_probe
 
@@ -46,17 +46,15 @@ def _watch(policy: BoxPolicy, folder: str, argv: list[str]) -> NoReturn:
     from tavern_core.box.confine import close_others
 
     close_others(())
-    signal.pthread_sigmask(
-        signal.SIG_BLOCK, _HANDED_ON
-    )  # one that comes now waits until there is somebody to hand it to
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HANDED_ON)  # signals that arrive now wait until there is a child
     try:
         started = program.start(policy, program.Program(argv, os.environ, folder))
     except BoxUnavailable as error:
         _say(error.message)
         os._exit(NO_BOX)
-    if started.gateway is not None:  # nobody serves it
+    if started.gateway is not None:  # it has no server
         started.gateway.socket.close()
-    for descriptor in range(2):  # what the program closes is closed
+    for descriptor in range(2):  # so that streams close when the program closes them
         os.close(descriptor)
 
     def hand_on(_number: int, _frame: object) -> None:

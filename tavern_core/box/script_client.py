@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tavern_core.box.fork_server_client import ForkServer, ForkServerGone, by_path, readable
@@ -27,49 +27,59 @@ class Launch:
     environment: Mapping[str, str]
     folder: str
     """Working directory."""
-    stdin: bytes
+    stdin: bytes | None
+    """All that it reads; None: a pipe, which stays open for more (`Child.stdin`)."""
     seconds: float
-    """When its time is over."""
+    """Its deadline."""
     policy: str = ""
-    """The `BoxPolicy` it runs under, as JSON; empty: none."""
+    """Its `BoxPolicy` as JSON; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A started script, seen from here. Closing `status` ends the script and all it started."""
+    """A started script, as the host sees it. Closing `status` ends the script and everything that it started."""
 
     stdout: int
     stderr: int
     status: socket.socket
-    """What is said of it: ``taken``, ``gateway <token>`` and ``asking`` with their descriptors, ``started <pid>``, ``boxless <layer> <why>``, ``weak <layers as JSON>``,
-    ``failed <errno>``, ``ended <wait status> <why> <left>``."""
+    """Its reports: ``taken``, ``gateway <token>`` and ``asking`` with their descriptors, ``started <pid>``,
+    ``boxless <layer> <why>``, ``weak <layers as JSON>``, ``failed <errno>``, ``ended <wait status> <why> <left>``."""
     policy: str = ""
     """As of its `Launch`."""
+    stdin: int = -1
+    """Where to write what it reads, never blocking; -1: it was given everything at once."""
 
     def say(self, word: str) -> None:
         """``stop``: SIGTERM, a moment, SIGKILL. ``kill``: at once."""
-        with contextlib.suppress(OSError):  # it has ended by itself
+        with contextlib.suppress(OSError):  # it has already ended
             self.status.send(word.encode())
 
+    def without_stdin(self) -> Child:
+        """The same after closing its stdin."""
+        if self.stdin >= 0:
+            os.close(self.stdin)
+        return replace(self, stdin=-1)
+
     def close(self) -> None:
-        """Let go of it; what still runs is killed."""
+        """Close it; remaining processes are killed."""
         self.status.close()
-        os.close(self.stdout)
-        os.close(self.stderr)
+        for descriptor in (self.stdout, self.stderr, self.stdin):
+            if descriptor >= 0:
+                os.close(descriptor)
 
 
 class Spawner:
-    """Starts scripts. May be used from any thread and any event loop, and after a fork of the host."""
+    """Starts scripts. Usable from any thread and event loop, and after a fork of the host."""
 
     def __init__(self) -> None:
         self._server = ForkServer(lambda: by_path("tavern_core.box.script_job"), _environment)
 
     def start(self, launch: Launch) -> Child:
-        """Hand a script to the fork server; what becomes of it comes over `Child.status`.
+        """Pass a script to the fork server; reports come over `Child.status`.
 
         Raises:
-            UpstreamError: the command line is too long, or descriptors or processes are used up (UPSTREAM_ERROR).
-            ConnectionLost: no fork server can be reached (CONNECTION_LOST).
+            UpstreamError: the command line is too long, or descriptors or processes are exhausted (UPSTREAM_ERROR).
+            ConnectionLost: no fork server can be started (CONNECTION_LOST).
         """
         request = {
             "argv": launch.argv,
@@ -95,12 +105,12 @@ class Spawner:
             raise UpstreamError(f"cannot start a process: {error.strerror or error}", retryable=True) from error
 
     def close(self) -> None:
-        """End the fork server. Scripts that still run are ended by their own calls."""
+        """End the fork server. The calls of running scripts end them."""
         self._server.close()
 
-    def _hand_over(self, request: bytes, stdin: bytes, policy: str) -> Child:
+    def _hand_over(self, request: bytes, stdin: bytes | None, policy: str) -> Child:
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
-            given = theirs.enter_context(readable(stdin))
+            given, kept = _pipe_to(ours, theirs) if stdin is None else (theirs.enter_context(readable(stdin)), -1)
             stdout, stdout_end = _pipe(ours, theirs)
             stderr, stderr_end = _pipe(ours, theirs)
             status, status_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -108,13 +118,22 @@ class Spawner:
             theirs.enter_context(status_end)
             self._server.request([status_end.fileno(), given, stdout_end, stderr_end], request)
             status.setblocking(False)
-            ours.pop_all()  # from here on they are the Child's to close
-            return Child(stdout, stderr, status, policy)
+            ours.pop_all()  # from here on, the Child closes them
+            return Child(stdout, stderr, status, policy, kept)
 
 
 def _environment() -> dict[str, str]:
     """Some interpreters need it to start."""
     return {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"}
+
+
+def _pipe_to(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[int, int]:
+    """(their end to read; our end to write, never blocking)."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    theirs.callback(os.close, reader)
+    ours.callback(os.close, writer)
+    os.set_blocking(writer, False)
+    return reader, writer
 
 
 def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[int, int]:

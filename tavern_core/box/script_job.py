@@ -1,17 +1,17 @@
 """The fork server's job for programs: scripts of tools, and code.
 
-    fork server ──fork──> guard ──exec──> script ──> whatever it starts
+    fork server ──fork──> guard ──exec──> script ──> its processes
                             │
     host <──────────────────┘ "taken", "started", "ended <status> <why>"
 
-Each script has a guard that is a child subreaper (`subreaper.py`). A guard that is killed hands its children on to the fork server,
-which kills them too. The guard watches its status socket to the host: the word "stop" ends the script politely, "kill" or the end of
-the host at once. It also watches the time, so that a host whose event loop is stuck cannot prolong a script's life.
+Each script has a guard that is a child subreaper (`subreaper.py`). If a guard is killed, the fork server inherits its children and
+kills them. The guard watches its status socket to the host: "stop" ends the script politely, "kill" or the end of
+the host kills it. It also watches the time, so that a host whose event loop is stuck cannot prolong a script's life.
 
-A guard puts its script into the box that the request describes. Where the system has PID namespaces the guard is forked as number 1 of
-one: then whatever is in it is the guard's to kill at once, and the kernel's when the guard ends.
+A guard puts its script into the box that the request describes. If the system has PID namespaces, the guard is process 1 of
+one: it can kill all of its processes at once, and the kernel kills them when the guard ends.
 
-Imports the standard library and the box, and never reads what a script says.
+Imports the standard library and the box, and never reads the output of a script.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Job:
 
     descriptors = 4
     idle_s = None
-    ends_children = False  # each is ended by its own call
-    reports = False  # a guard speaks for itself
+    ends_children = False  # each call ends its own script
+    reports = False  # a guard reports itself
 
     def __init__(self, arguments: list[str]) -> None:
-        # A script's memory holds secrets. Not 0: for that a core handler behind a pipe is run all the same, for 1 it is not.
+        # A script's memory holds secrets. Not 0: a core handler with a pipe runs for 0, but not for 1.
         if resource.getrlimit(resource.RLIMIT_CORE)[1] != 0:
             resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
 
@@ -65,43 +65,43 @@ class Job:
         return pid
 
     def forked(self) -> None:
-        """Nothing more to do."""
+        """Nothing to do."""
 
 
 def _fork_guard(policy: BoxPolicy | None) -> tuple[int, bool]:
-    """(process id, 0 in the guard; whether the guard is number 1 of namespaces of its own).
+    """(process id, 0 in the guard; whether the guard is process 1 of its own namespaces).
 
     Raises:
-        OSError: there can be no more processes.
+        OSError: no process can be created.
     """
     if policy is not None:
         from tavern_core.box import program
 
-        with contextlib.suppress(OSError):  # the guard finds out what is missing
+        with contextlib.suppress(OSError):  # the guard detects what is missing
             return program.fork_init(policy), True
     return os.fork(), False
 
 
 def _warmed_up(rules: str) -> BoxPolicy:
-    """Import and work out here, once, what the guards need that are forked from this process. Returns the policy."""
+    """Import and compute once what the forked guards need. Returns the policy."""
     from tavern_core.box import program
     from tavern_core.box.policy import BoxPolicy
 
     policy = BoxPolicy.from_json(rules)
     program.warm(policy)
-    gc.freeze()  # nothing of it is written to only to be counted
+    gc.freeze()  # so that reference counting does not copy it
     return policy
 
 
 def guard_script(request: dict[str, Any], descriptors: list[int], init: tuple[int, int] | None) -> NoReturn:
-    """Start one script, wait for its end or for a reason to end it, kill what is left, report.
+    """Start one script, wait for its end or for a reason to end it, kill the rest, report.
 
     Args:
-        init: this is number 1 of namespaces of its own, and was this user and group outside; None: it is not.
+        init: this is process 1 of its own namespaces, with this user and group outside; None: it is not.
     """
     status = socket.socket(fileno=descriptors[0])
-    os.setsid()  # a script that kills its guard's process group hits no other call
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # what a script may still send to number 1 of its namespace
+    os.setsid()  # a script that kills its guard's process group affects no other call
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a script may send it to process 1 of its namespace
     become_subreaper()
     wake = wake_on_children()
     boxed = None
@@ -131,7 +131,7 @@ def guard_script(request: dict[str, Any], descriptors: list[int], init: tuple[in
 def start_boxed(
     request: dict[str, Any], descriptors: list[int], status: socket.socket, init: tuple[int, int] | None
 ) -> Started:
-    """As `start`, in a box. Ends this process when a layer is required that is not there."""
+    """As `start`, in a box. Ends this process if a required layer is missing."""
     from tavern_core.box import policy, program
 
     streams = descriptors[1], descriptors[2], descriptors[3]
@@ -146,7 +146,7 @@ def start_boxed(
         os._exit(0)
     if started.gateway is not None:
         hand_over(started.gateway, status)
-    if started.asking >= 0:  # where that fails nothing is written: there is nobody to ask
+    if started.asking >= 0:  # if that fails, nothing is written, because the host cannot decide
         with contextlib.suppress(OSError):
             socket.send_fds(status, [b"asking"], [started.asking])
         os.close(started.asking)
@@ -154,13 +154,13 @@ def start_boxed(
 
 
 def hand_over(gateway: Listener, status: socket.socket) -> None:
-    """Give the socket to the host, which serves it; the script finds nobody there when that fails."""
+    """Pass the socket to the host, which serves it; if that fails, the script gets no connection."""
     with gateway.socket as listening, contextlib.suppress(OSError):
         socket.send_fds(status, [f"gateway {gateway.token}".encode()], [listening.fileno()])
 
 
 def tell_of_box(ending: Ending, status: socket.socket) -> int:
-    """Tell what kept the script from running, which ends this process, or what it ran without. Returns its wait status."""
+    """Report why the script did not run, which ends this process, or the layers that it ran without. Returns its wait status."""
     if ending.missing is not None:
         say(status, f"boxless {ending.missing[0]} {ending.missing[1]}")
         os._exit(0)
@@ -173,7 +173,7 @@ def tell_of_box(ending: Ending, status: socket.socket) -> int:
 
 
 def start(request: dict[str, Any], descriptors: list[int]) -> int:
-    """Run the script in a session of its own, with three descriptors and nothing else of ours."""
+    """Run the script in its own session, with only three descriptors."""
     actions = [(os.POSIX_SPAWN_DUP2, descriptors[number + 1], number) for number in range(3)]
     argv = [os.fsencode(word) for word in request["argv"]]
     environment = {os.fsencode(name): os.fsencode(value) for name, value in request["env"].items()}
@@ -183,7 +183,7 @@ def start(request: dict[str, Any], descriptors: list[int]) -> int:
 
 
 def watch(script: int, status: socket.socket, wake: int, seconds: float) -> tuple[int | None, str]:
-    """Wait for the script's end, the host's word, or the end of the time.
+    """Wait for the script's end, a message of the host, or the deadline.
 
     Returns:
         (the wait status or None while it runs, why it must end: ``""``, ``stop``, ``time`` or ``kill``).
@@ -195,19 +195,19 @@ def watch(script: int, status: socket.socket, wake: int, seconds: float) -> tupl
             return code, ""
         if status in readable:
             return None, "stop" if hear(status) == b"stop" else "kill"
-        if time.monotonic() >= deadline:  # whatever was readable: a storm of ending children must not stop the clock
+        if time.monotonic() >= deadline:  # whatever was readable: many ending children must not delay the deadline
             return None, "time"
 
 
 def end_politely(script: int, status: socket.socket, wake: int) -> int | None:
-    """SIGTERM to the script's own group and a moment to tidy up. Returns its wait status when it ended."""
+    """SIGTERM to the script's own group and a moment to clean up. Returns its wait status if it ended."""
     with contextlib.suppress(OSError):
         os.killpg(script, signal.SIGTERM)
     return watch(script, status, wake, GRACE_S)[0]
 
 
 def hear(status: socket.socket) -> bytes:
-    """A word from the host; empty when the host is gone."""
+    """A message from the host; empty if the host is gone."""
     try:
         return status.recv(16)
     except OSError:
@@ -215,5 +215,5 @@ def hear(status: socket.socket) -> bytes:
 
 
 def say(status: socket.socket, text: str) -> None:
-    with contextlib.suppress(OSError):  # the host is gone and nobody listens; the killing goes on
+    with contextlib.suppress(OSError):  # the host is gone; continue killing
         status.send(text.encode())

@@ -1,8 +1,8 @@
-"""Layer `seccomp`: a filter for system calls, as classic BPF made by hand.
+"""Layer `seccomp`: a filter for system calls, as hand-written classic BPF.
 
-The other layers leave ways around them: metadata, UDP and Unix sockets, other processes, whole corners of the kernel. Those
-are refused here, with EPERM, so that a program meets an ordinary error. A call in a foreign convention (x32, 32 bit) has
-other numbers and only one purpose here: it ends the process. What is newer than this file is ENOSYS.
+The other layers leave gaps: metadata, UDP and Unix sockets, other processes, large parts of the kernel. Those
+are refused here with EPERM, an ordinary error for a program. A call in another convention (x32, 32 bit) has
+other numbers and only one purpose here, so it ends the process. Calls newer than this file get ENOSYS.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _KILL, _ALLOW, _ERRNO, _ASK = 0x80000000, 0x7FFF0000, 0x00050000, 0x7FC00000
 _LISTEN, _WAIT_KILLABLE = 1 << 3, 1 << 5
 _LOAD, _JUMP, _JUMP_EQUAL, _JUMP_NOT_LESS, _JUMP_ANY_BIT, _RETURN = 0x20, 0x05, 0x15, 0x35, 0x45, 0x06
 _FURTHEST: Final = 255
-"""Instructions that a conditional jump can pass over."""
+"""Instructions that a conditional jump can skip."""
 _NR, _ARCH, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
 _EPERM: Final = _ERRNO | errno.EPERM
 _Instruction = tuple[int, int, int, int]
@@ -39,14 +39,14 @@ _NEVER: Final = (
     # signals and other processes
     "pidfd_send_signal", "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "process_mrelease",
     "pidfd_getfd", "kcmp", "migrate_pages", "move_pages", "mbind", "set_mempolicy", "set_mempolicy_home_node",
-    # memory and queues that outlive a process or are shared by name; files in memory (they may be run)
+    # memory and queues that outlive a process or are shared by name; files in memory (they can be executed)
     "shmget", "shmat", "shmctl", "shmdt", "semget", "semop", "semctl", "semtimedop", "msgget", "msgsnd", "msgrcv", "msgctl",
     "mq_open", "mq_unlink", "mq_timedsend", "mq_timedreceive", "mq_notify", "mq_getsetattr", "memfd_create", "memfd_secret",
-    # metadata: Landlock does not look at it
+    # metadata: Landlock does not cover it
     "chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime", "utimes", "utimensat",
     "futimesat", "setxattr", "lsetxattr", "fsetxattr", "removexattr", "lremovexattr", "fremovexattr", "setxattrat",
     "removexattrat", "file_setattr", "mknod", "mknodat",
-    # files by other ways than their path; being told what others do with theirs
+    # files by other means than their path; notifications about files of others
     "name_to_handle_at", "open_by_handle_at", "inotify_add_watch", "inotify_init", "inotify_init1", "fanotify_init",
     "fanotify_mark",
     # mounts and namespaces
@@ -61,7 +61,7 @@ _NEVER: Final = (
     "_sysctl", "sysfs", "ustat", "afs_syscall", "vserver", "remap_file_pages", "seccomp", "lsm_set_self_attr",
 )  # fmt: skip
 _UNKNOWN_CALLS: Final = ("clone3", "openat2")
-"""Their arguments lie in memory where a filter cannot look; ENOSYS makes the C library use the older call."""
+"""Their arguments are in memory that a filter cannot read; with ENOSYS, the C library uses the older call."""
 _UNSUPPORTED: Final = (
     "getxattr",
     "lgetxattr",
@@ -72,7 +72,7 @@ _UNSUPPORTED: Final = (
     "getxattrat",
     "listxattrat",
 )
-"""Answered as a file system without extended attributes does: copying goes on."""
+"""Answered like a file system without extended attributes, so that copying continues."""
 _OWN_ONLY: Final = (
     "get_robust_list",
     "prlimit64",
@@ -111,17 +111,17 @@ class _Program(ctypes.Structure):
 
 
 _SOMEBODY: Final = 0x7FFF_FFFE
-"""Stands for the number of the process until that is known; above every number that Linux gives."""
+"""Placeholder for the process id until it is known; larger than every id of Linux."""
 
 
 def apply(policy: BoxPolicy, *, is_program: bool = False, asks: bool = False) -> int:
     """Filter the system calls of this process from now on.
 
     Args:
-        asks: whoever serves the returned descriptor is asked about each call that writes by a path (`writes.py`).
+        asks: the server of the returned descriptor decides about each call that writes by a path (`writes.py`).
 
     Returns:
-        The descriptor; -1 where nobody is asked.
+        The descriptor; -1 if there is none.
 
     Raises:
         OSError: the kernel has no filters, or this machine is not x86_64 or aarch64.
@@ -134,10 +134,10 @@ def apply(policy: BoxPolicy, *, is_program: bool = False, asks: bool = False) ->
 
 
 def install(code: bytes, *, asks: bool = False) -> int:
-    """Put a filter in force; returns as `apply`.
+    """Install a filter; returns as `apply`.
 
     Raises:
-        OSError: the kernel has no filters, or does not take this one.
+        OSError: the kernel has no filters, or refuses this one.
     """
     program = _Program(len(code) // 8, code)
     prctl(38, 1)  # PR_SET_NO_NEW_PRIVS
@@ -148,7 +148,7 @@ def install(code: bytes, *, asks: bool = False) -> int:
     try:
         return syscall(*call, _LISTEN | _WAIT_KILLABLE, ctypes.byref(program))
     except OSError as error:
-        if error.errno != errno.EINVAL:  # before Linux 5.19 a signal makes a call that waits for its answer begin anew
+        if error.errno != errno.EINVAL:  # before Linux 5.19, a signal restarts a call that waits for its answer
             raise
         return syscall(*call, _LISTEN, ctypes.byref(program))
 
@@ -158,8 +158,8 @@ def assemble(policy: BoxPolicy, machine: str, own: int, *, is_program: bool = Fa
 
     Args:
         machine: ``x86_64`` or ``aarch64``.
-        own: the process that is to be confined, as it numbers itself; 0 where it may start others, for then it is not needed.
-        is_program: it still has to run the program that the box is for; Landlock says which.
+        own: the id of the process to confine, in its own namespace; 0 if it may start others, because then it is not needed.
+        is_program: it still has to execute the program of the box; Landlock decides which.
         asks: as for `apply`.
     """
     bounded = replace(BoxPolicy(), limits=BoxLimits(is_address_space=policy.limits.is_address_space))
@@ -180,14 +180,14 @@ def assemble(policy: BoxPolicy, machine: str, own: int, *, is_program: bool = Fa
 
 
 def prepare(policy: BoxPolicy) -> None:
-    """Assemble the filter of a policy, but for the number of its process: whoever forks many processes does so once, for all."""
+    """Assemble the filter of a policy, except for the process id, so that it can be shared by many forked processes."""
     if MACHINE in MACHINES:
         assemble(policy, MACHINE, 0 if _forks(policy) else _SOMEBODY, asks=judges(policy))
 
 
 @lru_cache(maxsize=32)
 def _assemble(policy: BoxPolicy, machine: str, own: int, is_program: bool, asks: bool) -> tuple[bytes, tuple[int, ...]]:
-    """The filter, and where in it `own` stands."""
+    """The filter, and the positions of `own` in it."""
     column, architecture, _ = MACHINES[machine]
     code: list[_Instruction] = [(_LOAD, 0, 0, _ARCH), (_JUMP_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL)]
     code.append((_LOAD, 0, 0, _NR))
@@ -201,7 +201,7 @@ def _assemble(policy: BoxPolicy, machine: str, own: int, is_program: bool, asks:
 def _ranges(
     policy: BoxPolicy, column: int, own: int, is_program: bool, asks: bool
 ) -> Iterable[tuple[int, list[_Instruction]]]:
-    """(first number, what is done about it and those after it), in order, for every number that there can be."""
+    """(first number, action for it and the following ones), in order, for all numbers."""
     said = {
         number: block
         for name, block in _rules(policy, own, is_program, asks)
@@ -215,7 +215,7 @@ def _ranges(
 
 
 def _searched(ranges: list[tuple[int, list[_Instruction]]]) -> list[_Instruction]:
-    """Find the range of a number by halves. The kernel tries a filter on each number when it takes it, and so do we, forever after."""
+    """Find the range of a number by bisection, because the filter runs for each call."""
     if len(ranges) == 1:
         return ranges[0][1]
     half = len(ranges) // 2
@@ -226,7 +226,7 @@ def _searched(ranges: list[tuple[int, list[_Instruction]]]) -> list[_Instruction
 
 
 def _rules(policy: BoxPolicy, own: int, is_program: bool, asks: bool) -> Iterable[tuple[str, list[_Instruction]]]:
-    """Name of a call → what is done about it; calls without a rule are let through."""
+    """Name of a call → action; calls without a rule are allowed."""
     yield from ((name, _refuse()) for name in _NEVER)
     yield from ((name, _unknown()) for name in _UNKNOWN_CALLS)
     yield from ((name, [(_RETURN, 0, 0, _ERRNO | errno.EOPNOTSUPP)]) for name in _UNSUPPORTED)
@@ -242,7 +242,7 @@ def _rules(policy: BoxPolicy, own: int, is_program: bool, asks: bool) -> Iterabl
     yield "open", _no_set_id(flags=1, mode=2, write=ask)
     yield "openat", _no_set_id(flags=2, mode=3, write=ask)
     yield "creat", [*_without_bits(1, _SET_ID)[:-1], *ask]
-    if not policy.limits.is_address_space:  # shared memory would be outside of what RLIMIT_DATA counts
+    if not policy.limits.is_address_space:  # RLIMIT_DATA does not count shared memory
         yield (
             "mmap",
             [
@@ -273,7 +273,7 @@ def _processes(policy: BoxPolicy, own: int, is_program: bool) -> Iterable[tuple[
                 *_let(),
             ],
         )
-        # With children, signals are kept inside by the PID namespace and by Landlock, which both know who is whose child.
+        # With children, signals are kept inside by the PID namespace and by Landlock, which know the process tree.
         yield from ((name, _only(0, (own,))) for name in _SIGNALS)
         yield "tkill", _refuse()
         yield "pidfd_open", _refuse()
@@ -284,7 +284,7 @@ def _processes(policy: BoxPolicy, own: int, is_program: bool) -> Iterable[tuple[
     for name, process in (
         ("setpriority", 0),
         ("ioprio_set", 1),
-    ):  # (kind, whose, …): else all of this user, the host too
+    ):  # (kind, whose, …): else all processes of this user, including the host
         yield name, _when(0, (process,), _only(1, (0,)))
 
 
@@ -293,7 +293,7 @@ def _forks(policy: BoxPolicy) -> bool:
 
 
 def _sockets(policy: BoxPolicy) -> Iterable[tuple[str, list[_Instruction]]]:
-    # A pair of streams reaches nobody but its own process, and no event loop runs without one.
+    # A socket pair only connects its own process, and every event loop needs one.
     streams = [_SOCK_STREAM | flags for flags in _SOCK_FLAGS]
     yield "socketpair", _when(0, (_AF_UNIX,), _only(1, streams))
     if policy.may_network or policy.has_gateway:
@@ -317,7 +317,7 @@ def _unknown() -> list[_Instruction]:
 
 
 def _argument(index: int) -> list[_Instruction]:
-    """Load the lower half of an argument; each of those looked at here is an int or has its meaning in the lower half."""
+    """Load the lower half of an argument; each checked argument is an int or has its meaning in the lower half."""
     return [(_LOAD, 0, 0, _ARGUMENTS + 8 * index)]
 
 
@@ -343,7 +343,7 @@ def _without_bits(index: int, bits: int) -> list[_Instruction]:
 
 
 def _no_set_id(flags: int, mode: int, write: list[_Instruction]) -> list[_Instruction]:
-    """Nobody may leave a program behind that runs with the rights of this user. What opens to write is done as `write` says."""
+    """No setuid program may be created. Calls that open for writing get the action `write`."""
     return [
         *_argument(flags),
         (_JUMP_ANY_BIT, 0, 3, _CREATING),

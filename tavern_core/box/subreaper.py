@@ -1,10 +1,10 @@
-"""Processes that leave nothing behind: what a process does for all that descend from it.
+"""Ending a whole process tree: how a process ends all of its descendants.
 
-Why not kill the process group? A grandchild that called `setsid` is in no group of ours, and once its parent has ended
-nothing of it points back to the call. A *child subreaper* becomes the parent of whatever among its descendants loses its own; it
-kills its children until it has none, and no descendant can slip away, as root or as anybody.
+Why not kill the process group? A grandchild that called `setsid` has left our group, and once its parent has ended
+nothing connects it to the call. A *child subreaper* becomes the parent of all orphaned descendants; it
+kills its children until it has none, and no descendant can escape, not even as root.
 
-The standard library only, and no thread: whoever uses this is forked, or forks.
+The standard library only, and no thread: its users fork.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def become_subreaper() -> None:
-    """From now on descendants that lose their parent become our children. Not inherited by forked processes."""
+    """From now on, orphaned descendants become our children. Not inherited by forked processes."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent: int) -> None:
-    """End with the process `parent`, which forked this one; at once if it has ended already."""
+    """End with the process `parent`, which forked this one; immediately if it has already ended."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)
@@ -51,7 +51,7 @@ def wake_on_children() -> int:
 
 
 def wait_for(sources: list[Any], seconds: float | None = None) -> list[Any]:
-    """Those of `sources` that can be read, as soon as one can or the time is over."""
+    """Those of `sources` that can be read, as soon as one is readable or the time is over."""
     return select.select(sources, [], [], seconds)[0]
 
 
@@ -62,7 +62,7 @@ def drain(descriptor: int) -> None:
 
 
 def next_ended() -> tuple[int, int] | None:
-    """(process, wait status) of a child that ended; None when there is none at the moment."""
+    """(process, wait status) of a child that ended; None if there is none at the moment."""
     try:
         pid, code = os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:
@@ -71,7 +71,7 @@ def next_ended() -> tuple[int, int] | None:
 
 
 def look_for(script: int, wake: int) -> int | None:
-    """Reap everything that ended; the wait status of the script when it was among it."""
+    """Reap everything that ended; the wait status of the script if it was among them."""
     drain(wake)
     found = None
     for _ in range(_REAPED_AT_ONCE):
@@ -93,7 +93,7 @@ def children() -> list[int]:
 
 
 def parent_of(pid: int) -> int:
-    """The parent of a process; 0 when it is gone."""
+    """The parent of a process; 0 if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:  # noqa: PTH123
             return int(stat.read().rpartition(b")")[2].split()[1])
@@ -102,15 +102,15 @@ def parent_of(pid: int) -> int:
 
 
 def kill(pid: int) -> None:
-    with contextlib.suppress(OSError):  # gone already, or of another user: `end_all` counts what is left
+    with contextlib.suppress(OSError):  # already gone, or of another user: `end_all` counts the rest
         os.kill(pid, signal.SIGKILL)
 
 
 def end_all(script: int, code: int | None, wake: int, *, is_init: bool) -> tuple[int, int]:
-    """Kill children until there are none. Returns (the script's wait status, how many could not be killed).
+    """Kill all children. Returns (the script's wait status, how many could not be killed).
 
     Args:
-        is_init: this process is number 1: one call reaches every other one of its namespace, and nobody forks away from it.
+        is_init: this is process 1: one call kills all others of its namespace, and none can escape by forking.
     """
     deadline = time.monotonic() + GIVE_UP_S
     while is_init:
@@ -126,7 +126,7 @@ def end_all(script: int, code: int | None, wake: int, *, is_init: bool) -> tuple
         wait_for([wake], 0.05)
     while True:
         # Only direct children are killed: their ids cannot be reused before we reap them, and when they are dead their
-        # own children become ours. So the loop reaches every depth and never hits a stranger.
+        # own children become ours. So the loop reaches every depth and never kills an unrelated process.
         for child in children():
             kill(child)
         if (ended := look_for(script, wake)) is not None:

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Final
 
 LAST: Final = 469
-"""The last number that was looked at (file_setattr, Linux 6.17). What came later is not let through."""
+"""The last reviewed number (file_setattr, Linux 6.17). Later calls are refused."""
 
 UNUSED: Final = (((336, 423),), ((244, 259), (295, 423)))
-"""For x86_64 and aarch64: first and last of the numbers below that no call had when they were looked at."""
+"""For x86_64 and aarch64: first and last of lower numbers that were unused at the review."""
 
 NUMBERS: Final[Mapping[str, tuple[int | None, int | None]]] = {
     # processes
@@ -46,10 +46,10 @@ NUMBERS: Final[Mapping[str, tuple[int | None, int | None]]] = {
     "lgetxattr": (192, 9), "fgetxattr": (193, 10), "listxattr": (194, 11), "llistxattr": (195, 12),
     "flistxattr": (196, 13), "getxattrat": (464, 464), "listxattrat": (465, 465), "mknod": (133, None),
     "mknodat": (259, 33),
-    # files by their paths
+    # files by path
     "mkdir": (83, None), "mkdirat": (258, 34), "rmdir": (84, None), "unlink": (87, None), "unlinkat": (263, 35), "rename": (82, None),
     "renameat": (264, 38), "renameat2": (316, 276), "link": (86, None), "linkat": (265, 37), "truncate": (76, 45),
-    # files by other ways
+    # files by other means
     "open": (2, None), "openat": (257, 56), "openat2": (437, 437), "creat": (85, None),
     "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "inotify_add_watch": (254, 27),
     "inotify_init": (253, None), "inotify_init1": (294, 26), "fanotify_init": (300, 262), "fanotify_mark": (301, 263),

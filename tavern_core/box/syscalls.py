@@ -1,4 +1,4 @@
-"""System calls that Python has no name for."""
+"""System calls that Python does not offer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _LIBC.syscall.restype = ctypes.c_long
 _PYTHON: Final = ctypes.PyDLL(None, use_errno=True)
-"""The same, without letting go of the interpreter meanwhile: what is forked must find it as it was."""
+"""The same, without releasing the GIL, so that a fork finds the interpreter unchanged."""
 _PYTHON.syscall.restype = ctypes.c_long
 _CLONE: Final = {"x86_64": 56, "aarch64": 220}
 _LIBC.prctl.argtypes = (ctypes.c_int, *(ctypes.c_ulong,) * 4)
@@ -25,13 +25,13 @@ def syscall(number: int, *arguments: Any) -> int:
     """Call the kernel. Integers are passed as longs.
 
     Raises:
-        OSError: what the kernel said.
+        OSError: the error of the kernel.
     """
     return prepared(number, *arguments)()
 
 
 def prepared(number: int, *arguments: Any) -> Callable[[], int]:
-    """A call of the kernel that is made many times, always with the same arguments; raises as `syscall`."""
+    """A system call that is made many times with the same arguments; raises as `syscall`."""
     given = [ctypes.c_long(a) if isinstance(a, int) else a for a in (number, *arguments)]
     return lambda: _checked(_LIBC.syscall(*given))
 
@@ -40,13 +40,13 @@ def prctl(option: int, *values: int) -> int:
     """``prctl(2)``; missing arguments are 0.
 
     Raises:
-        OSError: what the kernel said.
+        OSError: the error of the kernel.
     """
     return _checked(_LIBC.prctl(option, *(*values, 0, 0, 0, 0)[:4]))
 
 
 def prctl_each(option: int, values: Iterable[int]) -> int:
-    """``prctl(2)`` with one value after the other, until one is refused. Returns why, as an errno, or 0."""
+    """``prctl(2)`` with one value after the other until one is refused. Returns the errno, or 0."""
     call = _LIBC.prctl
     for value in values:
         if call(option, value, 0, 0, 0) < 0:
@@ -58,7 +58,7 @@ def unshare(flags: int) -> None:
     """``unshare(2)``.
 
     Raises:
-        OSError: what the kernel said.
+        OSError: the error of the kernel.
     """
     _checked(int(_LIBC.unshare(ctypes.c_int(flags))))
 
@@ -67,7 +67,7 @@ def fork_into(flags: int) -> int:
     """``os.fork`` with flags of ``clone(2)`` for new namespaces. 0 in the child.
 
     Raises:
-        OSError: what the kernel said; nothing was forked.
+        OSError: the error of the kernel; nothing was forked.
     """
     if MACHINE not in _CLONE:
         raise OSError(errno.ENOSYS, f"not written for {MACHINE}")
@@ -84,7 +84,7 @@ def mount(source: str, target: str, kind: str, flags: int, options: str = "") ->
     """``mount(2)``.
 
     Raises:
-        OSError: what the kernel said.
+        OSError: the error of the kernel.
     """
     words = [ctypes.c_char_p(os.fsencode(word)) for word in (source, target, kind, options)]
     _checked(int(_LIBC.mount(*words[:3], ctypes.c_ulong(flags), words[3])))

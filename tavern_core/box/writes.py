@@ -1,15 +1,15 @@
-"""Writing where a box was granted to, on its behalf: name by name, for no rule of the kernel knows names that do not exist yet.
+"""Writing in granted places on behalf of a box, name by name, because kernel rules cannot describe names that do not exist yet.
 
-    a program in the box ── open, mkdir, rename ... ──> the kernel holds it ──> the host decides
-                                                                                  ├─ granted: the host does it; an open file is handed in
+    a program in the box ── open, mkdir, rename ... ──> the kernel suspends it ──> the host decides
+                                                                                  ├─ granted: the host does it; it passes in an open file
                                                                                   ├─ protected: EACCES
-                                                                                  └─ anything else: goes on, and Landlock decides
+                                                                                  └─ anything else: continues, and Landlock decides
 
-Landlock gives such a box nothing to write but its own places. So nothing is gained by changing a path between the decision and what
-follows from it: what the host does, it does with the folder that it looked at, and what goes on reaches nothing that was granted.
+Landlock lets such a box write only to its own places. So changing a path between the decision and the
+action gains nothing: the host acts on the folder that it checked, and a call that continues cannot write in granted places.
 
-Protected are what the policy keeps (`Granted.shut`, `Granted.kept`), and by their names what is run, or decides what is run, by whoever
-works in a folder next: repositories, environments, path files of Python, manifests and configuration of this host.
+Protected are the paths of the policy (`Granted.shut`, `Granted.kept`) and names of files that are executed, or decide what is executed, by
+the next user of a folder: repositories, environments, path files of Python, manifests and configuration of this host.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tavern_core.box.syscalls import MACHINE, syscall
 CALLS: Final = (
     "open", "openat", "creat", "mkdir", "mkdirat", "rmdir", "unlink", "unlinkat", "rename", "renameat", "renameat2", "link", "linkat", "truncate",
 )  # fmt: skip
-"""What makes, changes or removes something by its path. All others of the kind are refused by the filter, or by Landlock."""
+"""Calls that create, change or remove something by its path. The filter or Landlock refuses all others of the kind."""
 NAMES: Final = frozenset(
     {
         ".git",
@@ -58,7 +58,7 @@ _LONGEST: Final = 4096
 _PAGE: Final = 4096
 _MOST_LINKS: Final = 10
 _MOST_MOVED: Final = 10_000
-"""Files of a folder that may be moved at once; whoever moves a larger one copies it."""
+"""Maximum files of a folder that can be moved; a larger one must be copied."""
 _AT_REMOVEDIR, _AT_SYMLINK_FOLLOW = 0x200, 0x400
 _EXCHANGE: Final = 2
 _NO_MAGIC_LINKS, _IN_ROOT = 0x02, 0x10
@@ -69,19 +69,19 @@ _COLUMN: Final = 1 if MACHINE == "aarch64" else 0
 
 
 def judges(policy: BoxPolicy) -> bool:
-    """Whether the host is to decide on what a box writes: where it was granted something, and both layers that this needs hold."""
+    """Whether the host decides about the writes of a box: it has a grant, and both required layers are available."""
     gone = {*policy.without, *policy.left_out}
     return bool(policy.granted.write) and policy.level != "none" and not gone & {SECCOMP, LANDLOCK}
 
 
 def is_protected_name(name: str) -> bool:
-    """Whether a single name is one that nobody may write, in whatever case and with whatever some file systems leave out at its end."""
+    """Whether a single name is protected, ignoring case and endings that some file systems drop."""
     name = name.casefold().rstrip(". ")
     return name in NAMES or name.startswith(".env") or name.endswith(".pth")
 
 
 def is_protected(path: str) -> bool:
-    """Whether nobody writes there, by the names in the path alone, or because it lies in a virtual environment."""
+    """Whether a path is protected by its names alone, or because it is in a virtual environment."""
     if any(map(is_protected_name, path.split("/"))):
         return True
     while path not in ("", "/"):
@@ -92,7 +92,7 @@ def is_protected(path: str) -> bool:
 
 
 def _holds_protected(folder: str) -> bool:
-    """Whether something in a folder is protected by its name; True where there is too much in it to know."""
+    """Whether something in a folder is protected by its name; True if it has too many entries to check."""
     left = _MOST_MOVED
     for _, folders, files in os.walk(folder):
         if any(map(is_protected_name, (*folders, *files))):
@@ -104,27 +104,27 @@ def _holds_protected(folder: str) -> bool:
 
 
 class Judge:
-    """Decides about paths, which are resolved, under one policy."""
+    """Decides about resolved paths under one policy."""
 
     def __init__(self, policy: BoxPolicy) -> None:
         self._granted, self._own = policy.granted, policy.write
         self._kept = tuple(path.casefold() for path in (*policy.granted.shut, *policy.granted.kept))
 
     def is_granted(self, path: str) -> bool:
-        """Whether it lies in what was granted."""
+        """Whether it is in a granted place."""
         return any(is_in(path, folder) for folder in self._granted.write) and not any(
             is_in(path, folder) for folder in _NEVER
         )
 
     def is_own(self, path: str) -> bool:
-        """Whether it is a place of the box itself, where it may do as it likes."""
+        """Whether it is a private place of the box, which is not restricted."""
         return is_in(path, self._granted.own) or any(is_in(path, folder) for folder in self._own)
 
     def may(self, path: str, *, whole: bool = False) -> bool:
-        """Whether it may be written.
+        """Whether it is writable.
 
         Args:
-            whole: with all that is in it: it is moved or removed.
+            whole: including everything in it, because it is moved or removed.
         """
         if is_in(path, self._granted.own):
             return True
@@ -135,11 +135,11 @@ class Judge:
 
 
 class _GoesOn(Exception):
-    """The call goes on as it was made."""
+    """The call continues unchanged."""
 
 
 class Writes:
-    """Serves one box until its last process has ended; in a thread of its own."""
+    """Serves one box until its last process has ended; in its own thread."""
 
     def __init__(self, listener: int, policy: BoxPolicy) -> None:
         self._listener = listener
@@ -159,7 +159,7 @@ class Writes:
                 try:
                     fcntl.ioctl(self._listener, _RECEIVE, notice)
                 except OSError as error:
-                    if error.errno in (errno.ENOENT, errno.EINTR):  # it was ended meanwhile
+                    if error.errno in (errno.ENOENT, errno.EINTR):  # it has ended meanwhile
                         continue
                     return
                 self._answer(*_NOTICE.unpack(notice))
@@ -178,14 +178,14 @@ class Writes:
                 flags = _GO_ON
             except OSError as failed:
                 error = -(failed.errno or errno.EACCES)
-            except Exception:  # noqa: BLE001 - whatever it is, nothing is written
+            except Exception:  # noqa: BLE001 - after any error, nothing is written
                 error = -errno.EACCES
         _ignoring_end(lambda: fcntl.ioctl(self._listener, _SEND, struct.pack("=QqiI", id_, value, error, flags)))
         return None
 
 
 def _ignoring_end(answer: Callable[[], object]) -> None:
-    """Whoever asked may be gone."""
+    """The caller may be gone."""
     with contextlib.suppress(OSError):
         answer()
 
@@ -199,7 +199,7 @@ class _Place:
 
 
 class _Call:
-    """One call of the kernel that a program in the box has made, and that waits for its answer."""
+    """One system call of a program in the box that waits for its answer."""
 
     def __init__(
         self, id_: int, pid: int, arguments: tuple[int, ...], listener: int, judge: Judge, opened: contextlib.ExitStack
@@ -210,7 +210,7 @@ class _Call:
             self._memory = self._open(f"/proc/{pid}/mem", os.O_RDONLY)
             fcntl.ioctl(
                 listener, _IS_VALID, struct.pack("=Q", id_)
-            )  # it is this process, and no later one of its number
+            )  # it is this process, and no later one with the same id
         except OSError:
             raise _GoesOn from None
 
@@ -264,7 +264,7 @@ class _Call:
         file = self._regular(place, os.O_WRONLY, 0)
         os.ftruncate(file, ctypes.c_int64(self._arguments[1]).value)
 
-    # What they come to ----------------------------------------------------------------------------------------------------
+    # The actions ---------------------------------------------------------------------------------------------------------
 
     def _file(self, folder: int, path: int, flags_at: int | None, mode: int) -> int:
         flags = os.O_CREAT | os.O_WRONLY | os.O_TRUNC if flags_at is None else self._arguments[flags_at] & 0xFFFFFFFF
@@ -284,12 +284,12 @@ class _Call:
         return self._regular(place, flags, self._arguments[mode] & 0o777)
 
     def _regular(self, place: _Place, flags: int, mode: int) -> int:
-        """Open an ordinary file; anything else goes on, and is refused where Landlock refuses it."""
+        """Open an ordinary file; anything else continues, and Landlock may refuse it."""
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISREG(os.stat(place.name, dir_fd=place.folder, follow_symlinks=False).st_mode):
                 raise _GoesOn
         mode &= ~self._umask() if flags & os.O_CREAT else mode
-        # Never waiting: somebody else may have put a pipe in its place meanwhile.
+        # Never waiting: another process may have replaced it by a pipe.
         file = self._open(
             place.name, (flags & _KEPT) | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, mode, folder=place.folder
         )
@@ -300,7 +300,7 @@ class _Call:
         return file
 
     def hand_in(self, file: int) -> None:
-        """Give the program the open file as the answer of its call."""
+        """Pass the open file to the program as the result of its call."""
         fcntl.ioctl(self._listener, _ADD, struct.pack("=QIIII", self._id, _SEND_TOO, file, 0, self._cloexec))
 
     def _mkdir(self, folder: int, path: int, mode: int) -> None:
@@ -336,7 +336,7 @@ class _Call:
         os.link(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder, follow_symlinks=False)
 
     def _between(self, source: _Place, target: _Place) -> None:
-        """Judge both ends; what comes from or goes to the box's own places may be a file, a folder may hold any names there."""
+        """Check both ends; only a file may be moved from or to the box's private places, where a folder may contain any names."""
         judge = self._judge
         if not (judge.is_granted(source.path) or judge.is_granted(target.path)):
             raise _GoesOn
@@ -346,7 +346,7 @@ class _Call:
         if judge.is_own(source.path) and not judge.is_own(target.path):
             mode = os.stat(source.name, dir_fd=source.folder, follow_symlinks=False).st_mode
             if not stat.S_ISREG(mode):
-                raise OSError(errno.EXDEV, "")  # whoever moves it then copies it, name by name
+                raise OSError(errno.EXDEV, "")  # the program then copies it, name by name
 
     def _allowed(self, place: _Place, *, whole: bool = False) -> _Place:
         if not self._judge.is_granted(place.path):
@@ -355,7 +355,7 @@ class _Call:
             raise OSError(errno.EACCES, "")
         return place
 
-    # Reading what it asks for ---------------------------------------------------------------------------------------------
+    # Reading the request --------------------------------------------------------------------------------------------------
 
     def _folder(self, index: int) -> int:
         return ctypes.c_int32(self._arguments[index] & 0xFFFFFFFF).value
@@ -377,7 +377,7 @@ class _Call:
         return self._resolved(folder, self._path(index))
 
     def _resolved(self, folder: int, path: str, *, beside: _Place | None = None) -> _Place:
-        """The folder that a path leads to, opened, and the name in it; links in the name itself are not followed."""
+        """The opened folder of a path, and the name in it; a link in the name itself is not followed."""
         head, _, name = (path.rstrip("/") or "/").rpartition("/")
         if name in ("", ".", ".."):
             raise _GoesOn
@@ -404,18 +404,18 @@ class _Call:
         return _Place(found, os.readlink(f"/proc/self/fd/{found}"), name)  # noqa: PTH115
 
     def _followed(self, folder: int, index: int) -> _Place:
-        """As `_place`, links in the name itself followed."""
+        """As `_place`, but following a link in the name itself."""
         place = self._place(folder, index)
         for _ in range(_MOST_LINKS):
             try:
                 target = os.readlink(place.name, dir_fd=place.folder)
-            except OSError:  # it is none, or is not there
+            except OSError:  # it is not one, or does not exist
                 return place
             place = self._resolved(folder, target, beside=place)
         raise OSError(errno.ELOOP, "")
 
     def _umask(self) -> int:
-        with open(f"/proc/{self._pid}/status", "rb") as status:  # noqa: PTH123 - this package does without pathlib
+        with open(f"/proc/{self._pid}/status", "rb") as status:  # noqa: PTH123 - this package does not use pathlib
             for line in status:
                 if line.startswith(b"Umask:"):
                     return int(line.split()[1], 8)

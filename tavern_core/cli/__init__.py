@@ -1,1 +1,1 @@
-"""The command line `tavern`: a door. It translates what a person typed and shows what came back; it decides nothing."""
+"""The command line `tavern`: an entry point. It translates commands and prints results; it makes no decisions."""

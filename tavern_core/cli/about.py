@@ -1,4 +1,4 @@
-"""``tavern version`` and ``tavern completion``: what the command line says about itself."""
+"""``tavern version`` and ``tavern completion``: information about the command line itself."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ def completion(session: Session, shell: str) -> None:
     For bash: `eval "$(tavern completion bash)"` in ~/.bashrc.
     """
     made = shell_completion(shell, click.get_current_context().find_root().command, session)
-    assert made is not None  # click knows all of SHELLS
+    assert made is not None  # click supports all of SHELLS
     session.out.text(made.source())

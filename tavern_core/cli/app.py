@@ -1,6 +1,6 @@
-"""The command line: which commands there are, and how every way to end becomes an exit code.
+"""The command line: the list of commands, and the exit code for every outcome.
 
-Commands are imported when they are used. Everything that can go wrong below comes out here, once.
+Commands are imported when they are used. All errors of commands arrive here, once.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from tavern_core.model.ids import RESERVED_COMMANDS
 
 _HERE: Final = "tavern_core.cli"
 COMMANDS: Final = {
-    "plugins": Lazy(f"{_HERE}.plugins", "plugins", "Find, judge, grant and switch plugins."),
+    "plugins": Lazy(f"{_HERE}.plugins", "plugins", "Find, check, grant, enable and disable plugins."),
     "tools": Lazy(f"{_HERE}.tools", "tools", "List, explain and call tools."),
     "nodes": Lazy(f"{_HERE}.nodes", "nodes", "List, show and run nodes of workflows."),
     "workflows": Lazy(f"{_HERE}.workflows", "workflows", "List, check, draw and run workflows."),
     "skills": Lazy(f"{_HERE}.skills", "skills", "List, show, check and trust skills."),
-    "run": Lazy(f"{_HERE}.run", "run", "Run the tool calls in a text that a model wrote."),
+    "run": Lazy(f"{_HERE}.run", "run", "Run the tool calls in the text of a model."),
     "config": Lazy(f"{_HERE}.config", "config", "Show and change configuration and settings."),
     "hooks": Lazy(f"{_HERE}.hooks", "hooks", "List the hooks and who implements them, in the order in which they run."),
     "logs": Lazy(f"{_HERE}.logs", "logs", "Read, check and explain the audit log."),
-    "jobs": Lazy(f"{_HERE}.jobs", "jobs", "Show and change the calls that go on in the background."),
+    "jobs": Lazy(f"{_HERE}.jobs", "jobs", "Show and change background calls."),
     "artifacts": Lazy(
-        f"{_HERE}.artifacts", "artifacts", "Show and fetch what calls made that was too large for their answers."
+        f"{_HERE}.artifacts", "artifacts", "Show and fetch data that was too large for the answers of calls."
     ),
     "approvals": Lazy(f"{_HERE}.approvals", "approvals", "Show the calls that wait for approval, and decide them."),
     "limits": Lazy(
         f"{_HERE}.limits",
         "limits",
-        "Show every limit of tavern.yaml and of tools, and how much of each rate is used up.",
+        "Show every limit of tavern.yaml and of tools, and how much of each rate is used.",
     ),
     "upstreams": Lazy(
         f"{_HERE}.upstreams", "upstreams", "Show and connect the systems whose tools are tools of this host."
     ),
     "schema": Lazy(f"{_HERE}.schema", "schema", "Print the JSON Schema of a file format, for editors."),
-    "doctor": Lazy(f"{_HERE}.doctor", "doctor", "Say what is wrong here and how to repair it."),
-    "new": Lazy(f"{_HERE}.new", "new", "Make a new plugin from the template."),
+    "doctor": Lazy(f"{_HERE}.doctor", "doctor", "Report problems and their repairs."),
+    "new": Lazy(f"{_HERE}.new", "new", "Create a new plugin from the template."),
     "version": Lazy(f"{_HERE}.about", "version", "Print the versions of tavern-core and Python."),
     "completion": Lazy(f"{_HERE}.about", "completion", "Print the completion script of a shell."),
 }
@@ -116,19 +116,19 @@ def _show_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> Non
 )
 @click.pass_context
 def app(ctx: click.Context) -> None:
-    """A plugin host for agent tools: finds plugins, keeps what they offer, runs every call down one governed path.
+    """A plugin host for agent tools: finds plugins, registers what they contribute, runs every call through one governed pipeline.
 
-    The options below may also stand behind the words of a command.
+    The options below may also follow the arguments of a command.
     """
     ctx.ensure_object(Session).start_logging()
 
 
 def run(argv: list[str]) -> int:
-    """Run one command line; the exit code. Nothing but it comes out, whatever happens."""
+    """Run one command line; returns the exit code and never raises."""
     occupy()
     for stream in (sys.stdout, sys.stderr):
         if is_open(stream) and (reconfigure := getattr(stream, "reconfigure", None)):
-            # JSON is UTF-8 wherever it goes; what a terminal cannot show is written as an escape.
+            # JSON is always UTF-8; characters that a terminal cannot show are escaped.
             reconfigure(encoding=None if stream.isatty() else "utf-8", errors="backslashreplace")
     session = Session()
     try:
@@ -138,9 +138,9 @@ def run(argv: list[str]) -> int:
         finally:
             session.close()
         if session.has_failed:
-            abandon_unwritable()  # one error was told; that this cannot be written either is no second one
+            abandon_unwritable()  # one error was reported; the failed write is not a second one
         flush(sys.stdout)
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # the reader of our output has closed it
         abandon_unwritable()
         return 0
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Asking at the terminal whether a call may run. Without a terminal on both ends nobody is asked, and nothing is approved."""
+"""Asking at the terminal whether a call may run. Without a terminal on both ends, no one can answer, and nothing is approved."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _LONGEST: Final = 2_000
 
 
 def terminal_approver() -> Approver | None:
-    """The callback for `Tavern.open(approve=...)`; None where nobody sits at a terminal."""
+    """The callback for `Tavern.open(approve=...)`; None without a terminal."""
     return ask if has_person() else None
 
 
 def ask(request: ApprovalRequest) -> Approval:
-    """Show one call and read the answer; anything but a plain yes is no."""
+    """Show one call and read the answer; anything but an explicit yes is no."""
     with alone():
         write(sys.stderr, _shown(request))
         said = (read_line("Let it run? Type yes to approve, anything else refuses: ") or "").strip().lower()

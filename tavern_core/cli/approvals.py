@@ -1,4 +1,4 @@
-"""``tavern approvals``: what waits for somebody's decision, and deciding it."""
+"""``tavern approvals``: the calls that wait for approval, and decisions about them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from tavern_core.model.call import CallContext
 
 _COLUMNS: Final = ("id", "state", "tool", "caller", "risk", "ends in", "why")
-_reason = click.option("--reason", default="", metavar="TEXT", help="Told to the caller, and to the log.")
+_reason = click.option("--reason", default="", metavar="TEXT", help="The reason, for the caller and the log.")
 _remember = click.option(
     "--remember",
     type=click.Choice(["call", "tool"]),
-    help="Answer alike from now on: this very call, or every call of this tool by this caller.",
+    help="Apply the answer from now on: to equal calls, or to every call of this tool by this caller.",
 )
 
 
@@ -53,7 +53,7 @@ def list_(session: Session, everything: bool, as_json: bool) -> None:
 @json_option
 @pass_session
 def show(session: Session, approval: str, as_json: bool) -> None:
-    """Show one request: the call with its arguments, who makes it and why somebody is asked."""
+    """Show one request: the call with its arguments, its caller, and why it needs approval."""
     found = session.host().approvals.get(approval)
     if as_json:
         session.out.json(found.to_json())
@@ -85,7 +85,7 @@ def show(session: Session, approval: str, as_json: bool) -> None:
 @json_option
 @pass_session
 def approve(session: Session, approval: str, reason: str, remember: str | None, as_json: bool) -> None:
-    """Let a call run, once, when it is made again."""
+    """Let a call run once, when its caller repeats it."""
     _decide(session, approval, True, reason, remember, as_json)
 
 
@@ -104,7 +104,7 @@ def reject(session: Session, approval: str, reason: str, remember: str | None, a
 @json_option
 @pass_session
 def rules(session: Session, as_json: bool) -> None:
-    """List what answers later requests."""
+    """List the rules that answer later requests."""
     found = session.host().approvals.rules()
     if as_json:
         session.out.json([rule.to_json() for rule in found])
@@ -121,7 +121,7 @@ def rules(session: Session, as_json: bool) -> None:
 @json_option
 @pass_session
 def forget(session: Session, rule: str, as_json: bool) -> None:
-    """Remove a rule: what it answered is asked about again."""
+    """Remove a rule; its calls need approval again."""
     session.host().approvals.forget(rule)
     if as_json:
         session.out.json({"forgotten": rule})
@@ -144,7 +144,7 @@ def _decide(session: Session, approval: str, approved: bool, reason: str, rememb
 
 
 def person() -> CallContext:
-    """Whoever sits at this home's command line may approve; not what they call themselves."""
+    """The user of this home's command line may approve, as the user of the operating system."""
     from tavern_core.model.call import CallContext
 
     try:

@@ -1,10 +1,11 @@
-"""``tavern artifacts``: what calls made that was too large for their answers."""
+"""``tavern artifacts``: files for calls, and data that was too large for the answers of calls."""
 
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -12,12 +13,17 @@ from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.errors import UsageError
 
+if TYPE_CHECKING:
+    from tavern_core.host.facade import Tavern
+    from tavern_core.model.artifact import Artifact
+    from tavern_core.model.call import CallContext
+
 _COLUMNS: Final = ("id", "bytes", "type", "name", "owner", "expires")
 
 
 @click.group(cls=Group, default="list")
 def artifacts() -> None:
-    """Show and fetch what calls made that was too large for their answers.
+    """Show and fetch data that was too large for the answers of calls; store files for calls.
 
     `tavern artifacts` alone lists them.
     """
@@ -44,7 +50,7 @@ def list_(session: Session, last: int, as_json: bool) -> None:
 @json_option
 @pass_session
 def show(session: Session, artifact: str, as_json: bool) -> None:
-    """Show what is known of an artifact."""
+    """Show one artifact."""
     found = session.host().artifacts.get(artifact).to_json()
     if as_json:
         session.out.json(found)
@@ -82,11 +88,50 @@ def get(session: Session, artifact: str, output: Path | None, as_json: bool) -> 
 
 
 @artifacts.command(cls=Command)
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path, allow_dash=True))
+@click.option("--type", "media_type", metavar="TYPE", help="As in image/png; default: what its name says.")
+@click.option("--name", metavar="NAME", help="Its name; default: that of FILE.")
+@json_option
+@pass_session
+def put(session: Session, file: Path, media_type: str | None, name: str | None, as_json: bool) -> None:
+    """Keep FILE, or stdin for -, as an artifact, and print its address.
+
+    Tools take the address; `tavern tools call ID NAME=@FILE` does both at once.
+    """
+    made = put_file(session.host(), file, None, media_type=media_type, name=name)
+    if as_json:
+        session.out.json(made.to_json())
+    else:
+        session.out.data(made.uri)
+
+
+def put_file(
+    host: Tavern, file: Path, context: CallContext | None, *, media_type: str | None = None, name: str | None = None
+) -> Artifact:
+    """Keep a file that somebody named on the command line.
+
+    Args:
+        context: whose it is; None: the host's.
+
+    Raises:
+        UsageError: it cannot be read (USAGE).
+        OutputTooLarge: larger than `artifacts.maxBytes` (OUTPUT_TOO_LARGE).
+    """
+    import mimetypes
+
+    is_stdin = str(file) == "-"
+    label = name if name is not None else "" if is_stdin else file.name
+    kind = media_type or mimetypes.guess_type(label)[0] or "application/octet-stream"
+    data = iter(lambda: sys.stdin.buffer.read(1 << 20), b"") if is_stdin else file
+    return host.artifacts.put(data, kind, name=label, context=context)
+
+
+@artifacts.command(cls=Command)
 @click.argument("artifact", metavar="ID")
 @json_option
 @pass_session
 def remove(session: Session, artifact: str, as_json: bool) -> None:
-    """Forget an artifact before its time."""
+    """Delete an artifact before it expires."""
     session.host().artifacts.remove(artifact)
     if as_json:
         session.out.json({"removed": artifact})

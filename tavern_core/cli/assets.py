@@ -1,4 +1,4 @@
-"""``tavern plugins assets``: what plugins bring for the browser, for a console and for its development server."""
+"""``tavern plugins assets``: the browser files of plugins, for a console and for its development server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tavern_core.cli.session import Command, Session, json_option, pass_session
 @json_option
 @pass_session
 def assets(session: Session, dev: bool, as_json: bool) -> None:
-    """List the files that plugins bring for the browser, with their addresses."""
+    """List the browser files of plugins, with their addresses."""
     found = session.host("none").extensions()
     entries = {e.name: e.dev_entry for e in found if e.dev_entry and e.is_served}
     if dev:

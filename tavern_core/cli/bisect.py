@@ -1,4 +1,4 @@
-"""``tavern plugins bisect``: which plugin makes something fail. Switches plugins off by a variable, and changes nothing."""
+"""``tavern plugins bisect``: which plugin makes something fail? Disables plugins through a variable, and stores nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tavern_core.errors import UsageError
 
 VARIABLE: Final = "TAVERN_DISABLE_PLUGINS"
 _NO_REST: Final = {"TAVERN_LIMITS__HOOK_FAILURES": "0"}
-"""A hook that rested, because it failed in the tries before, would look innocent in the next."""
+"""A hook that was quarantined by earlier attempts would look innocent in the next one."""
 
 
 @click.command(cls=Command, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -28,22 +28,22 @@ _NO_REST: Final = {"TAVERN_LIMITS__HOOK_FAILURES": "0"}
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="A try that takes longer has failed.",
+    help="An attempt that takes longer has failed.",
 )
 @json_option
 @pass_session
 def bisect(session: Session, words: tuple[str, ...], timeout: float | None, as_json: bool) -> None:
     """Find the plugin that makes a command or a tool call fail.
 
-    The command is run several times with different plugins switched off, their dependencies kept; exit code 0 means that it
-    worked. `tavern plugins bisect text:count text=hi` tries a tool call. Without a command you are told what to switch off and
-    asked whether it works then. Nothing is stored: plugins are switched off by the variable TAVERN_DISABLE_PLUGINS of each try.
-    Exit code 1 when no plugin is guilty.
+    The command is run several times with different plugins disabled, keeping dependencies; exit code 0 means that it
+    worked. `tavern plugins bisect text:count text=hi` tries a tool call. Without a command, it names the plugins to disable and
+    asks whether it works then. Nothing is stored: each attempt has its own variable TAVERN_DISABLE_PLUGINS.
+    Exit code 1 if no plugin is guilty.
     """
     from tavern_core.review.bisection import find_guilty
 
     host = session.host("none")
-    # A plugin that failed counts: where it was to judge calls, it is the one that refuses them.
+    # A failed plugin counts, too: if it has a gate, it refuses calls.
     depends_on = {
         s.name: s.depends_on for s in host.plugins.values() if s.source != "builtin" and s.state != "disabled"
     }
@@ -78,7 +78,7 @@ Attempt = Callable[[Sequence[str]], tuple[bool, str]]
 
 
 def _runs(line: Sequence[str], timeout: float | None) -> Attempt:
-    """A try is a run of a command; its exit code says how it went."""
+    """An attempt is a run of a command; its exit code is the result."""
     before = [name for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
 
     def run(disabled: Sequence[str]) -> tuple[bool, str]:
@@ -102,14 +102,14 @@ def _runs(line: Sequence[str], timeout: float | None) -> Attempt:
 
 
 def _ask(disabled: Sequence[str]) -> tuple[bool, str]:
-    """Tell somebody what to switch off and ask how it went."""
+    """Name the plugins to disable and ask for the result."""
     tell_plainly(f"try it with {VARIABLE}={visible(','.join(disabled))}")
     answer = click.prompt("good or bad?", type=click.Choice(["good", "bad", "g", "b"]), show_choices=False, err=True)
     return answer.startswith("b"), "your answer"
 
 
 def _tavern(session: Session) -> list[str]:
-    """This program with the global options it was given."""
+    """This program with its global options."""
     line = [sys.executable, "-m", "tavern_core"]
     for option, value in (("--config", session.config), ("--home", session.home)):
         line += [option, str(value)] if value else []

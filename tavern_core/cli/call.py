@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tavern_core.cli import completion
+from tavern_core.cli.artifacts import put_file
 from tavern_core.cli.errors import Told, exit_code_of, show_call_error, tell_plainly
 from tavern_core.cli.output import as_json as json_text
 from tavern_core.cli.session import Command, Session, json_option, pass_session
@@ -35,11 +36,11 @@ LARGEST_INPUT: Final = 64_000_000
 @click.option("--permissions", metavar="A,B", help="Call with exactly these capabilities instead of the host's own.")
 @click.option("--profile", metavar="NAME", help="Call as this agent profile; without --permissions it has none.")
 @click.option("--timeout-ms", type=click.IntRange(1), metavar="N", help="Deadline of the call in milliseconds.")
-@click.option("--dry-run", is_flag=True, help="Show what would happen, and give a token for --commit.")
+@click.option("--dry-run", is_flag=True, help="Show what would happen, and print a token for --commit.")
 @click.option("--commit", "token", metavar="TOKEN", help="Make the call that a dry run planned.")
 @click.option("--trace", is_flag=True, help="Show each step of the call and how long it took, on stderr.")
-@click.option("--key", metavar="KEY", help="Idempotency key: the same call with it is made once.")
-@click.option("--purpose", default="", metavar="TEXT", help="Why, for the audit log.")
+@click.option("--key", metavar="KEY", help="Idempotency key: equal calls with it run once.")
+@click.option("--purpose", default="", metavar="TEXT", help="The reason, for the audit log.")
 @json_option
 @pass_session
 def call(
@@ -60,15 +61,16 @@ def call(
 ) -> None:
     """Call a tool: `tavern tools call text:count text="one two" unit=words`.
 
-    A value gets the type that the tool declares for it; JSON for lists and objects.
+    A value gets the type that the tool declares for it; JSON for lists and objects. For a parameter that takes an artifact, `@FILE` keeps
+    FILE as one and passes its address.
     """
     texts = named((*words, *given))
     whole = json_arguments(json_args) if json_args is not None else {}
     if both := sorted(texts.keys() & whole.keys()):
         raise UsageError(f"{both[0]!r} is given twice: by name and in --json-args", hint="give it once")
     host = session.host()
-    arguments = {**whole, **typed(host, tool, texts)}
     context = caller(permissions, profile)
+    arguments = {**whole, **typed(host, tool, texts, context)}
     if token is not None:
         again = arguments or None
         result = host.commit_sync(token, again, context=context, purpose=purpose, idempotency_key=key, door=DOOR)
@@ -114,10 +116,10 @@ def named(words: tuple[str, ...]) -> dict[str, str]:
 
 
 def json_arguments(source: str) -> dict[str, Any]:
-    """The object behind ``--json-args``: the text itself, ``@file`` or ``-``.
+    """The object of ``--json-args``: the text itself, ``@file`` or ``-``.
 
     Raises:
-        UsageError: there is no such file, or it holds no JSON object (USAGE).
+        UsageError: there is no such file, or it is not a JSON object (USAGE).
     """
     from tavern_core.kernel.text.json_document import read_json
 
@@ -136,8 +138,12 @@ def json_arguments(source: str) -> dict[str, Any]:
     return value
 
 
-def typed(host: Tavern, tool: str, texts: Mapping[str, str]) -> dict[str, Any]:
-    """Texts in the types that the tool declares. One that fits no type stays text: the call refuses it and says where."""
+def typed(host: Tavern, tool: str, texts: Mapping[str, str], context: CallContext | None = None) -> dict[str, Any]:
+    """Texts in the types that the tool declares. One that fits no type stays text, which the call refuses with its place.
+
+    Args:
+        context: the owner of artifacts that are made of files.
+    """
     if not texts:
         return {}
     from tavern_core.schema.coerce import coerce_text
@@ -145,9 +151,16 @@ def typed(host: Tavern, tool: str, texts: Mapping[str, str]) -> dict[str, Any]:
     try:
         schema = host.tools[tool].input_schema
     except (CallError, PluginError):
-        return dict(texts)  # the call itself says what is wrong with the tool
+        return dict(texts)  # the call itself reports the problem of the tool
     values, _ = coerce_text(schema, texts)
-    return {**texts, **values}
+    files = {name: text[1:] for name, text in texts.items() if text.startswith("@") and _takes_artifact(schema, name)}
+    return {**texts, **values, **{name: put_file(host, Path(file), context).uri for name, file in files.items()}}
+
+
+def _takes_artifact(schema: Mapping[str, Any], name: str) -> bool:
+    properties = schema.get("properties")
+    one = properties.get(name) if isinstance(properties, Mapping) else None
+    return isinstance(one, Mapping) and one.get("format") == "artifact"
 
 
 def caller(permissions: str | None, profile: str | None) -> CallContext | None:
@@ -167,10 +180,10 @@ def caller(permissions: str | None, profile: str | None) -> CallContext | None:
 
 
 def read_file(name: str) -> str:
-    """The text of a file that somebody named on the command line.
+    """The text of a file that the command line names.
 
     Raises:
-        UsageError: it cannot be read, is too large or no UTF-8 (USAGE).
+        UsageError: it cannot be read, is too large or not UTF-8 (USAGE).
     """
     try:
         with Path(name).open("rb") as file:
@@ -184,7 +197,7 @@ def read_stdin() -> str:
     """Everything on stdin.
 
     Raises:
-        UsageError: too large, or no UTF-8 (USAGE).
+        UsageError: too large, or not UTF-8 (USAGE).
     """
     if sys.stdin is None:
         return ""
@@ -197,7 +210,7 @@ def read_stdin() -> str:
 
 
 def _decoded(content: bytes, name: str) -> str:
-    """Line ends stay as they are: they may be part of a value."""
+    """Line ends are kept, because they may be part of a value."""
     if len(content) > LARGEST_INPUT:
         raise UsageError(f"{name} holds more than {LARGEST_INPUT:,} bytes")
     try:

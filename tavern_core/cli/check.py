@@ -1,4 +1,4 @@
-"""``tavern plugins check``: is a plugin what its plugin.yaml says? Reads everything, runs nothing."""
+"""``tavern plugins check``: does a plugin match its plugin.yaml? Reads everything, runs nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WORDS: Final = "tavern_core.pytest"
 
 
 class _BeforePytest(Command):
-    """What follows ``--`` is for pytest and no concern of ours."""
+    """The arguments after ``--`` are for pytest."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         at = args.index("--") if "--" in args else len(args)
@@ -34,11 +34,9 @@ class _BeforePytest(Command):
 @click.command(cls=_BeforePytest, options_metavar="[OPTIONS] [-- WORDS FOR PYTEST]")
 @click.argument("target", metavar="PATH|NAME", default=".", shell_complete=completion.plugins_or_folders)
 @click.option("--write", is_flag=True, help="Add the tools that the code returns to plugin.yaml.")
+@click.option("--probe", "probing", is_flag=True, help="Also import it in a separate process: does that crash or hang?")
 @click.option(
-    "--probe", "probing", is_flag=True, help="Import it, too, in a process of its own: does that crash or hang?"
-)
-@click.option(
-    "--trace", "tracing", is_flag=True, help="Run its tests, too, and compare what they use with plugin.yaml."
+    "--trace", "tracing", is_flag=True, help="Also run its tests, and compare what they use with plugin.yaml."
 )
 @click.option("--timeout-ms", type=click.IntRange(1), default=300_000, metavar="N", help="How long the tests may take.")
 @click.option("--strict", is_flag=True, help="Warnings count as errors.")
@@ -56,9 +54,9 @@ def check(
     strict: bool,
     as_json: bool,
 ) -> None:
-    """Check a folder, a plugin or a distribution against its plugin.yaml, without running its code (but for --probe and --trace).
+    """Check a folder, a plugin or a distribution against its plugin.yaml, without running its code (except with --probe and --trace).
 
-    Exit code 4 when something is wrong, 5 when there is no such plugin.
+    Exit code 4 if something is wrong, 5 if there is no such plugin.
     """
     from tavern_core.review.plugin_check import check_plugin
 
@@ -94,7 +92,7 @@ def check(
 
 
 def _probed(session: Session, report: CheckReport) -> Iterator[Finding]:
-    """What importing the plugin in a process of its own shows; the host itself imports nothing."""
+    """The result of importing the plugin in a separate process; the host itself imports nothing."""
     from tavern_core.review.probe import prober
     from tavern_core.review.probe_result import Import
 
@@ -119,7 +117,7 @@ def _probed(session: Session, report: CheckReport) -> Iterator[Finding]:
 def _is_folder(target: str) -> bool:
     try:
         return Path(target).is_dir()
-    except OSError as error:  # a name that no file can have
+    except OSError as error:  # an impossible file name
         raise UsageError(f"{target[:200]!r} is neither a folder nor a name: {error.strerror}") from error
 
 

@@ -1,7 +1,7 @@
-"""What the shell offers behind the words of a command: names that this host knows. Runs no plugin code and says nothing.
+"""Shell completion with the names that this host knows. Runs no plugin code and prints no messages.
 
-The scripts are click's, but for bash: bash breaks words at colons, so ``text:count`` is three words to it. There the line is
-read as it stands, and an answer begins behind the last break.
+The scripts are click's, except for bash: bash breaks words at colons, so ``text:count`` is three words. There, the line is
+read as a whole, and an answer starts after the last break.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 
 
 class _Bash(BashComplete):
-    """Completion for bash, of words with colons in them, too."""
+    """Completion for bash, also of words with colons."""
 
     source_template = _BASH
 
@@ -52,13 +52,13 @@ class _Bash(BashComplete):
 
     def format_completion(self, item: CompletionItem) -> str:
         _, begun = self.get_completion_args()
-        replaced = os.environ.get("_TAVERN_WORD", begun)  # what bash puts the answer in place of
+        replaced = os.environ.get("_TAVERN_WORD", begun)  # the word that bash replaces by the answer
         stays = begun.removesuffix("" if replaced in (":", "=") else replaced)
         return f"{item.type},{item.value.removeprefix(stays)}"
 
 
 def shell_completion(shell: str, app: click.Command, session: Session) -> ShellComplete | None:
-    """The completion of one shell; None for a shell that is not known."""
+    """The completion of one shell; None for an unknown shell."""
     made = _Bash if shell == "bash" else get_completion_class(shell)
     return None if made is None else made(app, {"obj": session}, PROGRAM, COMPLETION_VARIABLE)
 
@@ -67,19 +67,19 @@ Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 def _known(names: Callable[[Tavern, click.Context], Iterable[str | tuple[str, str]]]) -> Complete:
-    """Completion by names, each alone or with a word about it, of a host that activates nothing; of none where it cannot be opened."""
+    """Completion by names, with or without a description, from a host that activates nothing; none if it cannot be opened."""
 
     def complete(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
         session = ctx.ensure_object(Session)
         logging.disable(logging.CRITICAL)
         try:
             found = [(name, "") if isinstance(name, str) else name for name in names(session.host("none"), ctx)]
-        except Exception:  # noqa: BLE001 - the prompt is no place for errors; the command itself tells them
+        except Exception:  # noqa: BLE001 - errors do not belong in the prompt; the command itself reports them
             return []
         finally:
             logging.disable(logging.NOTSET)
         taken = ctx.params.get(parameter.name or "") or ()
-        # zsh takes what follows a colon for the description: names with one go without.
+        # For zsh, a colon starts the description, so names with a colon have none.
         return [
             CompletionItem(name, help=one_line(about) if ":" not in name and about else None)
             for name, about in found
@@ -117,17 +117,17 @@ runs: Final = _known(lambda host, _: ((run.run_id, run.workflow) for run in host
 
 
 def plugins_or_folders(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Names of plugins; where none fits, folders."""
+    """Names of plugins; if none fits, folders."""
     return plugins(ctx, parameter, begun) or [CompletionItem(begun, type="dir")]
 
 
 def workflows(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Ids of workflows; where none fits, files."""
+    """Ids of workflows; if none fits, files."""
     return _workflows(ctx, parameter, begun) or [CompletionItem(begun, type="file")]
 
 
 def first_tool(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """The id of a tool as first of several words."""
+    """The id of a tool as the first of several words."""
     return [] if ctx.params.get(parameter.name or "") else tools(ctx, parameter, begun)
 
 

@@ -1,7 +1,7 @@
-"""``tavern config``: the host's configuration and the settings of plugins, read and changed by one key.
+"""``tavern config``: the host's configuration and the settings of plugins, read and changed by key.
 
 limits.timeoutMs               the host: in tavern.yaml, or with --user in config.yaml of the state folder
-extensions.{plugin}.{option}   a plugin's setting: in the settings of this user, checked by what the plugin declares
+extensions.{plugin}.{option}   a plugin's setting: in the settings of this user, checked against the plugin's declarations
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def config() -> None:
 @json_option
 @pass_session
 def show(session: Session, prefix: str, origin: bool, as_json: bool) -> None:
-    """Show every value whose key begins with PREFIX, secrets masked."""
+    """Show every value whose key starts with PREFIX, secrets masked."""
     rows = [row for row in _all(session) if _is_below(row["key"], prefix)]
     if as_json:
         session.out.json(rows)
@@ -60,7 +60,7 @@ def show(session: Session, prefix: str, origin: bool, as_json: bool) -> None:
 @json_option
 @pass_session
 def get(session: Session, key: str, origin: bool, as_json: bool) -> None:
-    """Print one value, or a whole section as JSON; exit code 5 when there is no such key."""
+    """Print one value, or a whole section as JSON; exit code 5 if there is no such key."""
     row = _find(session, key)
     if as_json:
         session.out.json(row)
@@ -77,7 +77,7 @@ def get(session: Session, key: str, origin: bool, as_json: bool) -> None:
 @json_option
 @pass_session
 def set_(session: Session, key: str, value: str | None, to_user: bool, as_json: bool) -> None:
-    """Set one value. VALUE - is read from stdin; without VALUE it is asked for, hidden if it is a secret."""
+    """Set one value. VALUE - reads from stdin; without VALUE, the command asks for it, hidden for a secret."""
     if key.startswith(SETTINGS):
         row = _set_setting(session, key, value)
     else:
@@ -94,7 +94,7 @@ def set_(session: Session, key: str, value: str | None, to_user: bool, as_json: 
 @json_option
 @pass_session
 def unset(session: Session, key: str, to_user: bool, as_json: bool) -> None:
-    """Take one value back, so that the one below it counts; exit code 5 when there was none."""
+    """Remove one value, so that the value of the layer below applies; exit code 5 if there was none."""
     if key.startswith(SETTINGS):
         host = session.host()
         stored = str(session.loaded().home / "settings.json")
@@ -123,7 +123,7 @@ def unset(session: Session, key: str, to_user: bool, as_json: bool) -> None:
 @json_option
 @pass_session
 def path(session: Session, as_json: bool) -> None:
-    """Print where configuration, settings and state are."""
+    """Print the places of configuration, settings and state."""
     from tavern_core.kernel.plugins.lock_check import lock_path
 
     files, home = _files(session), session.loaded().home
@@ -155,7 +155,7 @@ def _all(session: Session) -> list[dict[str, Any]]:
 
 
 def _find(session: Session, key: str) -> dict[str, Any]:
-    """The value behind a key, or a section with everything below it."""
+    """The value of a key, or a section with everything below it."""
     from tavern_core.kernel.config.keys import key_path
 
     rows = _all(session)
@@ -206,11 +206,11 @@ def _written(value: Any) -> str:
 
 
 def _set_setting(session: Session, key: str, value: str | None) -> dict[str, Any]:
-    """Through the settings store: the hooks that were granted a say are asked, the value is checked."""
+    """Through the settings store: granted hooks run, and the value is checked."""
     host = session.host()
     rows = {row.key: row for row in host.describe_settings()}
     if key not in rows:
-        # A setting that only code declares: known once the plugin was active, and then remembered.
+        # A setting declared in code: known after the plugin was active once, and then stored.
         _activate_owner(host, key)
         rows = {row.key: row for row in host.describe_settings()}
     text = _text(value, key, hide=key in rows and rows[key].is_secret)
@@ -220,7 +220,7 @@ def _set_setting(session: Session, key: str, value: str | None) -> dict[str, Any
 
 
 def _activate_owner(host: Tavern, key: str) -> None:
-    """Activate the plugin that a setting belongs to, if its code says that it has more settings than its manifest."""
+    """Activate the plugin that a setting belongs to, if its code declares more settings than its manifest."""
     plugin = key.removeprefix(SETTINGS).partition(".")[0]
     if plugin in host.plugins and "settings" in host.plugins[plugin].provides:
         host.plugins.activate_sync(plugin)
@@ -237,7 +237,7 @@ def _set_config(session: Session, key: str, text: str, to_user: bool) -> dict[st
     name = ".".join(path)
     configuration.load(
         {}, home=session.home, env={}, overrides={name: value}
-    )  # says what is wrong before anything changes
+    )  # reports problems before anything changes
     file = _target(session, to_user)
     set_value(file, path, value)
     loaded: LoadedConfig = configuration.load(session.config, home=session.home)
@@ -256,7 +256,7 @@ def _files(session: Session) -> ConfigFiles:
 
 
 def _target(session: Session, to_user: bool) -> Path:
-    """The file that is changed.
+    """The file to change.
 
     Raises:
         UsageError: it is a pyproject.toml, which is not edited (USAGE).
@@ -269,7 +269,7 @@ def _target(session: Session, to_user: bool) -> Path:
 
 
 def _text(value: str | None, key: str, *, hide: bool) -> str:
-    """The value as typed, from stdin, or asked for."""
+    """The value from the command line, stdin or a prompt."""
     if value == "-":
         return read_stdin().removesuffix("\n").removesuffix("\r")
     if value is not None:

@@ -1,6 +1,6 @@
-"""``tavern plugins grant | revoke``: the decision of the operator about what a plugin asks for.
+"""``tavern plugins grant | revoke``: the decision of the operator about the requests of a plugin.
 
-Consent is given by a person at a terminal, or by naming each permission; there is no option that grants everything unread.
+A person gives consent at a terminal or by naming each permission; no option grants everything unread.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 @json_option
 @pass_session
 def grant(session: Session, name: str, permissions: tuple[str, ...], as_json: bool) -> None:
-    """Grant what a plugin asks for.
+    """Grant what a plugin requests.
 
-    Shows the requests by risk. Without PERMISSIONS it asks about each on a terminal, and refuses (exit code 3) elsewhere.
+    Shows the requests by risk. Without PERMISSIONS, it asks about each on a terminal, and refuses (exit code 3) elsewhere.
     Patterns such as 'hook:*' are expanded now; danger:* must be named in full.
     """
     host = session.host("none", deciding=True)
@@ -54,7 +54,7 @@ def grant(session: Session, name: str, permissions: tuple[str, ...], as_json: bo
 @json_option
 @pass_session
 def revoke(session: Session, name: str, permissions: tuple[str, ...], as_json: bool) -> None:
-    """Take grants back, all of them when none is named; they are refused from now on."""
+    """Revoke grants, all of them if none is named; they are refused from now on."""
     host = session.host("none", deciding=True)
     status_of(host, name)
     host.revoke(name, *permissions)
@@ -66,7 +66,7 @@ def revoke(session: Session, name: str, permissions: tuple[str, ...], as_json: b
 
 
 def _ask(host: Tavern, name: str) -> None:
-    """Ask about each request that nobody decided on."""
+    """Ask about each undecided request."""
     review = host.review(name)
     open_ = [request for request in review.requests() if request.state == "pending"]
     if not open_:

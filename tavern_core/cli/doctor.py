@@ -1,4 +1,4 @@
-"""``tavern doctor``: what is wrong here, and what to do about it. Runs no plugin code."""
+"""``tavern doctor``: reports problems and their repairs. Runs no plugin code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Verdict = Literal["ok", "warning", "error"]
 LARGEST_LOG_CHECKED: Final = 32_000_000
-"""Bytes of audit log that are verified on the way; a longer log is left to ``tavern logs verify``."""
+"""Maximum bytes of audit log to verify here; a longer log is left to ``tavern logs verify``."""
 EXTRAS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "fast": ((), "adds nothing any more: what it installed is a dependency"),
     "http": (("httpx2", "idna"), "adds the service net"),
@@ -44,7 +44,7 @@ _WIDTH: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     what: str
     verdict: Verdict
@@ -59,11 +59,11 @@ class Examination:
 @json_option
 @pass_session
 def doctor(session: Session, as_json: bool) -> None:
-    """Say what is wrong here and how to repair it.
+    """Report problems and their repairs.
 
-    Looks at the host, every plugin and the audit log. Exit code 4 when a plugin failed or a file of one is wrong, 1 when something else is broken.
+    Checks the host, every plugin and the audit log. Exit code 4 if a plugin failed or a file of one is wrong, 1 if something else is broken.
     """
-    session.silence()  # all of it is shown below
+    session.silence()  # all of it is printed below
     host = session.host("none")
     looked = [*_about_host(session, host)]
     known = [s for s in host.plugins.values() if s.source != "builtin" or s.state == "failed"]
@@ -89,10 +89,10 @@ def doctor(session: Session, as_json: bool) -> None:
 
 
 def fix_of(status: PluginStatus, noticed: Iterable[Diagnostic]) -> str:
-    """What to do about a plugin's state; empty where nothing is to be done.
+    """The repair for a plugin's state; empty if none is needed.
 
     Args:
-        noticed: what the host noticed; the repair that it names for just this failure is better than that of its code.
+        noticed: the diagnostics of the host; their repair for this failure is more specific than that of the code.
     """
     match status.state:
         case "failed":
@@ -108,7 +108,7 @@ def fix_of(status: PluginStatus, noticed: Iterable[Diagnostic]) -> str:
 
 
 def _hints(status: PluginStatus, noticed: Iterable[Diagnostic]) -> list[str]:
-    """How to repair a plugin that failed, the nearest to the cause first: of the one thing that is wrong, of the failure."""
+    """The repairs of a failed plugin, the most specific first: of the single problem, of the failure."""
     errors = [f.hint for f in status.findings if f.severity == "error"]
     failures = [d.hint for d in noticed if d.plugin == status.name and d.code == status.error_code]
     return [hint for hint in (*(errors if len(errors) == 1 else ()), *failures) if hint]
@@ -117,7 +117,7 @@ def _hints(status: PluginStatus, noticed: Iterable[Diagnostic]) -> list[str]:
 def _row(status: PluginStatus, noticed: Iterable[Diagnostic]) -> tuple[str, ...]:
     reason = status.reason
     for hint in reversed(_hints(status, noticed)):
-        reason = reason.removesuffix(f" ({hint})")  # repairs stand in their own column
+        reason = reason.removesuffix(f" ({hint})")  # repairs have their own column
     return status.name, status.version, status.state, shorten(reason, _WIDTH), fix_of(status, noticed)
 
 
@@ -138,7 +138,7 @@ def _about_host(session: Session, host: Tavern) -> Iterator[Examination]:
 
 
 def _extras() -> Examination:
-    """The optional parts of the package, and what those that are missing would add."""
+    """The optional parts of the package, and what the missing ones would add."""
     missing = {name: use for name, (modules, use) in EXTRAS.items() if not all(find_spec(module) for module in modules)}
     installed = ", ".join(name for name in EXTRAS if name not in missing) or "none"
     found = f"{installed}; not installed: {', '.join(missing)}" if missing else installed
@@ -192,13 +192,13 @@ def _settings(host: Tavern) -> Iterator[Examination]:
 
 
 def _workflows(host: Tavern) -> Iterator[Examination]:
-    """Workflow files that cannot be read; the others are no matter of the doctor."""
+    """Unreadable workflow files; the doctor does not check the others."""
     for id_, error in host.workflows.broken().items():
         yield Examination("workflows", "error", error.message, error.hint or f"tavern workflows check {id_}")
 
 
 def _isolation(host: Tavern) -> Iterator[Examination]:
-    """Each layer of the box that holds scripts, code and isolated plugins."""
+    """Each layer of the box for scripts, code and isolated plugins."""
     from tavern_core.box.layers import available_layers
     from tavern_core.box.policy import LAYERS
 
@@ -223,14 +223,14 @@ def _isolation(host: Tavern) -> Iterator[Examination]:
 
 
 def _hidden(host: Tavern) -> list[str]:
-    """Tools that somebody may miss; the host's own that are off until they are switched on are not among them."""
+    """Hidden tools that a user may miss, without optional tools of the host."""
     shown = {spec.id for spec in host.tools.list()}
     own = {spec.id for spec in host.tools.snapshot() if spec.optional and host.plugins[spec.plugin].source == "builtin"}
     return [tool for tool in host.tools.known_ids() if tool not in shown | own]
 
 
 def _found(host: Tavern, known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
-    """What is wrong in the files of plugins and is no diagnostic of the host yet, each with its place."""
+    """Problems in the files of plugins that are not yet diagnostics of the host, each with its place."""
     told: dict[str, list[str]] = {}
     for noticed in host.diagnostics:
         told.setdefault(noticed.plugin, []).append(noticed.message)
@@ -242,7 +242,7 @@ def _found(host: Tavern, known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
 
 
 def _resting(known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
-    """Hooks that are quarantined, in whatever process they failed."""
+    """Hooks that are quarantined, in any process."""
     for status in known:
         for hook in status.resting:
             hint = f"see {hook.where}; correct it and `tavern plugins reload {status.name}`"
@@ -250,14 +250,14 @@ def _resting(known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
 
 
 def _probed(known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
-    """Plugins whose import was tried in a process of its own and did not end well."""
+    """Plugins whose import failed in a probe."""
     for status in known:
         if (why := status.refusal) is not None:
             yield Diagnostic(why.code, why.message, status.name, why.hint, "error")
 
 
 def _undeclared(known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
-    """Plugins that are imported at every start, only because plugin.yaml does not name their tools; told by their source."""
+    """Plugins that are imported at every start only because plugin.yaml does not name their tools, according to their source."""
     from tavern_core.review.plugin_check import check_plugin
 
     for status in known:

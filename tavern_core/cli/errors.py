@@ -1,4 +1,4 @@
-"""Errors as people read them, on stderr, always in one form; and the exit code that goes with each.
+"""Errors for people, on stderr, in one format; and the exit code of each.
 
 error[MANIFEST_INVALID]: message
   --> plugin.yaml:8:7
@@ -35,7 +35,7 @@ _MOST_READ: Final = 2_000_000
 
 
 class Told(Exception):
-    """Ends a command with an exit code; everything there was to say has been said."""
+    """Ends a command with an exit code; everything was already reported."""
 
     def __init__(self, exit_code: int) -> None:
         super().__init__(exit_code)
@@ -43,16 +43,16 @@ class Told(Exception):
 
 
 def exit_code_of(code: str) -> int:
-    """The exit code of an error code; 1 for codes that plugins made up."""
+    """The exit code of an error code; 1 for codes of plugins."""
     row = ERROR_CODES.get(code)
     return row.exit_code if row is not None else FAILED
 
 
 def show_error(error: TavernError, *, folder: Path | None = None) -> int:
-    """Tell an error with all its findings; its exit code.
+    """Print an error with all its findings; returns its exit code.
 
     Args:
-        folder: what relative file names in findings are relative to.
+        folder: the base of relative file names in findings.
     """
     findings = [f for f in error.findings if f.where is not None]
     if not findings:
@@ -65,12 +65,12 @@ def show_error(error: TavernError, *, folder: Path | None = None) -> int:
 
 
 def show_finding(finding: Finding, *, folder: Path | None = None) -> None:
-    """Tell one finding with its place."""
+    """Print one finding with its place."""
     tell(finding.severity, finding.code, finding.message, finding.hint, _excerpt(finding.where, folder))
 
 
 def show_call_error(error: Mapping[str, Any]) -> int:
-    """Tell the `error` of a ToolResult (as JSON); its exit code."""
+    """Print the `error` of a ToolResult (as JSON); returns its exit code."""
     problems = error.get("details", {}).get("problems") or ()
     hint, message = error.get("fix") or "", error["message"]
     tell("error", error["kind"], message, hint, [f"  --> {_problem(p, message)}" for p in problems[:_MOST_FINDINGS]])
@@ -78,26 +78,26 @@ def show_call_error(error: Mapping[str, Any]) -> int:
 
 
 def tell(severity: str, code: str, message: str, hint: str = "", lines: Sequence[str] = ()) -> None:
-    """One error, warning or note on stderr, in the fixed form."""
+    """One error, warning or note on stderr, in the standard format."""
     told = [f"{severity}[{code}]: {_shown(message)}", *map(_shown, lines)]
     told += [f"hint: {_shown(hint)}"] if hint else []
     write(sys.stderr, "\n".join(told) + "\n")
 
 
 def tell_plainly(text: str) -> None:
-    """A line on stderr that is neither result nor error: what is going on."""
+    """A line on stderr about progress, neither result nor error."""
     write(sys.stderr, _shown(text) + "\n")
 
 
 def _shown(text: str) -> str:
-    """`text` fit for a terminal; of a very long one, such as a name of a megabyte, the beginning and the end."""
+    """`text` made safe for a terminal; for a very long one, its beginning and end."""
     if len(text) > _LONGEST_TEXT:
         text = f"{text[: _LONGEST_TEXT // 2]} … {text[-_LONGEST_TEXT // 4 :]}"
     return visible(text)
 
 
 def _problem(problem: Any, told: str) -> str:
-    """The place of a problem, and what is wrong there unless `told` says it already: it names the first few only."""
+    """The place and message of a problem, without the message if `told` already contains it."""
     if not isinstance(problem, Mapping):
         return one_line(str(problem))
     where = problem.get("path") or (f"line {problem['line']}" if problem.get("line") else "arguments")
@@ -106,7 +106,7 @@ def _problem(problem: Any, told: str) -> str:
 
 
 def _excerpt(where: Location | None, folder: Path | None) -> list[str]:
-    """The place and the line there, a caret under the column."""
+    """The place and its line, with a caret under the column."""
     if where is None:
         return []
     place = f"{where.file}:{where.line}:{where.column}" if where.line else where.file
@@ -114,7 +114,7 @@ def _excerpt(where: Location | None, folder: Path | None) -> list[str]:
     text = _line(where, folder) if _may_be_shown(where) else None
     if text is None:
         return lines
-    from tavern_core.schema.secret_text import redact_text  # here: `tavern --help` has no use for it
+    from tavern_core.schema.secret_text import redact_text  # imported here: `tavern --help` does not need it
 
     text = redact_text(text)
     at = max(where.column - 1, 0)
@@ -134,20 +134,20 @@ def _excerpt(where: Location | None, folder: Path | None) -> list[str]:
 
 
 def _may_be_shown(where: Location) -> bool:
-    """Not a line of a file in which people keep secrets, except where it is known that it holds none."""
+    """Whether the line may be shown: not from files that may contain secrets, unless it is known to contain none."""
     if Path(where.file).name not in _MAY_HOLD_SECRETS:
         return True
     return bool(where.pointer) and where.pointer.partition(".")[0] in _HOLDS_NONE
 
 
 def _line(where: Location, folder: Path | None) -> str | None:
-    """The line of a file that a finding points at; None when the file cannot be looked at."""
+    """The line that a finding points to; None if the file cannot be read."""
     path = Path(where.file) if folder is None else folder / where.file
     if where.line < 1 or (folder is None and not path.is_absolute()):
         return None
     try:
         with path.open("rb") as file:
             lines = file.read(_MOST_READ).decode("utf-8-sig", "replace").splitlines()
-    except (OSError, ValueError):  # no such file: a zip, a name that is none
+    except (OSError, ValueError):  # no such file: a zip, an invalid name
         return None
     return lines[where.line - 1] if where.line <= len(lines) else None

@@ -1,4 +1,4 @@
-"""``tavern hooks``: which hooks there are, who implements them, in which order, and what rests."""
+"""``tavern hooks``: the hooks, their implementations in order, and what is quarantined."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.option(
     "--plugin",
     metavar="NAME",
-    help="Only hooks that this plugin implements or asks for.",
+    help="Only hooks that this plugin implements or requests.",
     shell_complete=completion.plugins,
 )
 @json_option
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 def hooks(session: Session, name: str | None, plugin: str | None, as_json: bool) -> None:
     """List the hooks and who implements them, in the order in which they run.
 
-    Plugins that ask for a hook and do not run it stand behind, with the reason. What a plugin that is not active yet
-    contributes (tools, nodes ...) is known when it is activated.
+    Plugins that request a hook and do not run it are listed last, with the reason. The contributions of an inactive plugin
+    (tools, nodes ...) are known after its activation.
     """
     from tavern_core.cli.plugin_status import status_of
     from tavern_core.contract.hookspecs import HOOKS

@@ -1,4 +1,4 @@
-"""``tavern jobs``: what goes on in the background, in any process of this home."""
+"""``tavern jobs``: the background calls of all processes of this home."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LOOK_S: Final = 0.2
 
 @click.group(cls=Group, default="list")
 def jobs() -> None:
-    """Show and change the calls that go on in the background.
+    """Show and change background calls.
 
     `tavern jobs` alone lists them.
     """
@@ -56,7 +56,7 @@ def list_(session: Session, status: tuple[str, ...], tool: str, last: int, as_js
 @json_option
 @pass_session
 def show(session: Session, job: str, as_json: bool) -> None:
-    """Show one job and what came of it."""
+    """Show one job and its result."""
     store = session.host().jobs
     found = store.find(job)
     result = store.result(job).to_json() if found.is_over else None
@@ -89,7 +89,7 @@ def show(session: Session, job: str, as_json: bool) -> None:
 @json_option
 @pass_session
 def cancel(session: Session, job: str, as_json: bool) -> None:
-    """Ask a job to end, in whichever process it runs."""
+    """Cancel a job, in whichever process it runs."""
     asked = session.host().jobs.cancel(job)
     if as_json:
         session.out.json({"jobId": job, "cancelled": asked})
@@ -100,11 +100,11 @@ def cancel(session: Session, job: str, as_json: bool) -> None:
 @jobs.command(cls=Command)
 @click.argument("job", metavar="ID")
 @click.argument("value", metavar="VALUE")
-@click.option("--question", default="", metavar="ID", help="Which question, where there are several.")
+@click.option("--question", default="", metavar="ID", help="Which question, if there are several.")
 @json_option
 @pass_session
 def answer(session: Session, job: str, value: str, question: str, as_json: bool) -> None:
-    """Answer what a job asks: `tavern jobs answer job-… true`. VALUE is JSON, or text."""
+    """Answer the question of a job: `tavern jobs answer job-… true`. VALUE is JSON, or text."""
     from tavern_core.cli.approvals import person
 
     given: Any = value
@@ -122,7 +122,7 @@ def answer(session: Session, job: str, value: str, question: str, as_json: bool)
 @json_option
 @pass_session
 def watch(session: Session, job: str, as_json: bool) -> None:
-    """Follow a job until it is over or asks a person; the exit code is that of its error."""
+    """Follow a job until it is over or asks a question; the exit code is that of its error."""
     store = session.host().jobs
     found = store.find(job)
     is_drawn = not as_json and sys.stderr.isatty()
@@ -158,7 +158,7 @@ def watch(session: Session, job: str, as_json: bool) -> None:
 
 @contextlib.contextmanager
 def _bar(job: Job, no_color: bool) -> Any:
-    """A bar that moves with the job, on stderr."""
+    """A progress bar of the job, on stderr."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

@@ -1,4 +1,4 @@
-"""click groups whose commands are imported when they are used, and that answer a typo with the nearest name."""
+"""click groups whose commands are imported when they are used, and that answer a typing error with the closest name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Lazy(NamedTuple):
     module: str
     name: str
     help: str
-    """What ``--help`` of the group says, so that it imports nothing; a test compares it with the command's own."""
+    """Its help text in the group, so that ``--help`` imports nothing; a test compares it with the command's own."""
 
 
 class Group(click.Group):
@@ -25,7 +25,7 @@ class Group(click.Group):
 
     Args:
         lazy: name → command to import when it is used.
-        default: the command that is meant when the first word is an option, or when there is none.
+        default: the command to use if the first word is an option, or if there is none.
     """
 
     def __init__(
@@ -54,9 +54,7 @@ class Group(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if (
-            command := self.get_command(ctx, name)
-        ) is not None or ctx.resilient_parsing:  # a shell asks what could follow
+        if (command := self.get_command(ctx, name)) is not None or ctx.resilient_parsing:  # for shell completion
             return name, command, args[1:]
         near = did_you_mean(name, self.list_commands(ctx))
         raise click.UsageError(f"there is no command {name!r}" + (f"; {near}" if near else ""), ctx)

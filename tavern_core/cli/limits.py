@@ -1,4 +1,4 @@
-"""``tavern limits``: every limit on calls, where it stands, and how far it is used up."""
+"""``tavern limits``: every limit on calls, where it is set, and how much of it is used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COLUMNS: Final = ("limit", "rate", "used", "at a time", "retries", "cache", "br
 @json_option
 @pass_session
 def limits(session: Session, as_json: bool) -> None:
-    """Show every limit of tavern.yaml and of tools, and how much of each rate is used up."""
+    """Show every limit of tavern.yaml and of tools, and how much of each rate is used."""
     found = session.host().limits.list()
     if as_json:
         session.out.json([one.to_json() for one in found])

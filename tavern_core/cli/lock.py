@@ -1,4 +1,4 @@
-"""``tavern plugins lock``: write down what is installed, or check that it is written down. Runs no plugin code."""
+"""``tavern plugins lock``: record the installed plugins, or check the record. Runs no plugin code."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@click.option("--check", "only_check", is_flag=True, help="Change nothing; exit code 1 when the file is behind.")
-@click.option("--prune", is_flag=True, help="Drop what is decided about plugins that are not installed.")
+@click.option("--check", "only_check", is_flag=True, help="Change nothing; exit code 1 if the file is out of date.")
+@click.option("--prune", is_flag=True, help="Remove decisions about plugins that are not installed.")
 @json_option
 @pass_session
 def lock(session: Session, only_check: bool, prune: bool, as_json: bool) -> None:
     """Write the version, plugin.yaml and code of every installed plugin into the lock file, and print it. Grants nothing.
 
-    Decisions carry over; what a plugin asks for in addition goes on waiting. Exit code 5 when there is nothing to lock.
+    Decisions stay; additional requests still wait. Exit code 5 if there is nothing to lock.
     """
     if only_check and prune:
         raise click.UsageError("--check changes nothing, so it cannot prune")

@@ -1,4 +1,4 @@
-"""``tavern logs``: read, check and explain the audit log. Opens no host: a log can be read where nothing else works."""
+"""``tavern logs``: read, check and explain the audit log. Opens no host, so a log can be read even if nothing else works."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def logs() -> None:
     "--type", "types", metavar="TYPE", multiple=True, help="Only this type, e.g. POLICY_DENIED; may be repeated."
 )
 @click.option("--call", "call_id", metavar="ID", help="Only records of this call.")
-@click.option("--follow", "-f", is_flag=True, help="Go on with what is written from now on; ends with Ctrl-C.")
+@click.option("--follow", "-f", is_flag=True, help="Continue with new records; ends with Ctrl-C.")
 @json_option
 @pass_session
 def show(
@@ -93,7 +93,7 @@ def show(
 @json_option
 @pass_session
 def tail(session: Session, types: tuple[str, ...], call_id: str | None, as_json: bool) -> None:
-    """Show the newest ten records and go on with what is written; ends with Ctrl-C."""
+    """Show the newest ten records and continue with new ones; ends with Ctrl-C."""
     log, wanted = audit_log(session), {t.upper() for t in types}
     found = [r.to_json() for r in log.records(*wanted, last=10, call_id=call_id)]
     _follow(session, log.path, found, lambda r: _is_wanted(r, wanted, call_id), as_json)
@@ -105,7 +105,7 @@ def tail(session: Session, types: tuple[str, ...], call_id: str | None, as_json:
 @json_option
 @pass_session
 def stats(session: Session, tool: str, last: int | None, as_json: bool) -> None:
-    """Show how often tools were called, how well and how long, with a histogram of their times; of one tool in full."""
+    """Show numbers of calls, failures and times of tools, with a histogram; for one tool in full."""
     found = audit_log(session).statistics(tool, last=last)
     if as_json:
         session.out.json([one.to_json() for one in found])
@@ -167,12 +167,12 @@ def _ms(value: float) -> str:
 
 @logs.command(cls=Command)
 @click.option(
-    "--first", type=click.IntRange(1), default=1, metavar="N", help="Number of the first record that must be there."
+    "--first", type=click.IntRange(1), default=1, metavar="N", help="Number of the first record that must exist."
 )
 @json_option
 @pass_session
 def verify(session: Session, first: int, as_json: bool) -> None:
-    """Check that the log is what was written: every record, every file; exit code 1 when it is not."""
+    """Check that the log is unchanged: every record, every file; exit code 1 if it is not."""
     report = audit_log(session).verify(first=first)
     if as_json:
         session.out.json(report.to_json())
@@ -199,7 +199,7 @@ def verify(session: Session, first: int, as_json: bool) -> None:
 @json_option
 @pass_session
 def explain(session: Session, call_id: str, as_json: bool) -> None:
-    """Show who called what and why, who changed or refused it, and the calls it made; exit code 5 when nothing is on record."""
+    """Show who called what and why, who changed or refused it, and the calls it made; exit code 5 if there are no records."""
     log = audit_log(session)
     if (told := log.explain(call_id)) is None:
         near = _near(log, call_id)
@@ -217,7 +217,7 @@ def explain(session: Session, call_id: str, as_json: bool) -> None:
 
 
 def _tell_story(session: Session, told: CallStory) -> None:
-    """The call in short, then its records with what was not said yet."""
+    """A summary of the call, then its records with further data."""
     out = session.out
     outcome = " ".join(
         filter(None, (told.outcome, told.error, f"by {told.by or 'the host'}" if told.outcome == "refused" else ""))
@@ -248,7 +248,7 @@ def _difference(row: Mapping[str, Any]) -> tuple[str, str, str, str]:
 def _follow(
     session: Session, path: Path, found: list[Record], is_wanted: Callable[[Record], bool], as_json: bool
 ) -> None:
-    """Print records one a line, and go on as they are written. A log that was rotated goes on in its new file."""
+    """Print one record per line, and continue with new ones. A rotated log continues in its new file."""
     from tavern_core.kernel.log import reader as log_reader
 
     at = max((r["seq"] for r in log_reader.read(path, last=1)), default=0)
@@ -263,7 +263,7 @@ def _follow(
 
 
 def _newer(path: Path, seq: int) -> list[Record]:
-    """Records behind number `seq`; read from the end of the log, further back only as far as needed."""
+    """Records after number `seq`; read backwards from the end of the log, only as far as needed."""
     from tavern_core.kernel.log import reader as log_reader
 
     count = 64

@@ -1,4 +1,4 @@
-"""``tavern new``: a plugin made from the template, complete with tests that pass."""
+"""``tavern new``: a plugin from the template, complete with tests that pass."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from tavern_core.model.ids import is_plugin_name, is_reserved
 @click.command(cls=Command)
 @click.argument("name")
 @click.option(
-    "--output-dir", "-o", type=click.Path(file_okay=False, path_type=Path), default=Path(), help="Where to make it."
+    "--output-dir", "-o", type=click.Path(file_okay=False, path_type=Path), default=Path(), help="Where to create it."
 )
-@click.option("--no-input", is_flag=True, help="Ask nothing; defaults for everything but the name.")
+@click.option("--no-input", is_flag=True, help="Ask nothing; defaults for everything except the name.")
 @json_option
 @pass_session
 def new(session: Session, name: str, output_dir: Path, no_input: bool, as_json: bool) -> None:
-    """Make a new plugin from the template.
+    """Create a new plugin from the template.
 
     NAME is kebab-case: my-plugin. Needs the extra `scaffold`.
     """
     name = plugin_name(name)
     template = template_folder()
-    session.stdout.guard()  # questions, and what a template's hooks print, are no result
+    session.stdout.guard()  # questions, and output of a template's hooks, are not results
     made = render(template, name, output_dir, ask=not no_input and sys.stdin.isatty())
     if as_json:
         session.out.json({"name": name, "path": str(made)})
@@ -42,10 +42,10 @@ def new(session: Session, name: str, output_dir: Path, no_input: bool, as_json: 
 
 
 def plugin_name(written: str) -> str:
-    """The name of the plugin that somebody wants.
+    """The name of the new plugin.
 
     Raises:
-        UsageError: it cannot be one; the hint names one that can (USAGE).
+        UsageError: it is invalid; the hint names a valid one (USAGE).
     """
     name = written.removeprefix("tavern-plugin-")
     if is_reserved(name):
@@ -60,10 +60,10 @@ def plugin_name(written: str) -> str:
 
 
 def template_folder() -> Path:
-    """The template: in the wheel inside the package, in a checkout beside it.
+    """The template: in the package in a wheel, next to it in a checkout.
 
     Raises:
-        UsageError: it is not there (USAGE).
+        UsageError: it is missing (USAGE).
     """
     for folder in (package.FOLDER / "plugin_template", package.FOLDER.parent / "plugin_template"):
         if (folder / "cookiecutter.json").is_file():
@@ -74,10 +74,10 @@ def template_folder() -> Path:
 
 
 def render(template: Path, name: str, output_dir: Path, *, ask: bool) -> Path:
-    """Make the project; its folder.
+    """Create the project; returns its folder.
 
     Raises:
-        UsageError: cookiecutter is missing, or cannot make it (USAGE).
+        UsageError: cookiecutter is missing, or cannot create it (USAGE).
     """
     try:
         from cookiecutter.exceptions import CookiecutterException

@@ -1,4 +1,4 @@
-"""``tavern nodes``: list, show and run the nodes that plugins bring."""
+"""``tavern nodes``: list, show and run the nodes of plugins."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def nodes() -> None:
 @json_option
 @pass_session
 def list_(session: Session, query: str, category: str, as_json: bool) -> None:
-    """List the node types, of all plugins; with words, only those that have them."""
+    """List the node types of all plugins; with words, only matching ones."""
     found = session.host().nodes.list(query=query, category=category)
     if as_json:
         session.out.json([spec.to_json() for spec in found])
@@ -80,7 +80,7 @@ def show(session: Session, type_: str, as_json: bool) -> None:
 def run_(
     session: Session, type_: str, words: tuple[str, ...], json_args: str | None, permissions: str | None, as_json: bool
 ) -> None:
-    """Run one node, as a workflow of its own: `tavern nodes run text:Upper text=hello`."""
+    """Run one node, as a workflow: `tavern nodes run text:Upper text=hello`."""
     host = session.host()
     spec = host.nodes.get_node(type_)
     given = json_arguments(json_args) if json_args is not None else {}

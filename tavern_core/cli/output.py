@@ -1,7 +1,7 @@
-"""What goes to stdout: tables for a terminal, aligned text for a pipe, JSON for a program.
+"""Output to stdout: tables for a terminal, aligned text for a pipe, JSON for a program.
 
-Widths are those of a terminal, where a Chinese character takes two columns. Signs of foreign texts that are obeyed and not seen are
-shown as escapes. Only what a tool or a run answers (`data`) goes into a pipe as it is. rich is imported only when a table is really
+Widths are those of a terminal, where a Chinese character takes two columns. Control and invisible characters of foreign texts are
+shown as escapes. Only the answer of a tool or a run (`data`) goes into a pipe unchanged. rich is imported only when a table is
 printed on a terminal.
 """
 
@@ -44,11 +44,11 @@ COLOURS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where results are written.
+    """The output stream of results.
 
     Args:
-        stream: stdout; None where the process has none.
-        no_color: no colour even on a terminal; `NO_COLOR` says the same.
+        stream: stdout; None if the process has none.
+        no_color: no colour even on a terminal; as `NO_COLOR`.
     """
 
     stream: TextIO | None
@@ -56,23 +56,23 @@ class Output:
 
     @property
     def is_terminal(self) -> bool:
-        """True when a person looks at stdout."""
+        """True if stdout is a terminal."""
         return is_open(self.stream) and self.stream.isatty()
 
     def text(self, text: str = "") -> None:
-        """One text, with a line end behind it."""
+        """One text, with a line end."""
         shown = visible(text)
         write(self.stream, shown if shown.endswith("\n") else shown + "\n")
 
     def data(self, text: str) -> None:
-        """`text` for what somebody asked for itself: a pipe gets every sign of it."""
+        """`text` for requested data: a pipe gets it unchanged."""
         if self.is_terminal:
             self.text(text)
         else:
             write(self.stream, text if text.endswith("\n") else text + "\n")
 
     def line(self, text: str) -> None:
-        """One line, at once: for what goes on for ever."""
+        """One line, flushed: for endless output."""
         self.text(one_line(text))
         flush(self.stream)
 
@@ -81,7 +81,7 @@ class Output:
         write(self.stream, as_json(value, indent=2) + "\n")
 
     def json_line(self, value: Any) -> None:
-        """One JSON document on one line, at once: for what goes on for ever."""
+        """One JSON document on one line, flushed: for endless output."""
         write(self.stream, as_json(value) + "\n")
         flush(self.stream)
 
@@ -89,7 +89,7 @@ class Output:
         """Rows under headings. On a terminal long cells are wrapped, in a pipe each row is one line.
 
         Args:
-            empty: what to say on stderr instead of a table without rows.
+            empty: the message on stderr instead of a table without rows.
         """
         cells = [[_cell(value) for value in row] for row in rows]
         if not cells:
@@ -127,13 +127,13 @@ class Output:
 
 
 def as_json(value: Any, *, indent: int | None = None) -> str:
-    """JSON text that can always be written as UTF-8: what is not seen is escaped, what is no JSON is told as text."""
+    """JSON text that can always be written as UTF-8: invisible characters are escaped, other values become text."""
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
     return HIDDEN.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def write(stream: TextIO | None, text: str) -> None:
-    """Write text that may hold what the stream cannot encode: that is written as an escape. No stream, no text."""
+    """Write text, with escapes for characters that the stream cannot encode. Does nothing without a stream."""
     if not is_open(stream):
         return
     try:
@@ -144,7 +144,7 @@ def write(stream: TextIO | None, text: str) -> None:
 
 
 def visible(text: str) -> str:
-    """`text` with control characters shown (``\\x1b``) instead of obeyed; line ends and tabs stay."""
+    """`text` with control characters escaped (``\\x1b``); line ends and tabs stay."""
     return text if text.isprintable() else HIDDEN.sub(_escape, text)
 
 
@@ -159,7 +159,7 @@ def one_line(text: str) -> str:
 
 
 def width(text: str) -> int:
-    """Columns that `text` takes on a terminal.
+    """The width of `text` on a terminal.
 
     >>> width("ab"), width("工具")
     (2, 4)
@@ -176,12 +176,12 @@ def _columns(character: str) -> int:
 
 
 def pad(text: str, columns: int) -> str:
-    """`text`, filled with spaces to `columns`."""
+    """`text`, padded with spaces to `columns`."""
     return text + " " * max(columns - width(text), 0)
 
 
 def shorten(text: str, columns: int) -> str:
-    """`text` on one line in at most `columns`, with an ellipsis where something is missing."""
+    """`text` on one line in at most `columns`, with an ellipsis if it is cut."""
     line = one_line(text[: 4 * columns + 1])
     if width(line) <= columns:
         return line
@@ -195,7 +195,7 @@ def shorten(text: str, columns: int) -> str:
 
 
 def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The table as plain text: headings in capitals, columns aligned, nothing behind the last one."""
+    """The table as plain text: headings in capitals, columns aligned, nothing after the last one."""
     lines = [[c.upper() for c in columns], *rows]
     widths = [max(width(line[at]) for line in lines) for at in range(len(columns))]
     return "".join(_GAP.join(pad(*cell) for cell in zip(line, widths, strict=True)).rstrip() + "\n" for line in lines)

@@ -1,4 +1,4 @@
-"""``tavern plugins install | update``: the line for pip. It is printed and never run: what is installed is the operator's decision."""
+"""``tavern plugins install | update``: the command line for pip. It is printed and never run, because the operator decides what to install."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tavern_core.errors import UsageError
 from tavern_core.model.plugin import PluginStatus
 
 _PREFIX: Final = "tavern-plugin-"
-"""How distributions of plugins are called by convention."""
+"""The conventional names of plugin distributions."""
 
 
 @click.command(cls=Command)
@@ -31,7 +31,7 @@ _PREFIX: Final = "tavern-plugin-"
 def install(session: Session, requirements: tuple[str, ...], as_json: bool) -> None:
     """Print the pip command that installs plugins into this environment; nothing is installed.
 
-    A distribution as pip takes it: `tavern-plugin-text`, with extras and version `"tavern-plugin-text[fast]==1.2"`, a folder,
+    A distribution in the notation of pip: `tavern-plugin-text`, with extras and version `"tavern-plugin-text[fast]==1.2"`, a folder,
     a wheel or an address.
     """
     for requirement in requirements:
@@ -51,7 +51,7 @@ def install(session: Session, requirements: tuple[str, ...], as_json: bool) -> N
 def update(session: Session, plugins: tuple[str, ...], as_json: bool) -> None:
     """Print the pip command that updates installed plugins; nothing is installed.
 
-    PLUGIN is the name of a plugin or of its distribution, with extras and version where they matter: `"text[fast]<2"`.
+    PLUGIN is the name of a plugin or of its distribution, with extras and version if they matter: `"text[fast]<2"`.
     """
     host = session.host("none")
     known = host.plugins
@@ -67,7 +67,7 @@ def update(session: Session, plugins: tuple[str, ...], as_json: bool) -> None:
 
 
 def _checkout(distribution: str) -> str | None:
-    """The folder that an editable installation works in: from the index, pip would put a copy in its place."""
+    """The folder of an editable installation: from the index, pip would replace it by a copy."""
     import json
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import distribution as installed
@@ -82,10 +82,10 @@ def _checkout(distribution: str) -> str | None:
 
 
 def _distribution(status: PluginStatus) -> str:
-    """What pip calls a plugin.
+    """The name of a plugin for pip.
 
     Raises:
-        UsageError: pip did not bring it (USAGE).
+        UsageError: pip did not install it (USAGE).
     """
     if status.distribution:
         return status.distribution
@@ -98,7 +98,7 @@ def _parsed(written: str) -> tuple[str, str]:
     """Name, and extras with version, of a requirement.
 
     Raises:
-        UsageError: it is none (USAGE).
+        UsageError: it is invalid (USAGE).
     """
     from packaging.requirements import InvalidRequirement, Requirement
 
@@ -130,7 +130,7 @@ def _print(session: Session, words: Iterable[str], as_json: bool) -> None:
 
 
 def _pip_install() -> list[str]:
-    """How something is installed into the environment that this host runs in."""
+    """The install command for the environment of this host."""
     if find_spec("pip") is not None:
         return [sys.executable, "-m", "pip", "install"]
     if which("uv") is not None:  # environments made by uv have no pip

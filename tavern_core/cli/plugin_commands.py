@@ -1,6 +1,6 @@
-"""Commands that plugins bring: `tavern <name>`. Known from their manifests; only the plugin of the one that is used is activated.
+"""Commands of plugins: `tavern <name>`. Known from manifests; only the plugin of the used command is activated.
 
-A plugin whose command is broken is a message when that command is used; ``tavern --help`` never imports it.
+A broken command is reported when it is used; ``tavern --help`` never imports it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ SECTION = "commands"
 
 
 def declared(session: Session) -> dict[str, str]:
-    """Command → the plugin that declares it, for plugins that are not switched off. Imports nothing, never raises."""
+    """Command → the plugin that declares it, for plugins that are not disabled. Imports nothing, never raises."""
     if session.safe_mode or session.no_plugins:
         return {}
     try:
         return _declared(session)
     except (TavernError, click.UsageError):
-        return {}  # help must come, also when the configuration is broken; the command that is used says what is wrong
+        return {}  # help must work even with a broken configuration; the used command reports the problem
 
 
 DEFAULT_ROOTS: Final = ("plugins",)
-"""`plugins.roots` and the other keys of `plugins` where nothing is configured; a test compares them with the model."""
+"""`plugins.roots` and the other keys of `plugins` if nothing is configured; a test compares them with the model."""
 
 
 def _declared(session: Session) -> dict[str, str]:
@@ -58,10 +58,10 @@ def _declared(session: Session) -> dict[str, str]:
 
 
 def _plugins(session: Session) -> tuple[Path, Collection[str], bool, Collection[str] | None, Collection[str]]:
-    """The state folder and what `plugins` says: roots, entry points, load, disable.
+    """The state folder and the keys of `plugins`: roots, entry points, load, disable.
 
-    Reading the configuration takes three times as long as all the rest of ``tavern --help``; where nothing is configured it
-    is known without.
+    Reading the configuration takes three times as long as the rest of ``tavern --help``; if nothing is configured, it
+    is not needed.
     """
     if session.config is None and not session.set and not session.locked:
         cwd = Path.cwd()
@@ -75,11 +75,11 @@ def _plugins(session: Session) -> tuple[Path, Collection[str], bool, Collection[
 
 
 def command(session: Session, name: str) -> click.Command | None:
-    """The click command of a plugin; None when no plugin has one of this name. From then on stdout is that command's.
+    """The click command of a plugin; None if no plugin has one with this name. From then on, stdout belongs to that command.
 
     Raises:
         PluginError: its plugin cannot be activated.
-        ActivationFailed: what the plugin built is no click command (ACTIVATION_FAILED).
+        ActivationFailed: the plugin did not build a click command (ACTIVATION_FAILED).
     """
     if name not in declared(session):
         return None
@@ -91,7 +91,7 @@ def command(session: Session, name: str) -> click.Command | None:
         raise ActivationFailed(
             f"the command {name!r} is no click command but {type(built).__name__}", hint="return it from `build`"
         )
-    session.stdout.release()  # its result is what it prints
+    session.stdout.release()  # its output is its result
     return built
 
 

@@ -1,4 +1,4 @@
-"""What the host noticed about plugins while a command ran, told in one line: it is seldom what the command is about."""
+"""Diagnostics about plugins during a command, in one line, because the command is rarely about them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import logging
 
 
 class Troubles:
-    """Gathers the log records of diagnostics about plugins."""
+    """Collects the log records of diagnostics about plugins."""
 
     def __init__(self) -> None:
         self.are_gathered = False
-        """False where somebody wants to read every one of them."""
+        """False if all of them are wanted."""
         self._lasting: dict[str, None] = {}
         self._passing: list[str] = []
 
     def takes(self, record: logging.LogRecord) -> bool:
-        """True when a record is kept for the line instead of being shown."""
+        """True if a record is collected for the line instead of being printed."""
         plugin = getattr(record, "plugin", "")
         if not self.are_gathered or not plugin or not hasattr(record, "is_lasting"):
             return False
@@ -26,13 +26,13 @@ class Troubles:
         return True
 
     def line(self, has_failed: bool) -> str:
-        """A line about what `tavern plugins doctor` shows again, and one about what only happened in this run.
+        """A line about problems that `tavern plugins doctor` shows again, and one about events of this run only.
 
-        No other command can show the latter: it is shown itself when it is one message, and ``-v`` shows more of them.
-        Empty when there is nothing to tell.
+        No other command can show the latter: a single message is printed itself, and ``-v`` prints more of them.
+        Empty if there is nothing to report.
 
         Args:
-            has_failed: the command has shown an error, which is most likely that one message.
+            has_failed: the command has printed an error, which is most likely that one message.
         """
         lines = []
         names, passing = list(self._lasting), self._passing

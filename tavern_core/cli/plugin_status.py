@@ -1,4 +1,4 @@
-"""The status of one plugin: looked up by name, and told after a change."""
+"""The status of one plugin: looked up by name, and printed after a change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def status_of(host: Tavern, name: str) -> PluginStatus:
     """The status of a plugin.
 
     Raises:
-        PluginNotFound: there is none; names the nearest (PLUGIN_NOT_FOUND).
+        PluginNotFound: there is none; names the closest (PLUGIN_NOT_FOUND).
     """
     if (status := host.plugins.get(name)) is not None:
         return status
@@ -26,7 +26,7 @@ def status_of(host: Tavern, name: str) -> PluginStatus:
 
 
 def show_change(session: Session, status: PluginStatus, as_json: bool) -> None:
-    """What a plugin is after a change."""
+    """Print the status of a plugin after a change."""
     if as_json:
         session.out.json(status.to_json())
     else:
@@ -34,7 +34,7 @@ def show_change(session: Session, status: PluginStatus, as_json: bool) -> None:
 
 
 def trouble(status: PluginStatus) -> str:
-    """Why a plugin is in its state, or what is wrong in its files although it can be used."""
+    """Why a plugin is in its state, or the problems of its files although it is usable."""
     if status.note:
         return f"{status.reason}; {status.note.partition(';')[0]}" if status.reason else status.note
     errors = [finding for finding in status.findings if finding.severity == "error"]

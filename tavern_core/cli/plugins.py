@@ -1,6 +1,6 @@
-"""``tavern plugins``: what is installed, in which state and why; and the operator's switches.
+"""``tavern plugins``: the installed plugins with states and reasons; enable and disable.
 
-Everything here but `reload` and `activate` runs no plugin code: a plugin that breaks the process when it is imported can still
+Only `reload` and `activate` run plugin code, so a plugin whose import breaks the process can still
 be listed, checked, disabled and revoked.
 """
 
@@ -35,7 +35,7 @@ _REASON_WIDTH = 200
 
 @click.group(cls=Group)
 def plugins() -> None:
-    """Find, judge, grant and switch plugins."""
+    """Find, check, grant, enable and disable plugins."""
 
 
 for _command in (bisect, check, review, grant, revoke, lock, assets, doctor, install, update):
@@ -48,7 +48,7 @@ for _command in (bisect, check, review, grant, revoke, lock, assets, doctor, ins
 @pass_session
 def list_(session: Session, everything: bool, as_json: bool) -> None:
     """List the plugins with their state and the reason for it."""
-    session.silence()  # what is wrong with a plugin stands in its row
+    session.silence()  # problems of a plugin are in its row
     known = session.host("none").plugins.values()
     found = [s for s in known if everything or s.source != "builtin"]
     if as_json:
@@ -69,7 +69,7 @@ def list_(session: Session, everything: bool, as_json: bool) -> None:
 @json_option
 @pass_session
 def info(session: Session, name: str, as_json: bool) -> None:
-    """Show everything known about one plugin, with what it asks for and what it was granted."""
+    """Show everything known about one plugin, with its requests and grants."""
     host = session.host("none")
     status = status_of(host, name)
     if as_json:
@@ -104,9 +104,9 @@ def info(session: Session, name: str, as_json: bool) -> None:
 @json_option
 @pass_session
 def enable(session: Session, name: str, as_json: bool) -> None:
-    """Let a disabled plugin be used again. Running hosts notice at their next start.
+    """Enable a disabled plugin. It affects running hosts at their next start.
 
-    Enabling grants nothing: what nobody decided on is shown and goes on waiting.
+    Enabling grants nothing: undecided requests are shown and still wait.
     """
     host = session.host("none")
     status_of(host, name)
@@ -121,11 +121,11 @@ def enable(session: Session, name: str, as_json: bool) -> None:
 
 @plugins.command(cls=Command)
 @click.argument("name", shell_complete=completion.plugins)
-@click.option("--reason", default="", metavar="TEXT", help="Why, for whoever wonders later.")
+@click.option("--reason", default="", metavar="TEXT", help="The reason, for later readers.")
 @json_option
 @pass_session
 def disable(session: Session, name: str, reason: str, as_json: bool) -> None:
-    """Keep a plugin off until it is enabled again; nothing of it is imported any more."""
+    """Disable a plugin until it is enabled again; it is not imported any more."""
     host = session.host("none")
     status_of(host, name)
     show_change(session, host.plugins.disable_sync(name, reason=reason), as_json)
@@ -136,7 +136,7 @@ def disable(session: Session, name: str, reason: str, as_json: bool) -> None:
 @json_option
 @pass_session
 def reload(session: Session, name: str, as_json: bool) -> None:
-    """Read a plugin's files anew and activate it: does it work now? Exit code 4 when it does not."""
+    """Read a plugin's files again and activate it: does it work now? Exit code 4 if it does not."""
     session.probes_new = True
     host = session.host("none")
     if status_of(host, name).source == "builtin":
@@ -152,7 +152,7 @@ def reload(session: Session, name: str, as_json: bool) -> None:
 @json_option
 @pass_session
 def activate(session: Session, names: tuple[str, ...], everything: bool, as_json: bool) -> None:
-    """Activate plugins now, to see that they work and to remember their tools; exit code 4 when one fails."""
+    """Activate plugins now, to test them and to store their tools; exit code 4 if one fails."""
     if bool(names) == everything:
         raise click.UsageError("name plugins, or give --all")
     session.probes_new = True

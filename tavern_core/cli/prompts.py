@@ -1,6 +1,6 @@
-"""Asking a person at the terminal: one thing at a time, whatever is shown meanwhile stands aside; answers are typed by a schema.
+"""Asking a person at the terminal: one question at a time, while other output pauses; a schema defines the types of answers.
 
-Questions of nodes and approvals of calls come from several threads; who asks has the terminal until it has the answer.
+Questions of nodes and approvals of calls come from several threads; the asking thread owns the terminal until it has the answer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ shown: Final[list[Shown]] = []
 
 
 class Shown(Protocol):
-    """Something that is drawn again and again."""
+    """A display that is redrawn."""
 
     def pause(self) -> None: ...
 
@@ -41,17 +41,17 @@ class Shown(Protocol):
 
 
 class Withdrawn(Exception):
-    """Nobody wants the answer any more."""
+    """The answer is not needed any more."""
 
 
 def has_person() -> bool:
-    """Whether somebody sits at a terminal, who sees what is asked and can answer."""
+    """Whether input and output are a terminal, so that a person can answer."""
     return is_open(sys.stdin) and is_open(sys.stderr) and sys.stdin.isatty() and sys.stderr.isatty()
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """While somebody is asked: nobody else asks, and nothing is drawn."""
+    """While a question is open: no other question, and no drawing."""
     with _one_at_a_time:
         aside = list(shown)
         for each in aside:
@@ -67,8 +67,8 @@ def read_line(text: str, *, is_hidden: bool = False, wake: int | None = None) ->
     """Show `text` and read one line; None at the end of the input (Ctrl-D).
 
     Args:
-        is_hidden: what is typed is not shown.
-        wake: a descriptor; once it can be read, nobody wants the answer any more.
+        is_hidden: input is not echoed.
+        wake: a descriptor; once it is readable, the answer is not needed any more.
 
     Raises:
         Withdrawn: by `wake`.
@@ -94,7 +94,7 @@ def read_line(text: str, *, is_hidden: bool = False, wake: int | None = None) ->
 
 
 def _drop_typed(terminal: int) -> None:
-    """Half an answer is none to the next question."""
+    """Discard partial input before the next question."""
     import termios
 
     _typed_ahead.clear()
@@ -119,7 +119,7 @@ def _no_echo(terminal: int) -> Iterator[None]:
 
 
 def typed(schema: Mapping[str, Any], text: str) -> tuple[Any, str]:
-    """What somebody typed as the schema wants it, and what is wrong with it; empty when nothing is."""
+    """The input converted for the schema, and its problem; empty if there is none."""
     from tavern_core.schema.coerce import coerce_text
     from tavern_core.schema.secrets import is_secret_schema
 
@@ -142,7 +142,7 @@ def typed(schema: Mapping[str, Any], text: str) -> tuple[Any, str]:
 
 
 def _parts(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Each type that an answer may have, with the part of the schema that says so: unions and references taken apart."""
+    """Each type that an answer may have, with its part of the schema: unions and references split."""
     found: dict[str, Mapping[str, Any]] = {}
     waiting: list[Any] = [schema]
     for _ in range(100):
@@ -165,7 +165,7 @@ def _parts(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def wanted(schema: Mapping[str, Any]) -> str:
-    """What is to be typed, in a few words; empty for a text."""
+    """The expected input, in a few words; empty for a text."""
     listed = schema.get("enum")
     if not listed:
         among = [part for key in ("oneOf", "anyOf") for part in schema.get(key, ()) if isinstance(part, Mapping)]
@@ -196,10 +196,10 @@ def wanted(schema: Mapping[str, Any]) -> str:
 
 
 def answered(question: Question, give: Callable[[Any], bool], wake: int | None = None) -> bool:
-    """Ask one question until an answer fits; False: nobody wants to answer (Ctrl-D).
+    """Ask one question until an answer fits; False: the person does not answer (Ctrl-D).
 
     Args:
-        give: takes an answer; False: somebody else was quicker.
+        give: accepts an answer; False: another answer came first.
 
     Raises:
         Withdrawn: as `read_line`.
@@ -230,19 +230,19 @@ def answered(question: Question, give: Callable[[Any], bool], wake: int | None =
 
 
 class Asker:
-    """Asks the questions of a run one after the other, while the run goes on. Without a person the run is left waiting."""
+    """Asks the questions of a run one after the other, while the run continues. Without a person, the run stays waiting."""
 
     def __init__(self, handle: RunHandle) -> None:
         self._handle = handle
         self._answered: set[str] = set()
         self._has_left = False
         self._now = ""
-        """The question that is asked."""
+        """The current question."""
         self._wake = -1
         self._thread: threading.Thread | None = None
 
     def look(self) -> None:
-        """Something happened in the run."""
+        """Handle an event of the run."""
         open_ = {question.id: question for question in self._handle.questions}
         if self._now and self._now not in open_:
             self._withdraw()
@@ -281,13 +281,13 @@ class Asker:
         except Withdrawn:
             write(sys.stderr, "\n")
             done.set_result(True)
-        except BaseException as error:  # noqa: BLE001 - the terminal may hang up
+        except BaseException as error:  # noqa: BLE001 - the terminal may close
             done.set_exception(error)
         finally:
             os.close(asleep)
 
     def _over(self, done: asyncio.Future[bool]) -> None:
-        """The person has answered, or does not want to."""
+        """The person has answered or declined."""
         self._answered.add(self._now)
         self._now = ""
         self._withdraw()

@@ -1,4 +1,4 @@
-"""``tavern plugins review``: what plugins ask for against what was decided, as a diff on one screen. Runs no plugin code."""
+"""``tavern plugins review``: the requests of plugins compared with the decisions, as a diff on one screen. Runs no plugin code."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tavern_core.cli.errors import DENIED, Told, tell_plainly
 from tavern_core.cli.output import one_line, shorten
 from tavern_core.cli.plugin_status import status_of
 from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.model.language import of_the_locale
 
 if TYPE_CHECKING:
     from tavern_core.kernel.grants.review import Request, Review
@@ -28,12 +29,12 @@ NOTHING_MARKED: Final = " - reaches nothing: the service marks no method @read_o
 @json_option
 @pass_session
 def review(session: Session, name: str | None, as_json: bool) -> None:
-    """Show what a plugin asks for against what was decided, the riskiest first; without PLUGIN all where something waits.
+    """Compare the requests of a plugin with the decisions, the highest risk first; without PLUGIN, all undecided plugins.
 
-    + waits for a decision, ~ waits with a wider scope, = granted, x refused, - no longer asked for. Decides nothing; exit
-    code 3 when something waits.
+    + waits for a decision, ~ waits with a wider scope, = granted, x refused, - no longer requested. Decides nothing; exit
+    code 3 if something waits.
     """
-    session.silence()  # what is wrong with a plugin is for `list` and `doctor`
+    session.silence()  # `list` and `doctor` show problems of plugins
     host = session.host("none")
     if name is not None:
         status_of(host, name)
@@ -69,7 +70,7 @@ def _show(session: Session, shown: Review, status: PluginStatus) -> None:
 
 
 def nothing_asked(status: PluginStatus) -> str:
-    """What stands in the place of requests that are not there: what a broken plugin.yaml asks for, nobody knows."""
+    """The text for a plugin without requests; the requests of a broken plugin.yaml are unknown."""
     if status.state == "failed":
         return one_line(f"{status.name} is failed: {status.reason}")
     return f"{status.name} asks for nothing"
@@ -82,8 +83,7 @@ def request_rows(shown: Review) -> list[tuple[str, str, str, str, str]]:
 
 def sentence_of(request: Request) -> str:
     """What a person consents to, in their language, with scope and the plugin's reason."""
-    is_chinese = any(os.environ.get(v, "").startswith("zh") for v in ("LC_ALL", "LC_MESSAGES", "LANG"))
-    text = request.permission.sentence_zh if is_chinese else request.permission.sentence
+    text = request.permission.sentence_zh if of_the_locale(os.environ) == "zh" else request.permission.sentence
     if request.reaches is not None:
         methods = ", ".join(request.reaches)
         text += f" - reaches {shorten(methods, _SCOPE_WIDTH)}" if methods else NOTHING_MARKED

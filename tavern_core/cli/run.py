@@ -1,4 +1,4 @@
-"""``tavern run``: a text that a model wrote goes in; the tool calls in it are run; what came of them comes out."""
+"""``tavern run``: runs the tool calls in the text of a model and prints their results."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _VALUE_WIDTH = 80
 @click.argument("file", metavar="[FILE|-]", default="-")
 @click.option("--permissions", metavar="A,B", help="Run with exactly these capabilities instead of the host's own.")
 @click.option("--profile", metavar="NAME", help="Run as this agent profile; without --permissions it has none.")
-@click.option("--feedback", "only_feedback", is_flag=True, help="Print only what to give back to the model.")
+@click.option("--feedback", "only_feedback", is_flag=True, help="Print only the feedback for the model.")
 @json_option
 @pass_session
 def run(
     session: Session, file: str, permissions: str | None, profile: str | None, only_feedback: bool, as_json: bool
 ) -> None:
-    """Run the tool calls in a text that a model wrote.
+    """Run the tool calls in the text of a model.
 
     The text is FILE or stdin, the calls in it are TAM blocks. Prints the prose, a table of the calls and the feedback for the model. The exit code is the highest one among the results.
     """
@@ -99,7 +99,7 @@ def _show(session: Session, outcome: TextOutcome) -> None:
 
 
 def _rows(outcome: TextOutcome) -> Iterator[tuple[Any, ...]]:
-    """One row a call in the order of the text, and one for each damaged block."""
+    """One row per call in the order of the text, and one for each invalid block."""
     rows = [(s.call.block, s.call.index, *_came_of(s)) for s in outcome.steps]
     bad = {p.block: p for p in reversed(outcome.problems) if p.severity == "error"}
     rows += [(block, 0, "", p.code, "", f"line {p.line}: {p.message}") for block, p in bad.items()]

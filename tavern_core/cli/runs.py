@@ -1,4 +1,4 @@
-"""What the command line shows of runs of workflows: the inputs it takes, the tree while it runs, how it ended."""
+"""Runs of workflows on the command line: inputs, the tree during the run, the result."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST_ROWS: Final = 40
 
 
 def typed_inputs(slots: Mapping[str, Slot], texts: Mapping[str, str]) -> dict[str, Any]:
-    """Words of the command line in the types of the inputs. One that fits none stays text: the run refuses it and says why."""
+    """Words of the command line in the types of the inputs. One that fits none stays text, which the run refuses with the reason."""
     from tavern_core.schema.coerce import coerce_text
     from tavern_core.schema.slots import node_schema
 
@@ -42,12 +42,12 @@ def typed_inputs(slots: Mapping[str, Slot], texts: Mapping[str, str]) -> dict[st
 
 
 def finished(session: Session, result: RunResult, *, as_json: bool, only: str = "") -> None:
-    """Show what a run came to; the exit code is that of its first error."""
+    """Print the result of a run; returns the exit code of its first error."""
     from tavern_core.kernel.nodes.json_values import shown
 
     outputs = dict(result.outputs.get(only, {})) if only else dict(result.outputs)
     if result.state == "waiting" and not as_json:
-        outputs = {}  # what is there by now is no result
+        outputs = {}  # incomplete outputs are not a result
     if as_json:
         session.out.json(result.to_json() | {"outputs": {key: shown(value, 1 << 30) for key, value in outputs.items()}})
     elif len(outputs) == 1 and isinstance(text := next(iter(outputs.values())), str):
@@ -67,7 +67,7 @@ def finished(session: Session, result: RunResult, *, as_json: bool, only: str = 
 
 
 async def through(session: Session, handle: RunHandle, title: str) -> RunResult:
-    """A run to its end, its nodes shown and its questions asked on the terminal; without one it is left waiting for the answers."""
+    """Run to the end, showing nodes and asking questions on the terminal; without one, the run stays waiting for answers."""
     asker = Asker(handle)
     try:
         with Tree(session, title) as tree:
@@ -85,7 +85,7 @@ async def through(session: Session, handle: RunHandle, title: str) -> RunResult:
 
 
 def complete_run(kept: KeptRun, record: RunRecord) -> RunResult:
-    """What a run that is complete came to, as far as it is kept."""
+    """The result of a completed run, as far as it is stored."""
     from tavern_core.graph.plan import GROUP_OUTPUT
     from tavern_core.model.run import RunResult
 
@@ -102,14 +102,14 @@ def complete_run(kept: KeptRun, record: RunRecord) -> RunResult:
 
 
 def tell_questions(run: str, questions: Iterable[Mapping[str, Any]]) -> None:
-    """Say what a run that waits wants to be told, and how."""
+    """Print the questions of a waiting run, and how to answer them."""
     for asked in questions:
         what = f"node {asked['path']} asks a person: {asked['prompt']}"
         tell("note", "APPROVAL_REQUIRED", f"{run} waits: {what}", f"tavern workflows answer {run} {asked['id']} VALUE")
 
 
 def show_record(session: Session, record: RunRecord, *, as_json: bool) -> None:
-    """Show a kept run node by node."""
+    """Print a stored run node by node."""
     from tavern_core.kernel.nodes.json_values import shown
 
     if as_json:
@@ -130,7 +130,7 @@ def show_record(session: Session, record: RunRecord, *, as_json: bool) -> None:
 
 
 class Tree:
-    """The nodes of a run while it goes on: a live tree on a terminal, one line an event elsewhere (with ``-v``)."""
+    """The nodes of a running run: a live tree on a terminal, one line per event elsewhere (with ``-v``)."""
 
     def __init__(self, session: Session, title: str) -> None:
         self._session = session
@@ -138,7 +138,7 @@ class Tree:
         self._states: dict[str, tuple[str, str]] = {}
         self._live: Any = None
         self._held: list[str] | None = None
-        """Lines that wait until nobody is asked any more; None: nobody is."""
+        """Lines that wait until the question is answered; None: there is no question."""
         self._is_live = sys.stderr.isatty() and session.verbosity >= 0
 
     def __enter__(self) -> Tree:
@@ -153,13 +153,13 @@ class Tree:
         return self
 
     def pause(self) -> None:
-        """Somebody is asked: draw nothing."""
+        """A question is open: draw nothing."""
         self._held = []
         if self._live is not None:
             self._live.stop()
 
     def go_on(self) -> None:
-        """Nobody is asked any more."""
+        """The question is answered."""
         held, self._held = self._held or [], None
         write(sys.stderr, "".join(held))
         if self._live is not None and self in shown:
@@ -171,7 +171,7 @@ class Tree:
             self._live.__exit__(None, None, None)
 
     def see(self, event: RunEvent) -> None:
-        """Take note of an event."""
+        """Record an event."""
         if event.path and event.kind in _MARKS:
             self._states[event.path] = event.kind, ""
         elif event.kind == "progress":
@@ -188,7 +188,7 @@ class Tree:
                 write(sys.stderr, line)
 
     def _drawn(self) -> Any:
-        """The tree as it is now; drawn some times a second, from a thread of its own, however many events there are."""
+        """The current tree; drawn a few times a second from its own thread, independent of the number of events."""
         from rich.text import Text
         from rich.tree import Tree as RichTree
 

@@ -20,7 +20,7 @@ def schema(session: Session, kind: str, as_json: bool) -> None:
 
     The files: plugin.yaml (manifest), *.tool.json (tool), workflows/*.json (workflow), agent_profile.json (profile), tavern.yaml (config). For VS Code, first line of plugin.yaml: `# yaml-language-server: $schema=plugin.schema.json`
     """
-    del as_json  # it is JSON in any case
+    del as_json  # the output is always JSON
     session.out.json(schema_of(kind))
 
 

@@ -25,7 +25,7 @@ _LEVELS: Final = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO}
 
 
 class Session:
-    """The global options as they were given, and what was opened under them."""
+    """The global options, and what was opened with them."""
 
     def __init__(self) -> None:
         self.config: str | None = None
@@ -36,16 +36,16 @@ class Session:
         self.debug = False
         self.no_color = False
         self.probes_new = False
-        """For commands whose purpose it is to run a plugin's code: it is tried in a process of its own before."""
+        """For commands that run a plugin's code on purpose: its import is probed first."""
         self.verbosity = 0
-        """-1 quiet, 0 warnings, 1 and more: what is going on."""
+        """-1 quiet, 0 warnings, 1 and more: progress."""
         self.set: list[str] = []
-        """``key=value``, stronger than every file and variable."""
+        """``key=value``, overrides every file and variable."""
         self.stdout = Stdout()
         self.as_json = False
-        """A program reads along: nothing is said about plugins that the command is not about."""
+        """The output is for a program: no messages about plugins that the command does not concern."""
         self.has_failed = False
-        """The command ended with an error, which was told."""
+        """The command ended with an error, which was printed."""
         self._troubles = Troubles()
         self._stack = ExitStack()
         self._stack.callback(self.stdout.release)
@@ -54,7 +54,7 @@ class Session:
 
     @property
     def out(self) -> Output:
-        """Where results go."""
+        """The output of results."""
         return Output(self.stdout.stream, self.no_color)
 
     def loaded(self) -> LoadedConfig:
@@ -75,9 +75,9 @@ class Session:
         """The host, opened at the first call and closed with the session. While it is open, stdout is for results only.
 
         Args:
-            activate: ``none`` for commands that only look or decide: nothing of a plugin is imported.
-            deciding: for commands by which the operator changes the lock file: they may although the configuration says
-                `plugins.locked`; ``--locked`` on the command line forbids it to them, too.
+            activate: ``none`` for commands that only read or decide: no plugin is imported.
+            deciding: for commands by which the operator changes the lock file: they may, even if the configuration has
+                `plugins.locked`; ``--locked`` on the command line forbids it for them, too.
         """
         if self._tavern is None:
             from tavern_core.cli.approval_prompt import terminal_approver
@@ -101,15 +101,15 @@ class Session:
             if tracer is not None:
                 tracer.watch(tavern)
             self._tavern = self._stack.enter_context(tavern)
-            self._stack.callback(self.stdout.guard)  # what plugins say while they are stopped is no result either
+            self._stack.callback(self.stdout.guard)  # output of plugins while they stop is not a result either
         return self._tavern
 
     def overrides(self) -> dict[str, Any]:
-        """What flags say about the configuration.
+        """The configuration from flags.
 
         Raises:
             UsageError: ``--set`` without ``=``.
-            ConfigInvalid: a value that cannot be one of its key (CONFIG_INVALID).
+            ConfigInvalid: an invalid value of its key (CONFIG_INVALID).
         """
         found: dict[str, Any] = {"plugins.load": []} if self.no_plugins else {}
         if self.probes_new:
@@ -128,7 +128,7 @@ class Session:
         return found
 
     def start_logging(self) -> None:
-        """Show what the host and plugins log, on stderr, as much as the options say by now."""
+        """Print the log of host and plugins on stderr, as the options say."""
         logger = logging.getLogger("tavern")
         if not any(isinstance(handler, _Stderr) for handler in logger.handlers):
             handler = _Stderr(self._troubles)
@@ -139,7 +139,7 @@ class Session:
         self._troubles.are_gathered = self.verbosity <= 0 and not self.debug
 
     def silence(self) -> None:
-        """From now on log nothing: for commands that show themselves what is wrong."""
+        """From now on, log nothing: for commands that print problems themselves."""
         logging.getLogger("tavern").setLevel(logging.CRITICAL + 1)
 
     def close(self) -> None:
@@ -150,7 +150,7 @@ class Session:
 
 
 class _Stderr(logging.Handler):
-    """Writes to whatever stderr is now: ``warning: …``."""
+    """Writes to the current stderr: ``warning: …``."""
 
     def __init__(self, troubles: Troubles) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ pass_session = click.make_pass_decorator(Session)
 
 
 def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-    """Remember a global option, wherever on the line it stood."""
+    """Store a global option, wherever it is on the line."""
     session = ctx.ensure_object(Session)
     match param.name:
         case "quiet":
@@ -183,20 +183,26 @@ def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
 
 
 def _options() -> list[click.Option]:
-    """The global options, each time anew: click keeps state in them."""
+    """The global options, created each time, because click keeps state in them."""
 
     def option(*names: str, help: str, **more: Any) -> click.Option:  # noqa: A002 - click's word
-        # Eager: `tavern --home DIR --help` must know DIR when it looks for the commands of plugins.
+        # Eager: `tavern --home DIR --help` must know DIR when it searches the commands of plugins.
         return click.Option(list(names), help=help, expose_value=False, callback=_keep, is_eager=True, **more)
 
     return [
-        option("--config", metavar="FILE", help="The project's tavern.yaml, instead of the one found from here up."),
+        option(
+            "--config",
+            metavar="FILE",
+            help="The project's tavern.yaml, instead of the one found in or above this folder.",
+        ),
         option("--home", metavar="DIR", help="The folder of the host's state, instead of $TAVERN_HOME."),
-        option("--set", metavar="KEY=VALUE", multiple=True, help="A value of the configuration, above every file."),
+        option(
+            "--set", metavar="KEY=VALUE", multiple=True, help="A value of the configuration that overrides every file."
+        ),
         option("--safe-mode", is_flag=True, help="Only the host's own plugins."),
-        option("--no-plugins", is_flag=True, help="List plugins, use none but the host's own."),
-        option("--locked", is_flag=True, help="Use no plugin that is not exactly in the lock file."),
-        option("--debug", is_flag=True, help="Show a traceback when something fails."),
+        option("--no-plugins", is_flag=True, help="List plugins, but use only the host's own."),
+        option("--locked", is_flag=True, help="Refuse plugins that differ from the lock file."),
+        option("--debug", is_flag=True, help="Show a traceback if something fails."),
         option("--no-color", is_flag=True, help="No colour; NO_COLOR does the same."),
         option("-q", "--quiet", is_flag=True, help="Only errors on stderr."),
         option("-v", "--verbose", count=True, help="More on stderr; twice for everything."),
@@ -204,14 +210,14 @@ def _options() -> list[click.Option]:
 
 
 def global_options(command: F) -> F:
-    """Decorator of the root group: the options that every command takes."""
+    """Decorator of the root group: the options of every command."""
     shown = command.__dict__.setdefault("__click_params__", [])
     shown.extend(reversed(_options()))
     return command
 
 
 class Command(click.Command):
-    """A command that takes the global options too, behind its own words; ``tavern --help`` tells them."""
+    """A command that also accepts the global options after its own arguments; ``tavern --help`` lists them."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("epilog", "Options of every command, such as --home and --debug: tavern --help")
@@ -230,5 +236,5 @@ class Command(click.Command):
 
 
 def json_option(command: F) -> F:
-    """Decorator: ``--json``, handed on as `as_json`."""
+    """Decorator: ``--json``, passed as `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")(command)

@@ -1,7 +1,7 @@
-"""Keeps stdout for results: while a host is open, what plugins, hooks, tools and their children print goes to stderr.
+"""Reserves stdout for results: while a host is open, output of plugins, hooks, tools and their children goes to stderr.
 
-Two doors lead to stdout, `sys.stdout` and file descriptor 1, which children inherit. Both are turned to stderr; results are
-written to what was there before. Where sys.stdout is no file of this process (a test, an embedding program), it is kept as it is.
+There are two ways to stdout: `sys.stdout` and file descriptor 1, which children inherit. Both are redirected to stderr; results are
+written to the original. If sys.stdout is not a file of this process (a test, an embedding program), it stays unchanged.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ class Stdout:
         self._before: TextIO | None = None
         """sys.stdout as it was when it was guarded."""
         self._results: TextIO | None = None
-        """A stream of its own on `_saved`, where sys.stdout wrote to descriptor 1."""
+        """A separate stream on `_saved`, if sys.stdout wrote to descriptor 1."""
         self._saved = -1
-        """What descriptor 1 was; -1 while nothing is guarded."""
+        """The original descriptor 1; -1 while not guarded."""
 
     @property
     def stream(self) -> TextIO | None:
-        """Where results are written now; None when this process has no stdout."""
+        """Where results are written now; None if this process has no stdout."""
         if self._saved < 0:
             return sys.stdout
         return self._results or self._before
 
     def guard(self) -> None:
-        """From now on only `stream` leads to stdout; without effect while it is guarded.
+        """From now on only `stream` leads to stdout; without effect if already guarded.
 
         Raises:
-            BrokenPipeError: what was written before has no reader any more.
+            BrokenPipeError: earlier output has no reader any more.
         """
         if self._saved >= 0:
             return
-        stream: TextIO | None = sys.stdout  # None where the process was started without one
+        stream: TextIO | None = sys.stdout  # None if the process was started without one
         flush(stream)
         self._before, self._saved = stream, os.dup(_OUT)
         if stream is not None and _descriptor(stream) == _OUT:
@@ -52,16 +52,16 @@ class Stdout:
         sys.stdout = sys.stderr
 
     def release(self) -> None:
-        """Give stdout back; without effect while it is not guarded.
+        """Restore stdout; without effect if not guarded.
 
         Raises:
-            BrokenPipeError: the results have no reader any more; stdout is given back nevertheless.
+            BrokenPipeError: the results have no reader any more; stdout is restored anyway.
         """
         if self._saved < 0:
             return
         with suppress(
             OSError
-        ):  # what somebody wrote past sys.stdout is no result; a full disk behind stderr is not ours
+        ):  # output that bypassed sys.stdout is not a result; a full disk of stderr does not concern us
             flush(self._before if self._results is not None else None)
         results, self._results, saved, self._saved = self._results, None, self._saved, -1
         sys.stdout, self._before = self._before, None
@@ -74,18 +74,18 @@ class Stdout:
 
 
 def flush(stream: TextIO | None) -> None:
-    """Write out what is buffered; nothing is where there is no stream, or a closed one."""
+    """Flush; does nothing without a stream, or with a closed one."""
     if is_open(stream):
         stream.flush()
 
 
 def is_open(stream: TextIO | None) -> TypeGuard[TextIO]:
-    """False where nothing can be written: a process started without the stream, or somebody closed it."""
+    """False if nothing can be written: the process has no such stream, or it is closed."""
     return stream is not None and not getattr(stream, "closed", False)
 
 
 def abandon_unwritable() -> None:
-    """Throw away what cannot be written (no reader, a full disk), so that Python does not fail over it when it ends."""
+    """Discard unwritable output (no reader, a full disk), so that Python does not fail at exit."""
     try:
         flush(sys.stdout)
     except (OSError, ValueError):
@@ -96,7 +96,7 @@ def abandon_unwritable() -> None:
 
 
 def occupy() -> None:
-    """Put the null device on standard descriptors that are closed, lest the next file that is opened becomes one of them.
+    """Put the null device on standard descriptors that are closed, so that the next opened file does not become one of them.
 
     Without it, ``tavern … >&-`` would let a tool's child print into the audit log.
     """
@@ -105,7 +105,7 @@ def occupy() -> None:
             os.fstat(descriptor)
         except OSError:
             opened = os.open(os.devnull, os.O_RDWR)
-            if opened != descriptor:  # another thread was faster
+            if opened != descriptor:  # another thread came first
                 os.dup2(opened, descriptor)
                 os.close(opened)
             os.set_inheritable(descriptor, True)

@@ -33,7 +33,7 @@ tools.add_command(call)
 
 
 @tools.command("list", cls=Command)
-@click.option("--profile", metavar="NAME", help="Only what this agent profile may use.")
+@click.option("--profile", metavar="NAME", help="Only tools that this agent profile may use.")
 @click.option("--tag", metavar="TAG", help="Only tools with this tag.")
 @click.option("--capability", metavar="NAME", help="Only tools that need this capability.")
 @click.option("--plugin", metavar="NAME", help="Only tools of this plugin.", shell_complete=completion.plugins)
@@ -86,12 +86,12 @@ def list_(
 
 @tools.command(cls=Command)
 @click.argument("tool", metavar="ID", shell_complete=completion.tools)
-@click.option("--dialect", type=click.Choice(DIALECTS), help="Print it as a model's API wants it.")
-@click.option("--plan", is_flag=True, help="Show the steps that each of its calls goes through.")
+@click.option("--dialect", type=click.Choice(DIALECTS), help="Print it in the format of a model API.")
+@click.option("--plan", is_flag=True, help="Show the steps of each of its calls.")
 @json_option
 @pass_session
 def show(session: Session, tool: str, dialect: str | None, plan: bool, as_json: bool) -> None:
-    """Show everything known about a tool; activates its plugin if need be."""
+    """Show everything known about a tool; activates its plugin if necessary."""
     host = session.host()
     if plan:
         steps = host.tool_plan(tool)
@@ -116,7 +116,7 @@ def show(session: Session, tool: str, dialect: str | None, plan: bool, as_json: 
 
 @tools.command(cls=Command)
 @click.argument("query")
-@click.option("--profile", metavar="NAME", help="Only what this agent profile may use.")
+@click.option("--profile", metavar="NAME", help="Only tools that this agent profile may use.")
 @click.option("--tag", metavar="TAG", help="Only tools with this tag.")
 @click.option("--capability", metavar="NAME", help="Only tools that need this capability.")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Most hits.")
@@ -131,7 +131,7 @@ def search(
     limit: int,
     as_json: bool,
 ) -> None:
-    """Find tools by words in Chinese or English, best first; exit code 5 when nothing fits."""
+    """Find tools by words in Chinese or English, best first; exit code 5 if nothing matches."""
     known = session.host().tools
     found = known.search(query, capability=capability, tag=tag, limit=limit, profile=profile)
     needs = known.lacking(found, profile=profile)
@@ -157,7 +157,7 @@ def search(
 @json_option
 @pass_session
 def why(session: Session, tool: str, profile: str | None, permissions: str | None, as_json: bool) -> None:
-    """Say why a tool can or cannot be seen and called; exit code 5 when there is none of this id."""
+    """Say why a tool can or cannot be seen and called; exit code 5 if there is none with this id."""
     known = session.host().tools
     answer = known.why(tool, profile=profile, context=None if permissions is None else caller(permissions, profile))
     if as_json:
@@ -181,7 +181,7 @@ def why(session: Session, tool: str, profile: str | None, permissions: str | Non
 def manual(
     session: Session, profile: str | None, lang: str | None, query: str | None, max_chars: int | None, as_json: bool
 ) -> None:
-    """Print the manual that a model gets in place of {{{system:available_tools}}}."""
+    """Print the manual that replaces {{{system:available_tools}}}."""
     language: Literal["zh", "en"] | None = "en" if lang == "en" else "zh" if lang else None
     text = session.host().manual(profile, language=language, query=query, max_chars=max_chars)
     if as_json:
@@ -200,14 +200,14 @@ def _json(spec: ToolSpec, needs: Mapping[str, Need]) -> dict[str, Any]:
 
 
 def _needs(need: Need | None) -> str:
-    """What a tool lacks and what allows it; empty when it lacks nothing."""
+    """What a tool lacks and what would allow it; empty if it lacks nothing."""
     if need is None:
         return ""
     return f"{'needs' if need.is_certain else 'may need'} {', '.join(need.missing)}: {need.fix}"
 
 
 def _table(session: Session, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]], empty: str = "") -> None:
-    """A table whose last column is there only when something stands in it."""
+    """A table whose last column is only shown if it has content."""
     if any(row[-1] for row in rows):
         session.out.table((*columns, "not granted"), rows, empty=empty)
     else:
@@ -265,7 +265,7 @@ def _parameter_rows(spec: ToolSpec, properties: Any) -> list[tuple[Any, ...]]:
 @json_option
 @pass_session
 def pins(session: Session, as_json: bool) -> None:
-    """List the pinned tools and what changed of their definitions; exit code 3 when one is in quarantine."""
+    """List the pinned tools and the changes of their definitions; exit code 3 if one is quarantined."""
     found = session.host().tools.pins()
     if as_json:
         session.out.json([one.to_json() for one in found])
@@ -285,7 +285,7 @@ def pins(session: Session, as_json: bool) -> None:
 @json_option
 @pass_session
 def pin(session: Session, ids: tuple[str, ...], as_json: bool) -> None:
-    """Take the definitions of these tools as reviewed; one that changes later is in quarantine."""
+    """Accept the current definitions of these tools; a tool whose definition changes later is quarantined."""
     session.host().tools.pin(*ids)
     if as_json:
         session.out.json({"pinned": list(ids)})
@@ -298,7 +298,7 @@ def pin(session: Session, ids: tuple[str, ...], as_json: bool) -> None:
 @json_option
 @pass_session
 def unpin(session: Session, ids: tuple[str, ...], as_json: bool) -> None:
-    """Forget what was reviewed of these tools."""
+    """Remove the pins of these tools."""
     session.host().tools.unpin(*ids)
     if as_json:
         session.out.json({"unpinned": list(ids)})

@@ -1,4 +1,4 @@
-"""``TAVERN_TRACE_PLUGINS=1``: on stderr, what is found, imported and activated, and how long it took."""
+"""``TAVERN_TRACE_PLUGINS=1``: prints on stderr what is found, imported and activated, with times."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class Tracer:
-    """Begins to count when it is made, before the host is opened."""
+    """Starts the clock when it is created, before the host is opened."""
 
     def __init__(self) -> None:
         self._began = time.perf_counter()
         self._tavern: Tavern | None = None
 
     def watch(self, tavern: Tavern) -> None:
-        """Tell what was found, then each change of a plugin's state."""
+        """Print what was found, then each change of a plugin's state."""
         self._tavern = tavern
         self._say(f"found {len(tavern.plugins)} plugins")
         for name, status in tavern.plugins.items():

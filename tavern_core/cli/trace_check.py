@@ -1,4 +1,4 @@
-"""``tavern plugins check --trace``: what a plugin used while its tests ran, and the permissions that this takes."""
+"""``tavern plugins check --trace``: what a plugin used while its tests ran, and the permissions for that."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _LAST_LINES: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class TraceReport:
-    """What a trace came to."""
+    """The result of a trace."""
 
     traced: Traced
     findings: tuple[Finding, ...]
     block: str
-    """The smallest `permissions:` that allows what was seen; empty where plugin.yaml cannot be read."""
+    """The smallest `permissions:` for the observed uses; empty if plugin.yaml is unreadable."""
 
     def show_trouble(self) -> None:
-        """On stderr the end of what pytest said, where the tests did not pass."""
+        """Print the end of pytest's output on stderr if the tests did not pass."""
         if not self.traced.is_complete and self.traced.said:
             tell_plainly("\n".join(self.traced.said.splitlines()[-_LAST_LINES:]))
 
     def show(self, out: Output) -> None:
-        """What was used, as a table; then the block to paste."""
+        """Print the uses as a table; then the block to paste."""
         if rows := self._rows():
             out.table(("what its code does", "where"), rows)
             out.text()
@@ -42,7 +42,7 @@ class TraceReport:
             out.text(self.block)
 
     def _rows(self) -> list[tuple[str, str]]:
-        """One row for each line of the plugin and what it does there."""
+        """One row for each line of the plugin with its uses."""
         rows: dict[tuple[str, str], list[str]] = {}
         for use in self.traced.uses:
             if use.kind != "thread":
@@ -67,14 +67,14 @@ def trace_report(report: CheckReport, words: Sequence[str], seconds: float) -> T
     """Trace a checked plugin.
 
     Args:
-        words: for pytest.
+        words: arguments of pytest.
         seconds: how long its tests may take.
 
     Returns:
-        None for a plugin whose plugin.yaml is wrong.
+        None for a plugin with an invalid plugin.yaml.
 
     Raises:
-        UsageError: it is no folder, or pytest is missing (USAGE).
+        UsageError: it is not a folder, or pytest is missing (USAGE).
     """
     from tavern_core.errors import UsageError
     from tavern_core.review.trace_run import trace
@@ -87,6 +87,6 @@ def trace_report(report: CheckReport, words: Sequence[str], seconds: float) -> T
         )
     manifest = report.reading.manifest if report.reading is not None else None
     if manifest is None:
-        return None  # what is wrong with it is told already; no host would take it
+        return None  # its problems are already reported; no host would accept it
     traced = trace(report.name, manifest.version, module=report.module, folder=folder, words=words, seconds=seconds)
     return TraceReport(traced, *verdict(report, traced))

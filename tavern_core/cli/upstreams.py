@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -10,9 +11,13 @@ from tavern_core.cli.errors import FAILED
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import as_json as json_text
 from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tavern_core.upstreams.status import UpstreamStatus
+    from tavern_core.upstreams.writing import NewEntry
 
 _COLUMNS: Final = ("upstream", "kind", "state", "tools", "in quarantine", "latency", "reached by", "last error")
 _name = click.argument("upstream", metavar="NAME")
@@ -97,8 +102,17 @@ def refresh(ctx: click.Context, session: Session, upstream: str | None, as_json:
 @json_option
 @pass_session
 def connect(session: Session, upstream: str, as_json: bool) -> None:
-    """Connect to an upstream that was granted, list its tools, and take their definitions as reviewed where none were yet."""
-    _print(session, session.host().upstreams.connect_sync(upstream), as_json)
+    """Connect to an upstream that was granted, list its tools, and take their definitions as reviewed where none were yet.
+
+    An upstream that wants somebody to log in is opened in the browser: its address is shown.
+    """
+
+    def show(address: str) -> None:
+        click.echo(
+            f"{upstream} asks you to log in. Open this address in a browser on this machine:\n\n  {address}\n", err=True
+        )
+
+    _print(session, session.host().upstreams.connect_sync(upstream, show), as_json)
 
 
 @upstreams.command(cls=Command)
@@ -109,6 +123,46 @@ def connect(session: Session, upstream: str, as_json: bool) -> None:
 def accept(session: Session, upstream: str, tools: tuple[str, ...], as_json: bool) -> None:
     """Take the definitions of an upstream's tools as reviewed, as they are now: all of them, or those that are named."""
     _print(session, session.host("none", deciding=True).upstreams.accept(upstream, tools), as_json)
+
+
+@upstreams.command(cls=Command)
+@click.argument("kind")
+@click.argument("words", metavar="URL|COMMAND...", nargs=-1, required=True)
+@click.option("--name", default="", help="Of the entry; by default made from the command or the address.")
+@pass_session
+def add(session: Session, kind: str, words: tuple[str, ...], name: str) -> None:
+    """Write an entry into tavern.yaml; nothing is granted by that.
+
+    For example: tavern upstreams add mcp -- uvx mcp-server-time
+    """
+    from tavern_core.upstreams.writing import entry_of_words
+
+    _write(session, [entry_of_words(kind, words, name)])
+
+
+@upstreams.command("import", cls=Command)
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@pass_session
+def import_(session: Session, file: str) -> None:
+    """Write an entry into tavern.yaml for each server of a file of another MCP host (``mcpServers``); no secret is copied."""
+    from tavern_core.upstreams.writing import entries_of_json, read_servers
+
+    _write(session, entries_of_json(read_servers(Path(file)), file))
+
+
+def _write(session: Session, entries: Sequence[NewEntry]) -> None:
+    from tavern_core.kernel.config import configuration
+    from tavern_core.upstreams.writing import write_entries
+
+    file = configuration.files(session.config, home=session.home).project or Path.cwd() / "tavern.yaml"
+    if file.suffix == ".toml":
+        raise UsageError(f"{file} is edited by hand", hint="write the entries under [tool.tavern.upstreams]")
+    write_entries(file, entries)
+    for new in entries:
+        session.out.text(f"{file}: upstreams.{new.name}")
+        for note in new.notes:
+            session.out.text(f"  {note}")
+    session.out.text(f"next: tavern plugins review {entries[0].name}")
 
 
 def _print(session: Session, found: UpstreamStatus, as_json: bool) -> None:

@@ -91,7 +91,7 @@ def show(session: Session, workflow: str, as_json: bool) -> None:
 @json_option
 @pass_session
 def check(session: Session, workflow: str | None, as_json: bool) -> None:
-    """Say everything that is wrong with a workflow, or with all of them; nothing is run. Exit code 4 when something is."""
+    """Report all problems of a workflow, or of all workflows; nothing is run. Exit code 4 if there are any."""
     known = session.host().workflows
     found: list[dict[str, Any]] = []
     for id_ in known.list() if workflow is None else [workflow]:
@@ -144,13 +144,13 @@ def graph(session: Session, workflow: str, svg: bool, output: str | None, as_jso
 @click.argument("workflow", metavar="ID|FILE", shell_complete=completion.workflows)
 @click.argument("words", metavar="[INPUT=VALUE]...", nargs=-1)
 @click.option("--json-args", metavar="JSON|@FILE|-", help="Inputs as one JSON object: here, in a file, on stdin.")
-@click.option("--to", multiple=True, metavar="NODE", help="Run what this node needs, and nothing else.")
-@click.option("--again", metavar="RUN", help="Take the answers of an earlier run where nothing changed.")
+@click.option("--to", multiple=True, metavar="NODE", help="Run only this node and what it needs.")
+@click.option("--again", metavar="RUN", help="Reuse the answers of an earlier run where nothing changed.")
 @click.option(
-    "--from", "start_at", multiple=True, metavar="NODE", help="With --again: run this node and what depends on it anew."
+    "--from", "start_at", multiple=True, metavar="NODE", help="With --again: run this node and its dependents again."
 )
-@click.option("--no-cache", is_flag=True, help="Use no kept answers.")
-@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Nodes that run at a time.")
+@click.option("--no-cache", is_flag=True, help="Use no cached answers.")
+@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Nodes that run at the same time.")
 @click.option("--timeout-ms", type=click.IntRange(1), metavar="N", help="Deadline of the run in milliseconds.")
 @click.option("--permissions", metavar="A,B", help="Run with exactly these capabilities instead of the host's own.")
 @json_option
@@ -160,7 +160,7 @@ def run_(
     start_at: tuple[str, ...], no_cache: bool, concurrency: int | None, timeout_ms: int | None, permissions: str | None,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Run a workflow: `tavern workflows run summarize text="..."`. On a terminal its nodes are shown while they run."""
+    """Run a workflow: `tavern workflows run summarize text="..."`. On a terminal, it shows the nodes while they run."""
     if start_at and again is None:
         raise UsageError("--from needs --again RUN", hint="name the run whose other answers are taken")
     host = session.host()
@@ -193,18 +193,18 @@ def run_(
     "given",
     multiple=True,
     metavar="NAME=VALUE",
-    help="An input given anew, such as a secret that was not kept.",
+    help="A new input, such as a secret that was not stored.",
 )
-@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Nodes that run at a time.")
+@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Nodes that run at the same time.")
 @click.option("--timeout-ms", type=click.IntRange(1), metavar="N", help="Deadline of the run in milliseconds.")
 @json_option
 @pass_session
 def resume(
     session: Session, run: str, words: tuple[str, ...], given: tuple[str, ...], concurrency: int | None, timeout_ms: int | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Take up a run that failed, was cancelled, or waits for answers, as its own caller. What was complete is not run again.
+    """Resume a run that failed, was cancelled, or waits for answers, as its own caller. Completed nodes do not run again.
 
-    A question is written as its id, `node#1`, or as its node where that asks one thing.
+    Name a question by its id, `node#1`, or by its node if that has only one question.
     """
     host = session.host()
     answers = {(asked := _question(host, run, name)).id: _typed(asked, text) for name, text in named(words).items()}
@@ -223,10 +223,10 @@ def resume(
 @json_option
 @pass_session
 def answer(session: Session, run: str, question: str | None, value: str | None, as_json: bool) -> None:
-    """Answer a question of a run, whichever process runs it. Where nobody does, the run goes on here with the last answer.
+    """Answer a question of a run in any process. If no process runs it, the run continues here after the last answer.
 
-    QUESTION is its id, `node#1`, or its node; it may be left out where one is open. VALUE gets the type that the question wants; without
-    it you are asked.
+    QUESTION is its id, `node#1`, or its node; it may be omitted if only one is open. VALUE gets the type that the question expects; without
+    it, the command asks you.
     """
     from tavern_core.flow.engine.journal import GoesOn
 
@@ -249,7 +249,7 @@ def answer(session: Session, run: str, question: str | None, value: str | None, 
             _take_up(session, host, run, {}, as_json=as_json)
             return
         except GoesOn:
-            pass  # its own process takes the answer
+            pass  # its own process gets the answer
     if as_json:
         session.out.json(
             {"runId": run, "question": asked.id, "state": "waiting" if left else "running", "questions": left}
@@ -262,7 +262,7 @@ def answer(session: Session, run: str, question: str | None, value: str | None, 
 def _take_up(
     session: Session, host: Tavern, run: str, answers: Mapping[str, Any], *, as_json: bool, **options: Any
 ) -> None:
-    """Take a run up and show what it comes to; of one that is complete what it came to."""
+    """Resume a run and print its result; for a completed one, print its result."""
 
     async def go_on() -> RunResult:
         return await through(session, await host.workflows.take_up(run, answers, **options), kept.workflow or run)
@@ -276,18 +276,18 @@ def _take_up(
 
 
 def _kept(host: Tavern, run: str) -> KeptRun:
-    host.wait(host.workflows.record(run))  # says which is meant where there is none
+    host.wait(host.workflows.record(run))  # names the closest one if there is none
     return next(kept for kept in host.workflows.kept(most=1_000) if kept.run_id == run)
 
 
 def _open(host: Tavern, run: str) -> tuple[Question, ...]:
-    with suppress(RunNotFound):  # it asks nothing
+    with suppress(RunNotFound):  # it has no questions
         return host.workflows.questions(run)
     return ()
 
 
 def _question(host: Tavern, run: str, name: str | None) -> Question:
-    """The open question of a run that somebody names. Raises UsageError: none, or more than one (USAGE)."""
+    """The named open question of a run. Raises UsageError: none, or more than one (USAGE)."""
     kept, open_ = _kept(host, run), _open(host, run)
     names = ", ".join(question.id for question in open_)
     found = [question for question in open_ if name is None or name in (question.id, question.path)]
@@ -333,7 +333,7 @@ def _give(host: Tavern, run: str, asked: Question, value: Any) -> None:
 @json_option
 @pass_session
 def runs(session: Session, run: str | None, workflow: str, as_json: bool) -> None:
-    """List the runs that are kept, newest first; of one RUN its nodes, with what each was given and gave."""
+    """List the stored runs, newest first; for one RUN, its nodes with their inputs and outputs."""
     if run is not None:
         show_record(session, session.host().wait(session.host().workflows.record(run)), as_json=as_json)
         return
@@ -350,7 +350,7 @@ def runs(session: Session, run: str | None, workflow: str, as_json: bool) -> Non
 @json_option
 @pass_session
 def cancel(session: Session, run: str, as_json: bool) -> None:
-    """End a run that goes on, in whatever process of this state folder."""
+    """Cancel a run, in any process of this state folder."""
     is_ended = session.host().workflows.cancel(run)
     if as_json:
         session.out.json({"runId": run, "cancelled": is_ended})
@@ -360,11 +360,11 @@ def cancel(session: Session, run: str, as_json: bool) -> None:
 
 @workflows.command(cls=Command)
 @click.argument("run", metavar="RUN", shell_complete=completion.runs)
-@click.option("--after", type=click.IntRange(0), default=0, metavar="SEQ", help="Only events behind this number.")
+@click.option("--after", type=click.IntRange(0), default=0, metavar="SEQ", help="Only events after this number.")
 @json_option
 @pass_session
 def events(session: Session, run: str, after: int, as_json: bool) -> None:
-    """Show what happened in a run."""
+    """Show the events of a run."""
     found = session.host().workflows.events(run, after)
     if as_json:
         session.out.json([event.to_json() for event in found])
@@ -377,11 +377,11 @@ def events(session: Session, run: str, after: int, as_json: bool) -> None:
 
 @workflows.command(cls=Command)
 @click.argument("run", metavar="RUN", shell_complete=completion.runs)
-@click.option("--after", type=click.IntRange(0), default=0, metavar="SEQ", help="Only events behind this number.")
+@click.option("--after", type=click.IntRange(0), default=0, metavar="SEQ", help="Only events after this number.")
 @json_option
 @pass_session
 def follow(session: Session, run: str, after: int, as_json: bool) -> None:
-    """Show what happens in a run, of another process too, until it is over; the exit code is that of its end."""
+    """Follow the events of a run, also of another process, until it is over; the exit code is that of its result."""
     last = session.host().wait(_followed(session, session.host(), run, after, as_json))
     errors = next((kept.errors for kept in session.host().workflows.kept(most=500) if kept.run_id == run), ())
     match last:
@@ -394,7 +394,7 @@ def follow(session: Session, run: str, after: int, as_json: bool) -> None:
 
 
 async def _followed(session: Session, host: Tavern, run: str, after: int, as_json: bool) -> str:
-    """Write each event as it comes; the kind of the last one."""
+    """Print each event as it arrives; returns the kind of the last one."""
     last = ""
     async for event in host.workflows.follow(run, after):
         last = event.kind

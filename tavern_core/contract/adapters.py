@@ -15,7 +15,7 @@ An adapter needs no base class. Contribute it with ``tavern_register_adapters`` 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -163,23 +163,34 @@ class Upstream(Protocol):
         ...
 
     @property
+    def idempotency_header(self) -> str | None:
+        """The header in which the upstream honours idempotency keys; None: the operator names none."""
+        ...
+
+    @property
     def log(self) -> logging.Logger: ...
+
+    def path(self, written: str) -> Path:
+        """A path in the settings, absolute: relative ones count from the folder of tavern.yaml."""
+        ...
 
     def changed(self) -> None:
         """Report that the list of tools changed: the host lists again soon. From any thread."""
         ...
 
-    def http(self, *, timeout_s: float = 30.0, max_bytes: int = 64_000_000) -> Any:
+    def http(self, url: str = "", *, timeout_s: float = 30.0, max_bytes: int = 64_000_000) -> Any:
         """An `httpx2.AsyncClient` that connects only to the granted origin, without proxies and cookies; redirects are not followed.
 
         `headers` are sent with each request. Close it in `Connection.close`.
 
         Args:
+            url: of another origin that was granted (`origins` of the entry); `headers` are not sent to it. Empty: the upstream's own.
             timeout_s: of connecting, and of the silence between two pieces of an answer.
             max_bytes: of one answer, compressed and decompressed.
 
         Raises:
             ToolFailed: the extra ``http`` is not installed (TOOL_ERROR).
+            PolicyDenied: the origin was not granted (POLICY_DENIED).
         """
         ...
 
@@ -270,3 +281,19 @@ class Documents(Protocol):
     async def list_prompts(self) -> Sequence[Mapping[str, Any]]: ...
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str]) -> Mapping[str, Any]: ...
+
+
+@runtime_checkable
+class LogsIn(Protocol):
+    """What an adapter also has where a person may have to log in to the upstream."""
+
+    async def log_in(self, upstream: Upstream, show: Callable[[str], None]) -> None:
+        """Log in where the upstream asks for it; what comes of it is kept with `Upstream.save`.
+
+        Args:
+            show: shows the person an address to open in a browser.
+
+        Raises:
+            CallError: the upstream cannot be reached, or no one logged in.
+        """
+        ...

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 from typing import Final as FinalType
 
@@ -173,6 +174,15 @@ class NodeContext(ABC):
     @abstractmethod
     def progress(self, done: float, total: float = 1.0, text: str = "") -> None:
         """Report the progress of the node to subscribers."""
+
+    @abstractmethod
+    def keep(
+        self, data: bytes | str | Path | Iterable[bytes], media_type: str = "application/octet-stream", name: str = ""
+    ) -> dict[str, Any]:
+        """Keep something large as an artifact of whoever called the workflow; the content block that links to it. See `ToolContext.keep`.
+
+        From a node of an isolated plugin as much as crosses at once (limits.outputBytes): return bytes as an output instead.
+        """
 
     @abstractmethod
     async def need(self, key: str) -> Any:

@@ -177,11 +177,6 @@ def describe_permission(permission: str) -> Permission:
     )
 
 
-def permission_risk(permission: str) -> Risk:
-    """How much harm a grant of `permission` can do."""
-    return describe_permission(permission).risk
-
-
 def _hooks() -> Iterator[Permission]:
     for hook in HOOKS.values():
         for permission in hook.permissions:

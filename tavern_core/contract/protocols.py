@@ -44,6 +44,8 @@ class BoundTool:
     """True if cancelling (async) really ends the work."""
     wants_control: bool = False
     """Whether it reports progress or checks for cancellation (`ToolContext`)."""
+    stop: Callable[[str], bool] | None = None
+    """Ends a call, by its id, for which a thread of the caller waits; False: it does not run. None: nothing can."""
 
 
 class Calls(Protocol):

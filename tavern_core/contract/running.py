@@ -10,11 +10,12 @@ def convert(pages: list[str], ctx: ToolContext) -> int:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from tavern_core.errors import CallCancelled, UsageError
+from tavern_core.contract.tracing import trace_headers
+from tavern_core.errors import CallCancelled, OutputTooLarge, UsageError
 
 
 class Control(Protocol):
@@ -30,6 +31,13 @@ class Control(Protocol):
 
     def keep(self, data: bytes | str | Path | Iterable[bytes], media_type: str, name: str) -> dict[str, Any]: ...
 
+    def artifact_facts(self, uri: str) -> dict[str, Any]: ...
+
+    def read_artifact(self, uri: str, start: int, length: int) -> bytes: ...
+
+
+LONGEST_MESSAGE: Final = 500
+"""Characters of what a tool says with its progress."""
 
 RUNNING: Final[dict[str, Control]] = {}
 """Call id → its control, for calls of tools that want one."""
@@ -55,6 +63,11 @@ class ToolContext:
         """Seconds until the deadline, at least 0; None: there is none."""
         return None if self._control is None else self._control.seconds_left
 
+    @property
+    def trace_headers(self) -> Mapping[str, str]:
+        """`traceparent`, and `tracestate` if there is one, for requests that belong to this call; empty without a trace."""
+        return trace_headers()
+
     def check(self) -> None:
         """Raise if this call was cancelled, because sync code cannot be stopped from outside.
 
@@ -76,9 +89,38 @@ class ToolContext:
             UsageError: it is not such data, or no host runs this tool (USAGE).
             OutputTooLarge: larger than `artifacts.maxBytes` (OUTPUT_TOO_LARGE).
         """
+        return self._host().keep(data, media_type, name)
+
+    def _host(self) -> Control:
         if self._control is None:
-            raise UsageError("nothing can be kept here: no host runs this tool", hint="pass the bytes on yourself")
-        return self._control.keep(data, media_type, name)
+            raise UsageError("there are no artifacts here: no host runs this tool", hint="pass the bytes on yourself")
+        return self._control
+
+    def artifact(self, uri: str, max_bytes: int = 64_000_000) -> tuple[bytes, str]:
+        """The bytes and the media type of an artifact of the caller.
+
+        Args:
+            uri: ``artifact:…``, as an argument of the call has it.
+
+        Raises:
+            ArtifactNotFound: the caller has no such artifact (ARTIFACT_NOT_FOUND).
+            OutputTooLarge: it has more than `max_bytes` (OUTPUT_TOO_LARGE).
+            UsageError: no host runs this tool (USAGE).
+        """
+        known = self.artifact_facts(uri)
+        if known["size"] > max_bytes:
+            raise OutputTooLarge(
+                f"{uri:.80} has {known['size']:,} bytes; at most {max_bytes:,} are read", limit=max_bytes
+            )
+        return self.read_artifact(uri), str(known["mediaType"])
+
+    def artifact_facts(self, uri: str) -> dict[str, Any]:
+        """`id`, `size`, `mediaType`, `name`, `digest` and more of an artifact of the caller. Raises as `artifact`."""
+        return self._host().artifact_facts(uri)
+
+    def read_artifact(self, uri: str, start: int = 0, length: int = -1) -> bytes:
+        """A part of an artifact of the caller; all of it by default. Raises as `artifact`."""
+        return self._host().read_artifact(uri, start, length)
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """Report progress. This extends only the idle deadline.
@@ -88,4 +130,11 @@ class ToolContext:
             message: at most 500 characters.
         """
         if self._control is not None:
-            self._control.progress(done, total, message)
+            self._control.progress(json_number(done) or 0, json_number(total), str(message)[:LONGEST_MESSAGE])
+
+
+def json_number(value: object) -> float | None:
+    """A number that JSON can hold; anything else that a tool gives is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if abs(value) < 1e15 else None  # NaN is not

@@ -1,1 +1,1 @@
-"""Workflows of one host: their files, their runs, and the tools they are."""
+"""Workflows of one host: their files, their runs, and workflow tools."""

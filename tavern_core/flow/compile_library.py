@@ -1,4 +1,4 @@
-"""What one compilation refers to: node types, workflows with their old nodes upgraded, and what plugins say about them."""
+"""The references of one compilation: node types, workflows with upgraded old nodes, and checks by plugins."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 _HOST: Final = frozenset({"core", "tavern-core"})
-"""What a file may call the host that it requires: the namespace of its nodes, its distribution."""
+"""The names of the host in `requires`: the namespace of its nodes, its distribution."""
 _IN_THE_HOST: Final = "core-flows"
-"""A plugin that is there in every host, and has its version."""
+"""A plugin that every host has, with the version of the host."""
 
 
 class CompileLibrary:
-    """The `Library` of one compilation; it remembers what it was asked, so that it can be told whether it would come out the same."""
+    """The `Library` of one compilation; it records what it was asked, to check later whether the result would be the same."""
 
     def __init__(self, nodes: Nodes, shelf: WorkflowShelf, lifecycle: Lifecycle) -> None:
         self._nodes = nodes
@@ -43,7 +43,7 @@ class CompileLibrary:
         self._written: dict[str, Workflow | None] = {}
         self._upgraded: dict[str, Workflow] = {}
         self._failed: dict[int, list[FlowProblem]] = {}
-        """Identity of an upgraded workflow → what went wrong with its nodes."""
+        """Identity of an upgraded workflow → problems of its nodes."""
         self._known: Collection[str] | None = None
         self._shelved: Mapping[str, Shelved] | None = None
 
@@ -61,11 +61,11 @@ class CompileLibrary:
         return self._nodes.why_not(type_)
 
     def written(self, id_: str) -> Workflow | None:
-        """The workflow of an id as it was read; None when there is none that can be."""
+        """The workflow of an id, as read; None if there is no readable one."""
         if id_ not in self._written:
             self._written[id_] = None
             if (shelved := self.workflow_ids().get(id_)) is not None:
-                with suppress(TavernError):  # a file that cannot be read: the compiler says that nothing is there
+                with suppress(TavernError):  # an unreadable file: the compiler reports it as missing
                     self._written[id_] = self._shelf.open(shelved)
         return self._written[id_]
 
@@ -82,16 +82,16 @@ class CompileLibrary:
         return self._shelved
 
     def is_current(self) -> bool:
-        """Whether everything it was asked for is what it was."""
+        """Whether everything that it was asked for is unchanged."""
         fresh = CompileLibrary(self._nodes, self._shelf, self._lifecycle)
         return all(fresh.node(t) is spec for t, spec in self._types.items()) and all(
             fresh.written(i) is flow for i, flow in self._written.items()
         )
 
-    # What files and plugins say ------------------------------------------------------------------------------------------
+    # Checks by files and plugins ----------------------------------------------------------------------------------------
 
     def upgraded(self, workflow: Workflow) -> Workflow:
-        """The workflow with nodes of an older version upgraded by their class; the file itself stays as it is."""
+        """The workflow with older nodes upgraded by their class; the file itself is unchanged."""
         problems: list[FlowProblem] = []
         nodes: list[WorkflowNode] = []
         written = workflow.raw.get("nodes") or ()
@@ -106,7 +106,7 @@ class CompileLibrary:
         return workflow
 
     def said(self, workflow: Workflow) -> Iterator[FlowProblem]:
-        """What is wrong with one workflow by the word of others: requirements, upgrades, configuration schemas, `validate`."""
+        """Problems of one workflow outside of the compiler: requirements, upgrades, configuration schemas, `validate`."""
         yield from self._failed.get(id(workflow), ())
         yield from self._unmet(workflow)
         for node in workflow.nodes:
@@ -138,7 +138,7 @@ class CompileLibrary:
                 yield from _validated(code.cls, node, spec, config)
 
     def _unmet(self, workflow: Workflow) -> Iterable[FlowProblem]:
-        """Plugins that the file requires and that are missing or have another version."""
+        """Plugins required by the file that are missing or have another version."""
         for name, wanted in workflow.requires.items():
             record = self._lifecycle.records.get(_IN_THE_HOST if name in _HOST else name)
             if record is None or not record.usable:
@@ -151,7 +151,7 @@ class CompileLibrary:
                 continue
             try:
                 version = Version(record.candidate.version)
-                if record.candidate.fixed_id:  # of the host: a development version of 1.0 has what 1.0 has
+                if record.candidate.fixed_id:  # of the host: a development version of 1.0 counts as 1.0
                     version = Version(version.base_version)
                 fits = not wanted or version in SpecifierSet(wanted, prereleases=True)
             except (InvalidSpecifier, InvalidVersion) as error:
@@ -165,7 +165,7 @@ class CompileLibrary:
 
 
 def _misfits(node: WorkflowNode, spec: NodeSpec, config: Mapping[str, Any]) -> Iterable[FlowProblem]:
-    """Values of the file that have the type of their input, and do not fit its schema or its annotation."""
+    """Values of the file with the right type that do not fit the schema or annotation of their input."""
     mode = spec.modes.get(spec.mode_of(config))
     slots = spec.inputs if mode is None or mode.inputs is None else mode.inputs
     adapters = spec.impl.adapters if isinstance(spec.impl, NodeCode) else {}
@@ -179,7 +179,7 @@ def _misfits(node: WorkflowNode, spec: NodeSpec, config: Mapping[str, Any]) -> I
 
 
 def _misfit(slot: Slot, value: Any, adapters: Mapping[str, TypeAdapter[Any]]) -> tuple[str, str]:
-    """What is wrong with a value, and its repair; empty when nothing is."""
+    """The problem of a value, and its repair; empty if there is none."""
     if slot.schema is not None:
         validator = compile_output_validator(slot.schema, name=slot.key)
         for at, item in enumerate(value if slot.multi else [value]):
@@ -198,15 +198,15 @@ def _validated(cls: type[Node], node: WorkflowNode, spec: NodeSpec, config: Mapp
         said = cls.validate(copy.deepcopy(node.input_values), copy.deepcopy(dict(config))) or ()
         for text in [said] if isinstance(said, str) else list(said):
             yield FlowProblem("BAD_VALUE", f"{node.id!r} ({spec.type}): {text}", node.id)
-    except Exception as error:  # noqa: BLE001 - whatever a plugin raises
+    except Exception as error:  # noqa: BLE001 - any error of a plugin
         yield FlowProblem("BAD_VALUE", f"{node.id!r}: validate of {spec.type} failed with {error!r}", node.id)
 
 
 def _upgrade(node: WorkflowNode, spec: NodeSpec, raw: Any, problems: list[FlowProblem]) -> WorkflowNode:
-    """The node as its class has it now.
+    """The node, upgraded by its class.
 
     Args:
-        raw: as it stands in the file, unknown keys included; None when there is no file.
+        raw: as in the file, including unknown keys; None if there is no file.
     """
     code = spec.impl
     if not isinstance(code, NodeCode) or code.cls is None:
@@ -215,7 +215,7 @@ def _upgrade(node: WorkflowNode, spec: NodeSpec, raw: Any, problems: list[FlowPr
     try:
         changed = dict(code.cls.upgrade(given, node.type_version or 1))
         return WorkflowNode.model_validate({**changed, "id": node.id, "type": node.type, "typeVersion": spec.version})
-    except Exception as error:  # noqa: BLE001 - whatever a plugin raises
+    except Exception as error:  # noqa: BLE001 - any error of a plugin
         text = f"{node.id!r} was written for version {node.type_version} of {spec.type}, and its upgrade failed with {error!r}"
         problems.append(FlowProblem("BAD_CONFIG", text, node.id, hint="report it to the plugin's author"))
         return node

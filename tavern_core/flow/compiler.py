@@ -1,4 +1,4 @@
-"""Workflows compiled and kept: what plugins say about their nodes included, until a node type or a file changes."""
+"""Compiles workflows and caches the results, including checks by plugins, until a node type or a file changes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tavern_core.model.workflow import Workflow
 
 _MOST_KEPT: Final = 200
 _MOST_BYTES: Final = 32_000_000
-"""Of workflows that were given as mappings."""
+"""Maximum number of cached workflows that were passed as mappings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What became of a workflow."""
+    """The result of compiling a workflow."""
 
     workflow: Workflow
     """As it was compiled: old nodes upgraded."""
@@ -37,7 +37,7 @@ class Made:
     problems: tuple[FlowProblem, ...]
 
     def refuse(self) -> WorkflowInvalid:
-        """The error that tells all its problems."""
+        """The error with all its problems."""
         errors = [problem for problem in self.problems if problem.severity == "error"]
         more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""
         return WorkflowInvalid(
@@ -49,10 +49,10 @@ class Made:
 
 
 class GivenWorkflows:
-    """Workflows that were given as plain mappings, by what is in these. Safe for threads.
+    """Workflows that were passed as plain mappings, by their content. Thread-safe.
 
-    The same content is one workflow, so it is read, compiled and written once. Content is compared by its hash: of `marshal`, which
-    tells 1 from 1.0 and "1" apart, and takes a third of the time that JSON takes.
+    Equal content is one workflow, so it is read, compiled and written once. Content is compared by the hash of its `marshal` form, which
+    distinguishes 1, 1.0 and "1", and takes a third of the time of JSON.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class GivenWorkflows:
         self._bytes = 0
 
     def get(self, content: dict[str, Any]) -> Workflow | None:
-        """The workflow of the same content, when it was given lately."""
+        """The workflow of equal content, if it was passed recently."""
         if (found := _digest(content)) is None:
             return None
         with self._lock:
@@ -71,7 +71,7 @@ class GivenWorkflows:
         return known[0] if known is not None else None
 
     def put(self, content: dict[str, Any], workflow: Workflow) -> Workflow:
-        """Remember what became of `content`."""
+        """Cache the result for `content`."""
         if (found := _digest(content)) is not None and found[1] <= _MOST_BYTES:
             with self._lock:
                 if found[0] not in self._kept:
@@ -84,7 +84,7 @@ class GivenWorkflows:
 
 
 def _digest(content: dict[str, Any]) -> tuple[bytes, int] | None:
-    """(hash, bytes) of a mapping of exact built-in types; None: something else is in it."""
+    """(hash, bytes) of a mapping of exact built-in types; None: it contains other types."""
     try:
         text = marshal.dumps(content, 2)
     except ValueError:  # of another type, or nested too deeply
@@ -93,7 +93,7 @@ def _digest(content: dict[str, Any]) -> tuple[bytes, int] | None:
 
 
 class Compiling:
-    """Compiles the workflows of one host. Safe for threads."""
+    """Compiles the workflows of one host. Thread-safe."""
 
     def __init__(self, nodes: Nodes, shelf: WorkflowShelf, lifecycle: Lifecycle) -> None:
         self._nodes = nodes
@@ -114,7 +114,7 @@ class Compiling:
         compiled = compile_workflow(upgraded, library)
         made = Made(upgraded, prepare(compiled.plan) if compiled.plan is not None else None, compiled.problems)
         if made.prepared is None:
-            return made  # not kept: what is missing may be there the next time, and its plugin must be asked again
+            return made  # not cached: missing parts may exist the next time, so the plugins must be asked again
         with self._lock:
             if len(self._kept) >= _MOST_KEPT:
                 self._kept.clear()
@@ -139,7 +139,7 @@ class Compiling:
 
 
 def as_workflow(what: Any, shelf: WorkflowShelf) -> Workflow:
-    """What somebody calls a workflow: an id, the path of a file, the content of one, or a Workflow.
+    """A workflow from any of its forms: an id, the path of a file, the content of one, or a Workflow.
 
     Raises:
         WorkflowNotFound: no such id (WORKFLOW_NOT_FOUND).

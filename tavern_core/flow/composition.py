@@ -1,4 +1,4 @@
-"""Everything about nodes and workflows of one host, put together once."""
+"""Composes all parts for nodes and workflows of one host."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from tavern_core.flow.workflow_tools import Engine, WorkflowTools
 from tavern_core.flow.workflows import Workflows
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.settings.result_redaction import judging, masking
+from tavern_core.model.artifact import media_type_of
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 
 if TYPE_CHECKING:
     from tavern_core.flow.run_steps import Caches, Running
+    from tavern_core.kernel.calls.large_results import Shelf
     from tavern_core.kernel.calls.pipeline import Pipeline
     from tavern_core.kernel.catalogue.profile_inventories import Inventories
     from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
@@ -36,7 +38,7 @@ class Flow:
 
     @classmethod
     def build(cls, specs: ToolSpecs, inventories: Inventories, pipeline: Pipeline) -> Flow:
-        """Put it together and offer it to the executors; nothing is read and no plugin code runs."""
+        """Compose the parts and register the engine for the executors; nothing is read and no plugin code runs."""
         base, tables, mode = specs.base, specs.lifecycle.tables, specs.base.mode
 
         async def invoke(
@@ -52,11 +54,17 @@ class Flow:
             base.portal.check()
             await brought.activate()
 
+        def kept(context: CallContext | None, data: bytes) -> dict[str, Any] | None:
+            most = pipeline.limits.inline_bytes
+            if most is None or len(data) <= most:
+                return None
+            return pipeline.artifacts.put(data, media_type_of(data), context=context).link()
+
         def running() -> tuple[Running, Caches]:
-            return _running(specs, inventories, models, nodes, shelf, prepare)
+            return _running(specs, inventories, models, nodes, shelf, prepare, pipeline.artifacts)
 
         workflows = Workflows(shelf, running, wait=base.portal.run, prepare=prepare)
-        engine = Engine(workflows, specs.is_host)
+        engine = Engine(workflows, specs.is_host, kept)
 
         async def within_job(
             tool: str,
@@ -79,8 +87,9 @@ def _running(
     nodes: Nodes,
     shelf: WorkflowShelf,
     prepare: Callable[[], Coroutine[Any, Any, None]],
+    artifacts: Shelf,
 ) -> tuple[Running, Caches]:
-    """What runs workflows; imported with the first of them."""
+    """The parts that run workflows; imported with the first one."""
     from tavern_core.flow.compiler import Compiling
     from tavern_core.flow.engine.cache import DiskCache, SessionCache
     from tavern_core.flow.engine.run_store import RunStore
@@ -104,6 +113,6 @@ def _running(
         RunStore(base.home / "runs.db", mask, holds_secret, secrets),
     )
     rights = NodeRights(lifecycle, base.config.capabilities, host, inventories.resolved)
-    doors = Doors(lifecycle, models, models.invoke, is_host)
+    doors = Doors(lifecycle, models, models.invoke, artifacts, is_host)
     compiling = Compiling(nodes, shelf, lifecycle)
     return Running(shelf, compiling, rights, doors, caches, lifecycle.tables, prepare), caches

@@ -1,4 +1,4 @@
-"""Language models as nodes and plugins use them: each question takes the path of a tool call, with its rights, hooks, budget and record."""
+"""Language models for nodes and plugins: each request passes the pipeline of tool calls, with its permissions, hooks, budget and record."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Invoke = Callable[[str, Mapping[str, Any] | None, CallContext | None, str], Coro
 """(tool, arguments, context, purpose): a call through the one pipeline."""
 ASK: Final = "core:LLM"
 CAPABILITY: Final = "network"
-"""What a caller needs to ask a model: what it is asked goes to wherever the model is."""
+"""The capability for requests to a model, because their content leaves the host."""
 _QUESTION: Final[Mapping[str, Any]] = {
     "type": "object",
     "properties": {
@@ -46,24 +46,24 @@ _ANSWER: Final[Mapping[str, Any]] = {
     "required": ["text", "finishReason", "usage", "model"],
 }
 _tell: ContextVar[Callable[[str], object] | None] = ContextVar("tavern_pieces", default=None)
-"""Who hears the pieces of the answer to the question that is asked now."""
+"""The receiver of the pieces of the current answer."""
 
 
 _is_beneath: ContextVar[bool] = ContextVar("tavern_beneath", default=False)
-"""Whether the question comes from whoever replaces the service."""
+"""Whether the request comes from the plugin that replaces the service."""
 
 
 class Models:
-    """The language models that plugins bring.
+    """The language models of plugins.
 
     Args:
-        invoke: the one pipeline.
+        invoke: the pipeline.
     """
 
     def __init__(self, contributions: Contributions, invoke: Invoke) -> None:
         self._contributions = contributions
         self.invoke = invoke
-        """A call through the one pipeline."""
+        """A call through the pipeline."""
         self.spec = ToolSpec(
             ASK, "Asks a language model.", plugin="core-nodes-outside", capabilities=frozenset({CAPABILITY}), input_schema=_QUESTION,
             output_schema=_ANSWER, impl=PythonTarget(self._answer),
@@ -71,7 +71,7 @@ class Models:
 
     @property
     def replacement(self) -> Llms | None:
-        """What a plugin has put in the place of the service `llms`; None where nobody has."""
+        """The replacement of the service `llms`; None if there is none."""
         if self._contributions.is_builtin(self._contributions.owner("services", LLMS)):
             return None
         return self._contributions.get("services", LLMS).object  # type: ignore[no-any-return]
@@ -81,7 +81,7 @@ class Models:
         return sorted(self._contributions.all("llms"))
 
     def find(self, name: str) -> LLM:
-        """One model; the only one there is for an empty name.
+        """One model; for an empty name, the only one.
 
         Raises:
             ToolFailed: there is none, or more than one (TOOL_ERROR).
@@ -103,7 +103,7 @@ class Models:
         return found  # type: ignore[no-any-return]
 
     def asked_by(self, name: str, context: CallContext | None, purpose: str) -> LLM:
-        """A model for whoever `context` is; None: the host, or the caller of the tool that runs. Raises as `find`."""
+        """A model for the caller `context`; None: the host, or the caller of the tool that runs. Raises as `find`."""
         streams = self.replacement is None and isinstance(self.find(name), StreamingLLM)
         return (_StreamingAsker if streams else _Asker)(self, name, context, purpose)
 
@@ -117,10 +117,10 @@ class Models:
         *,
         asker: str = "",
     ) -> LLMAnswer:
-        """Ask a model.
+        """Call a model.
 
         Args:
-            asker: the plugin that asks; one that replaces the service `llms` asks the models beneath it.
+            asker: the calling plugin; one that replaces the service `llms` calls the original models.
 
         Raises:
             CallError: it was refused, or failed.
@@ -166,7 +166,7 @@ class Models:
 
 
 class _Asker:
-    """One model, asked for one caller."""
+    """One model for one caller."""
 
     def __init__(self, models: Models, name: str, context: CallContext | None, purpose: str) -> None:
         self._models, self._name, self._context, self._purpose = models, name, context, purpose
@@ -182,7 +182,7 @@ class _StreamingAsker(_Asker):
         pieces: asyncio.Queue[str | None] = asyncio.Queue()
 
         async def work() -> None:
-            _tell.set(pieces.put_nowait)  # of this task alone
+            _tell.set(pieces.put_nowait)  # for this task only
             try:
                 await self.complete(messages, **options)
             finally:

@@ -1,4 +1,4 @@
-"""`tavern.nodes`: every node type that plugins bring, found by activating the plugin whose name stands in front of it."""
+"""`tavern.nodes`: all node types of plugins; a type is found by activating the plugin of its prefix."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from tavern_core.contract.decisions import Deny
 from tavern_core.errors import NodeNotFound, PluginError
+from tavern_core.kernel.catalogue.reviewed_tool import changed_parts
 from tavern_core.kernel.hooks.arguments import is_its_code, shown
 from tavern_core.kernel.nodes.node_rules import definition_misfit
 from tavern_core.kernel.plugins.candidate import has_nodes
@@ -57,13 +58,13 @@ _MEANT: Final[Mapping[str, str]] = {
     **dict.fromkeys(("count", "size", "len"), "Length"),
     **dict.fromkeys(("upper", "lower", "trim", "textcase", "strip"), "Case"),
 }
-"""What the nodes of this host are called elsewhere, folded and without ``Node`` at the end → their local name."""
+"""Names of this host's nodes in other products, folded and without ``Node`` at the end → their local name."""
 
 
 class Nodes(Mapping[str, NodeSpec]):
     """Node types by full id; ``tavern.nodes["text:Template"]``.
 
-    Listing imports nothing of plugins that were active before and have not changed since; it activates the others.
+    Listing does not import plugins that were active before and have not changed; it activates the others.
     """
 
     def __init__(self, lifecycle: Lifecycle) -> None:
@@ -95,7 +96,7 @@ class Nodes(Mapping[str, NodeSpec]):
         return isinstance(type_, str) and any(spec.type == type_ for spec in self.list())
 
     def list(self, *, query: str = "", category: str = "") -> builtins.list[NodeSpec]:
-        """All node types, sorted; hidden ones of the engine included.
+        """All node types, sorted; including hidden ones of the engine.
 
         Args:
             query: words that must occur in type, name, category or description, in any language.
@@ -112,7 +113,7 @@ class Nodes(Mapping[str, NodeSpec]):
         """One node type; its plugin is activated.
 
         Raises:
-            NodeNotFound: there is none; the message names the nearest (NODE_NOT_FOUND).
+            NodeNotFound: there is none; the message names the closest (NODE_NOT_FOUND).
         """
         self._wait(self.activate_for([type_]))
         found = self.find(type_)
@@ -126,7 +127,7 @@ class Nodes(Mapping[str, NodeSpec]):
         return [spec.to_json() for spec in self.list()]
 
     def why_not(self, type_: str) -> str:
-        """Why a node type is not there, and what to do about it."""
+        """Why a node type is missing, and the repair."""
         plugin = split_id(type_)[0]
         record = self._lifecycle.records.get(plugin)
         if record is None:
@@ -144,10 +145,10 @@ class Nodes(Mapping[str, NodeSpec]):
             else f"plugin {plugin} has no such node"
         )
 
-    # What the engine asks --------------------------------------------------------------------------------------------------
+    # For the engine --------------------------------------------------------------------------------------------------------
 
     def find(self, type_: str) -> NodeSpec | None:
-        """The node type among those of active plugins, or the one that took its place."""
+        """The node type among those of active plugins, or its replacement."""
         specs = self._specs()
         found = specs.get(type_)
         return found if found is not None else self._replacements().get(type_)
@@ -160,7 +161,7 @@ class Nodes(Mapping[str, NodeSpec]):
         return nearest(type_, [spec.type for spec in self.known()])
 
     async def activate_for(self, types: builtins.list[str]) -> None:
-        """Activate the plugins that bring these types."""
+        """Activate the plugins of these types."""
         for namespace in dict.fromkeys(split_id(type_)[0] for type_ in types):
             for plugin in self._own if namespace == HOST_NAMESPACE else (namespace,):
                 await self._activate(plugin)
@@ -170,7 +171,7 @@ class Nodes(Mapping[str, NodeSpec]):
                 await self._activate(spec.plugin)
 
     async def _listed(self) -> builtins.list[NodeSpec]:
-        """The node types of all plugins that may be used, sorted: remembered ones of those that are not active."""
+        """The node types of all usable plugins, sorted; for inactive plugins, from the cache."""
         remembered: builtins.list[NodeSpec] = []
         for record in list(self._lifecycle.records.values()):
             if not record.usable or record.active or not has_nodes(record.candidate):
@@ -185,7 +186,7 @@ class Nodes(Mapping[str, NodeSpec]):
 
     @property
     def _own(self) -> builtins.list[str]:
-        """The plugins of the host that bring its node types."""
+        """The host's own plugins with node types."""
         return [record.name for record in self._lifecycle.records.values() if record.candidate.is_nodes_alone]
 
     async def _activate(self, plugin: str) -> None:
@@ -197,7 +198,7 @@ class Nodes(Mapping[str, NodeSpec]):
                 return  # the record says why
         await self._settle()
 
-    # What hooks make of them -----------------------------------------------------------------------------------------------
+    # Changes by hooks ------------------------------------------------------------------------------------------------------
 
     def _specs(self) -> Mapping[str, NodeSpec | None]:
         return self._seen[2] if self._is_fresh() else self._contributions.all("nodes")
@@ -207,7 +208,7 @@ class Nodes(Mapping[str, NodeSpec]):
         return stamp == self._hooks.generation and raw == self._contributions.all("nodes")
 
     async def _settle(self) -> None:
-        """Ask the `tavern_before_register_node` hooks about what is new."""
+        """Call the `tavern_before_register_node` hooks for new types."""
         raw: dict[str, NodeSpec] = self._contributions.all("nodes")
         if self._is_fresh():
             return
@@ -224,7 +225,7 @@ class Nodes(Mapping[str, NodeSpec]):
                 continue
             try:
                 answer = await self._calls.ask(impl, {"definition": shown(spec), "owner": spec.plugin}, self._mode)
-            except Exception as error:  # noqa: BLE001 - whatever a plugin raises
+            except Exception as error:  # noqa: BLE001 - any error of a plugin
                 answer = Deny(f"it failed with {printed(error)}")
             if answer is None:
                 continue
@@ -234,7 +235,7 @@ class Nodes(Mapping[str, NodeSpec]):
                 self._diagnostics.add("NODE_LEFT_OUT", text, plugin=impl.plugin, hint=f"see {impl.where}")
                 return None
             answer = replace(answer, impl=spec.impl)
-            text = f"{impl.plugin} changed {', '.join(_changed(spec, answer)) or 'nothing'} of node {spec.type}"
+            text = f"{impl.plugin} changed {', '.join(changed_parts(spec, answer)) or 'nothing'} of node {spec.type}"
             self._diagnostics.add("NODE_CHANGED", text, plugin=impl.plugin, severity="info")
             spec = answer
         return spec
@@ -244,7 +245,7 @@ class Nodes(Mapping[str, NodeSpec]):
 
 
 def _why_not(answer: Any, spec: NodeSpec) -> str:
-    """Why a changed definition cannot be taken; empty when it can."""
+    """Why a changed definition is refused; empty if it is accepted."""
     if not isinstance(answer, NodeSpec):
         return f"it answered {type(answer).__name__}, not a NodeSpec"
     if (
@@ -262,11 +263,6 @@ def _why_not(answer: Any, spec: NodeSpec) -> str:
         if gone := sorted(own.keys() - slots.keys()):
             return f"it took the {side} {gone[0]!r} away, which the node's code needs"
     return ""
-
-
-def _changed(before: NodeSpec, after: NodeSpec) -> list[str]:
-    old, new = before.to_json(), after.to_json()
-    return sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
 
 
 def has_words(spec: NodeSpec, words: list[str]) -> bool:

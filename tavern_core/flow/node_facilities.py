@@ -1,4 +1,4 @@
-"""What nodes reach besides their inputs: tools, services and a logger, each judged by what their plugin was granted."""
+"""What nodes can use besides their inputs: tools, services and a logger, each within the grants of their plugin."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tavern_core.contract.llm import LLM
 from tavern_core.errors import PolicyDenied
 from tavern_core.flow.engine.protocols import RunPart
 from tavern_core.flow.llm_calls import Invoke, Models
+from tavern_core.kernel.calls.large_results import Shelf
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.views.llm_view import sealed_llm
 from tavern_core.model.call import CallContext
@@ -17,13 +18,13 @@ from tavern_core.model.result import ToolResult
 
 
 class ModelDoor:
-    """A language model that was found, before it is known for whom it is asked."""
+    """A language model before its caller is known."""
 
     def __init__(self, models: Models, name: str, is_host: Callable[[CallContext], bool], *, is_sealed: bool) -> None:
         self._models, self._name, self._is_host, self._is_sealed = models, name, is_host, is_sealed
 
     def within(self, run: RunPart, path: str) -> LLM:
-        """The model as a node of a run asks it: for whoever called the workflow."""
+        """The model for a node of a run: on behalf of the caller of the workflow."""
         context = None if self._is_host(run.context) else run.context
         asked = self._models.asked_by(self._name, context, f"node {path} of {run.id}")
         return sealed_llm(asked) if self._is_sealed else asked
@@ -37,12 +38,14 @@ class Doors:
         lifecycle: Lifecycle,
         models: Models,
         invoke: Invoke,
+        artifacts: Shelf,
         is_host: Callable[[CallContext], bool],
     ) -> None:
         self._lifecycle = lifecycle
         self._models = models
         self._services = lifecycle.tables.services
         self._invoke = invoke
+        self._artifacts = artifacts
         self._is_host = is_host
 
     def logger(self, plugin: str) -> logging.Logger:
@@ -58,7 +61,7 @@ class Doors:
                 plugin=plugin, missing=["service:use:llm"],
             )  # fmt: skip
         if self._models.replacement is None:
-            self._models.find(name)  # one that is not there is told before anything is asked
+            self._models.find(name)  # report a missing one before any request
         return ModelDoor(self._models, name, self._is_host, is_sealed=not record.candidate.fixed_id)
 
     def service(self, plugin: str, name: str) -> Any:
@@ -66,6 +69,11 @@ class Doors:
         if record.ctx is not None:
             return record.ctx.service(name)
         return self._services.view(name, plugin, record.may)
+
+    def keep(self, data: Any, media_type: str, name: str, run: RunPart) -> dict[str, Any]:
+        """Keep an artifact for whoever called the workflow."""
+        context = None if self._is_host(run.context) else run.context
+        return self._artifacts.put(data, media_type, name=name, context=context).link()
 
     async def invoke(
         self,
@@ -76,6 +84,6 @@ class Doors:
         path: str,
         options: Mapping[str, Any],
     ) -> ToolResult:
-        """Call a tool for whoever called the workflow."""
+        """Call a tool for the caller of the workflow."""
         context = None if self._is_host(run.context) else run.context
         return await self._invoke(tool, arguments, context, str(options.get("purpose") or f"node {path} of {run.id}"))

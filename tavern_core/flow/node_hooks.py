@@ -1,4 +1,4 @@
-"""Hooks around the nodes of a run: what they changed is checked again and stands in the run's events."""
+"""Hooks around the nodes of a run: their changes are checked again and recorded in the run's events."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class NodeHooks:
 
     @property
     def is_before(self) -> bool:
-        """Whether anybody wants to see the inputs."""
+        """Whether any hook needs the inputs."""
         return bool(self._before)
 
     async def before(self, run: RunPart, path: str, work: Work, inputs: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-        """The inputs, and whether they were changed. Raises PolicyDenied where a hook denies (POLICY_DENIED)."""
+        """The inputs, and whether they were changed. Raises PolicyDenied if a hook denies (POLICY_DENIED)."""
         info = _info(path, work)
         streams = {binding.key: inputs.pop(binding.key) for binding in work.step.streams if binding.key in inputs}
         changed, changes = await self._calls.change_inputs(
@@ -46,7 +46,7 @@ class NodeHooks:
         return (changed | streams if streams else changed), bool(changes)
 
     async def after(self, path: str, work: Work, outputs: Outputs) -> None:
-        """Show what the node gave."""
+        """Pass the outputs of the node to observers."""
         if self._after:
             await self._calls.tell(self._after, {"node": _info(path, work), "outputs": outputs, "run": self._info})
 

@@ -1,4 +1,4 @@
-"""May the nodes of a workflow do what they say they do? Plugin, host, profile and caller must all allow it, as for a tool."""
+"""Are the nodes of a workflow allowed their declared capabilities? Plugin, host, profile and caller must all allow it, as for a tool."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tavern_core.model.node import NodeSpec
 
 @dataclass(frozen=True, slots=True)
 class NodeRights:
-    """Judges the nodes of a run before the first of them runs.
+    """Checks the nodes of a run before the first of them runs.
 
     Args:
         config: what the host allows and denies.
-        host: the caller that stands for the host itself.
+        host: the caller that represents the host itself.
         profile: finds a profile by name.
     """
 
@@ -43,7 +43,7 @@ class NodeRights:
                 self._judge_one(spec, capability, caller, limit)
 
     async def limit(self, caller: CallContext) -> frozenset[str] | None:
-        """What the profile of a caller allows now; None: everything. A profile that cannot be read allows nothing."""
+        """What the profile of a caller allows now; None: everything. An unreadable profile allows nothing."""
         try:
             return await self._of_profile(caller)
         except PolicyDenied:

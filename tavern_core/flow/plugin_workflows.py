@@ -1,4 +1,4 @@
-"""Workflows that plugins bring: files below `workflows.entry`, known without their code, and what their hooks return."""
+"""Workflows of plugins: files below `workflows.entry`, known without their code, and results of their hooks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Brought:
         self._contributions = contributions
         self._cache = cache
         self._unpacked: dict[str, tuple[Any, Path]] = {}
-        """Plugin → (its stamp, where its files are)."""
+        """Plugin → (its stamp, the folder of its files)."""
 
     def all(self) -> dict[str, tuple[str, Any, Path | None]]:
         """Id → (plugin, content or path, the plugin's folder)."""
@@ -45,7 +45,7 @@ class Brought:
         return found
 
     def _entry_folder(self, record: Record) -> Path | None:
-        """The folder (or file) of `workflows.entry`, when it is inside the plugin."""
+        """The folder (or file) of `workflows.entry`, if it is inside the plugin."""
         entry = _entry(record)
         root = self._root(record) if entry is not None else None
         if entry is None or root is None:
@@ -54,7 +54,7 @@ class Brought:
         return place if place.is_relative_to(root.resolve()) else None
 
     def _root(self, record: Record) -> Path | None:
-        """The folder of a plugin; of a zipped one, where its files were put."""
+        """The folder of a plugin; for a zipped one, its unpacked folder."""
         candidate = record.candidate
         if candidate.folder is not None or candidate.unpack is None:
             return candidate.folder
@@ -63,12 +63,12 @@ class Brought:
             self._cache.mkdir(parents=True, exist_ok=True)
             try:
                 known = self._unpacked[record.name] = candidate.stamp, candidate.unpack(self._cache)
-            except (OSError, PluginError):  # a full disk takes its workflows away, and nothing else
+            except (OSError, PluginError):  # a full disk only affects its workflows
                 return None
         return known[1]
 
     async def activate(self) -> None:
-        """Activate the plugins whose code brings workflows, or the language models that nodes ask."""
+        """Activate the plugins whose code contributes workflows, or language models for nodes."""
         for record in list(self._lifecycle.records.values()):
             declares = _SECTION in record.candidate.facts.sections and _entry(record) is None
             declares = declares or "llms" in record.candidate.facts.sections
@@ -80,7 +80,7 @@ class Brought:
 
 
 def _entry(record: Record) -> str | None:
-    """What plugin.yaml says in `workflows.entry`."""
+    """The value of `workflows.entry` in plugin.yaml."""
     candidate = record.candidate
     if _SECTION not in candidate.facts.sections:
         return None

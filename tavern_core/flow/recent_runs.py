@@ -1,4 +1,4 @@
-"""The runs of one host: those that go on, and the last ones that ended, as far as memory allows."""
+"""The runs of one host: running ones, and the last ended ones, as far as memory allows."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from tavern_core.flow.engine.cache import RunCache
 from tavern_core.flow.engine.run import Run
 
 MOST_RUNS: Final = 200
-"""Runs that are remembered after their end."""
+"""Maximum number of ended runs in memory."""
 MOST_BYTES: Final = 256_000_000
-"""Of what the nodes of runs that ended gave; the oldest runs go first, the last one stays."""
+"""Maximum bytes of the outputs of ended runs; the oldest runs are removed first, the last one stays."""
 
 
 _EVENT: Final = 250
-"""Bytes, roughly, of an event."""
+"""Approximate bytes of an event."""
 
 
 class Remembered:
-    """Runs by id, oldest first. Safe for threads."""
+    """Runs by id, oldest first. Thread-safe."""
 
     def __init__(self, most: int = MOST_RUNS, most_bytes: int = MOST_BYTES) -> None:
         self._most = most
@@ -28,14 +28,14 @@ class Remembered:
         self._lock = threading.Lock()
         self._runs: dict[str, tuple[Run, RunCache]] = {}
         self._weights: dict[str, int] = {}
-        """Of those that ended."""
+        """Of the ended ones."""
         self._bytes = 0
 
     def __contains__(self, run_id: object) -> bool:
         return run_id in self._runs
 
     def get(self, run_id: str) -> tuple[Run, RunCache] | None:
-        """A run and what its nodes gave, or None."""
+        """A run and its outputs, or None."""
         return self._runs.get(run_id)
 
     def ids(self) -> list[str]:
@@ -49,7 +49,7 @@ class Remembered:
             return [run for run, _ in self._runs.values()]
 
     def add(self, run: Run, cache: RunCache, *, is_taken_up: bool = False) -> None:
-        """A run is about to begin, or to go on. Raises UsageError: there is one with its id (USAGE)."""
+        """A run is about to start or to be resumed. Raises UsageError: there is one with its id (USAGE)."""
         with self._lock:
             if is_taken_up and self._runs.pop(run.id, None) is not None:
                 self._bytes -= self._weights.pop(run.id, 0)
@@ -58,7 +58,7 @@ class Remembered:
             self._runs[run.id] = run, cache
 
     def ended(self, run: Run) -> None:
-        """A run is over: it stays until there are too many, or too much in them."""
+        """A run is over: it stays until there are too many runs or outputs."""
         weight = self._runs[run.id][1].weight() + _EVENT * run.told
         with self._lock:
             self._weights[run.id] = weight

@@ -1,4 +1,4 @@
-"""Taking a kept run up: what it was, whether it may go on, and with what."""
+"""Resuming a stored run: its state, whether it may continue, and with which data."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.workflow import Workflow
 
 _NOT_AGAIN = ("again", "keep")
-"""Options that make no sense for a run that there is."""
+"""Options that make no sense for an existing run."""
 
 
 _LASTING = ("concurrency", "types", "resources", "to", "timeout_ms", "cache")
-"""Options that a run keeps."""
+"""Options that are stored with a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakenUp:
-    """A run that is taken up."""
+    """A run that is resumed."""
 
     kept: KeptRun
-    """As it will be kept."""
+    """As it will be stored."""
     journal: Journal
     inputs: Mapping[str, Any]
-    """As they were given, with those that are given anew."""
+    """The original inputs, with new ones replaced."""
     seen: Mapping[str, Any] | None
-    """What hooks made of the inputs when it began; None: they must see those that are given anew."""
+    """The inputs as changed by hooks at its start; None: hooks must see the new inputs."""
     options: Mapping[str, Any]
     anew: frozenset[str]
-    """Nodes that ask again, because they are given another answer."""
+    """Nodes that ask again, because their answer was replaced."""
 
 
 def taken_up(
     kept: KeptRun, journal: Journal, answers: Mapping[str, Any], inputs: Mapping[str, Any], options: Mapping[str, Any]
 ) -> TakenUp:
-    """Put together what the run goes on with.
+    """Collect the data with which the run continues.
 
     Args:
-        answers, inputs, options: what is given anew.
+        answers, inputs, options: the new values.
 
     Raises:
         InputInvalid: an answer does not fit its question, or answers none (INPUT_SCHEMA_INVALID).
-        UsageError: it was taken up and is complete; a secret must be given again; it has no time left; an option is none here (USAGE).
+        UsageError: it was resumed and is complete; a secret must be passed again; it has no time left; an option is invalid here (USAGE).
     """
     run_id = kept.run_id
     if wrong := next((name for name in _NOT_AGAIN if name in options), None):
@@ -79,10 +79,10 @@ def taken_up(
 
 
 def wishes_of(run: RunOptions, given: Mapping[str, Any], took: float = 0.0) -> dict[str, Any]:
-    """Of the options that were given, those that hold again when the run is taken up, as plain JSON.
+    """The options that apply again when the run is resumed, as plain JSON.
 
     Args:
-        took: what the run took before it was taken up, in milliseconds: its deadline is that of the whole run.
+        took: the earlier duration of the run, in milliseconds: its deadline is that of the whole run.
     """
     values: dict[str, Any] = {
         "concurrency": run.concurrency, "types": dict(run.types), "resources": dict(run.resources), "to": [*run.to],
@@ -92,10 +92,10 @@ def wishes_of(run: RunOptions, given: Mapping[str, Any], took: float = 0.0) -> d
 
 
 def document_of_run(kept: KeptRun, shelf: WorkflowShelf) -> Workflow:
-    """The workflow as it was run; where that held secrets, as it is now.
+    """The workflow as it ran; if it held secrets, its current version.
 
     Raises:
-        UsageError: it held secrets, and no file has it (USAGE).
+        UsageError: it held secrets, and there is no file of it (USAGE).
         WorkflowNotFound, WorkflowInvalid: as `WorkflowShelf.get`.
     """
     is_whole = "content" not in kept.masked and bool(kept.content)
@@ -109,7 +109,7 @@ def document_of_run(kept: KeptRun, shelf: WorkflowShelf) -> Workflow:
 
 
 def _left(kept: KeptRun, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the run, its deadline as far as it was not used up. Raises UsageError: it was, and no other is given (USAGE)."""
+    """The options of the run, with the rest of its deadline. Raises UsageError: no time is left, and no new one is passed (USAGE)."""
     own = dict(kept.options)
     if (limit := own.get("timeout_ms")) is not None and "timeout_ms" not in options:
         own["timeout_ms"] = limit - int(kept.latency_ms)
@@ -122,7 +122,7 @@ def _left(kept: KeptRun, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_answers(kept: KeptRun, answers: Mapping[str, Any]) -> None:
-    """Do the answers fit what was asked? Raises InputInvalid (INPUT_SCHEMA_INVALID)."""
+    """Do the answers fit the questions? Raises InputInvalid (INPUT_SCHEMA_INVALID)."""
     known = [*(asked["id"] for asked in kept.questions), *kept.answers]
     if unknown := [name for name in answers if name not in known]:
         raise InputInvalid(

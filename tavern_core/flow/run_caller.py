@@ -1,7 +1,7 @@
-"""Whose run it is: how its caller is stored with it, and as whom it is taken up.
+"""The caller of a run: how it is stored, and as whom the run is resumed.
 
-A run belongs to its caller. It is taken up with the rights that this caller had when it began, and of those only with the ones
-that it has today: the lists of the host, of its profile and of the plugins are asked anew, as for every run.
+A run belongs to its caller. It is resumed with the permissions that this caller had at its start, limited to those
+that it has today: the lists of the host, of its profile and of the plugins are checked again, as for every run.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _WHO: Final = (
     "agent_dir",
     "sandboxed",
 )
-"""What makes two contexts those of one caller. What `$workspace` in a scope stands for is part of it."""
+"""The fields that identify one caller, including the folder of `$workspace` in a scope."""
 
 
 def stored(caller: CallContext, host: CallContext, limit: frozenset[str] | None) -> dict[str, Any]:
-    """A caller as its run keeps it; without `config` and `session_key`, which may hold secrets.
+    """A caller as stored with its run; without `config` and `session_key`, which may hold secrets.
 
     Args:
-        host: the caller that stands for the host itself.
-        limit: what the caller's profile allows now; None: everything.
+        host: the caller that represents the host itself.
+        limit: what the caller's profile currently allows; None: everything.
     """
     if caller is host:
         return dict(_HOST)
@@ -51,7 +51,7 @@ def restored(run_id: str, data: Mapping[str, Any] | None, drawn: int, host: Call
 
     Raises:
         UsageError: the run was stored without its caller, or with one that held a secret (USAGE).
-        StateDamaged: what is stored is no caller (STATE_DAMAGED).
+        StateDamaged: the stored data is not a caller (STATE_DAMAGED).
     """
     if data is None:
         raise UsageError(
@@ -75,11 +75,11 @@ def restored(run_id: str, data: Mapping[str, Any] | None, drawn: int, host: Call
 
 
 def taken_up_as(run_id: str, caller: CallContext, resumer: CallContext | None, host: CallContext) -> CallContext:
-    """Who a run is taken up as.
+    """The caller with which a run is resumed.
 
     Args:
         caller: the one it was stored with.
-        resumer: who takes it up; None: the host, which lends nothing of its own.
+        resumer: the caller that resumes it; None: the host, which adds no permissions.
 
     Raises:
         PolicyDenied: it belongs to another caller (POLICY_DENIED).

@@ -1,4 +1,4 @@
-"""Puts a run into the store: when it begins, when a node has ended or asks a person, now and then, and when it ends."""
+"""Writes a run to the store: when it starts, when a node has ended or asks a question, periodically, and when it ends."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tavern_core.flow.engine.run_store import Events, Fixed, KeptRun, RunStore
 from tavern_core.model.run import RunResult
 
 PAUSE_S: Final = 1.0
-"""How often the events of a run that goes on are written."""
+"""How often the events of a running run are written."""
 _LOOK_S: Final = 0.25
-"""How often it is looked whether another process wants the run to end."""
+"""How often to check whether another process has cancelled the run."""
 _log = logging.getLogger("tavern.workflows")
 
 
 class Keeper:
-    """Writes one run. A store that cannot be written is told once and holds nothing up.
+    """Writes one run. A store that cannot be written is reported once and blocks nothing.
 
     Args:
-        about: what of it stays as it is.
-        journal: of a run that is taken up, which is in the store already.
+        about: its constant data.
+        journal: of a resumed run, which is already in the store.
     """
 
     def __init__(
@@ -42,22 +42,22 @@ class Keeper:
         self._fixed: Fixed = "", ()
         self._stamp: object = None
         self._errors: list[Mapping[str, Any]] = []
-        """Those of the run that were masked already."""
+        """The already masked names of the run."""
         self._journal = journal
         self._saved = self._seen = run.before
         """Events that are in the database; in the journal."""
         self._rows: list[bytes] = []
-        """Those between, as they are stored."""
+        """The events between these, in stored form."""
         self._timer: asyncio.TimerHandle | None = None
-        self._due = 0.0  # what happened in the first moments is written soon
+        self._due = 0.0  # the first events are written soon
 
     async def begin(self) -> None:
-        """From now on the run is written. Raises GoesOn: another process has begun one with its id (USAGE)."""
+        """Start writing the run. Raises GoesOn: another process has started one with its id (USAGE)."""
         if self._store.is_quick(self._about):
             self._fix()
         else:
             await asyncio.get_running_loop().run_in_executor(None, self._fix)
-        self._run.begin()  # what it is told to be is written together with the event that says so
+        self._run.begin()  # its state is written together with the corresponding event
         self._new_rows()
         try:
             if self._journal is None:
@@ -65,7 +65,7 @@ class Keeper:
             else:
                 self._store.save(self._kept("running"), self._fixed, self._events())
                 for question in self._run.answers:
-                    self._journal.answer_to(question)  # it is on the record now
+                    self._journal.answer_to(question)  # it is recorded now
         except StateDamaged as error:
             self._give_up(error)
             return
@@ -83,7 +83,7 @@ class Keeper:
         self._errors = []
 
     def _node_ended(self, path: str) -> None:
-        """A node has ended: it is on the record, and what happened until then, before anything that depends on it begins."""
+        """A node has ended: record it and all earlier events before any dependent node begins."""
         unwritten, journal = self._cache.unwritten, self._journal
         if unwritten is None or journal is None or (kept := unwritten.pop(path, None)) is None:
             return
@@ -97,7 +97,7 @@ class Keeper:
             self._give_up(error)
 
     def _new_rows(self) -> bytes:
-        """The events that no file has yet."""
+        """The events that are not yet in a file."""
         rows = self._run.rows(self._seen)
         self._seen += len(rows)
         text = self._store.rows(rows)
@@ -106,11 +106,11 @@ class Keeper:
         return text
 
     def _events(self) -> Events:
-        """Those that are not in the database."""
+        """The events that are not in the database."""
         return self._saved + 1, self._seen, b",".join(self._rows)
 
     def _called(self, number: int) -> None:
-        """A tool is about to be called, from whatever thread: what is left of the budget is known when the run is taken up."""
+        """A tool is about to be called, from any thread: record it, so that the rest of the budget is known on resuming."""
         if (journal := self._journal) is not None:
             try:
                 journal.add(b'{"calls":%d}' % number)
@@ -126,7 +126,7 @@ class Keeper:
                 self._run.cancel()
             for question in list(self._run.questions):
                 if (left := self._journal.answer_to(question)) is not None:
-                    with suppress(InputInvalid):  # it was judged where it was given
+                    with suppress(InputInvalid):  # it was already checked
                         self._run.answer(question, left["value"])
         if self._run.told > self._saved and time.monotonic() >= self._due:
             self.write("waiting" if self._run.questions else "running")
@@ -135,7 +135,7 @@ class Keeper:
             self._again()
 
     def end(self, result: RunResult | None) -> None:
-        """The run is over; None: it was cancelled together with whoever waited for it."""
+        """The run is over; None: it was cancelled together with its caller."""
         self._cache.unwritten = self._run.write = None
         ledger = self._run.context.ledger
         ledger.listeners = tuple(each for each in ledger.listeners if each != self._called)
@@ -143,7 +143,7 @@ class Keeper:
         self.let_go()
 
     def let_go(self) -> None:
-        """Nothing more is written: somebody else may take the run up."""
+        """Stop writing, so that another process can resume the run."""
         if self._timer is not None:
             self._timer.cancel()
         if self._journal is not None:
@@ -151,11 +151,11 @@ class Keeper:
             self._journal = None
 
     def write(self, state: str, result: RunResult | None = None) -> None:
-        """Write what is new."""
+        """Write new data."""
         if self._journal is None:
             return
         if self._stamp is not self._store.stamp():
-            self._fix()  # something more is secret now
+            self._fix()  # there are new secrets
         self._new_rows()
         try:
             self._store.save(self._kept(state, result), self._fixed, self._events())
@@ -181,4 +181,4 @@ class Keeper:
 
     def _give_up(self, error: StateDamaged) -> None:
         _log.warning("run %s is not kept any more: %s", self._run.id, error.message)
-        self.let_go()  # what is there already is worth having
+        self.let_go()  # the stored part stays useful

@@ -1,4 +1,4 @@
-"""The record of a run, node by node: made of its events, of what its nodes gave, and of the workflow as it was run."""
+"""The record of a run, node by node: built from its events, its outputs and the workflow that ran."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _STATES: Final = FINAL_STATES | {"queued", "running", "waiting"}
 def record_of(
     kept: KeptRun, events: Iterable[RunEvent], outputs: Mapping[str, Outputs], prepared: Prepared | None = None
 ) -> RunRecord:
-    """Put it together.
+    """Build the record.
 
     Args:
-        outputs: path → what a node gave.
-        prepared: the workflow as it was run, for the inputs of its nodes; None: it cannot be made any more.
+        outputs: path → outputs of a node.
+        prepared: the workflow that ran, for the inputs of its nodes; None: not available any more.
     """
     given = {path: {key: value for key, value in those.items() if value is not Skip} for path, those in outputs.items()}
     found: dict[str, dict[str, Any]] = {}
@@ -31,7 +31,7 @@ def record_of(
         if not event.path:
             continue
         if event.kind == "queued":
-            found[event.path] = {"state": "queued"}  # of a run that was taken up: it begins again
+            found[event.path] = {"state": "queued"}  # of a resumed run: it begins again
         node = found.setdefault(event.path, {"state": "queued"})
         if event.kind == "answered":
             node["state"] = "running"
@@ -44,7 +44,7 @@ def record_of(
             for name, key in (("duration_ms", "durationMs"), ("bytes", "bytes"), ("error", "error"))
             if key in event.data
         }
-    for path in given:  # it ended, and its process did before that was written
+    for path in given:  # it ended, but its process ended before that was written
         found.setdefault(path, {"state": "complete"})
     if kept.state == "interrupted":
         for node in found.values():
@@ -68,7 +68,7 @@ def record_of(
 
 
 def _inputs(prepared: Prepared | None, kept: KeptRun, given: Mapping[str, Outputs]) -> dict[str, dict[str, Any]]:
-    """What the nodes of the workflow itself were given: values of the file, and what came along their edges."""
+    """The inputs of the workflow's own nodes: values of the file, and values from edges."""
     works = prepared.works if prepared is not None else ()
     defaults = (
         {key: slot.default for key, slot in prepared.plan.inputs.items() if slot.default is not ABSENT}

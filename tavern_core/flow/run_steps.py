@@ -1,6 +1,6 @@
 """The steps of a run of a workflow.
 
-read → compile → rights of its nodes → before_workflow hooks → check inputs → run → record → after_workflow
+read → compile → permissions of its nodes → before_workflow hooks → check inputs → run → record → after_workflow
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tavern_core.flow.engine.groups import given as interface_values
 from tavern_core.flow.engine.node_values import fresh
 from tavern_core.flow.engine.plan_tables import Prepared
 from tavern_core.flow.engine.protocols import NodeDoors
-from tavern_core.flow.engine.run import Run, RunOptions
+from tavern_core.flow.engine.run import Beginning, Run, RunHost, RunOptions
 from tavern_core.flow.engine.run_events import EventLog
 from tavern_core.flow.engine.run_store import KeptRun, RunStore
 from tavern_core.flow.hook_chains import FlowCalls
@@ -48,13 +48,13 @@ _OPTIONS: Final = frozenset(
     {field.name for field in fields(RunOptions)} | {"again", "start_at", "answers", "cache", "keep", "run_id"}
 )
 _MOST_WRITTEN: Final = 200
-"""Workflows without a file whose document is remembered."""
+"""Maximum number of cached workflows without a file."""
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """Where answers of nodes are kept."""
+    """The caches for answers of nodes."""
 
     session: SessionCache
     disk: DiskCache
@@ -63,12 +63,12 @@ class Caches:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A run that may go."""
+    """A run that may start."""
 
     run: Run
     info: RunInfo
     keeper: Keeper | None
-    """Puts it into the store, where it is to be kept."""
+    """Writes it to the store, if it is stored."""
 
 
 class Running:
@@ -91,8 +91,6 @@ class Running:
         self._rights = rights
         self._hooks = tables.hooks
         self._calls = FlowCalls(tables.calls, tables.mode)
-        self._threads = base.tool_threads
-        self._doors = doors
         self._caches = caches
         self._host = rights.host
         self._note = base.recorder.note
@@ -100,9 +98,10 @@ class Running:
         self._defaults = {"concurrency": workflows.concurrency, "resources": workflows.resources}
         self._secrets: Callable[[], Collection[str]] = lambda: base.known_secrets.values
         self._mask = masking(self._secrets)
+        self._run_host = RunHost(base.tool_threads, doors, self._mask, self._secrets)
         self._given = GivenWorkflows()
         self._written: dict[int, tuple[Workflow, Workflow]] = {}
-        """Workflows that no file holds, and the same with the document that a file of theirs would be."""
+        """Workflows without a file, and their document as it would be in a file."""
 
     async def made(self, what: Any) -> Made:
         """A workflow, compiled. Raises WorkflowNotFound, WorkflowInvalid: as `Workflows.check`."""
@@ -110,7 +109,7 @@ class Running:
         return await self._compiling.make(self._read(what))
 
     def _read(self, what: Any) -> Workflow:
-        """`as_workflow`; the same object for the same one, and for the same content, so that it is compiled once."""
+        """`as_workflow`; the same object for equal content, so that it is compiled once."""
         if type(what) is dict:
             return self._given.get(what) or self._given.put(what, as_workflow(what, self._shelf))
         if not isinstance(what, Workflow) or what.raw:
@@ -125,7 +124,7 @@ class Running:
     async def begin(
         self, what: Any, inputs: Mapping[str, Any], context: CallContext | None, options: Mapping[str, Any]
     ) -> Begun:
-        """All steps before the first node: what is refused by then has run nothing. Raises as `Workflows.run`."""
+        """All steps before the first node: a refusal has not run anything. Raises as `Workflows.run`."""
         return await self._begin(what, inputs, self._caller(context) or self._host, options)
 
     async def take_up(
@@ -136,7 +135,7 @@ class Running:
         context: CallContext | None,
         options: Mapping[str, Any],
     ) -> Begun:
-        """The same for a kept run, which nobody else can take up from now on. Raises as `Workflows.resume`."""
+        """The same for a stored run, which no other process can resume from now on. Raises as `Workflows.resume`."""
         await self._prepare()
         kept, journal = self._caches.runs.take_up(run_id)
         try:
@@ -153,7 +152,7 @@ class Running:
             raise
 
     def _caller(self, context: CallContext | None) -> CallContext | None:
-        """Who calls: within a call, without a context, whoever made that call; None: the host."""
+        """The caller: inside a call without a context, the caller of that call; None: the host."""
         outer = current.get()
         return context if context is not None or outer is None else outer[2]
 
@@ -208,10 +207,9 @@ class Running:
             self._caches.session, self._caches.disk, earlier, is_off=is_off, write=self._caches.runs.written
         )
         run = Run(
-            made.prepared, {}, threads=self._threads, doors=self._doors, context=caller, options=RunOptions(**given),
-            cache=cache, answers=answers, run_id=run_id, log=log,
+            made.prepared, {}, host=self._run_host, context=caller, options=RunOptions(**given),
+            beginning=Beginning(run_id, cache, answers or {}, log),
         )  # fmt: skip
-        run.mask, run.secrets = self._mask, self._secrets
         cache.on_lost = lambda path, why: run.note("again", path, {"why": why})
         info = RunInfo(run.id, made.workflow.id, caller.principal or "")
         if taken is None or taken.seen is None:
@@ -242,7 +240,7 @@ class Running:
         options: Mapping[str, Any],
         taken: TakenUp | None,
     ) -> KeptRun:
-        """What is kept of a run before it begins. What nodes do to the inputs is no input: they are copied."""
+        """The stored data of a run before it starts. The inputs are copied, because nodes may change them."""
         own, changed = fresh(dict(inputs)), fresh(dict(run.inputs)) if is_changed else None
         if taken is not None:
             wishes = wishes_of(run.options, options, taken.kept.latency_ms)
@@ -262,9 +260,9 @@ class Running:
         )
 
     async def through(self, begun: Begun) -> RunResult:
-        """Run it to its end, on the record, and tell who observes."""
+        """Run it to its end, record it, and call observers."""
         run, info, keeper = begun.run, begun.info, begun.keeper
-        outer = current.get()  # whoever made that call can follow the run, and its streams, from now on
+        outer = current.get()  # the maker of that call can follow the run and its streams from now on
         self._note(
             WORKFLOW_STARTED,
             {"runId": run.id, "workflow": info.workflow, "principal": info.principal},
@@ -296,12 +294,12 @@ class Running:
         return result
 
     def _frame(self, caller: CallContext) -> Frame:
-        """In whose name code of nodes uses services: the caller's of the run; without one that of the call in which it is begun."""
+        """The caller for services in node code: that of the run; without one, that of the call in which it started."""
         outer: Frame = current.get() or (0, None, None, "")
         return outer if caller is self._host else (outer[0], outer[1], caller, outer[3])
 
     async def _changed(self, inputs: Mapping[str, Any], run: Run, info: RunInfo) -> tuple[dict[str, Any], bool]:
-        """The inputs as the `tavern_before_workflow` hooks leave them, and whether they changed any."""
+        """The inputs after the `tavern_before_workflow` hooks, and whether they changed any."""
         own, implementations = dict(inputs), self._hooks.of("tavern_before_workflow")
         if not implementations:
             return own, False
@@ -316,7 +314,7 @@ class Running:
     def _earlier(
         self, again: str | None, caller: CallContext, prepared: Prepared, start_at: Any, taken: TakenUp | None
     ) -> Earlier | None:
-        """The answers of an earlier run, or what this one gave before it is taken up. Raises PolicyDenied: they are another caller's."""
+        """The answers of an earlier run, or of this one before it is resumed. Raises PolicyDenied: they belong to another caller."""
         if taken is not None:
             again = taken.kept.run_id
         if again is None:
@@ -343,7 +341,7 @@ class Running:
 
 
 def _chosen(inputs: Mapping[str, Any], info: RunInfo, made: Made) -> dict[str, Any]:
-    """The inputs as the interface takes them. Raises InputInvalid: the workflow has no such input (INPUT_SCHEMA_INVALID)."""
+    """The inputs in the form of the interface. Raises InputInvalid: the workflow has no such input (INPUT_SCHEMA_INVALID)."""
     known = made.prepared.plan.inputs if made.prepared is not None else {}
     if unknown := [key for key in inputs if key not in known]:
         raise InputInvalid(

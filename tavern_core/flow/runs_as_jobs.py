@@ -1,4 +1,4 @@
-"""Runs of workflows as jobs: the same ids, the words of jobs."""
+"""Runs of workflows as jobs: the same ids, in the terms of jobs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class RunsAsJobs:
         return None
 
     def list(self, statuses: Collection[str], most: int) -> builtins.list[Job]:
-        """The runs that are kept, newest first."""
+        """The stored runs, newest first."""
         with suppress(StateDamaged):
             found = map(self._of, self._workflows.kept(most=max(most, 500)))
             return [job for job in found if not statuses or job.status in statuses][:most]
@@ -53,11 +53,11 @@ class RunsAsJobs:
             return False
 
     def answer(self, run_id: str, question: str, value: Any) -> bool:
-        """Answer a question of a run; False: nobody waits for it. Raises InputInvalid."""
+        """Answer a question of a run; False: it is not open. Raises InputInvalid."""
         return self._workflows.answer(run_id, question, value)
 
     def owner(self, run_id: str) -> tuple[str, str] | None:
-        """(principal, user) of its caller; None: nobody knows."""
+        """(principal, user) of its caller; None: unknown."""
         with suppress(StateDamaged):
             kept = self._workflows.kept_run(run_id)
             if kept is not None and kept.caller is not None:

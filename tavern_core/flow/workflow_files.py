@@ -1,7 +1,7 @@
-"""Where workflows come from: the folders of tavern.yaml, and plugins. Read when asked for, again when the file changed.
+"""The sources of workflows: the folders of tavern.yaml, and plugins. Files are read at their first use, and again after a change.
 
-Ids are the files' names without their endings; of a workflow that a plugin brings, ``<plugin>.<name>``. A link that leaves
-its folder leads nowhere.
+Ids are file names without their endings; for a workflow of a plugin, ``<plugin>.<name>``. A link that leaves
+its folder is ignored.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 MOST_FILES: Final = 10_000
 _LONGEST_NAME: Final = 200
-"""Bytes of a file's name without its ending: what file systems and the temporary name beside it leave room for."""
+"""Maximum bytes of a file name without its ending, given the limits of file systems and the temporary name."""
 _NO_NAME: Final = re.compile(r'[/\\:*?"<>|]|^\.|[. ]$|^(con|prn|aux|nul|com\d|lpt\d)$|\.(json|tool)$', re.IGNORECASE)
-"""What some file system cannot hold, hides, or takes for something else."""
+"""Names that some file system cannot store, hides, or interprets differently."""
 _SETTLED_NS: Final = 50_000_000
-"""How old a change must be to be told from the next one by its time: file systems count in ticks."""
+"""How old a change must be to differ in time from the next one, because file systems count in ticks."""
 Stamp = tuple[int, int, int]
 """(time of the last change, size, inode) of a file."""
 Brought = Mapping[str, tuple[str, Any, Path | None]]
@@ -51,14 +51,14 @@ Brought = Mapping[str, tuple[str, Any, Path | None]]
 
 @dataclass(frozen=True, slots=True)
 class Shelved:
-    """One workflow that is there, read or not."""
+    """One existing workflow, read or not."""
 
     id: str
     plugin: str = ""
-    """The plugin that brought it; empty for one of a folder."""
+    """Its plugin; empty for one of a folder."""
     path: Path | None = None
     brought: tuple[str, Any, Path | None] | None = field(default=None, repr=False)
-    """What the plugin brings, as `Brought` has it."""
+    """Its entry in the plugin's workflows."""
 
 
 class WorkflowShelf:
@@ -66,7 +66,7 @@ class WorkflowShelf:
 
     Args:
         folders: the roots of tavern.yaml, most important first.
-        brought: what plugins bring now.
+        brought: the current workflows of plugins.
     """
 
     def __init__(self, folders: Iterable[Path], brought: Callable[[], Brought]) -> None:
@@ -74,12 +74,12 @@ class WorkflowShelf:
         self._brought = brought
         self._lock = threading.Lock()
         self._made: dict[str, tuple[Any, Workflow]] = {}
-        """Workflows that plugins bring as objects: always the same one, so that it is compiled once."""
+        """Workflows that plugins contribute as objects; always the same object, so that it is compiled once."""
         self._read: dict[tuple[Path, str], tuple[Stamp | None, bytes, Workflow | WorkflowInvalid]] = {}
-        """(file, id) → its stamp, None where that is not to be trusted; the hash of its bytes; what stood in it."""
+        """(file, id) → its stamp, None if unreliable; the hash of its bytes; its content."""
 
     def list(self) -> dict[str, Shelved]:
-        """Id → workflow, sorted; a file of a folder wins over a plugin's of the same id."""
+        """Id → workflow, sorted; a file of a folder takes precedence over a plugin's with the same id."""
         found = {name: Shelved(name, entry[0], brought=entry) for name, entry in self._brought().items()}
         found.update({name: Shelved(name, "", path) for name, path in self._files().items()})
         return dict(sorted(found.items()))
@@ -88,7 +88,7 @@ class WorkflowShelf:
         return id_ in self._files() or id_ in self._brought()
 
     def stamp(self, further: Iterable[Path] = ()) -> object | None:
-        """Another one whenever a file may be another; None: one changed so lately that the next change may look the same.
+        """A value that changes whenever a file may have changed; None: a change is so recent that the next one may look the same.
 
         Args:
             further: files besides those of the folders.
@@ -105,7 +105,7 @@ class WorkflowShelf:
         return tuple(found)
 
     def broken(self) -> dict[str, WorkflowInvalid]:
-        """Id → why it cannot be read, of the workflows that are known now; no plugin is asked for further ones."""
+        """Id → why it cannot be read, for the currently known workflows; no plugin is activated."""
         found = {}
         for id_, shelved in self.list().items():
             try:
@@ -118,7 +118,7 @@ class WorkflowShelf:
         """The workflow of an id.
 
         Raises:
-            WorkflowNotFound: there is none; names the nearest (WORKFLOW_NOT_FOUND).
+            WorkflowNotFound: there is none; names the closest (WORKFLOW_NOT_FOUND).
             WorkflowInvalid: its file is wrong (WORKFLOW_INVALID).
         """
         if (path := self._files().get(id_)) is not None:
@@ -132,7 +132,7 @@ class WorkflowShelf:
         raise WorkflowNotFound(sayable(f"there is no workflow {id_!r:.300}"), hint=sayable(hint))
 
     def open(self, shelved: Shelved) -> Workflow:
-        """The workflow that `list` named; no folder is looked through again. Raises as `get`."""
+        """The workflow that `list` named, without searching folders again. Raises as `get`."""
         if shelved.path is not None:
             return self.read(shelved.path, shelved.id)
         return self._of_plugin(shelved.id, *shelved.brought) if shelved.brought is not None else self.get(shelved.id)
@@ -165,13 +165,13 @@ class WorkflowShelf:
         return found
 
     def save(self, id_: str, workflow: Workflow, *, rev: int | None = None) -> Workflow:
-        """Write a workflow into the first folder, whole or not at all; its `rev` is counted up.
+        """Write a workflow into the first folder, completely or not at all; its `rev` is incremented.
 
         Args:
-            rev: the revision that was edited; another one on the disk means that somebody else saved meanwhile.
+            rev: the revision that was edited; another one on disk means that it was saved by someone else meanwhile.
 
         Raises:
-            UsageError: no folder, no such id, content that no file can hold, or a conflict (USAGE).
+            UsageError: no folder, no such id, content that a file cannot hold, or a conflict (USAGE).
         """
         if not self.folders:
             raise UsageError("there is no folder for workflows", hint="tavern.yaml: workflows: {roots: [workflows]}")
@@ -200,7 +200,7 @@ class WorkflowShelf:
         return saved
 
     def _judge_name(self, folder: Path, id_: str) -> None:
-        """Refuse an id that no file of `folder` can go by, everywhere and without doubt."""
+        """Refuse an id that is not a portable and unambiguous file name in `folder`."""
         if (
             not id_
             or _NO_NAME.search(id_)
@@ -250,7 +250,7 @@ class WorkflowShelf:
 
 
 def workflow_files(folder: Path) -> Iterator[Path]:
-    """The workflow files of a folder, sorted; hidden ones, tool files, links that leave it and names that are no text left out."""
+    """The workflow files of a folder, sorted; hidden ones, tool files, except links that leave it and names that are not text."""
     try:
         real = os.path.realpath(folder, strict=True)
         with os.scandir(folder) as entries:
@@ -258,7 +258,7 @@ def workflow_files(folder: Path) -> Iterator[Path]:
                 (e for e in entries if e.name.endswith(SUFFIX) and not e.name.startswith(".") and is_text(e.name)),
                 key=lambda e: e.name,
             )
-    except OSError:  # a folder that is missing or closed to us holds no workflows
+    except OSError:  # a missing or inaccessible folder has no workflows
         return
     for entry in found[:MOST_FILES]:
         if not entry.name.endswith(".tool.json") and _is_inside(entry, real):
@@ -266,17 +266,17 @@ def workflow_files(folder: Path) -> Iterator[Path]:
 
 
 def _is_inside(entry: os.DirEntry[str], real: str) -> bool:
-    """Whether it is a file, and a link only when it leads to a file below `real`."""
+    """Whether it is a file, and a link only if it leads to a file below `real`."""
     try:
         if not entry.is_symlink():
             return entry.is_file(follow_symlinks=False)
         return entry.is_file() and Path(os.path.realpath(entry.path)).is_relative_to(real)
-    except OSError:  # gone meanwhile, or a link to itself
+    except OSError:  # removed meanwhile, or a link to itself
         return False
 
 
 def _stamp_of(stat: os.stat_result) -> Stamp | None:
-    """None: it was changed so lately that the next change may have the same time and size."""
+    """None: it changed so recently that the next change may have the same time and size."""
     if 0 <= time.time_ns() - stat.st_mtime_ns < _SETTLED_NS:
         return None
     return stat.st_mtime_ns, stat.st_size, stat.st_ino

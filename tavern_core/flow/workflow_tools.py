@@ -1,4 +1,4 @@
-"""Workflows and nodes as tools: what a model sees of them, and what a call of one comes to."""
+"""Workflows and nodes as tools: their description for a model, and the result of a call."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -28,11 +29,13 @@ if TYPE_CHECKING:
     from tavern_core.model.run import RunResult
     from tavern_core.model.workflow import Workflow
 
+Kept = Callable[["CallContext | None", bytes], dict[str, Any] | None]
+"""Keeps bytes of an output as an artifact of a caller, None for the host; the link to it, or None where they are few."""
 OWNER: Final = "core-flows"
-"""The plugin in the box under which workflow tools are listed."""
+"""The built-in plugin under which workflow tools are listed."""
 PREFIX: Final = "workflow:"
 _TOOL_NAME: Final = re.compile(r"[\w.-]{1,64}")
-"""Files have names in the language of whoever made them; providers of models are told an alias of ASCII."""
+"""File names can be in any language; providers of models get an ASCII alias."""
 
 
 def workflow_tool(id_: str, workflow: Workflow) -> ToolSpec:
@@ -50,9 +53,9 @@ def workflow_tool(id_: str, workflow: Workflow) -> ToolSpec:
 
 
 class WorkflowTools:
-    """Keeps the registry in step with the workflows that are there: whoever looks for a tool sees the files as they are now.
+    """Keeps the registry up to date with the existing workflows: a look-up of a tool sees the current files.
 
-    Nothing watches the files. They are looked at (names, times, sizes) when somebody asks for tools, or calls one that may be a workflow.
+    Nothing watches the files. They are checked (names, times, sizes) when tools are listed, or when a call may be a workflow.
     """
 
     def __init__(self, shelf: WorkflowShelf, tables: Tables) -> None:
@@ -69,13 +72,13 @@ class WorkflowTools:
         tables.base.signals.lookup.subscribe(self.catch_up)
 
     def list(self, rank: int) -> None:
-        """Register a tool for each workflow, from now on; one that cannot be read is a diagnostic."""
+        """Register a tool for each workflow, from now on; an unreadable one is a diagnostic."""
         self._rank = rank
         self._seen = None
         self.catch_up()
 
     def catch_up(self) -> None:
-        """Register what is there now, when anything has changed."""
+        """Register the current workflows if anything has changed."""
         if self._rank is None or (self._seen is not None and self._stamp() == self._seen):
             return
         with self._lock:
@@ -100,7 +103,7 @@ class WorkflowTools:
             self._seen = (*stamp[:2], self._registry.generation) if stamp is not None and is_same else None
 
     def _stamp(self) -> tuple[object, int, int] | None:
-        """What changes with the files, and with what plugins bring; None: a file was changed so lately that it may change unseen."""
+        """A value that changes with the files and the plugins' workflows; None: a file changed so recently that its next change may go unnoticed."""
         files = self._shelf.stamp(self._paths)
         return None if files is None else (files, self._contributions.generation, self._registry.generation)
 
@@ -124,7 +127,7 @@ class WorkflowTools:
 
 
 def _file_of(shelved: Shelved) -> Iterator[Path]:
-    """The file of a workflow that a plugin brings, where it is one."""
+    """The file of a plugin's workflow, if it is a file."""
     if shelved.brought is not None and isinstance(shelved.brought[1], str | Path) and shelved.brought[2] is not None:
         yield shelved.brought[2] / shelved.brought[1]
 
@@ -132,17 +135,18 @@ def _file_of(shelved: Shelved) -> Iterator[Path]:
 class Engine:
     """Runs workflows and nodes for the executors (`contract.protocols.FlowEngine`)."""
 
-    def __init__(self, workflows: Workflows, is_host: Callable[[CallContext], bool]) -> None:
+    def __init__(self, workflows: Workflows, is_host: Callable[[CallContext], bool], kept: Kept) -> None:
         self._workflows = workflows
         self._is_host = is_host
-        self._asking: dict[str, tuple[RunHandle, str]] = {}
-        """Runs that asked a person something, and the one node whose outputs their answer is."""
+        self._kept = kept
+        self._asking: dict[str, tuple[RunHandle, str, CallContext | None]] = {}
+        """Runs with questions, the node whose outputs are their answer, and their owner."""
 
     async def outcome(self, run_id: str) -> ToolResult:
-        """What comes of a run that asked a person something."""
-        handle, only = self._asking.pop(run_id)
+        """The result of a run with questions."""
+        handle, only, context = self._asking.pop(run_id)
         try:
-            return _tool_result(await handle, only)
+            return _tool_result(await handle, only, partial(self._kept, context))
         except CallError as error:
             return failure(error)
         except asyncio.CancelledError:
@@ -152,13 +156,13 @@ class Engine:
     async def run_workflow(
         self, what: str, arguments: Mapping[str, Any], call: ToolCall | None, plugin: str = ""
     ) -> ToolResult:
-        """Run a workflow for whoever made the call.
+        """Run a workflow for the caller of the call.
 
         Args:
-            plugin: whose file it is, when `what` is the path of one.
+            plugin: the plugin of the file, if `what` is a path.
 
         Raises:
-            CallError: it cannot be run, or a node failed; `details` name the node, its path and the run.
+            CallError: it cannot run, or a node failed; `details` name the node, its path and the run.
         """
         return await self._run(self._workflows.file(what, plugin) if "/" in what else what, arguments, call)
 
@@ -186,14 +190,14 @@ class Engine:
         result = await _result_or_question(handle)
         if result is None:
             if options:
-                self._asking[handle.id] = handle, only
+                self._asking[handle.id] = handle, only, context
             asked = [question.to_json() for question in handle.questions]
             return ToolResult(True, value={"runId": handle.id, "questions": asked}, status="job", job=handle.id)
-        return _tool_result(result, only)
+        return _tool_result(result, only, partial(self._kept, context))
 
 
 async def _result_or_question(handle: RunHandle) -> RunResult | None:
-    """The result of a run, or None once one of its nodes waits for a person and nothing else goes on."""
+    """The result of a run, or None once one of its nodes waits for a person and nothing else runs."""
     try:
         async for event in handle.events():
             if event.kind == "ask":
@@ -201,19 +205,27 @@ async def _result_or_question(handle: RunHandle) -> RunResult | None:
         result: RunResult = await handle
         return result
     except asyncio.CancelledError:
-        await handle.stop()  # whoever made the call has ended when what it ran has
+        await handle.stop()  # the call must not end before its run
         raise
 
 
-def _tool_result(result: RunResult, only: str) -> ToolResult:
+def _tool_result(result: RunResult, only: str, kept: Callable[[bytes], Any]) -> ToolResult:
     if not result.ok:
         raise _call_error(result)
     outputs = dict(result.outputs)
     if only:
         outputs = dict(outputs.get(only, {}))
     value: Any = next(iter(outputs.values())) if len(outputs) == 1 else outputs
+    links: list[dict[str, Any]] = []
+
+    def large(data: bytes) -> Any:
+        if (link := kept(data)) is not None:
+            links.append(link)
+        return link
+
     try:
-        return ToolResult(True, value=to_plain(value, tagged=False), job=result.run_id)
+        plain = to_plain(value, tagged=False, large=large)
+        return ToolResult(True, value=plain, content=tuple(links), job=result.run_id)
     except NotPlain as error:
         raise UpstreamError(
             f"an output of the workflow cannot be told: {error}", hint="give text, numbers, lists, objects or bytes"

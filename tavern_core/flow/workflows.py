@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from tavern_core.model.workflow import Workflow
 
 _LOOK_S: Final = 0.1
-"""How often it is looked what happened in a run of another process."""
+"""How often the events of another process's run are polled."""
 
 
 class Workflows(Mapping[str, "Workflow"]):
     """The workflows of one host, by id.
 
     Args:
-        machinery: makes what compiles and runs workflows, and where runs are stored; called when it is first needed, for most
+        machinery: creates the compiler, the runner and the run store; called when first needed, because most
             hosts run none.
     """
 
@@ -101,7 +101,7 @@ class Workflows(Mapping[str, "Workflow"]):
         return id_ in self.list()
 
     def list(self) -> dict[str, Shelved]:
-        """Id → where it comes from, sorted; nothing is read."""
+        """Id → its source, sorted; nothing is read."""
         self._wait(self._prepare())
         return self._shelf.list()
 
@@ -127,17 +127,17 @@ class Workflows(Mapping[str, "Workflow"]):
         return as_workflow(what, self._shelf)
 
     def file(self, path: str, plugin: str) -> Workflow:
-        """The workflow in a file of a plugin; it refers to the plugin's other workflows by their names. Raises as `check`."""
+        """The workflow in a file of a plugin; it references the plugin's other workflows by name. Raises as `check`."""
         from tavern_core.kernel.manifest.workflow_files import SUFFIX
 
         return self._shelf.read(Path(path), f"{plugin}.{Path(path).name.removesuffix(SUFFIX)}")
 
     def check(self, what: Any) -> builtins.list[FlowProblem]:
-        """Everything that is wrong with a workflow: its id, the path of a file, its content. Nothing is run.
+        """All problems of a workflow: its id, the path of a file, its content. Nothing is run.
 
         Raises:
             WorkflowNotFound: there is none (WORKFLOW_NOT_FOUND).
-            WorkflowInvalid: it is no workflow at all; `findings` say where (WORKFLOW_INVALID).
+            WorkflowInvalid: it is not a workflow at all; `findings` have the places (WORKFLOW_INVALID).
         """
         return self._wait(self.checked(what))  # type: ignore[no-any-return]
 
@@ -164,9 +164,9 @@ class Workflows(Mapping[str, "Workflow"]):
         return self._shelf.save(id_, as_workflow(workflow, self._shelf), rev=rev)
 
     def edit(self, what: Any = None) -> WorkflowEditor:
-        """An editor that keeps a workflow valid: each edit that would add an error is refused. None: begin an empty one.
+        """An editor that keeps a workflow valid: it refuses edits that would add an error. None: start with an empty one.
 
-        Its `workflow` is what came out; `save` writes it. Raises as `check`.
+        Its `workflow` is the result; `save` writes it. Raises as `check`.
         """
         from tavern_core.flow.compiler import as_workflow
         from tavern_core.graph.edit import WorkflowEditor
@@ -185,15 +185,15 @@ class Workflows(Mapping[str, "Workflow"]):
         Args:
             what: its id, the path of a file, its content, or a Workflow.
             inputs: values for its interface.
-            context: who calls and with what rights; None: the host.
-            options: fields of `RunOptions`; `again` (a run id: take its answers where nothing changed), `start_at` (node ids: run
-                these and what depends on them again, whatever their answers were), `answers` (question → what a person said),
-                `cache=False` (use no kept answers), `keep=False` (put nothing into the store).
+            context: the caller and its permissions; None: the host.
+            options: fields of `RunOptions`; `again` (a run id: reuse its answers where nothing changed), `start_at` (node ids: run
+                these and their dependents again), `answers` (question → the answer of a person),
+                `cache=False` (use no cached answers), `keep=False` (store nothing).
 
         Raises:
             WorkflowNotFound, WorkflowInvalid: as `check`.
             InputInvalid: an input is missing or does not fit (INPUT_SCHEMA_INVALID).
-            PolicyDenied: a hook refused, or a node may not do what it does (POLICY_DENIED).
+            PolicyDenied: a hook refused, or a node is not allowed (POLICY_DENIED).
         """
         return await self._running.through(await self._running.begin(what, inputs or {}, context, options))
 
@@ -205,12 +205,12 @@ class Workflows(Mapping[str, "Workflow"]):
     async def start(
         self, what: Any, inputs: Mapping[str, Any] | None = None, *, context: CallContext | None = None, **options: Any
     ) -> RunHandle:
-        """Begin a run in the background. Raises as `run`."""
+        """Start a run in the background. Raises as `run`."""
         begun = await self._running.begin(what, inputs or {}, context, options)
         return self._in_background(begun)
 
     def cancel(self, run_id: str) -> bool:
-        """End a run, from any thread, or from another process of the state folder; False: it is over already.
+        """End a run, from any thread, or from another process of the state folder; False: it is already over.
 
         Raises:
             RunNotFound: there is none (RUN_NOT_FOUND).
@@ -221,12 +221,12 @@ class Workflows(Mapping[str, "Workflow"]):
         return self._caches.runs.ask_to_end(run_id)
 
     def answer(self, run_id: str, question: str, value: Any) -> bool:
-        """Answer a question of a node; False: nobody waits for it, or somebody was quicker.
+        """Answer a question of a node; False: it is not open, or another answer came first.
 
-        A run of another process gets it within a quarter of a second; of one that nobody runs it is kept for `resume`.
+        A run of another process gets it within a quarter of a second; for a run without a process, it is stored for `resume`.
 
         Raises:
-            RunNotFound: there is no such run here, and none elsewhere that asks this (RUN_NOT_FOUND).
+            RunNotFound: there is no such run here, and no other process has such a question (RUN_NOT_FOUND).
             InputInvalid: the answer does not fit the question, which stays open (INPUT_SCHEMA_INVALID).
         """
         if (run := self._here(run_id)) is not None and not run.is_left:
@@ -239,10 +239,10 @@ class Workflows(Mapping[str, "Workflow"]):
         return self._caches.runs.leave_answer(run_id, question, value)
 
     def questions(self, run_id: str) -> tuple[Question, ...]:
-        """What the nodes of a run wait to be told, of another process or of one that nobody runs as well.
+        """The open questions of a run, also of another process or without a process.
 
         Raises:
-            RunNotFound: there is no such run here, and none elsewhere that asks anything (RUN_NOT_FOUND).
+            RunNotFound: there is no such run here, and no other process has one with questions (RUN_NOT_FOUND).
         """
         if (run := self._here(run_id)) is not None and not run.is_left:
             return tuple(run.questions.values())
@@ -252,23 +252,23 @@ class Workflows(Mapping[str, "Workflow"]):
         return tuple(question for question in found if question.id not in answered)
 
     def _asked(self, run_id: str) -> tuple[Question, ...]:
-        """The open questions of a kept run, those that an answer was left for as well."""
+        """The open questions of a stored run, including those with a stored answer."""
         from tavern_core.flow.engine.run import Question
 
         kept = self._caches.runs.get(run_id)
         return () if kept is None else tuple(Question(**question) for question in kept.questions)
 
     def events(self, run_id: str, after: int = 0) -> builtins.list[RunEvent]:
-        """What happened in a run behind the event with the number `after`, of a kept one as well. Raises as `cancel`."""
+        """The events of a run after number `after`, also of a stored one. Raises as `cancel`."""
         if (run := self._here(run_id)) is not None:
             return run.events(after)
         self._caches.runs.find(run_id)
         return self._caches.runs.events(run_id, after)
 
     async def follow(self, run_id: str, after: int = 0) -> AsyncIterator[RunEvent]:
-        """The events of a run, first those that happened, then those that happen, until it is over. Raises as `cancel`.
+        """The events of a run, past and future, until it is over. Raises as `cancel`.
 
-        It may be a run of another process. When that process ends before the run does, the last event is `run:` with the state that is left:
+        It may be a run of another process. If that process ends before the run does, the last event is `run:` with the remaining state:
         `run:interrupted`, or `run:waiting` for an answer.
         """
         from tavern_core.flow.run_handle import followed
@@ -280,7 +280,9 @@ class Workflows(Mapping[str, "Workflow"]):
         runs, place = self._caches.runs, 0
         runs.find(run_id)
         while True:
-            goes_on = runs.is_going_on(run_id)  # asked first: what it wrote before it ended is read below
+            goes_on = runs.is_going_on(
+                run_id
+            )  # checked first, so that everything it wrote before its end is read below
             found, place = runs.read_on(run_id, after, place)
             for event in found:
                 after = event.seq
@@ -292,7 +294,7 @@ class Workflows(Mapping[str, "Workflow"]):
             yield RunEvent(after + 1, time.time(), f"run:{state}")
 
     def kept(self, workflow: str = "", most: int = 100) -> builtins.list[KeptRun]:
-        """The runs in the store, newest first; those of other processes of this state folder included."""
+        """The runs in the store, newest first; including those of other processes of this state folder."""
         return self._caches.runs.list(workflow, most)
 
     def kept_run(self, run_id: str) -> KeptRun | None:
@@ -300,10 +302,10 @@ class Workflows(Mapping[str, "Workflow"]):
         return self._caches.runs.get(run_id)
 
     async def record(self, run_id: str) -> RunRecord:
-        """A kept run node by node: states, times, what each was given and gave; of one that goes on, what there is by now.
+        """A stored run node by node: states, times, inputs and outputs; for a running one, the data so far.
 
         Raises:
-            RunNotFound: no such run is kept (RUN_NOT_FOUND).
+            RunNotFound: no such run is stored (RUN_NOT_FOUND).
         """
         from tavern_core.flow.resuming import document_of_run
         from tavern_core.flow.run_records import record_of
@@ -311,7 +313,7 @@ class Workflows(Mapping[str, "Workflow"]):
         kept = self._caches.runs.find(run_id)
         steps, _ = self._caches.runs.steps(run_id)
         prepared: Prepared | None = None
-        if "content" not in kept.masked:  # else the values of the file are secrets
+        if "content" not in kept.masked:  # else the values of the file contain secrets
             with suppress(TavernError):
                 prepared = (await self._running.made(document_of_run(kept, self._shelf))).prepared
         return record_of(
@@ -322,25 +324,25 @@ class Workflows(Mapping[str, "Workflow"]):
         self, run_id: str, answers: Mapping[str, Any] | None = None, *, inputs: Mapping[str, Any] | None = None,
         context: CallContext | None = None, **options: Any,
     ) -> RunResult:  # fmt: skip
-        """Take up a run that ended, failed, or waited for a person when its process ended. It stays the same run, with its id.
+        """Resume a run that ended, failed, or waited for a person when its process ended. It stays the same run, with its id.
 
-        Nodes that were complete and whose inputs are the same are not run again. It runs as its own caller, with what is left of its
-        budget and its deadline; `tavern_before_workflow` hooks see only inputs that are given anew. Of several that take a run up at once
-        one does; when its process dies, another may.
+        Completed nodes with the same inputs do not run again. It runs as its own caller, with the rest of its
+        budget and its deadline; `tavern_before_workflow` hooks see only new inputs. If several processes resume a run at once,
+        one succeeds; if its process dies, another one can.
 
         Args:
-            answers: question → what a person says, besides what was answered before.
-            inputs: values for its interface, in place of those it had: secrets among them are not kept.
-            context: who takes it up; another caller than its own may not. None: the host, which lends it no rights.
-            options: as of `run`, in place of those it had; not `again`, `keep`.
+            answers: question → the answer of a person, in addition to earlier ones.
+            inputs: values for its interface, replacing the old ones; secrets among them are not stored.
+            context: the caller that resumes it, which must be its own. None: the host, which adds no permissions.
+            options: as of `run`, replacing the old ones; not `again`, `keep`.
 
         Raises:
-            RunNotFound: no such run is kept (RUN_NOT_FOUND).
+            RunNotFound: no such run is stored (RUN_NOT_FOUND).
             InputInvalid: an answer does not fit its question, or answers none (INPUT_SCHEMA_INVALID).
-            PolicyDenied: it belongs to another caller, or its caller may not do that any more (POLICY_DENIED).
-            StateDamaged: what is kept of it is damaged (STATE_DAMAGED).
-            UsageError: it still goes on, was taken up and is complete, was kept without its caller, or a secret that it was given must
-                be given again (USAGE).
+            PolicyDenied: it belongs to another caller, or its caller has lost a permission (POLICY_DENIED).
+            StateDamaged: its stored data is corrupt (STATE_DAMAGED).
+            UsageError: it still runs, was resumed and is complete, was stored without its caller, or a secret input must
+                be passed again (USAGE).
         """
         return await self._running.through(await self._taken_up(run_id, answers, inputs, context, options))
 
@@ -369,11 +371,11 @@ class Workflows(Mapping[str, "Workflow"]):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if (keeper := begun.keeper) is not None:
-            task.add_done_callback(lambda _: keeper.let_go())  # it may be cancelled before it begins
+            task.add_done_callback(lambda _: keeper.let_go())  # it may be cancelled before it starts
         return RunHandle(begun.run, task)
 
     def runs(self) -> builtins.list[str]:
-        """The ids of the runs that are remembered, oldest first."""
+        """The ids of the runs in memory, oldest first."""
         return self._runs.ids()
 
     async def close(self) -> None:
@@ -390,7 +392,7 @@ class Workflows(Mapping[str, "Workflow"]):
         self._caches.runs.close()
 
     def _here(self, run_id: str) -> Run | None:
-        """A run of this host; None: there is none, or another process has taken it up since."""
+        """A run of this host; None: there is none, or another process has resumed it since."""
         if (known := self._runs.get(run_id)) is None or not known[0].is_over:
             return known[0] if known is not None else None
         with suppress(StateDamaged):

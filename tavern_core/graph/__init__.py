@@ -1,4 +1,4 @@
-"""Workflow algorithms: which slots connect, in which order nodes run, what is wrong, how a workflow is edited and drawn.
+"""Workflow algorithms: compatible slots, order of nodes, problems, edits and pictures.
 
 Pure: values in, values out. Nothing here reads files, knows plugins or runs a node.
 """

@@ -1,8 +1,8 @@
-"""From a workflow to a plan, or to everything that is wrong with it.
+"""From a workflow to a plan, or to all of its problems.
 
     which workflows are in it → each node and its slots → each edge → what feeds each input → order
 
-Every problem is found before the answer is given; nothing recurses, neither over nodes nor over groups.
+All problems are found before the answer is given; nothing recurses, neither over nodes nor over groups.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ from tavern_core.model.workflow import Workflow, WorkflowNode
 MOST_NODES: Final = 200_000
 MOST_EDGES: Final = 1_000_000
 MOST_EXPANDED: Final = 1_000_000
-"""Nodes of a workflow with those of all groups in it, each counted as often as it is used: ten groups in ten groups in ten …"""
+"""Nodes of a workflow including those of all groups, counted at each use: ten groups in ten groups in ten …"""
 
 
 class Library(Protocol):
-    """What a workflow can refer to."""
+    """The node types and workflows that a workflow can reference."""
 
     def node(self, type_: str) -> NodeSpec | None:
         """The node type, or None."""
         ...
 
     def node_types(self) -> Collection[str]:
-        """All of them, for near names."""
+        """All of them, for suggestions."""
         ...
 
     def why_no_node(self, type_: str) -> str:
-        """How to get a node type that does not exist."""
+        """How to get a missing node type."""
         ...
 
     def workflow(self, id_: str) -> Workflow | None:
-        """The workflow that a group refers to, or None when there is none (or none that can be read)."""
+        """The workflow of a group, or None if it does not exist or cannot be read."""
         ...
 
     def workflow_ids(self) -> Collection[str]:
-        """All of them, for near names."""
+        """All of them, for suggestions."""
         ...
 
     def said(self, workflow: Workflow) -> Iterable[FlowProblem]:
-        """What is wrong with one workflow by the word of others: of what it requires, and of the code of its nodes."""
+        """Problems of one workflow that others report: its requirements, and the code of its nodes."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What became of a workflow."""
+    """The result of compiling a workflow."""
 
     plan: FlowPlan | None
-    """None when something is wrong with it."""
+    """None if it has errors."""
     problems: tuple[FlowProblem, ...] = ()
     """Errors and warnings, in the order of the file."""
 
@@ -70,14 +70,14 @@ class Compiled:
 
 
 def compile_workflow(workflow: Workflow, library: Library) -> Compiled:
-    """Compile a workflow and every workflow its groups stand for.
+    """Compile a workflow and the workflows of its groups.
 
     Args:
-        workflow: as it was read.
-        library: node types and workflows that exist now.
+        workflow: as read.
+        library: the current node types and workflows.
 
     Returns:
-        The plan, or all problems; problems inside of groups name the path of the node.
+        The plan, or all problems; problems in groups name the path of the node.
     """
     contained = _Contained(library)
     report = Report()
@@ -85,7 +85,7 @@ def compile_workflow(workflow: Workflow, library: Library) -> Compiled:
     plans: dict[str, FlowPlan | None] = {}
     found: dict[str, Report] = {}
     sizes: dict[str, int] = {}
-    for inner in order:  # groups before what contains them
+    for inner in order:  # groups before the workflows that contain them
         found[inner.id] = Report()
         plans[inner.id] = _compile_one(inner, library, plans, found[inner.id], contained)
         _tell_of_groups(inner, found, found[inner.id], library)
@@ -104,7 +104,7 @@ def _size(workflow: Workflow, sizes: Mapping[str, int], library: Library) -> int
 
 
 def _tell_of_groups(workflow: Workflow, found: Mapping[str, Report], report: Report, library: Library) -> None:
-    """Add what is wrong inside of each group, with the path of the node."""
+    """Add the problems in each group, with the path of the node."""
     for node in workflow.nodes:
         reference = resolved(node, workflow, library) if node.type in GROUPS else ""
         inside = found.get(reference) if reference else None
@@ -116,7 +116,7 @@ def _tell_of_groups(workflow: Workflow, found: Mapping[str, Report], report: Rep
 
 
 def reference_of(node: WorkflowNode) -> str:
-    """The workflow that a group node stands for; empty for other nodes and for groups that name none."""
+    """The workflow of a group node; empty for other nodes and for groups that name none."""
     if node.type not in GROUPS:
         return ""
     for key in (REFERENCE_KEY, "workflowId", "workflow"):
@@ -127,9 +127,9 @@ def reference_of(node: WorkflowNode) -> str:
 
 
 def resolved(node: WorkflowNode, workflow: Workflow, library: Library) -> str:
-    """The id of the workflow that a group node of `workflow` stands for; empty where it names none.
+    """The workflow id of a group node of `workflow`; empty if it names none.
 
-    Workflows that plugins bring have ids ``<plugin>.<name>``, and call each other by their names.
+    Workflows of plugins have ids ``<plugin>.<name>``, and reference each other by name.
     """
     reference = reference_of(node)
     plugin, dot, _ = workflow.id.rpartition(".")
@@ -138,7 +138,7 @@ def resolved(node: WorkflowNode, workflow: Workflow, library: Library) -> str:
 
 
 class _Contained:
-    """The workflows inside of a workflow."""
+    """The workflows inside a workflow."""
 
     def __init__(self, library: Library) -> None:
         self.library = library
@@ -147,7 +147,7 @@ class _Contained:
         """(workflow, reference) pairs that lead back to the workflow itself."""
 
     def gather(self, root: Workflow, report: Report) -> list[Workflow]:
-        """All workflows inside of `root`, inner ones first, without those that contain themselves."""
+        """All workflows inside `root`, inner ones first, without those that contain themselves."""
         names: list[str] = []
         queue = self._references(root)
         while queue:
@@ -161,7 +161,7 @@ class _Contained:
         return self._ordered(root, names, report)
 
     def _ordered(self, root: Workflow, names: list[str], report: Report) -> list[Workflow]:
-        everything = ["", *names]  # the empty name is the root as it was given
+        everything = ["", *names]  # the empty name is the root
         number = {name: at for at, name in enumerate(everything)}
         if root.id in number:
             number[root.id] = 0
@@ -211,7 +211,7 @@ def _compile_one(
     report: Report,
     contained: _Contained,
 ) -> FlowPlan | None:
-    """One workflow whose groups are compiled already."""
+    """One workflow whose groups are already compiled."""
     if len(workflow.nodes) > MOST_NODES or len(workflow.edges) > MOST_EDGES:
         text = f"{len(workflow.nodes):,} nodes and {len(workflow.edges):,} edges; at most {MOST_NODES:,} and {MOST_EDGES:,}"
         report.add(FlowProblem("TOO_LARGE", text, hint="split the workflow into groups"))
@@ -222,7 +222,7 @@ def _compile_one(
     wiring = Wiring(workflow, placed, report)
     steps = wiring.steps()
     after = [list(step.after) + list(step.listeners) for step in steps]
-    for step in steps:  # a lazy input waits, too, though not from the start
+    for step in steps:  # a lazy input waits, too, but not from the start
         for binding in step.lazy:
             for source in binding.sources:
                 after[source.step].append(step.index)
@@ -248,7 +248,7 @@ def _place(
     report: Report,
     contained: _Contained,
 ) -> dict[str, Placed]:
-    """Each node with its type and the slots it has here."""
+    """Each node with its type and its slots here."""
     reader = NodeReader(workflow, report)
     placed: dict[str, Placed] = {}
     for node in workflow.nodes:
@@ -321,7 +321,7 @@ def _needs(steps: Iterable[Step]) -> tuple[tuple[int, ...], ...]:
 
 
 def _wanted(steps: list[Step], needs: tuple[tuple[int, ...], ...]) -> frozenset[int]:
-    """All steps but those that are there for lazy inputs only."""
+    """All steps except those that only feed lazy inputs."""
     asked = {source.step for step in steps for binding in step.lazy for source in binding.sources}
     if not asked:
         return frozenset(range(len(steps)))

@@ -1,6 +1,6 @@
-"""Editing a workflow as a program or a person would: add, connect, set, remove, rename. Each edit gives a new workflow.
+"""Editing a workflow as a program or a person would: add, connect, set, remove, rename. Each edit returns a new workflow.
 
-Only what is edited changes; keys that nobody here knows stay. What an edit would break is refused before anything changes.
+Only the edited part changes; unknown keys stay. An edit that would break something is refused before anything changes.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.workflow import Workflow
 
 Check = Callable[[Workflow], list[FlowProblem]]
-"""All problems of a workflow; what judges whether an edit is allowed."""
+"""The function that returns all problems of a workflow; it decides whether an edit is allowed."""
 _Name = tuple[str, str, str, str]
 """An error by its code, node, slot and edge."""
 Read = Callable[[Mapping[str, Any], str], Workflow]
-"""A workflow out of a document and its id; WorkflowInvalid when the document is none."""
+"""Builds a workflow from a document and its id; raises WorkflowInvalid for an invalid document."""
 
 
 class WorkflowEditor:
-    """A workflow that is being edited.
+    """A workflow while it is edited.
 
     Args:
-        workflow: where it begins.
-        check: an edit that would add an error to what this finds is refused; None: anything well-formed goes.
-        read: makes the edited document a workflow, sharing nothing with the values that were put into it.
+        workflow: the initial state.
+        check: an edit that would add an error to its findings is refused; None: every well-formed edit is allowed.
+        read: builds the workflow from the edited document, sharing nothing with the inserted values.
     """
 
     def __init__(self, workflow: Workflow, check: Check | None = None, read: Read | None = None) -> None:
@@ -51,12 +51,12 @@ class WorkflowEditor:
         position: tuple[float, float] | None = None,
         display_name: str = "",
     ) -> str:
-        """Add a node and return its id, made from its type when none is given.
+        """Add a node and return its id, derived from its type if none is given.
 
-        A node whose required inputs are not given yet is allowed; `check` tells of it.
+        A node may lack required inputs at first; `check` reports it.
 
         Raises:
-            UsageError: the id is taken or cannot be one, an input does not exist, or the edit adds an error (USAGE).
+            UsageError: the id is taken or invalid, an input does not exist, or the edit adds an error (USAGE).
         """
         if not isinstance(type_, str):
             raise UsageError(f"a node's type is text, got {type_!r:.100}", hint='add("core:Text")')
@@ -103,7 +103,7 @@ class WorkflowEditor:
         return name
 
     def disconnect(self, edge: str) -> None:
-        """Remove an edge. Raises UsageError when there is none (USAGE)."""
+        """Remove an edge. Raises UsageError if there is none (USAGE)."""
         known = [e.id for e in self.workflow.edges]
         if edge not in known:
             raise UsageError(f"there is no edge {edge!r}", hint=did_you_mean(edge, known))
@@ -113,7 +113,7 @@ class WorkflowEditor:
         )
 
     def set_input(self, node: str, key: str, value: Any) -> None:
-        """Give an input a value. Raises UsageError: no such node or input, or the value does not fit (USAGE)."""
+        """Set the value of an input. Raises UsageError: no such node or input, or the value does not fit (USAGE)."""
         self._set(node, "inputValues", key, value, given={(node, key)})
 
     def set_config(self, node: str, key: str, value: Any) -> None:
@@ -121,7 +121,7 @@ class WorkflowEditor:
         self._set(node, "configValues", key, value, may_lack=node)
 
     def remove(self, node: str) -> None:
-        """Remove a node with all its edges. Raises UsageError when there is none (USAGE)."""
+        """Remove a node with all its edges. Raises UsageError if there is none (USAGE)."""
         self._node(node)
         behind = {edge.target for edge in self.workflow.edges if edge.source == node}
 
@@ -155,7 +155,7 @@ class WorkflowEditor:
             first, slash, rest = path.partition("/")
             return f"{new}{slash}{rest}" if first == node else path
 
-        # What was wrong with the node is wrong with it under its new name.
+        # Existing problems of the node stay under its new name.
         self._change(
             change,
             f"rename {node!r}",
@@ -163,7 +163,7 @@ class WorkflowEditor:
         )
 
     def arrange(self) -> None:
-        """Lay all nodes out anew."""
+        """Lay out all nodes again."""
         places = layout(self.workflow, keep=False)
 
         def change(data: dict[str, Any]) -> None:
@@ -209,14 +209,14 @@ class WorkflowEditor:
         given: Collection[tuple[str, str]] = (),
         known: set[_Name] | None = None,
     ) -> None:
-        """Take an edit over, unless it makes something wrong.
+        """Apply an edit, unless it adds an error.
 
         Args:
             change: edits the document.
-            what: it in words, for the error.
-            may_lack: nodes that may lack inputs now.
-            given: (node, input) pairs that are given values.
-            known: the errors there were, when the edit gives them other names.
+            what: the edit in words, for the error.
+            may_lack: nodes that may lack inputs.
+            given: (node, input) pairs that get values.
+            known: the existing errors, if the edit renames them.
         """
         data = copy.deepcopy(dict(self.workflow.raw))
         for section in ("nodes", "edges"):
@@ -253,7 +253,7 @@ def _plain_read(data: Mapping[str, Any], id_: str) -> Workflow:
 
 
 def _judge_id(id_: Any, *, may_be_empty: bool = False) -> None:
-    """Refuse what cannot be the id of a node. Raises UsageError (USAGE)."""
+    """Refuse an invalid node id. Raises UsageError (USAGE)."""
     if not isinstance(id_, str):
         raise UsageError(f"a node's id is text, got {id_!r:.100}", hint='for example "a"')
     if not id_ and not may_be_empty:

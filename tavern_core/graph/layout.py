@@ -1,4 +1,4 @@
-"""Where the nodes of a workflow stand when nobody placed them: columns by depth, rows by order. Without recursion."""
+"""Positions for nodes without one: columns by depth, rows by order. Without recursion."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tavern_core.model.workflow import Workflow
 COLUMN: Final = 280
 ROW: Final = 120
 _FARTHEST: Final = 1e9
-"""Pixels from the origin; what stands farther off is laid out anew."""
+"""Pixels from the origin; nodes farther away are laid out again."""
 
 
 def layout(workflow: Workflow, *, keep: bool = True) -> Mapping[str, tuple[float, float]]:
     """Node id → (x, y) in pixels.
 
     Args:
-        keep: nodes that have a position keep it.
+        keep: keep existing positions.
     """
     ids = list(dict.fromkeys(node.id for node in workflow.nodes))
     number = {name: at for at, name in enumerate(ids)}
@@ -47,5 +47,5 @@ def layout(workflow: Workflow, *, keep: bool = True) -> Mapping[str, tuple[float
 
 
 def _is_place(value: Any) -> TypeGuard[float]:
-    """Whether a picture can be drawn there."""
+    """Whether a picture can contain this position."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _FARTHEST

@@ -1,7 +1,7 @@
-"""One node of a file with its type: the slots it has here, the values that the file gives, how it is run.
+"""One node of a file with its type: its slots here, its values in the file, and how it runs.
 
-What a node type says can depend on the node: its mode, slots of its own, the interface of the workflow or group it
-stands for.
+The node type can depend on the node: on its mode, its own slots, or the interface of its workflow or
+group.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _INSTANCE: Final = re.compile(r" or instance of \w+")
 
 @dataclass(slots=True)
 class Placed:
-    """One node of the file, read. `spec` is None when its type is unknown: nothing is said about its slots then."""
+    """One node of the file, read. `spec` is None if its type is unknown; its slots are then not checked."""
 
     node: WorkflowNode
     spec: NodeSpec | None
@@ -56,11 +56,11 @@ class Placed:
     exec: NodeExec = _NO_EXEC
     plan: FlowPlan | None = None
     is_open: bool = False
-    """Takes inputs and gives outputs that nobody declared."""
+    """Has undeclared inputs and outputs."""
 
 
 class NodeReader:
-    """Reads the nodes of one workflow; what is wrong goes to `report`."""
+    """Reads the nodes of one workflow; problems go to `report`."""
 
     def __init__(self, workflow: Workflow, report: Report) -> None:
         self._workflow = workflow
@@ -70,8 +70,8 @@ class NodeReader:
         """Read one node.
 
         Args:
-            inner: the workflow that a group stands for.
-            plan: it, compiled; None when it has problems.
+            inner: the workflow of a group.
+            plan: the compiled inner workflow; None if it has problems.
         """
         placed = Placed(node, spec, _KINDS.get(node.type, "node"), exec=self._exec(node), plan=plan)
         if spec is None:
@@ -92,7 +92,7 @@ class NodeReader:
         return placed
 
     def _choices(self, placed: Placed, spec: NodeSpec, inner: Workflow | None) -> None:
-        """Names in the configuration that must be those of something: of a mode, of what the inner workflow takes and gives."""
+        """Names in the configuration that must exist: of a mode, of inputs and outputs of the inner workflow."""
         named: dict[str, Collection[str]] = {}
         if spec.modes and spec.mode_config_key:
             named[spec.mode_config_key] = spec.modes
@@ -137,7 +137,7 @@ class NodeReader:
         placed.inputs, placed.outputs = inputs, outputs
 
     def _declared(self, node: WorkflowNode, side: str) -> dict[str, Slot]:
-        """Slots that this node has of its own."""
+        """The node's own slots."""
         given = node.data.get(side)
         found: dict[str, Slot] = {}
         if not isinstance(given, Mapping):
@@ -165,7 +165,7 @@ class NodeReader:
             return _NO_EXEC
 
     def _defaults(self, placed: Placed) -> None:
-        """What the node gives when it failed: of outputs that it has, and of their types."""
+        """The outputs of the node after a failure: they must exist and have the right types."""
         for key, value in placed.exec.defaults.items():
             slot = placed.outputs.get(key)
             place = f"{EXEC_KEY}.defaults.{key} of {placed.node.id!r}"
@@ -183,7 +183,7 @@ class NodeReader:
                 self._say("BAD_EXEC", f"{place} {why}", placed.node, key, "correct it")
 
     def _values(self, placed: Placed) -> None:
-        """What the file and the defaults give; whether it fits."""
+        """The values of the file and the defaults, checked."""
         node = placed.node
         for key, value in node.input_values.items():
             slot = placed.inputs.get(key)
@@ -214,7 +214,7 @@ class NodeReader:
 
 
 def bypass_of(placed: Placed) -> PassThrough | str | None:
-    """What a bypassed node gives: by its type's word, else each output repeats the first input of its type."""
+    """The outputs of a bypassed node: as its type says, else each output repeats the first input of its type."""
     spec = placed.spec
     if spec is None or not placed.exec.bypassed:
         return None
@@ -230,7 +230,7 @@ def bypass_of(placed: Placed) -> PassThrough | str | None:
 
 
 def slot_from_json(key: str, data: Mapping[str, Any]) -> Slot:
-    """A slot as files write it; a type that does not exist is taken as WILDCARD."""
+    """A slot as files write it; an unknown type counts as WILDCARD."""
     type_ = data.get("dataFlowType", data.get("type"))
     config = data.get("config")
     categories = data.get("matchCategories")
@@ -251,7 +251,7 @@ def slot_from_json(key: str, data: Mapping[str, Any]) -> Slot:
 
 
 def _plainly(message: str) -> str:
-    """What pydantic says, in words about a file."""
+    """The message of pydantic, reworded for a file."""
     said = _INSTANCE.sub("", message).replace("Input should be", "must be").replace("a valid dictionary", "an object")
     return said.replace("Extra inputs are not permitted", "there is no such option")
 

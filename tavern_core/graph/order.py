@@ -1,4 +1,4 @@
-"""The order of a graph, and the circle that forbids one. Without recursion: a chain of 10,000 is an ordinary graph."""
+"""The order of a graph, or its cycle. Without recursion: a chain of 10,000 is an ordinary graph."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 
 def topological(after: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
-    """Put nodes into an order in which each stands behind what it needs.
+    """Order nodes so that each follows the nodes that it needs.
 
     Args:
-        after: node → the nodes that need it; a node may stand there several times.
+        after: node → the nodes that need it; a node may occur several times.
 
     Returns:
-        ``(order, stuck)``: `stuck` are the nodes in circles and everything behind them, empty when there is no circle.
-        Nodes that are free at the same time keep their numbers' order.
+        ``(order, stuck)``: `stuck` are the nodes in cycles and everything after them, empty if there is no cycle.
+        Nodes that are ready at the same time keep the order of their numbers.
     """
     waits = [0] * len(after)
     for targets in after:
@@ -29,7 +29,7 @@ def topological(after: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
 
 
 def circles(after: Sequence[Sequence[int]], stuck: Sequence[int]) -> list[list[int]]:
-    """One circle for each knot among the `stuck` nodes of `topological`: ``[a, b, c]`` for a → b → c → a."""
+    """One cycle for each tangle among the `stuck` nodes of `topological`: ``[a, b, c]`` for a → b → c → a."""
     left = set(stuck)
     before: dict[int, list[int]] = {node: [] for node in stuck}
     for node in stuck:
@@ -39,7 +39,7 @@ def circles(after: Sequence[Sequence[int]], stuck: Sequence[int]) -> list[list[i
     found: list[list[int]] = []
     settled: set[int] = set()
     for start in stuck:
-        # Walking backwards from a stuck node never ends at a free one, so it comes back to itself.
+        # Walking backwards from a stuck node never ends at a ready one, so it returns to itself.
         seen: dict[int, int] = {}
         path: list[int] = []
         node = start

@@ -15,7 +15,7 @@ _MARGIN: Final = 40
 _UNSEEN: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]"
 )
-"""Characters that steer terminals, turn the direction of writing, end lines, or may not stand in XML."""
+"""Characters that control terminals, reverse the writing direction, end lines, or are not allowed in XML."""
 _SPECIAL: Final = re.compile('["&<>#%`]')
 """What ends a label of Mermaid, begins HTML, an entity, a directive (``%%{init}%%``) or Markdown."""
 
@@ -35,7 +35,7 @@ def mermaid(workflow: Workflow) -> str:
 
 
 def svg(workflow: Workflow) -> str:
-    """The workflow as an SVG document, nodes where they stand, or laid out where they stand nowhere."""
+    """The workflow as an SVG document, with nodes at their positions, or laid out if they have none."""
     places = layout(workflow)
     left = min((x for x, _ in places.values()), default=0.0) - _MARGIN
     top = min((y for _, y in places.values()), default=0.0) - _MARGIN
@@ -69,7 +69,7 @@ def _label(node: WorkflowNode) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that neither Mermaid nor a terminal takes for anything else: entities as Mermaid writes them, ``#34;``."""
+    """Text that is only text to Mermaid and terminals: entities as Mermaid writes them, ``#34;``."""
     return _SPECIAL.sub(lambda found: f"#{ord(found[0])};", _short(text))
 
 

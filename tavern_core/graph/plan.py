@@ -1,6 +1,6 @@
 """A workflow, compiled: what the engine runs. Immutable, so any number of runs share one.
 
-A group is one step with a plan of its own; nothing is flattened, so a group used twice has two paths (``g1/a``, ``g2/a``)
+A group is one step with its own plan; nothing is flattened, so a group used twice has two paths (``g1/a``, ``g2/a``)
 and one plan.
 """
 
@@ -23,7 +23,7 @@ GROUPS: Final = frozenset({GROUP_NODE, MAP, LOOP})
 """Node types that run another workflow; `configValues.referencedWorkflowId` names it."""
 REFERENCE_KEY: Final = "referencedWorkflowId"
 ERROR_PORT: Final = "error"
-"""The output that a node has besides its own when `onError` is `port`."""
+"""The additional output of a node with `onError: port`."""
 
 Kind = Literal["node", "input", "output", "group", "map", "loop"]
 
@@ -36,12 +36,12 @@ class Source:
     key: str
     type: str = "WILDCARD"
     is_list: bool = False
-    """It gives a list of such values: an interface slot of a workflow that takes several. An input that does so, too, gets its items."""
+    """True if it is a list of such values: an interface slot with several values. An input that also accepts several gets its items."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """One input that is fed by edges."""
+    """One input with edges."""
 
     slot: Slot
     sources: tuple[Source, ...]
@@ -53,7 +53,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One node, ready to be run."""
+    """One node, ready to run."""
 
     index: int
     id: str
@@ -64,24 +64,24 @@ class Step:
     config: Mapping[str, Any]
     mode: str = ""
     values: Mapping[str, Any] = field(default_factory=dict)
-    """Inputs that no edge feeds: values of the file, else defaults."""
+    """Inputs without edges: values of the file, else defaults."""
     bindings: tuple[Binding, ...] = ()
-    """Inputs that edges feed, and that are there before the node begins."""
+    """Inputs with edges whose values arrive before the node begins."""
     streams: tuple[Binding, ...] = ()
     """Inputs that get the chunks of a stream while the node runs."""
     lazy: tuple[Binding, ...] = ()
-    """Inputs that are computed when the node asks for them."""
+    """Inputs that are computed when the node requests them."""
     after: tuple[int, ...] = ()
     """Steps that wait for this one to end, each once."""
     listeners: tuple[int, ...] = ()
-    """Steps that read a stream of it, and wait for it to begin only."""
+    """Steps that read a stream of it, and only wait for it to begin."""
     waits: int = 0
-    """How many steps must have ended (or, of streams, begun) before this one can begin."""
+    """How many steps must have ended (or, for streams, begun) before this one can begin."""
     exec: NodeExec = field(default_factory=NodeExec)
     bypass: PassThrough | Literal["mute"] | None = None
-    """What it gives instead of running; None: it runs."""
+    """Its outputs instead of running; None: it runs."""
     plan: FlowPlan | None = None
-    """Of a group: what it stands for."""
+    """The plan of a group."""
     display_name: str = ""
 
     @property
@@ -91,18 +91,18 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class FlowPlan:
-    """One workflow, ready to be run."""
+    """One workflow, ready to run."""
 
     workflow: Workflow = field(repr=False)
     steps: tuple[Step, ...]
     order: tuple[int, ...]
-    """The steps, each behind what it needs."""
+    """The steps, each after those that it needs."""
     inputs: Mapping[str, Slot]
     outputs: Mapping[str, Slot]
     wanted: frozenset[int]
-    """The steps that a run without further wishes begins: all but those that only lazy inputs ask for."""
+    """The steps that a run begins by default: all except those that only feed lazy inputs."""
     needs: tuple[tuple[int, ...], ...]
-    """Step → the steps that it needs, lazy ones left out."""
+    """Step → the steps that it needs, without lazy ones."""
 
     @property
     def id(self) -> str:
@@ -117,6 +117,6 @@ class FlowPlan:
 
 
 def map_keys(config: Mapping[str, Any], inputs: Mapping[str, Slot]) -> tuple[str, str]:
-    """Which inputs of the inner workflow a `core:Map` fills itself: the one for the item, the one for its number (or none)."""
+    """The inputs of the inner workflow that a `core:Map` fills itself: the item, and its number (or none)."""
     item = str(config.get("itemInput") or ("item" if "item" in inputs else next(iter(inputs), "item")))
     return item, str(config.get("indexInput") or ("index" if "index" in inputs and item != "index" else ""))

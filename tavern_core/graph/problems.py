@@ -1,4 +1,4 @@
-"""What can be wrong with a workflow: one table of codes, and one value for each thing found.
+"""The problems of a workflow: one table of codes, and one value for each finding.
 
 All problems of a workflow are reported at once, before anything runs; each names its node, slot and edge.
 """
@@ -38,22 +38,22 @@ PROBLEM_CODES: Final[Mapping[str, str]] = {
     "DEPRECATED": "The node type is deprecated.",
     "TARGET": "A node at which the run should end or start does not exist.",
 }
-"""Code → what it means; the manual page shows this table."""
+"""Code → meaning; the manual page shows this table."""
 MOST_REPORTED: Final = 1_000
-"""Errors of one workflow, and as many warnings; a file of a million mistakes is not told in full."""
+"""Errors of one workflow, and as many warnings; a file with a million mistakes is not reported in full."""
 _MOST_COMPARED: Final = 50_000
-"""Names that are looked at for near ones, of all problems together: of many mistakes the first ones get a hint."""
+"""Names compared for suggestions, for all problems together: of many mistakes, the first ones get a hint."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowProblem:
-    """One thing wrong with a workflow."""
+    """One problem of a workflow."""
 
     code: str
     """A key of PROBLEM_CODES."""
     message: str
     node: str = ""
-    """Path of the node: its id, behind the ids of the groups it is in: ``g1/a``."""
+    """Path of the node: its id, after the ids of its groups: ``g1/a``."""
     slot: str = ""
     edge: str = ""
     hint: str = ""
@@ -81,7 +81,7 @@ class FlowProblem:
         return {key: value for key, value in data.items() if value}
 
     def finding(self, file: str = "") -> Finding:
-        """It as a finding in the workflow's file."""
+        """The problem as a finding in the workflow's file."""
         where = Location(file, pointer=self.node) if file else None
         return Finding(
             "WORKFLOW_INVALID", f"{self.code}: {self.message}", self.hint, where, self.severity, self.to_json()
@@ -89,7 +89,7 @@ class FlowProblem:
 
 
 class Report:
-    """What was found wrong so far; bounded, however much there is."""
+    """The problems found so far; bounded in number."""
 
     def __init__(self) -> None:
         self.errors: list[FlowProblem] = []
@@ -98,21 +98,21 @@ class Report:
         self._left = _MOST_COMPARED
 
     def add(self, problem: FlowProblem) -> None:
-        """Take note of a problem."""
+        """Add a problem."""
         kind = self.errors if problem.severity == "error" else self._warnings
         if len(kind) < MOST_REPORTED:
             kind.append(problem)
             self._order.append(problem)
 
     def near(self, name: str, known: Collection[str]) -> tuple[str, ...]:
-        """The known names that were probably meant; none once enough were looked for."""
+        """The known names that were probably meant; none after the limit of comparisons."""
         if self._left <= 0:
             return ()
         self._left -= len(known)
         return tuple(nearest(name, known))
 
     def takes_none_of(self, other: Report) -> bool:
-        """Whether nothing that `other` holds would be taken note of."""
+        """Whether no problem of `other` would be added."""
         return all(len(own) >= MOST_REPORTED or not theirs for own, theirs in self._pairs(other))
 
     def _pairs(self, other: Report) -> tuple[tuple[list[FlowProblem], list[FlowProblem]], ...]:
@@ -120,10 +120,10 @@ class Report:
 
     @property
     def problems(self) -> tuple[FlowProblem, ...]:
-        """All of them, in the order in which they were found."""
+        """All of them, in the order of discovery."""
         return tuple(self._order)
 
 
 def did_you_mean_one_of(near: tuple[str, ...]) -> str:
-    """``did you mean 'a' or 'b'?``; empty where nothing is near."""
+    """``did you mean 'a' or 'b'?``; empty if nothing is close."""
     return f"did you mean {' or '.join(map(repr, near))}?" if near else ""

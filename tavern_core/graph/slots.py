@@ -1,4 +1,4 @@
-"""Which slots may be connected, and which values an input takes (WORKFLOWS.md of the design; ComfyTavern's rules).
+"""Which slots may be connected, and which values an input accepts (WORKFLOWS.md of the design; ComfyTavern's rules).
 
 Two slots connect when their types are the same, INTEGER → FLOAT, INTEGER, FLOAT or BOOLEAN → STRING, one of them is
 WILDCARD or CONVERTIBLE_ANY; streams only with streams; and where both name categories, one is shared.
@@ -23,7 +23,7 @@ Misfit = Literal["TYPE_MISMATCH", "STREAM_MISMATCH"]
 
 
 def misfit(source: Slot, target: Slot) -> tuple[Misfit, str] | None:
-    """Why an edge from `source` to `target` is refused: code and reason; None when it fits."""
+    """Why an edge from `source` to `target` is refused: code and reason; None if it fits."""
     if source.is_stream != target.is_stream:
         one, other = ("a stream", "no stream") if source.is_stream else ("no stream", "a stream")
         return "STREAM_MISMATCH", f"{source.key!r} is {one} and {target.key!r} is {other}"
@@ -50,7 +50,7 @@ def types_fit(source: str, target: str) -> bool:
 
 
 def converted(value: Any, source: str, target: str) -> Any:
-    """A value as it arrives: INTEGER, FLOAT and BOOLEAN become text where STRING is taken, INTEGER a float where FLOAT is."""
+    """A value as it arrives: for a STRING input, INTEGER, FLOAT and BOOLEAN become text; for FLOAT, INTEGER becomes a float."""
     if target == "STRING" and source != "STRING" and isinstance(value, bool | int | float):
         return ("true" if value else "false") if isinstance(value, bool) else str(value)
     if target == "FLOAT" and type(value) is int:
@@ -59,9 +59,9 @@ def converted(value: Any, source: str, target: str) -> Any:
 
 
 def chosen(slot: Slot, value: Any) -> Any:
-    """The value that JSON gives an input: of a combo option written out as ``{value, label}`` the value, of bytes those in the base64.
+    """The value of an input from JSON: for a combo option ``{value, label}`` the value, for bytes the decoded base64.
 
-    Text that is no base64 stays text; `value_misfit` says so.
+    Text that is not base64 stays text; `value_misfit` reports it.
     """
     if COMBO in slot.categories and isinstance(value, Mapping) and "value" in value:
         return value["value"]
@@ -78,10 +78,10 @@ def _bytes(value: Any) -> Any:
 
 
 def value_misfit(slot: Slot, value: Any) -> str:
-    """Why `value` cannot be given to the input; empty when it can.
+    """Why `value` does not fit the input; empty if it fits.
 
     Args:
-        value: JSON, or what a node gave out. None stands for "nothing" where the input is not required.
+        value: JSON, or the output of a node. None means "nothing" if the input is not required.
     """
     if slot.multi:
         if not isinstance(value, list | tuple):

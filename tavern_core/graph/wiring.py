@@ -1,4 +1,4 @@
-"""The edges of a workflow: which ends exist, which fit, and what feeds each input."""
+"""The edges of a workflow: which ends exist, which fit, and the sources of each input."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _Fed = dict[str, list[tuple[WorkflowEdge, Source]]]
 
 
 class Wiring:
-    """Reads the edges of one workflow; what is wrong goes to `report`.
+    """Reads the edges of one workflow; problems go to `report`.
 
     Args:
-        placed: its nodes by id; those whose types are unknown are passed over.
+        placed: its nodes by id; those with unknown types are skipped.
     """
 
     def __init__(self, workflow: Workflow, placed: Mapping[str, Placed], report: Report) -> None:
@@ -33,7 +33,7 @@ class Wiring:
         self._number = {key: at for at, key in enumerate(self._placed)}
         self._fed: dict[str, _Fed] = {key: {} for key in self._placed}
         self._missed: set[tuple[str, str]] = set()
-        """Inputs that an edge was meant for, and does not fit."""
+        """Inputs with an edge that does not fit."""
 
     def steps(self) -> list[Step]:
         """Every node as a step, in the order of the file."""
@@ -84,7 +84,7 @@ class Wiring:
         output = self._slot(edge, source, edge.source_handle, is_output=True) if source else None
         found = self._slot(edge, target, edge.target_handle, is_output=False) if target else None
         if source is None and found is not None and self._all[edge.source].spec is None:
-            self._missed.add((edge.target, found.key))  # that the type of its source is unknown was said
+            self._missed.add((edge.target, found.key))  # the unknown type of its source was already reported
         if source is None or target is None or output is None or found is None:
             return
         if found.hide_handle:
@@ -159,7 +159,7 @@ class Wiring:
             bindings.append(Binding(slot, tuple(source for _, source in edges)))
         for key, slot in placed.inputs.items():
             if (node.id, key) in self._missed:
-                continue  # that its edge is wrong was said
+                continue  # the wrong edge was already reported
             if key not in fed and key not in placed.values and self._is_required(placed, slot):
                 if placed.exec.bypassed and placed.kind == "node":
                     continue
@@ -172,7 +172,7 @@ class Wiring:
     def _is_required(self, placed: Placed, slot: Slot) -> bool:
         try:
             return slot.is_required(placed.config)
-        except Exception as error:  # noqa: BLE001 - whatever the function of a plugin raises
+        except Exception as error:  # noqa: BLE001 - any error of a plugin's function
             text = f"whether input {slot.key!r} of {placed.node.id!r} ({placed.node.type}) is required cannot be told: it failed with {error!r}"
             self._report.add(
                 FlowProblem(
@@ -186,7 +186,7 @@ class Wiring:
             return False
 
     def _check_interface(self) -> None:
-        """Each output of the workflow is given once, and somebody gives it; each input has a default that it takes, or none."""
+        """Check that exactly one edge sets each output of the workflow, and that each default of an input fits."""
         for key, slot in self._workflow.inputs().items():
             if (
                 slot.default is not ABSENT

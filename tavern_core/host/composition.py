@@ -8,8 +8,8 @@ that circle is closed in `Engines`, where a tool looks up its engine when it is 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,7 @@ from tavern_core.kernel.plugins.tables import Tables
 from tavern_core.kernel.plugins.upkeep import Upkeep
 from tavern_core.kernel.registry import Registry
 from tavern_core.kernel.settings.result_redaction import ForDisk
+from tavern_core.kernel.settings.setting_layers import SettingLayers, user_file
 from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.kernel.stores.memory_records import MemoryRecords
 from tavern_core.kernel.stores.sqlite_records import SqliteRecords
@@ -242,12 +243,15 @@ def _settings(base: Foundation, hooks: HookTable, calls: HookCalls, undeclared: 
         base.signals.settings.emit()
         base.recorder.note(SETTINGS_CHANGED, {"changes": {c.key: c.new for c in made.changes}})
 
-    return SettingsStore(
-        base.home / "settings.json",
-        instance=base.config.settings,
-        base_dir=base.loaded.base_dir,
-        origins=base.loaded.origins,
+    layers = SettingLayers(
+        user_file(base.home / "settings.json"),
+        base.config.settings,
+        base.loaded.base_dir,
+        base.loaded.origins,
         known=base.known_secrets,
+    )
+    return SettingsStore(
+        layers,
         before_save=before_save,
         undeclared=undeclared,
         on_saved=saved,
@@ -262,14 +266,13 @@ def _watched(base: Foundation, pipeline: Pipeline, metrics: Metrics) -> Pipeline
         UsageError: spans are asked for, and OpenTelemetry is not installed (USAGE).
     """
     wanted = base.config.metrics.spans
-    if wanted is None:  # spans go nowhere where the program has not loaded the SDK
-        wanted = "opentelemetry.sdk.trace" in sys.modules
-    if not (wanted or metrics.is_on):
+    # Spans go nowhere until the program has loaded the SDK, and it never does where that is not installed.
+    may_come = wanted is None and find_spec("opentelemetry") is not None
+    if not (wanted or may_come or metrics.is_on):
         return pipeline
     from tavern_core.kernel.observability.observed import ObservedPipeline
-    from tavern_core.kernel.observability.spans import Spans
 
-    return ObservedPipeline(pipeline, metrics if metrics.is_on else None, Spans(base.version) if wanted else None)
+    return ObservedPipeline(pipeline, metrics if metrics.is_on else None, base.version, wanted=wanted)
 
 
 def _records(base: Foundation) -> RecordStore:

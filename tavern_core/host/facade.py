@@ -27,6 +27,7 @@ from tavern_core.host.composition import Options, compose
 from tavern_core.host.host import Host
 from tavern_core.kernel.access.profiles import ProfileLike
 from tavern_core.kernel.access.tool_access import PluginToolGroups
+from tavern_core.kernel.calls.native_calls import NativeOutcome
 from tavern_core.kernel.calls.pipeline import AS_JOB, DRY_RUN
 from tavern_core.kernel.catalogue.plan import Plan, PlanStep
 from tavern_core.kernel.catalogue.tools import ToolsDiff
@@ -381,6 +382,23 @@ class Tavern:
         """`run_text` for code without an event loop."""
         return self.wait(self.run_text(text, context=context))  # type: ignore[no-any-return]
 
+    async def run_tool_calls(self, response: Any, *, context: CallContext | None = None) -> NativeOutcome:
+        """Make the tool calls in a model's response, in their order.
+
+        Args:
+            response: of OpenAI (Chat Completions or Responses), Anthropic or Gemini: a mapping, the object of their SDK, or the message in it.
+            context: who calls; as in `invoke`.
+
+        Returns:
+            `results`, and `messages` to be appended to the conversation behind the response.
+
+        Raises:
+            UsageError: it is no such response (USAGE). A call that fails is a result, as everywhere.
+        """
+        from tavern_core.host.model_calls import run_native_calls
+
+        return await run_native_calls(response, context, self._host.descriptions, self.invoke_from)
+
     # Descriptions -----------------------------------------------------------------------------------------------------
 
     def tool_schema(self, tool: str, *, dialect: str = "json") -> dict[str, Any]:
@@ -411,6 +429,27 @@ class Tavern:
         return [
             self._host.descriptions.tool_schema(spec, dialect) for spec in self._host.descriptions.whole(profile, None)
         ]
+
+    def openai_tools(self, profile: ProfileLike | None = None) -> list[dict[str, Any]]:
+        """All tools that a profile may see, for the `tools` parameter of OpenAI and the many APIs that speak its language."""
+        return self.tool_schemas(profile, dialect="openai")
+
+    def langchain_tools(self, profile: ProfileLike | None = None, *, context: CallContext | None = None) -> list[Any]:
+        """All tools that a profile may see, as tools for agents of LangChain (extra ``langchain``).
+
+        They validate and fill in defaults as everywhere here. The artifact of a `ToolMessage` is the `ToolResult`; a failed call raises LangChain's
+        `ToolException`.
+
+        Args:
+            context: who calls; as in `invoke`.
+
+        Raises:
+            UsageError: the extra is not installed (USAGE).
+        """
+        from tavern_core.host.model_calls import langchain_tools
+
+        specs = self._host.descriptions.whole(profile, context)
+        return langchain_tools(specs, context, self.invoke_from, self.invoke_from_sync)
 
     def tool_groups(self) -> PluginToolGroups:
         """Which tools the groups of the lists in tavern.yaml mean now: ``group:plugins``, each plugin's name, named groups.

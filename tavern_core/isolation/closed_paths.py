@@ -31,6 +31,21 @@ class Mount:
     """Where."""
 
 
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """What stays shut for a worker, whatever was granted.
+
+    Args:
+        home: the state folder of the host; nobody sees it.
+        kept: files that decide what is allowed: not to be read on the way to modules.
+        unwritable: what no box writes to (`Sandboxes.unwritable`).
+    """
+
+    home: Path
+    kept: Iterable[Path]
+    unwritable: Iterable[str]
+
+
 def closed(paths: Iterable[str | Path], mounts: Sequence[Mount] | None = None) -> list[str]:
     """The resolved `paths`, with every other path under which the same is mounted.
 

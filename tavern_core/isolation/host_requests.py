@@ -15,9 +15,10 @@ from typing import Any, Final
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.nodes import NothingCame
 from tavern_core.errors import ToolFailed
-from tavern_core.isolation.codec import CannotCross, pack
+from tavern_core.isolation.artifact_parts import Uploads, control_of, part_of, running_control
+from tavern_core.isolation.codec import CALLS, crossing
 from tavern_core.isolation.error_codec import pack_error
-from tavern_core.isolation.node_codec import NOTHING, pack_value
+from tavern_core.isolation.node_codec import NOTHING, VALUES
 from tavern_core.isolation.transport import judged
 from tavern_core.isolation.worker_client import Incarnation
 from tavern_core.isolation.worker_output import Printed
@@ -26,7 +27,6 @@ from tavern_core.kernel.execution.portal import Portal
 from tavern_core.kernel.execution.threads import Workers
 from tavern_core.kernel.views.service_view import IS_ASYNC
 from tavern_core.model.call import CallContext
-from tavern_core.schema.limits import json_copy
 
 MOST_OPEN: Final = 64
 """Questions of one worker that are answered at once."""
@@ -40,6 +40,7 @@ class Answering:
         threads: where questions are answered; ended by `close`.
         portal: where async services run.
         printed: where what it logs goes.
+        artifact_bytes: most bytes of one artifact.
         changed: tells a worker of a changed setting: ``changed(incarnation, watch, value)``.
     """
 
@@ -49,6 +50,7 @@ class Answering:
         threads: Workers,
         portal: Portal,
         printed: Printed,
+        artifact_bytes: int,
         changed: Callable[[Incarnation, int, Any], None],
     ) -> None:
         self.ctx: PluginContext | None = None
@@ -61,6 +63,7 @@ class Answering:
         self._changed = changed
         self._stranger: Frame = (0, None, CallContext(principal=f"plugin:{plugin}"), "")
         self._open: dict[Incarnation, int] = {}
+        self._uploads = Uploads(artifact_bytes)
 
     def hear(self, worker: Incarnation, message: dict[str, Any]) -> None:
         """One message of a worker; called in the watching thread."""
@@ -89,6 +92,7 @@ class Answering:
     def forget(self, worker: Incarnation) -> None:
         """A worker is dead."""
         self._open.pop(worker, None)
+        self._uploads.forget(worker)
 
     def _answer(self, worker: Incarnation, message: dict[str, Any]) -> None:
         call = message.get("call")
@@ -119,32 +123,50 @@ class Answering:
                 return None
             case "need":
                 try:
-                    return pack_value(asyncio.run_coroutine_threadsafe(ctx.need(str(given[0])), loop).result())
+                    return VALUES.encode(asyncio.run_coroutine_threadsafe(ctx.need(str(given[0])), loop).result())
                 except NothingCame:
                     return NOTHING
+            case "keep":
+                data, media_type, name = given
+                return ctx.keep(VALUES.decode(data), str(media_type), str(name))
             case "llm":
                 name, messages, options = given
                 found_answer = asyncio.run_coroutine_threadsafe(
                     ctx.llm(name).complete(messages, **options), loop
                 ).result()
-                return _crossing(asdict(found_answer))
+                return _to_plugin(asdict(found_answer))
             case "ask":
-                return pack_value(asyncio.run_coroutine_threadsafe(ctx.ask(*given), loop).result())
+                return VALUES.encode(asyncio.run_coroutine_threadsafe(ctx.ask(*given), loop).result())
             case "invoke":
                 tool, arguments, options = given
-                return pack(asyncio.run_coroutine_threadsafe(ctx.invoke(tool, arguments, **options), loop).result())
+                return CALLS.encode(
+                    asyncio.run_coroutine_threadsafe(ctx.invoke(tool, arguments, **options), loop).result()
+                )
         raise ToolFailed(f"a node cannot be asked for {what!r:.80}")
 
     def _answered(self, worker: Incarnation, message: dict[str, Any]) -> Any:
-        if message["ask"] == "node":
-            return self._ask_node(message)
+        match message["ask"]:
+            case "node":
+                return self._ask_node(message)
+            case "progress":
+                if (control := control_of(worker, message["call"])) is not None:
+                    control.progress(message["done"], message["total"], str(message["message"]))
+                return None
+            case "keep_part":
+                return self._uploads.add(worker, message)
+            case "artifact":
+                return running_control(worker, message).artifact_facts(str(message["artifact"]))
+            case "read":
+                return part_of(worker, message)
+            case "keep":
+                return self._uploads.keep(worker, message)
         if self.ctx is None or (doors := self.ctx._doors) is None:
             raise ToolFailed("this plugin has no context yet", hint="use the `ctx` that a hook is handed")
         match message["ask"]:
             case "get_config":
-                return _crossing(doors.get_config(str(message["option"])))
+                return _to_plugin(doors.get_config(str(message["option"])))
             case "plugin_config":
-                return _crossing(dict(doors.plugin_config()))
+                return _to_plugin(dict(doors.plugin_config()))
             case "secret":
                 return doors.secret(str(message["name"]))
             case "on_config_change":
@@ -166,7 +188,7 @@ class Answering:
         answer = getattr(view, method)(*args, **kwargs)
         if inspect.isawaitable(answer):
             answer = self._portal.run(_awaited(answer))
-        return _crossing(answer)
+        return _to_plugin(answer)
 
     def _watch(self, worker: Incarnation, option: str, watch: int) -> None:
         assert self.ctx is not None
@@ -190,13 +212,6 @@ def _methods(view: Any) -> dict[str, bool]:
     }
 
 
-def _crossing(answer: Any) -> Any:
-    """JSON that may cross.
-
-    Raises:
-        CannotCross: it is none.
-    """
-    copy, problem = json_copy(answer)
-    if problem is not None:
-        raise CannotCross(f"{type(answer).__name__} cannot cross to an isolated plugin: {problem}")
-    return copy
+def _to_plugin(answer: Any) -> Any:
+    """An answer of the host, which must be JSON. Raises CannotCross."""
+    return crossing(type(answer).__name__, answer)

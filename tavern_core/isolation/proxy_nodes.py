@@ -10,16 +10,17 @@ from contextlib import contextmanager
 from dataclasses import field
 from typing import Any, ClassVar, Final
 
+from tavern_core.contract.nodes import Final as Ends
 from tavern_core.contract.nodes import MisfitInput, Node, NothingCame
 from tavern_core.errors import InputInvalid, UpstreamError, sayable
 from tavern_core.frozen import dataclass
+from tavern_core.isolation.codec import Codec
 from tavern_core.isolation.connections import Kind
 from tavern_core.isolation.node_codec import (
+    ANSWERS,
+    ENDED,
     NO_END,
-    pack_value,
-    unpack_answer,
-    unpack_final,
-    unpack_value,
+    VALUES,
 )
 from tavern_core.isolation.stream_calls import Talk, begin_talk
 from tavern_core.isolation.supervisor import Supervisor
@@ -89,11 +90,11 @@ class _Far:
         with self.asked(inputs, None, one) as given, _misfits():
             if not self.talks:
                 return self._heard(
-                    unpack_answer, judged(await self.supervisor.ask_later("node", given, self.kind, self.type))
+                    ANSWERS, judged(await self.supervisor.ask_later("node", given, self.kind, self.type))
                 )
             talk = await self._talk(given)
             try:
-                return self._heard(unpack_answer, judged(await talk.answer()))
+                return self._heard(ANSWERS, judged(await talk.answer()))
             finally:
                 await talk.stop()
 
@@ -103,11 +104,13 @@ class _Far:
             talk = await self._talk({**given, "yields": True})
             try:
                 async for chunk in talk.chunks():
-                    yield self._heard(unpack_answer, chunk)
+                    yield self._heard(ANSWERS, chunk)
                 end = judged(await talk.answer())
                 if end == NO_END:
                     raise NothingCame("a lazy input")
-                final = self._heard(unpack_final, end)
+                final = None if end == ENDED else self._heard(ANSWERS, end)
+                if not isinstance(final, Ends | None):
+                    raise UpstreamError(f"{self.type} of an isolated plugin sent no end of a stream", outcome="unknown")
             finally:
                 await talk.stop()
         if final is not None:
@@ -120,7 +123,7 @@ class _Far:
                 "node_asked", {"type": self.type, **given}, seconds=min(self.supervisor.hook_s, ASKED_S)
             )
         )
-        return self._heard(unpack_value, packed)
+        return self._heard(VALUES, packed)
 
     @contextmanager
     def asked(self, inputs: dict[str, Any], ctx: Any, one: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
@@ -152,10 +155,10 @@ class _Far:
         request = {**given, "streams": len(streams)}
         return await self.supervisor.with_worker_later(lambda worker: begin_talk(worker, "node", request, streams))  # type: ignore[no-any-return]
 
-    def _heard(self, unpack: Any, packed: Any) -> Any:
+    def _heard(self, codec: Codec, packed: Any) -> Any:
         try:
-            return unpack(packed)
-        except (ValueError, TypeError, AttributeError) as error:
+            return codec.decode(packed)
+        except ValueError as error:
             raise UpstreamError(f"{self.type} of an isolated plugin sent {error}", outcome="unknown") from error
 
 
@@ -225,11 +228,11 @@ def _said(value: Any, streams: list[AsyncIterator[Any]]) -> list[Any]:
     if isinstance(value, list) and value and all(isinstance(part, ReadStream) for part in value):
         streams += value
         return ["streams", list(range(len(streams) - len(value), len(streams)))]
-    return pack_value(value)
+    return VALUES.encode(value)
 
 
 def _facts(ctx: Any) -> dict[str, Any]:
     return {
-        "run": ctx.run_id, "path": ctx.path, "type": ctx.type, "config": pack_value(dict(ctx.config))[1], "mode": ctx.mode,
+        "run": ctx.run_id, "path": ctx.path, "type": ctx.type, "config": VALUES.encode(dict(ctx.config))[1], "mode": ctx.mode,
         "attempt": ctx.attempt,
     }  # fmt: skip

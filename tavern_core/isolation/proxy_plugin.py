@@ -19,7 +19,7 @@ from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import HookRefused, PluginError, sayable
 from tavern_core.isolation.codec import pack_context, pack_tool
 from tavern_core.isolation.connections import Kind
-from tavern_core.isolation.hook_codec import pack_shown, unpack_shown
+from tavern_core.isolation.node_codec import HOOK_VALUES
 from tavern_core.isolation.proxy_nodes import far_node
 from tavern_core.isolation.proxy_services import far_object
 from tavern_core.isolation.proxy_tools import Made, RemoteTool, told_tool, unpacked
@@ -128,13 +128,13 @@ def _hook_call(supervisor: Supervisor, number: int, name: str, kind: Kind) -> Ca
 
     def ask(values: dict[str, Any]) -> Any:
         _meet(supervisor, values)
-        given = {key: pack_shown(value) for key, value in values.items() if key != "ctx"}
+        given = {key: HOOK_VALUES.encode(value) for key, value in values.items() if key != "ctx"}
         request = {"impl": number, "given": given, **honest}
 
         def answer(packed: Any) -> Any:
             if name == "tavern_start":
                 supervisor.remember({"do": "hook", **request})
-            return unpacked(packed, values, unpack_shown)
+            return unpacked(packed, values, HOOK_VALUES)
 
         return _asked(supervisor, "hook", request, kind, f"hook {number}", answer, supervisor.hook_s)
 
@@ -157,7 +157,7 @@ def _offer(supervisor: Supervisor, number: int, name: str) -> Callable[[dict[str
 
 def _when(supervisor: Supervisor, number: int) -> Callable[[ToolSpec], bool]:
     def when(tool: ToolSpec) -> bool:
-        return supervisor.ask("wants", {"impl": number, "tool": pack_tool(tool)[1]}, seconds=supervisor.hook_s) is True
+        return supervisor.ask("wants", {"impl": number, "tool": pack_tool(tool)}, seconds=supervisor.hook_s) is True
 
     return when
 
@@ -186,6 +186,10 @@ def _asked(
 def _offered(supervisor: Supervisor, section: str, told: Any) -> Any:
     if told is None or section in ("settings", "profiles", "workflows"):
         return told
+    if section == "adapters":
+        from tavern_core.isolation.proxy_adapters import proxy_adapter
+
+        return dict(proxy_adapter(supervisor, item) for item in told)
     makers: dict[str, Callable[[Supervisor, Any], Any]] = {
         "tools": _tool, "services": _service, "commands": _command, "channels": _contribution, "providers": _contribution,
         "nodes": far_node,

@@ -25,7 +25,7 @@ def far_object(supervisor: Supervisor, service: str, doc: str, facts: Mapping[st
 
 def _method(supervisor: Supervisor, service: str, name: str, told: Mapping[str, Any]) -> Callable[..., Any]:
     def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        return {"name": service, "method": name, **packed_arguments(f"{service}.{name}", args, kwargs)}
+        return packed_arguments(service, name, args, kwargs)
 
     if told["async"] is True:
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from tavern_core.contract.protocols import BoundTool
 from tavern_core.contract.targets import BindsItself
+from tavern_core.contract.tracing import trace_headers
 from tavern_core.errors import UpstreamError
-from tavern_core.isolation.codec import pack, pack_tool, unpack, unpack_tool
+from tavern_core.isolation.codec import CALLS, Codec, Known, pack_tool, unpack_tool
 from tavern_core.isolation.connections import Kind, Undelivered
 from tavern_core.isolation.supervisor import Supervisor
 from tavern_core.isolation.transport import BrokenChannel, judged
@@ -72,7 +75,7 @@ class RemoteTool(BindsItself, DescribesItself):
         Raises:
             PluginError: there is no such thing in the plugin, or it is no tool.
         """
-        request = {"target": self.handler, "tool": pack_tool(sketch)[1]}
+        request = {"target": self.handler, "tool": pack_tool(sketch)}
         told = judged(self.supervisor.ask("handler", request, seconds=self.supervisor.hook_s))
         self.supervisor.remember({"do": "handler", **request})
         return told_tool(self.supervisor, told)
@@ -86,7 +89,10 @@ class RemoteTool(BindsItself, DescribesItself):
         binding = _Binding(self, tool)
         self.supervisor.with_worker(binding.settle)
         # Not blocking, because it waits for no code of this process: it picks its way of waiting itself.
-        return BoundTool(binding.run, is_async=False, blocking=False, wants_call=binding.wants_call, stoppable=True)
+        return BoundTool(
+            binding.run, is_async=False, blocking=False, wants_call=binding.wants_call, stoppable=True,
+            wants_control=binding.wants_control, stop=self.supervisor.stop,
+        )  # fmt: skip
 
 
 class _Binding:
@@ -96,17 +102,21 @@ class _Binding:
         self._remote = remote
         self._supervisor = remote.supervisor
         self._name = tool.name
-        self._tool = pack_tool(tool)[1]
+        self._tool = pack_tool(tool)
         self._key = remote.key or f"handler {remote.handler} {tool.name}"
         self._home: Incarnation | None = None
         self._kind: Kind = "sync"
-        self.wants_call = False
+        self.wants_call = self.wants_control = False
 
     def run(self, arguments: Any, call: ToolCall | None) -> Any:
         """The answer, or under an event loop an awaitable of it."""
         given = {"args": arguments}
+        if headers := trace_headers():
+            given["trace"] = headers
         if self.wants_call and call is not None:
-            given["call"] = pack(call)
+            given["call"] = CALLS.encode(call)
+            if self.wants_control and (ends := Incarnation.deadline()) is not None:
+                given["left"] = max(ends - time.perf_counter(), 0)
         if _running_loop() is None:
             return _result(self._supervisor.with_worker(lambda worker: self._call(worker, given)))
         worker = self._supervisor.incarnation
@@ -159,8 +169,9 @@ class _Binding:
                 raise UpstreamError(f"{self._name} is not made any more", outcome="none")
             key = keys[0]
         request = {"key": key, "tool": self._tool, "handler": self._remote.handler}
-        is_async, wants_call = worker.ask("bind", request, deadline=deadline)
+        is_async, wants_call, wants_control = worker.ask("bind", request, deadline=deadline)
         self._kind, self.wants_call = "loop" if is_async is True else "sync", wants_call is True
+        self.wants_control = wants_control is True
         self._key, self._home = key, worker
 
 
@@ -168,19 +179,16 @@ def _result(packed: Any) -> Any:
     """The answer of a tool; the pipeline judges its value, as it does for every tool."""
     if type(packed) is list and len(packed) == 2 and packed[0] == "json":
         return packed[1]
-    return unpacked(packed, {})
+    return unpacked(packed)
 
 
-def unpacked(packed: Any, known: Mapping[str, Any], how: Callable[[Any, Mapping[str, Any]], Any] = unpack) -> Any:
+def unpacked(packed: Any, known: Known = MappingProxyType({}), codec: Codec = CALLS) -> Any:
     """A value of a worker.
-
-    Args:
-        how: reads it.
 
     Raises:
         UpstreamError: it is none (UPSTREAM_ERROR).
     """
     try:
-        return how(judged(packed), known)
+        return codec.decode(judged(packed), known)
     except (ValueError, BrokenChannel) as error:
         raise UpstreamError(f"an isolated plugin sent {error}", outcome="unknown") from error

@@ -32,7 +32,7 @@ from tavern_core.model.config import IsolationConfig
 from tavern_core.model.event import Event
 from tavern_core.model.scope import Scope, folders
 
-_RESERVES_MEMORY: Final = ("node", "bun", "deno")
+_RESERVES_MEMORY: Final = frozenset({"node", "bun", "deno"})
 """Programs that reserve far more address space than they use."""
 _NOT_OPEN: Final = ("seccomp",)
 """Layers that programs are not put into when they may do what the host's own code may: it would forbid ordinary things."""
@@ -100,7 +100,7 @@ class Sandboxes:
 
     def limits(self, program: str) -> BoxLimits:
         config = self.config
-        reserves = Path(program).name.startswith(_RESERVES_MEMORY)
+        reserves = Path(program).name in _RESERVES_MEMORY
         return BoxLimits(
             config.memory_bytes, not reserves, None, config.open_files, config.processes, config.file_bytes
         )

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from tavern_core.isolation.error_codec import pack_error
-from tavern_core.isolation.node_codec import pack_value
+from tavern_core.isolation.node_codec import VALUES
 from tavern_core.isolation.stream_window import Chunks, Outbox, Room
 from tavern_core.isolation.transport import BrokenChannel, Channel, Stream, judged
 from tavern_core.isolation.worker_client import GRACE_S, Incarnation, Later
@@ -140,7 +140,7 @@ class Talk:
         try:
             await self._rooms[at].take()
             async for chunk in stream:
-                self._say({"id": self._number, "in": at, "chunk": pack_value(chunk)})
+                self._say({"id": self._number, "in": at, "chunk": VALUES.encode(chunk)})
                 await self._rooms[at].take()
         except Exception as error:  # noqa: BLE001 - whoever wrote it has failed; the node that reads is told
             end = {"error": pack_error(error)}

@@ -49,6 +49,7 @@ class WorkerLimits:
     """What a worker may take."""
 
     answer_bytes: int
+    artifact_bytes: int
     calls: int
     """Of one kind at once."""
     start_s: float
@@ -77,7 +78,7 @@ class Supervisor:
         self._start_s = limits.start_s
         self._pauses = pauses
         threads = Workers(THREADS, f"tavern-questions-{plugin}")
-        self._answering = Answering(plugin, threads, portal, printed, self._setting_changed)
+        self._answering = Answering(plugin, threads, portal, printed, limits.artifact_bytes, self._setting_changed)
         self._terms = Terms(plugin, watch, printed, limits.answer_bytes, limits.calls, self._answering.hear, self._died)
         self.nodes = self._answering.nodes
         """Token → context and event loop of a node that is running."""
@@ -313,6 +314,11 @@ class Supervisor:
             self.works()
             return answer
         raise AssertionError("not reached")
+
+    def stop(self, call_id: str) -> bool:
+        """End a call for which a thread of the host waits, from any other; see `BoundTool.stop`."""
+        worker = self._living()
+        return worker is not None and worker.stop(call_id)
 
     def unused(self) -> list[str]:
         """Made tools that nobody uses any more: the worker may forget them."""

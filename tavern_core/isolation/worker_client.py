@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from tavern_core.errors import OutputTooLarge, UpstreamError
@@ -66,6 +68,8 @@ class Incarnation(Lanes):
         self.frames: dict[int, Frame | None] = {}
         """Number of a call that is under way → in whose name the pipeline runs it."""
         self._numbers = itertools.count(1)
+        self._stopped: set[int] = set()
+        """Numbers of calls that somebody else than their callers ended."""
         self._quick: dict[str, int] = {}
         """What is called → how often in a row it answered quickly."""
 
@@ -108,13 +112,37 @@ class Incarnation(Lanes):
             raise TimeLimit(stopped=True, begun=delivered) from None
         except BrokenChannel as error:
             self.mourn_gone(error)
-            raise self.broken(channel, kind, error, delivered) from error
+            lost = self.broken(channel, kind, error, delivered)
+            if number in self._stopped:
+                self._stopped.discard(number)
+                raise asyncio.CancelledError from error
+            raise lost from error
         except BaseException:  # the caller is interrupted
             self._stop_sync(channel, kind, number)
             raise
         finally:
             del self.frames[number]
-        return self._answered(channel, kind, number, answer)
+        if number not in self._stopped:
+            return self._answered(channel, kind, number, answer)
+        self._stopped.discard(number)
+        with suppress(Exception):
+            self._answered(channel, kind, number, answer)
+        raise asyncio.CancelledError
+
+    def stop(self, call_id: str) -> bool:
+        """End a call, by its id, for which a thread waits; False: there is none."""
+        numbers = [number for number, frame in list(self.frames.items()) if frame is not None and frame[3] == call_id]
+        self._stopped.update(numbers)
+        for number in numbers:
+            self.tell_now({"cancel": number})
+        timer = threading.Timer(GRACE_S, self._stop_for_good, [numbers])
+        timer.daemon = True
+        timer.start()
+        return bool(numbers)
+
+    def _stop_for_good(self, numbers: list[int]) -> None:
+        if any(number in self.frames for number in numbers):
+            self.kill(CALL_ENDLESS)
 
     def ask_soon(self, do: str, given: Mapping[str, Any], kind: Kind, what: str) -> Any:
         """Send a request under an event loop: the answer where it comes at once, else a `Later` to be awaited by `finish`.

@@ -8,6 +8,7 @@ from typing import Any
 
 from tavern_core.box.policy import LAYERS, PROCESSES
 from tavern_core.frozen import dataclass
+from tavern_core.isolation.closed_paths import Closed
 from tavern_core.isolation.sandbox import Sandboxes
 from tavern_core.isolation.worker_policy import worker_policy
 from tavern_core.isolation.worker_server import environment
@@ -20,7 +21,7 @@ from tavern_core.kernel.plugins.effective_scopes import Reach
 from tavern_core.kernel.plugins.record import Records
 from tavern_core.model.capability import ENV_PREFIX
 from tavern_core.model.event import ISOLATION_WEAK
-from tavern_core.schema.limits import json_copy
+from tavern_core.schema.limits import json_or
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class WorkerLaunch:
             data_dir=str(self._data_dir()),
             executor=self._executor(),
             aliases=dict(candidate.facts.aliases),
-            manifest=_json(candidate.manifest().model_dump(mode="json", by_alias=True, exclude_defaults=True)),
+            manifest=json_or(candidate.manifest().model_dump(mode="json", by_alias=True, exclude_defaults=True), {}),
             limits=self.base.config.limits.model_dump(mode="json", by_alias=True),
         )
         return setup.to_json()
@@ -69,9 +70,7 @@ class WorkerLaunch:
         policy = worker_policy(
             code=[candidate.folder] if candidate.folder is not None else [],
             path=path,
-            home=self.base.home,
-            kept=self.sandboxes.kept,
-            unwritable=self.sandboxes.unwritable(),
+            shut=Closed(self.base.home, self.sandboxes.kept, self.sandboxes.unwritable()),
             data_dir=data_dir,
             scopes={name: self.reach.scope(record, name) for name in names},
             config=self.base.config.isolation,
@@ -105,8 +104,3 @@ class WorkerLaunch:
                 plugin=plugin,
                 hint="`isolation: {level: required}` in tavern.yaml refuses it instead; `tavern doctor` says why they are missing",
             )
-
-
-def _json(value: Any) -> Any:
-    copy, problem = json_copy(value)
-    return {} if problem is not None else copy

@@ -12,7 +12,7 @@ from tavern_core import package
 from tavern_core.box import paths
 from tavern_core.box.holes import around
 from tavern_core.box.policy import BoxLimits, BoxPolicy, Granted, Level
-from tavern_core.isolation.closed_paths import closed, granted_paths
+from tavern_core.isolation.closed_paths import Closed, closed, granted_paths
 from tavern_core.kernel.config.configuration import state_root
 from tavern_core.model.config import IsolationConfig
 from tavern_core.model.scope import Scope
@@ -29,9 +29,7 @@ def worker_policy(
     *,
     code: Iterable[Path],
     path: Iterable[str],
-    home: Path,
-    kept: Iterable[Path],
-    unwritable: Iterable[str],
+    shut: Closed,
     data_dir: Path,
     scopes: Mapping[str, Scope],
     config: IsolationConfig,
@@ -42,16 +40,14 @@ def worker_policy(
     Args:
         code: the plugin's own files.
         path: where modules are imported from.
-        home: the state folder of the host; nobody sees it.
-        kept: files that decide what is allowed: not to be read on the way to modules.
-        unwritable: what no box writes to, whatever was granted (`Sandboxes.unwritable`).
+        shut: what it never gets.
         scopes: granted capability → its scope; None: without limit.
     """
-    shut, keep = closed([state_root(home)]), closed(kept)
+    hidden, keep = closed([state_root(shut.home)]), closed(shut.kept)
     own = os.path.realpath(data_dir)
     read = [*paths.machine(), *paths.interpreter(), str(package.FOLDER), *map(str, code), str(data_dir)]
     for entry in _modules(path):
-        read += around(entry, [*shut, *keep, str(Path.home())], own)
+        read += around(entry, [*hidden, *keep, str(Path.home())], own)
     may_read, may_write = (granted_paths(scopes[name]) if name in scopes else () for name in ("read:fs", "write:fs"))
     may_spawn = SPAWN in scopes
     limits = BoxLimits(
@@ -66,7 +62,7 @@ def worker_policy(
         read=tuple(dict.fromkeys(read)),
         write=(str(data_dir),),
         execute=paths.PROGRAMS if may_spawn and scopes[SPAWN] is None else (),
-        granted=Granted(may_read, may_write, tuple(shut), tuple(unwritable) if may_write else (), own),
+        granted=Granted(may_read, may_write, tuple(hidden), tuple(shut.unwritable) if may_write else (), own),
         may_fork=may_spawn,
         may_execute=may_spawn and scopes[SPAWN] is None,
         limits=limits,

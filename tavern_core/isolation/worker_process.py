@@ -26,6 +26,8 @@ from tavern_core.isolation.worker_watch import Watch
 
 HANG_UP_S: Final = 0.7
 """How long a worker that has hung up may take to die by itself, in seconds."""
+TURN_S: Final = 0.005
+"""How long a short message waits until another thread has said its own, in seconds."""
 DEATH_S: Final = 1.0
 """How long to wait for word of how a worker died, in seconds."""
 END_S: Final = 5.0
@@ -280,12 +282,12 @@ class WorkerProcess(ABC):
             self.kill("it did not listen")
 
     def tell_now(self, message: dict[str, Any], fd: int | None = None) -> bool:
-        """Say something short without waiting; False where that does not go: it does not listen, or others are speaking.
+        """Say something short, hardly waiting; False where that does not go: it does not listen, or others are speaking.
 
         For event loops and for callers whose time is over: no worker may hold those up.
         """
         frame = encode(message)
-        if not self._writing.acquire(blocking=False):
+        if not self._writing.acquire(timeout=TURN_S):
             return False
         try:
             if socket.send_fds(self._side, [frame], [] if fd is None else [fd], socket.MSG_DONTWAIT) < len(frame):

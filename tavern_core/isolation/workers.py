@@ -69,6 +69,7 @@ class HostWorkers:
             WorkerLaunch(candidate, self.base, self.records, self.reach, self.sandboxes, self.contributions),
             WorkerLimits(
                 answer_bytes=longest(limits.output_bytes),
+                artifact_bytes=self.base.config.artifacts.max_bytes,
                 calls=min(limits.threads * 4, MOST_CALLS),
                 start_s=self.base.config.isolation.start_timeout_ms / 1000,
                 hook_s=limits.hook_timeout_ms / 1000,

@@ -15,7 +15,7 @@ from tavern_core.errors import Finding, Location, ToolNotFound
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.signal import Signal
-from tavern_core.model.ids import spellings, split_id
+from tavern_core.model.ids import folded_id, spellings, split_id
 from tavern_core.model.nearest import did_you_mean, fold, nearest
 from tavern_core.model.tool import ToolSpec
 
@@ -186,7 +186,7 @@ class Registry:
         for plugin in sorted(self._by_plugin, key=lambda name: (self._rank[name], name)):
             own, own_aliases = self._by_plugin[plugin]
             for entry in own:
-                key = _folded(entry.id)
+                key = folded_id(entry.id)
                 if (winner := by_fold.get(key)) is not None and winner != entry.id:
                     hidden[entry.id] = self._clash(entry, entries[winner])
                     continue
@@ -251,9 +251,3 @@ class Registry:
             "NAME_CONFLICT", text, plugin=loser.plugin, hint="rename one, or disable the other plugin"
         )
         return text
-
-
-def _folded(tool_id: str) -> str:
-    """Ids with the same one are too alike to tell apart: they differ only in case, - and _."""
-    plugin, local = split_id(tool_id)
-    return f"{fold(plugin)}:{fold(local)}"

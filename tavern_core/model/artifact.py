@@ -8,6 +8,17 @@ from tavern_core.frozen import dataclass
 from tavern_core.model.result import iso_utc
 
 SCHEME: Final = "artifact:"
+FORMAT: Final = "artifact"
+"""`format` of a parameter that takes an artifact of the caller."""
+_MAGIC: Final = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+    (b"%PDF-", "application/pdf"),
+    (b"OggS", "audio/ogg"),
+    (b"ID3", "audio/mpeg"),
+    (b"PK\x03\x04", "application/zip"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +63,10 @@ class Artifact:
             "expiresAt": iso_utc(self.expires) if self.expires else None,
             "callId": self.call_id or None,
         }
+
+
+def media_type_of(data: bytes) -> str:
+    """What bytes are, as far as their beginning says."""
+    if data[:4] == b"RIFF" and data[8:12] in (b"WEBP", b"WAVE"):
+        return "image/webp" if data[8:12] == b"WEBP" else "audio/wav"
+    return next((kind for magic, kind in _MAGIC if data.startswith(magic)), "application/octet-stream")

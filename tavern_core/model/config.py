@@ -306,7 +306,7 @@ class MetricsConfig(_Section):
     enabled: bool = False
     """Count calls (extra ``metrics``); `tavern.metrics.text()` returns the metrics."""
     spans: bool | None = None
-    """A span for each call (extra ``otel``); None: if the program has loaded the OpenTelemetry SDK before it opens the host."""
+    """A span for each call (extra ``otel``); None: as soon as the program has loaded the OpenTelemetry SDK."""
 
 
 class StateConfig(_Section):

@@ -81,50 +81,30 @@ A plain tuple: a NamedTuple costs six times as much to create.
 """
 
 
+Rest = tuple[
+    Status,
+    "str | None",
+    tuple[Mapping[str, Any], ...],
+    tuple[Evidence, ...],
+    "Mapping[str, Any] | None",
+    Any,
+]
+"""What most results have nothing of: status, job, content, evidence, meta, raw."""
+_NO_REST: Rest = ("ok", None, (), (), None, None)
+
+
 class _Fields:
     """The storage of a ToolResult, writable while it is being built."""
 
-    __slots__ = ("_content", "_evidence", "_meta", "_trace", "error", "job", "ok", "raw", "status", "value")
+    __slots__ = ("_rest", "_trace", "error", "ok", "value")
 
     ok: bool
     """True if the call succeeded."""
     value: Any
     """The answer of the tool: plain JSON that fits its output schema. None on failure."""
     error: ToolError | None
-    status: Status
-    """ok, error, input_required (it needs approval or an answer) or job (it runs in the background)."""
-    job: str | None
-    """The job's id if the status is ``job``."""
-    raw: Any
-    """The raw answer of the executor; only with `limits.keepRaw`."""
-    _content: tuple[Mapping[str, Any], ...]
-    _evidence: tuple[Evidence, ...]
-    _meta: Mapping[str, Any] | None
+    _rest: Rest
     _trace: CallTrace | None
-
-    def __init__(
-        self,
-        ok: bool,
-        value: Any = None,
-        content: tuple[Mapping[str, Any], ...] = (),
-        evidence: tuple[Evidence, ...] = (),
-        error: ToolError | None = None,
-        status: Status | None = None,
-        job: str | None = None,
-        meta: Mapping[str, Any] | None = None,
-        raw: Any = None,
-        trace: CallTrace | None = None,
-    ) -> None:
-        self.ok = ok
-        self.value = value
-        self._content = content
-        self._evidence = evidence
-        self.error = error
-        self.status = status or ("ok" if ok else "error")
-        self.job = job
-        self._meta = meta
-        self.raw = raw
-        self._trace = trace
 
 
 class ToolResult(_Fields):
@@ -159,7 +139,11 @@ class ToolResult(_Fields):
     ) -> None:
         # Built as the writable class and then sealed: assigning to a frozen object's slots one by one is slower.
         object.__setattr__(self, "__class__", _Fields)
-        _Fields.__init__(self, bool(ok), value, tuple(content), tuple(evidence), error, status, job, meta, raw, trace)
+        self.ok = bool(ok)
+        self.value = value
+        self.error = error
+        self._trace = trace
+        self._rest = (status or ("ok" if ok else "error"), job, tuple(content), tuple(evidence), meta, raw)
         self.__class__ = ToolResult
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -170,6 +154,33 @@ class ToolResult(_Fields):
 
     def _refuse(self, name: str) -> NoReturn:
         raise AttributeError(f"a ToolResult does not change: cannot set {name!r}; make a changed one with .replace()")
+
+    @property
+    def status(self) -> Status:
+        """ok, error, input_required (it needs approval or an answer) or job (it runs in the background)."""
+        return self._rest[0]
+
+    @property
+    def job(self) -> str | None:
+        """The job's id if the status is ``job``."""
+        return self._rest[1]
+
+    @property
+    def raw(self) -> Any:
+        """The raw answer of the executor; only with `limits.keepRaw`."""
+        return self._rest[5]
+
+    @property
+    def _content(self) -> tuple[Mapping[str, Any], ...]:
+        return self._rest[2]
+
+    @property
+    def _evidence(self) -> tuple[Evidence, ...]:
+        return self._rest[3]
+
+    @property
+    def _meta(self) -> Mapping[str, Any] | None:
+        return self._rest[4]
 
     @property
     def content(self) -> tuple[Mapping[str, Any], ...]:
@@ -304,21 +315,13 @@ class ToolResult(_Fields):
         )
 
 
-_new = object.__new__
-
-
 def success(value: Any, trace: CallTrace) -> ToolResult:
     """The hot path's constructor: only a plain value."""
-    result = _new(_Fields)  # and no __init__: it would cost half as much again
+    result = _Fields()  # and no __init__: it would cost half as much again
     result.ok = True
     result.value = value
-    result._content = ()
-    result._evidence = ()
     result.error = None
-    result.status = "ok"
-    result.job = None
-    result._meta = None
-    result.raw = None
+    result._rest = _NO_REST
     result._trace = trace
     result.__class__ = ToolResult
     return result  # type: ignore[return-value]

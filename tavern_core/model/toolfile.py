@@ -40,6 +40,8 @@ class Implementation(_Part):
     env: tuple[str, ...] = ()
     """Names of host environment variables that the script may read."""
     cwd: str | None = None
+    outputs: tuple[str, ...] = ()
+    """Names of the files that the script leaves in `TAVERN_OUTPUT`, as in ``*.png``; empty: whatever it leaves is kept."""
     # service
     service: str | None = None
     method: str | None = None

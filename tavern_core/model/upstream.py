@@ -28,6 +28,7 @@ from tavern_core.model.capability import is_capability, known_capability
 from tavern_core.model.config import HostConfig
 from tavern_core.model.ids import is_plugin_name, is_reserved
 from tavern_core.model.manifest import CapabilityRequest, Permissions, refused
+from tavern_core.model.settings import Line
 from tavern_core.model.variables import is_name, is_refused
 from tavern_core.model.written_limits import WrittenLimits
 
@@ -37,7 +38,7 @@ INSTALLERS: Final = frozenset({"uvx", "uv", "npx", "pnpx", "bunx", "pipx"})
 FULL_TRUST: Final = "process:host"
 """The permission to run code of an upstream with the rights of the host itself."""
 SECRET: Final = "$secret"
-_LONGEST_ENTRY: Final = 400
+_LONGEST_ENTRY: Final = 200
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}\Z")
 
 
@@ -116,6 +117,8 @@ class UpstreamConfig(_Part):
     kind: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,63}$")]
     url: Annotated[str, AfterValidator(_origin_url)] | None = None
     """The only origin of this upstream; private addresses are possible."""
+    origins: tuple[Annotated[str, AfterValidator(_origin_url)], ...] = ()
+    """Further origins that it needs, such as that of its authorization server. `headers` are not sent there."""
     command: tuple[Annotated[str, Field(min_length=1, max_length=4096)], ...] | None = None
     """Program and arguments, never a shell."""
     package: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] | None = None
@@ -124,7 +127,7 @@ class UpstreamConfig(_Part):
     """Relative to tavern.yaml."""
     namespace: Annotated[str, AfterValidator(_upstream_name)] | None = None
     """The part of the ids before the colon; default: the name of the entry."""
-    description: str = ""
+    description: Line = ""
     environment: dict[Annotated[str, AfterValidator(_variable)], Any] = Field(default_factory=dict)
     """Variables of the command; values may be references: ``{$secret: name}``, ``{$env: NAME}``."""
     headers: dict[Annotated[str, AfterValidator(_header_name)], Any] = Field(default_factory=dict)
@@ -174,6 +177,8 @@ class UpstreamConfig(_Part):
                 f"{self.command[0]} fetches code and runs it, which no sandbox was reviewed for",
                 "add `trusted: true` to run it with the rights of the host, or name an installed program",
             )
+        if self.origins and not self.url:
+            raise refused("`origins` are those beside the one of `url`", "delete them, or write `url`")
         if self.permissions and not self.command:
             raise refused("`permissions` are those of a command in its sandbox", "delete them")
         return self
@@ -199,9 +204,16 @@ class UpstreamConfig(_Part):
         """The permissions that the upstream requests from the operator, as a plugin does."""
         return Permissions(capabilities=tuple(self._requests()))
 
+    def capabilities(self) -> frozenset[str]:
+        """What its tools may do to the world, and so what their callers need: not the start of its own program, nor its secrets."""
+        own = {"process:spawn"} if self.command and all(p.name != "process:spawn" for p in self.permissions) else set()
+        names = {request.name for request in self._requests()}
+        return frozenset(name for name in names - own if not name.startswith("secrets:"))
+
     def _requests(self) -> Iterator[CapabilityRequest]:
         if self.url is not None:
-            yield CapabilityRequest(name="network", scope=(origin_entry(self.url),), reason=f"connect to {self.target}")
+            scope = dict.fromkeys(origin_entry(url) for url in (self.url, *self.origins))
+            yield CapabilityRequest(name="network", scope=tuple(scope), reason=f"connect to {self.target}")
         if self.package is not None or (self.command and self.trusted):
             yield CapabilityRequest(
                 name=FULL_TRUST,

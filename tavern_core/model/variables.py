@@ -8,12 +8,20 @@ all others   each needs its own permission: ``env:<NAME>``
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 from typing import Final
 
 PASSED: Final = frozenset(
     {"HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER"}
 )
 """Also ``LC_*``."""
+FIXED: Final[Mapping[str, str]] = {
+    "PYTHONUTF8": "1",  # JSON is UTF-8 whatever the locale says
+    "PYTHONIOENCODING": "utf-8",
+    "PYTHONDONTWRITEBYTECODE": "1",  # a program's folder is not ours to write to
+    "NO_COLOR": "1",
+}
+"""What every program of a plugin or an upstream finds set."""
 PERMISSION: Final = "env:"
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
 _REFUSED: Final = (
@@ -56,6 +64,19 @@ def is_passed(name: str) -> bool:
 def is_refused(name: str) -> bool:
     """True for a variable that is never passed, whatever was granted."""
     return _PATTERN.fullmatch(name.upper()) is not None
+
+
+def for_programs(host: Mapping[str, str], libraries: str, further: Collection[str] = ()) -> dict[str, str]:
+    """What a program sees of the host's environment, and what it finds set.
+
+    Args:
+        libraries: the folder of the interpreter's own library, which some need to start.
+        further: names that were asked for and granted.
+    """
+    passed = {name: value for name, value in host.items() if is_passed(name) or name in further}
+    if libraries in host.get("LD_LIBRARY_PATH", "").split(":"):
+        passed["LD_LIBRARY_PATH"] = libraries
+    return {**passed, **FIXED}
 
 
 def permission_for(name: str) -> str:

@@ -1,1 +1,1 @@
-"""`tavern plugins check`: a plugin's source against its manifest, read as text."""
+"""`tavern plugins check`: compares a plugin's source with its manifest, without running it."""

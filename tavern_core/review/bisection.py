@@ -1,8 +1,8 @@
-"""Which plugin makes something fail: halves of the plugins are switched on until one is left. Pure: somebody else tries.
+"""Which plugin makes something fail? Halves of the plugins are enabled until one is left. Pure: the caller runs the attempts.
 
-dependencies first:   a, b (needs a), c, d      each beginning of this order can run by itself
-fails with all, works with none                 so there is a shortest beginning that fails, and its last one is guilty
-works with the guilty one alone                 then it fails together with another, which is found the same way
+dependencies first:   a, b (needs a), c, d      each prefix of this order can run alone
+fails with all, works with none                 so there is a shortest prefix that fails, and its last plugin is guilty
+works with the guilty one alone                 then it fails together with another one, found in the same way
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from tavern_core.frozen import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Guilty:
-    """What was found out."""
+    """The result."""
 
     plugins: tuple[str, ...]
-    """Those that fail together, the one found first at the front; empty: none was found."""
+    """The plugins that fail together, the first found first; empty: none."""
     why_not: str = ""
     """Why none was found."""
 
@@ -28,9 +28,9 @@ def find_guilty(
     """Find what fails with all plugins and not without them.
 
     Args:
-        depends_on: plugin → what it needs; names that are no keys are always there.
-        fails: tries with just these plugins switched on. Asked about no set twice.
-        always: are on in every try.
+        depends_on: plugin → what it needs; names that are not keys are always enabled.
+        fails: runs an attempt with exactly these plugins enabled. Never called twice for one set.
+        always: enabled in every attempt.
     """
     kept = closed(always, depends_on)
     order = [name for name in dependencies_first(depends_on) if name not in kept]
@@ -50,7 +50,7 @@ def find_guilty(
     found: list[str] = []
     while not found or not bad(found):
         rest = [name for name in order if name not in closed(found, depends_on)]
-        if found:  # what comes behind the first one is not needed
+        if found:  # the plugins after the first one are not needed
             rest = rest[: sum(order.index(name) < order.index(found[0]) for name in rest)]
         if not rest:
             return Guilty(tuple(found), "")
@@ -59,7 +59,7 @@ def find_guilty(
 
 
 def _shortest(names: Sequence[str], fails: Callable[[Sequence[str]], bool]) -> str:
-    """The last name of the shortest beginning that fails; the whole does, nothing does not."""
+    """The last name of the shortest failing prefix; the whole list fails, the empty one does not."""
     low, high = 0, len(names)
     while high - low > 1:
         middle = (low + high) // 2
@@ -83,7 +83,7 @@ def closed(names: Iterable[str], depends_on: Mapping[str, Iterable[str]]) -> set
 
 
 def dependencies_first(depends_on: Mapping[str, Iterable[str]]) -> list[str]:
-    """All names, each behind what it needs; among equals by name. Circles stand where they are met."""
+    """All names, each after its dependencies; among equals by name. A cycle appears where it is found."""
     order: list[str] = []
     seen: set[str] = set()
     for root in sorted(depends_on):

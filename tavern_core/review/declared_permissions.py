@@ -1,4 +1,4 @@
-"""What a plugin.yaml asks for, held against what the plugin's code used."""
+"""The requests of a plugin.yaml, compared with what the plugin's code used."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ NETWORK: Final = "network"
 WEB: Final = "read:web"
 SPAWN: Final = "process:spawn"
 SEEN: Final = (READ, WRITE, NETWORK, WEB, SPAWN)
-"""Capabilities of which the guard sees every use in the plugin's own code."""
+"""Capabilities whose every use in the plugin's own code the guard observes."""
 _FETCHING: Final = "net"
-"""The host's service that fetches for a plugin, by these two rights."""
+"""The host's service that fetches for a plugin, with these two permissions."""
 _ANY_PORT: Final = (1,)
-"""Where the system chose the port, every port has to be allowed; one that nobody names stands for it."""
+"""If the system chose the port, every port must be allowed; this unused port stands for it."""
 _NEEDS: Final[Mapping[str, str]] = {"read": READ, "write": WRITE, "connect": NETWORK, "listen": NETWORK, "spawn": SPAWN}
 
 
 def need(use: Use) -> str:
-    """The permission that a use takes; empty where it takes none, or none exists."""
+    """The permission that a use needs; empty if it needs none, or none exists."""
     if use.kind in ("read", "write") and (_is_in(use, OWN) or (use.kind == "read" and _is_in(use, (PLUGIN,)))):
         return ""
     if use.kind == "secret":
@@ -41,7 +41,7 @@ def need(use: Use) -> str:
 
 
 def entries(use: Use) -> tuple[str, ...]:
-    """How a scope may name what was used; nothing where no scope can."""
+    """The possible scope entries for a use; none if no scope can express it."""
     if use.kind in ("read", "write"):
         return tuple(dict.fromkeys(text for text in (use.target, use.path) if text))
     if use.target in (WAYS, EVERYTHING) or use.target.startswith("unix:"):
@@ -50,7 +50,7 @@ def entries(use: Use) -> tuple[str, ...]:
 
 
 def short_entry(use: Use) -> str:
-    """What to write into a scope for it: of the workspace all, since nobody knows what a caller will keep there."""
+    """The scope entry to write: the whole workspace, because its content depends on the caller."""
     return WORKSPACE if _is_in(use, (WORKSPACE,)) else use.target
 
 
@@ -59,15 +59,15 @@ class Asked:
     """The permissions of one plugin.yaml."""
 
     scopes: Mapping[str, tuple[Scope, ...]]
-    """Capability → the scopes it is asked for with."""
+    """Capability → its requested scopes."""
     services: frozenset[str]
-    """Those it may use, and its own."""
+    """The services that it may use, and its own."""
     changeable: frozenset[str]
-    """Those of them of which it may call every method."""
+    """Those of them whose every method it may call."""
 
     @classmethod
     def of(cls, manifest: Manifest) -> Asked:
-        """What a manifest asks for."""
+        """The requests of a manifest."""
         scopes: dict[str, tuple[Scope, ...]] = {}
         for request in manifest.permissions.capabilities:
             scopes[request.name] = (*scopes.get(request.name, ()), request.scope)
@@ -90,12 +90,12 @@ class Asked:
         )
 
     def used(self, uses: Iterable[Use]) -> frozenset[str]:
-        """The permissions that `uses` took."""
+        """The permissions that `uses` needed."""
         return frozenset(_used(self, uses))
 
 
 def own_services(manifest: Manifest) -> tuple[str, ...]:
-    """The services that the plugin brings itself."""
+    """The plugin's own services."""
     return tuple(declared.name for declared in manifest.services or ())
 
 

@@ -1,11 +1,11 @@
 """Imports that would end the host or never end are found before they run in it.
 
-    a plugin whose code was never tried here   →   it is imported in a process of its own first (`probe.py`)
+    a plugin whose code was never tried here   →   it is first imported in a separate process (`probe.py`)
     that crashes, hangs or takes all memory    →   the plugin is `failed`, with the reason
-    what was found is remembered               →   probes.json, for exactly these files, this Python and what is installed in it
+    the result is stored                       →   probes.json, for exactly these files, this Python and its packages
 
-With ``plugins.probe: suspect`` only a plugin is tried during whose import an earlier process ended: a small file says so while a
-plugin is being imported, ``importing/<plugin>.<pid>``, and the next host finds one whose process is gone.
+With ``plugins.probe: suspect`` only a plugin during whose import an earlier process ended is probed. A small file exists while a
+plugin is being imported, ``importing/<plugin>.<pid>``, and the next host finds the file of a process that ended.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tavern_core.review.probe_result import SAFE, UNSAFE, Import
 
 FILE: Final = "probes.json"
 _SPARE_S: Final = 60.0
-"""How much longer than one probe to wait for another process that is trying the same plugin."""
+"""How much longer than one probe to wait for another process that probes the same plugin."""
 When = Literal["never", "suspect", "new"]
 Row = dict[str, Any]
 
@@ -41,7 +41,7 @@ class ImportWatch:
 
     Args:
         home: the state folder.
-        when: which plugins are tried in a probe.
+        when: which plugins are probed.
         seconds: how long an import may take.
     """
 
@@ -55,7 +55,7 @@ class ImportWatch:
         self._has_tried = False
 
     def judge(self, candidate: Candidate) -> None:
-        """Try the import in a probe where that is called for.
+        """Probe the import if necessary.
 
         Raises:
             ActivationFailed: the host would not survive the import (ACTIVATION_FAILED).
@@ -65,11 +65,11 @@ class ImportWatch:
         if self._is_fine(candidate):
             return
         with self._alone(candidate.name):
-            if not self._is_fine(candidate):  # another process may have tried it meanwhile
+            if not self._is_fine(candidate):  # another process may have probed it meanwhile
                 self._settle(candidate)
 
     def look_after(self) -> None:
-        """Have the running event loop collect the processes that try imports, once they have ended; does nothing where none was needed."""
+        """Let the running event loop reap the probe processes once they have ended; does nothing if there are none."""
         if self._has_tried:
             from tavern_core.review.probe import prober
 
@@ -83,7 +83,7 @@ class ImportWatch:
             return candidate.load()
 
     def refusal(self, candidate: Candidate) -> Finding | None:
-        """Why its import will be refused, as far as that is known from an earlier try; nothing is run."""
+        """Why its import will be refused, according to an earlier probe; runs nothing."""
         row = self.known(candidate.name)
         if (
             row is None
@@ -96,27 +96,27 @@ class ImportWatch:
         return Finding(ActivationFailed.code, text, _repair(candidate.name))
 
     def known(self, name: str) -> Row | None:
-        """What the last probe of a plugin found: `outcome`, `said`, `at`, `artifact`, `python`."""
+        """The result of a plugin's last probe: `outcome`, `said`, `at`, `artifact`, `python`."""
         if self._file.signature() != self._read.signature:
             self._read = self._file.read()
         row = self._read.values.get(name)
         return row if isinstance(row, dict) else None
 
     def forget(self, name: str) -> None:
-        """The operator wants it tried again."""
+        """Probe it again, on request of the operator."""
         if self.known(name) is not None:
             self._change(lambda rows: {n: row for n, row in rows.items() if n != name})
 
     def _is_watched(self, candidate: Candidate) -> bool:
-        """Whether its import is judged at all: that of an isolated one starts a process, and imports nothing here."""
+        """Whether its import is probed at all: an isolated one starts its own process and imports nothing here."""
         return self._when != "never" and not candidate.isolated() and candidate.source in ("folder", "entry_point")
 
     def _settle(self, candidate: Candidate) -> None:
-        """Try the import in a probe, remember what came of it, and judge by it."""
-        from tavern_core.review.probe import prober  # here: most hosts find all their plugins known
+        """Probe the import, store the result, and act on it."""
+        from tavern_core.review.probe import prober  # imported here: most hosts know all their plugins
 
         self._has_tried = True
-        artifact = candidate.artifact()  # before: what is edited while it is tried is then seen as edited
+        artifact = candidate.artifact()  # before the probe, so that an edit during it counts as a change
         found = prober.probe(_import_of(candidate), seconds=self._seconds)
         if found.outcome == "unknown":
             self._untried(candidate, found.said)
@@ -134,7 +134,7 @@ class ImportWatch:
             raise _unsafe(candidate, found.said)
 
     def _untried(self, candidate: Candidate, why: str) -> None:
-        """No process can be started for a probe. A plugin that ended one is not imported; any other is, with a warning."""
+        """No process can be started for a probe. A plugin that ended a process before is not imported; others are, with a warning."""
         hint = "plugins.probe: never imports plugins without trying them"
         if self._left_behind(candidate.name):
             text = f"{candidate.name} is not imported: its import ended an earlier process, and it cannot be tried in another: {why}"
@@ -148,10 +148,10 @@ class ImportWatch:
         )
 
     def _is_fine(self, candidate: Candidate) -> bool:
-        """Whether it may be imported as it is; False: it is to be tried first.
+        """Whether it may be imported; False: it must be probed first.
 
         Raises:
-            ActivationFailed: it was tried, and the host would not survive it.
+            ActivationFailed: according to its probe, the host would not survive it.
         """
         is_left_behind = self._left_behind(candidate.name)
         row = self.known(candidate.name) or {}
@@ -166,14 +166,16 @@ class ImportWatch:
 
     @contextmanager
     def _alone(self, name: str) -> Iterator[None]:
-        """Keep other threads and processes from trying the same plugin meanwhile."""
+        """Prevent other threads and processes from probing the same plugin meanwhile."""
         with ExitStack() as held:
-            with suppress(TavernError, OSError):  # a state folder that cannot be written: then each tries for itself
+            with suppress(
+                TavernError, OSError
+            ):  # the state folder is not writable: then each process probes for itself
                 held.enter_context(locked(self._markers / name, self._seconds + _SPARE_S))
             yield
 
     def _left_behind(self, name: str) -> bool:
-        """Whether a process that is gone was importing the plugin when it ended."""
+        """Whether a process ended while it imported the plugin."""
         return any(not _is_alive(pid) for _, pid in self._traces(name))
 
     def _clear(self, name: str) -> None:
@@ -195,7 +197,7 @@ class ImportWatch:
     @contextmanager
     def _marked(self, name: str) -> Iterator[None]:
         marker = self._markers / f"{name}.{os.getpid()}"
-        with suppress(OSError):  # a state folder that cannot be written: told elsewhere, and no reason not to import
+        with suppress(OSError):  # the state folder is not writable: reported elsewhere, and no reason not to import
             try:
                 marker.touch()
             except FileNotFoundError:
@@ -208,22 +210,22 @@ class ImportWatch:
                 marker.unlink(missing_ok=True)
 
     def _change(self, make: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        with suppress(TavernError, OSError):  # remembered or not, what was found holds now
+        with suppress(TavernError, OSError):  # the result applies even if it cannot be stored
             self._file.change(make)
 
 
 def _repair(name: str) -> str:
-    """What to do about a plugin whose import the host would not survive."""
+    """The repair for a plugin whose import the host would not survive."""
     return f"correct it, then `tavern plugins reload {name}`"
 
 
 def _is_about(row: Row, candidate: Candidate) -> bool:
-    """Whether a verdict is about these files and this Python."""
+    """Whether a stored result applies to these files and this Python."""
     return row.get("python") == _python() and row.get("artifact") == (candidate.artifact() or None)
 
 
 def _import_of(candidate: Candidate) -> Import:
-    """Everything that is imported of a plugin, at once or later."""
+    """Everything of a plugin that is imported, now or later."""
     nodes = candidate.manifest().nodes if "nodes" in candidate.facts.sections else None
     declared = candidate.tools() if candidate.tool_ids else None
     specs = (*declared.specs, *declared.sketches) if declared is not None else ()
@@ -241,17 +243,17 @@ def _import_of(candidate: Candidate) -> Import:
 
 
 def _imports_nothing(candidate: Candidate) -> bool:
-    """Whether nothing of it would run that has not run in this process already."""
+    """Whether all of its code has already run in this process."""
     return not candidate.has_code or (bool(candidate.module) and candidate.module in sys.modules)
 
 
 def _python() -> str:
-    """What an import depends on besides the plugin's files: which Python this is, and when something was last installed in it."""
+    """What an import depends on besides the plugin's files: this Python, and the time of the last installation."""
     words = [sys.version, sys.prefix]
     for entry in sys.path:
         if entry.endswith(("-packages", "-packages/")):
             with suppress(OSError):
-                words.append(f"{entry} {os.stat(entry).st_mtime_ns}")  # noqa: PTH116 - on the way of every start
+                words.append(f"{entry} {os.stat(entry).st_mtime_ns}")  # noqa: PTH116 - runs at every start
     return hashlib.sha256("\n".join(words).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 

@@ -1,8 +1,8 @@
-"""What a name means in the source of a plugin: followed through assignments, imports and star imports of its own modules.
+"""Resolves a name in the source of a plugin, through assignments, imports and star imports of its own modules.
 
-find(module, "add")  →  Definition   the function, class or expression, and the module in which it stands
-                        UNKNOWN      from elsewhere, or made while the program runs: nobody concludes from it
-                        UNDEFINED    nowhere: at run time a NameError
+find(module, "add")  →  Definition   the function, class or expression, and its module
+                        UNKNOWN      from elsewhere, or computed at run time: no conclusions
+                        UNDEFINED    not defined: a NameError at run time
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Imported:
     """``from <module> import <name>``; without a name the module itself."""
 
     module: str
-    """Dotted: within the plugin where it is its own."""
+    """Dotted: relative to the plugin if it is its own."""
     name: str | None
     is_own: bool
 
@@ -46,15 +46,15 @@ class OwnModule:
     dotted: str
     """Its name within the plugin; empty for ``__init__.py``."""
     bound: dict[str, Node | Imported | None] = field(default_factory=dict)
-    """Name → what is bound to it last at module level; None for what cannot be followed."""
+    """Name → its last binding at module level; None if it cannot be followed."""
     stars: list[Imported] = field(default_factory=list)
     imports: list[tuple[ast.ImportFrom, Imported]] = field(default_factory=list)
-    """``from`` imports of own modules that are certain to run when the module is imported."""
+    """``from`` imports of own modules that always run when the module is imported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What a name means, and where it stands."""
+    """The meaning of a name, and its place."""
 
     module: OwnModule
     node: Node
@@ -81,7 +81,7 @@ class OwnNames:
             self._bind(module, module.tree.body, is_certain=True)
 
     def find(self, module: OwnModule, name: str, steps: int = 0) -> Meaning:
-        """What `name` means at module level of `module`."""
+        """The meaning of `name` at module level of `module`."""
         if steps > _MOST_STEPS:
             return UNKNOWN
         if name in module.bound:
@@ -99,23 +99,23 @@ class OwnNames:
         return UNKNOWN if is_open else UNDEFINED
 
     def inside(self, dotted: str) -> str:
-        """The name within the plugin of a module that may be written with its package in front."""
+        """The name within the plugin of a module, whose name may include the package."""
         own = self._own(dotted)
         return dotted if own is None else own
 
     def has_module(self, dotted: str) -> bool:
-        """True for a module of the plugin, or a folder that holds some."""
+        """True for a module of the plugin, or a folder with some."""
         return dotted in self.modules or dotted in self._folders
 
     def module_behind(self, module: OwnModule, name: str) -> OwnModule | None:
-        """The own module that a name stands for: ``from . import impl``, ``import package.impl as impl``."""
+        """The own module of a name: ``from . import impl``, ``import package.impl as impl``."""
         bound = module.bound.get(name)
         if not isinstance(bound, Imported) or not bound.is_own:
             return None
         return self.modules.get(bound.module if bound.name is None else f"{bound.module}.{bound.name}".lstrip("."))
 
     def reached(self) -> Iterator[OwnModule]:
-        """The modules that are certain to be imported with the plugin, as far as can be seen."""
+        """The modules that are certainly imported with the plugin, as far as the source shows."""
         waiting, seen = [""], set[str]()
         while waiting:
             dotted = waiting.pop()
@@ -194,7 +194,7 @@ class OwnNames:
 
 @cache
 def exported() -> tuple[str, ...]:
-    """What ``from tavern_core import *`` brings; asked for by name, because the kernel knows nothing above it."""
+    """The names of ``from tavern_core import *``; imported by name, because the kernel knows nothing above it."""
     return tuple(importlib.import_module("tavern_core").__all__)
 
 

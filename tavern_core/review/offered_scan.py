@@ -1,7 +1,7 @@
-"""What the hooks of a plugin visibly return: its tools, and the names of what it contributes to the sections of plugin.yaml.
+"""What the source shows that the hooks of a plugin return: its tools, and the names of its other contributions.
 
-Followed are lists, local and module-level names, toolboxes (classes with `@tool` methods), functions of the plugin and star imports.
-What is computed is said to be unseen, with its place: then nobody concludes from an absence.
+It follows lists, local and module-level names, toolboxes (classes with `@tool` methods), functions of the plugin and star imports.
+Computed values are reported as unseen, with their place; then an absence means nothing.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _CODE: Final = "TOOL_FILE_INVALID"
 _MOST_STEPS: Final = 12
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 Is = Callable[[str, ast.expr, str], bool]
-"""Whether an expression in a file is the contract's name (``tool``, ``offer``, ``Service`` …)."""
+"""Whether an expression in a file is a name of the contract (``tool``, ``offer``, ``Service`` …)."""
 
 
 @dataclass(slots=True)
 class Returned:
-    """What is visibly returned to one hook."""
+    """What the source shows that one hook returns."""
 
     names: list[tuple[str, str, int]] = field(default_factory=list)
     """Name, file and line."""
@@ -31,7 +31,7 @@ class Returned:
 
 
 class Unseen(Exception):
-    """Something is computed, at this place."""
+    """A value is computed at this place."""
 
     def __init__(self, file: str, node: ast.AST, what: str) -> None:
         super().__init__(what)
@@ -65,14 +65,14 @@ class OfferedScan:
         return Returned(found, len(self.unseen) == before)
 
     def _seen(self, where: _Place, node: ast.expr, read: Reader, step: int) -> Iterator[tuple[str, str, int]]:
-        """`_items`, as far as they can be seen."""
+        """`_items`, as far as the source shows them."""
         try:
             yield from self._items(where, node, read, step)
         except Unseen as unseen:
             self.unseen.append(unseen)
 
     def _items(self, where: _Place, node: ast.expr, read: Reader, step: int) -> Iterator[tuple[str, str, int]]:
-        """The names in an expression that gives one item or several."""
+        """The names in an expression for one or several items."""
         if step > _MOST_STEPS:
             raise Unseen(where.module.file, node, "it is deeper than is followed")
         match node:
@@ -202,7 +202,7 @@ class OfferedScan:
             raise Unseen(where.module.file, node, "a factory without names makes what it likes")
 
     def _of_class(self, where: _Place, node: ast.expr, made: Definition) -> Iterator[str]:
-        """The tools of a toolbox: its marked methods, bases included; or of an object with a name and `execute`."""
+        """The tools of a toolbox (its marked methods, including bases), or of an object with a name and `execute`."""
         members: dict[str, tuple[str | None, ast.AST]] = {}
         is_open = not self._members(made, members, 0)
         names = [name for name, _ in members.values() if name is not None]
@@ -224,7 +224,7 @@ class OfferedScan:
             raise Unseen(where.module.file, node, f"not all of the class of {ast.unparse(node)} can be seen")
 
     def _members(self, made: Definition, members: dict[str, tuple[str | None, ast.AST]], step: int) -> bool:
-        """Add the members of a class, bases first, each with the tool that it is; False when not all could be seen."""
+        """Add the members of a class, bases first, each with its tool; False if the source does not show all."""
         assert isinstance(made.node, ast.ClassDef)
         is_whole = step < _MOST_STEPS and not made.node.decorator_list and not made.node.keywords
         for base in reversed(made.node.bases) if is_whole else ():
@@ -272,7 +272,7 @@ class OfferedScan:
         raise Unseen(where.module.file, node, "the mapping has no id that is written out")
 
     def _text(self, where: _Place, node: ast.expr | None, whole: ast.AST) -> str:
-        """A text that is written out, here or as a constant of the plugin."""
+        """A literal text, here or as a constant of the plugin."""
         if isinstance(node, ast.Name) and node.id not in where.local:
             meaning = self._names.find(where.module, node.id)
             node = meaning.node if isinstance(meaning, Definition) and isinstance(meaning.node, ast.expr) else None
@@ -290,7 +290,7 @@ Reader = Callable[["_Place", ast.expr, int], Iterator[tuple[str, str, int]]]
 
 
 class _Place:
-    """Where an expression stands: a module, and the function whose local names it may use."""
+    """The scope of an expression: a module, and the function whose local names it may use."""
 
     def __init__(self, module: OwnModule, function: _Function | None) -> None:
         self.module = module
@@ -298,7 +298,7 @@ class _Place:
 
 
 def _locals(function: _Function) -> dict[str, ast.expr | None]:
-    """Local name → its value; None where it has several, or is changed."""
+    """Local name → its value; None if it has several, or is changed."""
     given = function.args
     found: dict[str, ast.expr | None] = {a.arg: None for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
     found |= {a.arg: None for a in (given.vararg, given.kwarg) if a is not None}
@@ -333,7 +333,7 @@ def _locals(function: _Function) -> dict[str, ast.expr | None]:
 
 
 def _values(function: _Function) -> Iterator[ast.expr]:
-    """Everything that a function returns or yields; not what functions inside it do."""
+    """Everything that a function returns or yields, without its inner functions."""
     waiting: list[ast.AST] = list(function.body)
     while waiting:
         node = waiting.pop(0)

@@ -1,7 +1,7 @@
-"""The smallest `permissions:` block that allows what was seen, as YAML to paste into plugin.yaml.
+"""The smallest `permissions:` block that allows the observed uses, as YAML to paste into plugin.yaml.
 
-What no trace can see stays as it was asked for: the console, sensitive arguments, the order of hooks, and capabilities that a
-tool names without any test having used them; these are marked.
+Requests that no trace can observe stay: the console, sensitive arguments, the order of hooks, and capabilities that a
+tool names and no test used; these are marked.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tavern_core.review.declared_permissions import (
 )
 
 MOST_FILES = 3
-"""Files of one folder that are named one by one."""
+"""Files of one folder that are listed individually."""
 _EPHEMERAL = 32_768
-"""Ports from here on are those that systems give to whoever wants any."""
+"""From here on, systems assign ports automatically."""
 
 
 def permission_block(manifest: Manifest, uses: Sequence[Use], hooks: Collection[str], named: Collection[str]) -> str:
@@ -39,7 +39,7 @@ def permission_block(manifest: Manifest, uses: Sequence[Use], hooks: Collection[
     Args:
         uses: what the plugin's code used.
         hooks: permissions of the hooks that it implements.
-        named: capabilities that its tools say they need.
+        named: capabilities that its tools declare.
     """
     asked = manifest.permissions
     lines: list[str] = []
@@ -59,7 +59,7 @@ def _services(manifest: Manifest, uses: Iterable[Use]) -> Mapping[str, Collectio
     own = {*own_services(manifest)}
     used = {use.target for use in uses if use.kind == "service"} - own
     changed = {use.target for use in uses if use.kind == "change"} - own - {*asked.override}
-    # One that was asked for stays: what a tool of kind `service` calls, no trace sees.
+    # A requested one stays, because no trace observes the calls of tools of kind `service`.
     write = list(dict.fromkeys([*(name for name in asked.write if name in used), *sorted(changed)]))
     return {"use": sorted(used - {*write, *asked.override}), "write": write, "override": asked.override}
 
@@ -98,7 +98,7 @@ def _capability(name: str, uses: Sequence[Use], request: CapabilityRequest | Non
 
 
 def _scope(name: str, uses: Sequence[Use], request: CapabilityRequest | None) -> tuple[list[str] | None, str]:
-    """The entries that reach what was used: as they are written already, else made anew; None where no list can say it."""
+    """The entries that cover the uses: existing ones, else new ones; None if no list can express them."""
     if not uses:
         return (None if request is None or request.scope is None else list(request.scope)), ""
     if not scope_kind(name):
@@ -129,7 +129,7 @@ def _written(name: str, use: Use, request: CapabilityRequest | None) -> str:
 
 
 def _folded(paths: list[str]) -> list[str]:
-    """Many files of one folder as the folder; nothing beneath something else in the list."""
+    """Replace many files of one folder by the folder; drop entries below another entry."""
     beside: dict[str, list[str]] = {}
     for path in paths:
         beside.setdefault(path.rpartition("/")[0], []).append(path)

@@ -1,4 +1,4 @@
-"""`tavern plugins check`: does a plugin do what its plugin.yaml says? Everything is read, nothing is imported or run.
+"""`tavern plugins check`: does a plugin do what its plugin.yaml says? It reads everything and imports and runs nothing.
 
     plugin.yaml (strict) ─┐
     tool files, schemas  ─┼─> findings: file, line, column, message, repair
@@ -6,7 +6,7 @@
     its Python source    ─┤   hookimpls against permissions, what they return against what is declared, signatures
     pyproject.toml       ─┘   of a project
 
-Severities: an *error* keeps the plugin, or a part of it, from working; a *warning* is a surprise in waiting; an *info* is a
+Severities: an *error* prevents the plugin, or a part of it, from working; a *warning* is a likely mistake; an *info* is a
 remark such as a permission that nothing uses.
 """
 
@@ -54,7 +54,7 @@ _NEEDS_NO_SECTION: Final = frozenset({"tavern_register_tools"})
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What `check_plugin` found; `findings` in the order plugin.yaml, tool files, source."""
+    """The result of `check_plugin`; `findings` in the order plugin.yaml, tool files, source."""
 
     name: str
     location: str
@@ -62,16 +62,16 @@ class CheckReport:
     hooks_found: tuple[FoundHook, ...] = ()
     tools_found: tuple[FoundTool, ...] = ()
     undeclared_tools: tuple[str, ...] = ()
-    """Local names of tools that the code visibly returns and `tools:` does not list: what `write_tools` would add."""
+    """Local names of tools that the code returns and `tools:` does not list; `write_tools` would add them."""
     reading: ManifestReading | None = field(default=None, repr=False, compare=False)
     """plugin.yaml with its places, to show the line of a finding."""
 
     module: str = ""
-    """What is imported of an installed package."""
+    """The imported package of an installed plugin."""
 
     @property
     def is_ok(self) -> bool:
-        """True when nothing is an error."""
+        """True if there are no errors."""
         return all(finding.severity != "error" for finding in self.findings)
 
 
@@ -82,11 +82,11 @@ def check_plugin(
 
     Args:
         target: a folder (of the plugin, or of its project), or the name of a plugin or of a distribution.
-        roots: where folder plugins are looked for by name.
-        sys_path: where distributions are looked for; None: this interpreter's path.
+        roots: where folder plugins are searched by name.
+        sys_path: where distributions are searched; None: this interpreter's path.
 
     Returns:
-        The report; a target that is nowhere gives one with a single error. Never raises because of what is in a plugin.
+        The report; for a missing target, it has a single error. The content of a plugin never makes it raise.
     """
     folder = Path(target)
     if _is_there(folder, folder=True) and (inner := _plugin_folder(folder)) is not None:
@@ -109,12 +109,12 @@ def check_plugin(
 def _is_there(path: Path, *, folder: bool = False) -> bool:
     try:
         return path.is_dir() if folder else path.exists()
-    except (OSError, ValueError):  # a name that no file can have: too long, with a NUL, half a character
+    except (OSError, ValueError):  # an impossible file name: too long, with a NUL or a surrogate
         return False
 
 
 def _plugin_folder(folder: Path) -> Path | None:
-    """The folder with plugin.yaml: this one, or the only one in a project beneath it."""
+    """The folder with plugin.yaml: this one, or the only one in a project below it."""
     if (folder / MANIFEST_FILE).exists() or not (folder / "pyproject.toml").exists():
         return folder
     inner = [found.parent for pattern in ("*", "src/*") for found in sorted(folder.glob(f"{pattern}/{MANIFEST_FILE}"))]
@@ -148,7 +148,7 @@ def _installed(sys_path: Sequence[str] | None) -> dict[str, metadata.Distributio
 
 
 def _without_entry_point(found: metadata.Distribution) -> Finding:
-    """A distribution that is installed and no plugin."""
+    """An installed distribution that is not a plugin."""
     try:
         groups = sorted({entry.group for entry in found.entry_points})
         shipped = [
@@ -170,7 +170,7 @@ def _without_entry_point(found: metadata.Distribution) -> Finding:
 
 
 def _about_packaging(plugin: FoundPlugin) -> tuple[Finding, ...]:
-    """Names and versions that do not agree: known from discovery only. The rest is found anew, strictly."""
+    """Names and versions that do not agree: only discovery knows them. The rest is checked again, strictly."""
     words = ("the entry point is called", "the distribution is called", "the distribution ")
     return tuple(f for f in plugin.findings if any(word in f.message for word in words))
 
@@ -184,7 +184,7 @@ def _check(files: PluginFiles, name: str, known: Sequence[Finding], package: str
     reading = read_manifest(content, MANIFEST_FILE, strict=True)
     scan = scan_sources(plugin_sources(files), package)
     findings = [*known, *reading.findings]
-    manifest = reading.readable  # what is wrong in plugin.yaml should not hide everything else that is wrong
+    manifest = reading.readable  # errors in plugin.yaml should not hide other errors
     if manifest is None or manifest.name != reading.written_name:
         return CheckReport(
             reading.written_name or name, files.place, (*findings, *scan.findings), tuple(scan.hooks),
@@ -232,9 +232,9 @@ class _Checking:
     def _paths(self) -> Iterator[Finding]:
         for path, relative in declared_paths(self._manifest):
             if path[0] == "tools":
-                continue  # told by the tools themselves
+                continue  # reported by the tools themselves
             if path[0] == "frontend" and path[-1] in ("outputDir", "rootDir"):
-                continue  # a build makes them; the entries inside are what matters
+                continue  # a build creates them; only the entries inside matter
             if problem := self._files.problem(self._served(path, relative)):
                 where = self._document.locate(path)
                 if path[0] == "frontend":
@@ -243,7 +243,7 @@ class _Checking:
                     yield Finding(MANIFEST, problem, "create it, or correct the path", where)
 
     def _served(self, path: tuple[str | int, ...], relative: str) -> str:
-        """Where a file of the frontend lies: entries of `vanilla` are relative to its rootDir, where they are not found."""
+        """The path of a file of the frontend: entries of `vanilla` that do not exist are relative to its rootDir."""
         frontend = self._manifest.frontend
         if path[:2] == ("frontend", "vanilla") and frontend is not None and frontend.vanilla is not None:
             inner = f"{frontend.vanilla.root_dir.rstrip('/')}/{relative}"
@@ -338,7 +338,7 @@ class _Checking:
             found = canonical_id(local, self._manifest.name, self._manifest.aliases)
             if isinstance(found, IdRefusal):
                 yield Finding(TOOL, found.message, found.hint, Location(file, line, 1))
-            elif (file, fold(found.id)) in folded:  # a hook in a module that nobody imports returns nothing
+            elif (file, fold(found.id)) in folded:  # a hook in a module that is never imported returns nothing
                 hint = "leave one out; names that differ only in case, - and _ count as the same"
                 yield Finding(TOOL, f"two tools are called {local!r}", hint, Location(file, line, 1))
             else:
@@ -376,7 +376,7 @@ class _Checking:
         return self._document.locate(("tools",), key=True)
 
     def _handlers(self) -> Iterator[Finding]:
-        """Tools whose code is named as ``module:function``: is it there, and does it take what the parameters declare?"""
+        """Tools whose code is named as ``module:function``: does it exist, and does it accept the declared parameters?"""
         names = self._scan.names
         for spec in (*self._tools.specs, *self._tools.sketches):
             target = str(spec.implementation.get("handler") or "")
@@ -402,7 +402,7 @@ class _Checking:
                     yield from unfit(meaning.node, spec.input_schema, where)
 
     def _sections_of_code(self) -> Iterator[Finding]:
-        """What hooks contribute against the names that plugin.yaml declares."""
+        """Compare the contributions of hooks with the names in plugin.yaml."""
         for section, found in self._scan.sections.items():
             declared = [item.name for item in getattr(self._manifest, section, None) or () if not isinstance(item, str)]
             overrides = self._manifest.permissions.services.override if section == "services" else ()
@@ -423,7 +423,7 @@ class _Checking:
                     yield Finding(MANIFEST, message, hint, self._document.locate((section, index)), "warning")
 
     def _targets(self) -> Iterator[Finding]:
-        """Tools that run a service or a node of this plugin, which must be there."""
+        """Tools that run a service or a node of this plugin, which must exist."""
         own = {service.name: service for service in self._scan.services}
         offered = self._scan.sections.get("services")
         has_nodes = "nodes" in self._sections or any(hook.name == "tavern_register_nodes" for hook in self._scan.hooks)
@@ -453,7 +453,7 @@ class _Checking:
                 )
 
     def _services(self) -> Iterator[Finding]:
-        replaced = self._manifest.permissions.services.override  # there the marks of the replaced one count
+        replaced = self._manifest.permissions.services.override  # for these, the marks of the replaced service count
         told: set[tuple[str, int]] = set()
         for service in self._scan.services:
             for method in service.methods:
@@ -475,7 +475,7 @@ class _Checking:
 
 
 def _form_problems(found: FoundHook, hook: Hook, where: Location) -> Iterator[Finding]:
-    """What the host would refuse about the function itself."""
+    """Problems of the function itself that the host would refuse."""
     if found.is_wrapper:
         hint = "write a plain function; a modify-hook returns a changed copy"
         yield Finding(HOOK, f"{hook.name} is a pluggy wrapper; wrappers are not allowed", hint, where)

@@ -1,7 +1,7 @@
-"""Is a plugin's import safe to run here? Tried in a process of its own, which may crash, hang or end as it likes.
+"""Is a plugin's import safe to run here? Tried in a separate process, which may crash, hang or end.
 
-An import that raises an exception is no finding of a probe: that costs the host nothing but this plugin. A probe finds what
-the host would not survive: a crash, `os._exit`, an import that never ends or takes all memory. It is no sandbox: the code runs
+An exception is not a finding of a probe, because it only affects this plugin. A probe finds what
+the host would not survive: a crash, `os._exit`, an import that never ends or takes all memory. It is not a sandbox: the code runs
 as the host's user.
 """
 
@@ -12,7 +12,6 @@ import atexit
 import json
 import os
 import re
-import signal
 import sys
 import threading
 import time
@@ -20,6 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
+from tavern_core.box.fork_server_client import ending
 from tavern_core.review.audit.observed_use import Use
 from tavern_core.review.probe_job import IDLE_S
 from tavern_core.review.probe_process import LONGEST, Answer, Unavailable, probe_server, tried
@@ -28,16 +28,16 @@ from tavern_core.review.probe_result import Import, Probe
 _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
 _MOST_NEEDED: Final = 2000
 _AT_ONCE: Final = 4
-"""Imports that are tried at a time; more wait for their turn."""
+"""Imports that are probed at the same time; more wait."""
 _COLLECT_S: Final = IDLE_S + 2.0
-"""How long after an import to look whether the process has ended."""
+"""How long after an import to check whether the process has ended."""
 
 
 class Prober:
-    """Tries imports in copies of a small warm process, which all hosts of this process share. Safe for threads."""
+    """Probes imports in copies of a small warm process, which all hosts of this process share. Thread-safe."""
 
     _collector: asyncio.AbstractEventLoop | None
-    """Looks whether the process has ended, at the time `_collects_at` of the monotonic clock."""
+    """Checks whether the process has ended, at the time `_collects_at` of the monotonic clock."""
     _collects_at: float
 
     def __init__(self) -> None:
@@ -46,15 +46,15 @@ class Prober:
         atexit.register(self.close)
 
     def probe(self, what: Import, *, seconds: float, guarded: bool = False) -> Probe:
-        """Import a plugin in a process of its own.
+        """Import a plugin in a separate process.
 
         Args:
             seconds: how long it may take.
-            guarded: put the audit guard on, to see what it uses.
+            guarded: install the audit guard, to see what it uses.
         """
         with self._turns:
             try:
-                for _ in range(2):  # it may be another import that ends what tries them
+                for _ in range(2):  # another import may have ended the server
                     answer = tried(self._server, _request(what, guarded, self._needed), seconds)
                     if answer.code is not None:
                         break
@@ -69,9 +69,9 @@ class Prober:
         return _judged(answer, said, what.folder, seconds)
 
     def collect_later(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have `loop`, which runs this, collect the process when it has ended for want of work: else it stays as a zombie.
+        """Let the running `loop` reap the process after it ended because it was idle; else it stays as a zombie.
 
-        A loop that is there anyway does so without a thread. When it is closed before, the next import or the end of this process does.
+        An existing loop needs no thread for that. If it closes before, the next import or the end of this process reaps it.
         """
         now = time.monotonic()
         with self._lock:
@@ -88,7 +88,7 @@ class Prober:
             self.collect_later(loop)
 
     def close(self) -> None:
-        """End the process, and what it is trying."""
+        """End the process and its probes."""
         self._server.close()
 
     def _begin(self) -> None:
@@ -101,13 +101,13 @@ class Prober:
 
 
 prober: Final = Prober()
-"""The one of this process."""
+"""The instance of this process."""
 
 
 def _request(what: Import, guarded: bool, needed: Iterable[str]) -> bytes:
-    """What the copy is told: the import, and what it would see here."""
+    """The request to the copy: the import and its environment here."""
     try:
-        cwd = os.getcwd()  # noqa: PTH109 - it may be gone
+        cwd = os.getcwd()  # noqa: PTH109 - it may have been removed
     except OSError:
         cwd = ""
     asked = {
@@ -122,12 +122,12 @@ def _request(what: Import, guarded: bool, needed: Iterable[str]) -> bytes:
 
 
 def _judged(answer: Answer, said: dict[str, Any], folder: Path | None, seconds: float) -> Probe:
-    """What came of an import, as a verdict. `said` is what the copy said: nothing where it was kept from that."""
+    """The verdict about an import. `said` is the report of the copy; empty if it could not report."""
     line = own_line(answer.trace, folder)
     if answer.is_late:
         return Probe("hung", f"importing it has not ended after {round(seconds, 1):g} s{line}")
     if not said and answer.code is not None:
-        return Probe("crashed", f"importing it ended the process with {_ending(answer.code)}{line}")
+        return Probe("crashed", f"importing it ended the process with {ending(answer.code)}{line}")
     if broken := said.get("broken"):
         return Probe("unknown", str(broken))
     notes = tuple(text for key, text in _NOTES.items() if said.get(key))
@@ -151,15 +151,6 @@ def _object(text: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
-
-
-def _ending(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
 
 
 def own_line(trace: bytes, folder: Path | None) -> str:

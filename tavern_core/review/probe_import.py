@@ -1,6 +1,6 @@
-"""Imports one plugin, in the process that was made for it, and says how that went. Never returns.
+"""Imports one plugin in its own process and reports the result. Never returns.
 
-The import sees the host's environment, path, working folder and command line. What it prints goes nowhere; what kills it
+The import sees the host's environment, path, working folder and command line. Its output is discarded; a crash
 leaves a trace.
 """
 
@@ -24,13 +24,13 @@ _LONGEST: Final = 65_536
 
 
 def import_plugin(asked: dict[str, Any], tell: int, traces: int, memory: int, families: Sequence[str]) -> NoReturn:
-    """Import what `asked` names, say how it went, and end.
+    """Import what `asked` names, report the result, and exit.
 
     Args:
-        tell: where to say it: one JSON line.
-        traces: where a crash leaves its trace.
+        tell: the descriptor of the report: one JSON line.
+        traces: the descriptor of a crash's trace.
         memory: bytes that this process may use.
-        families: packages of which is said which modules were needed.
+        families: packages whose needed modules are reported.
     """
     faulthandler.enable(traces)
     loaded = len(sys.modules)
@@ -47,32 +47,32 @@ def import_plugin(asked: dict[str, Any], tell: int, traces: int, memory: int, fa
         thing = _imported(asked)
         if asked["guarded"]:
             hooks += _hooks(thing, asked["name"])
-    except BaseException as raised:  # noqa: BLE001 - told to whoever asked
+    except BaseException as raised:  # noqa: BLE001 - reported to the caller
         if isinstance(raised, MemoryError) or (isinstance(raised, OSError) and raised.errno == errno.ENOMEM):
             greed = f"it takes more than {memory >> 20} MiB of memory"
         else:
             error = _told(raised)
     if os.getpid() != me:
-        os._exit(0)  # a copy that the plugin made of this process
+        os._exit(0)  # a fork of this process by the plugin
     said = {"error": error, "greed": greed, "forks": len(forks), "threads": threading.active_count() - threads, "uses": uses, "hooks": hooks,
             "needed": _added(loaded, families)}  # fmt: skip
     while len(line := json.dumps(said).encode()) >= _LONGEST and (uses or said["needed"]):
         said["needed"] = []
         del uses[-1:]
     os.write(tell, line + b"\n")
-    os._exit(0)  # threads and exit handlers of the plugin are not waited for
+    os._exit(0)  # without waiting for threads and exit handlers of the plugin
 
 
 def _as_in_the_host(asked: dict[str, Any]) -> None:
     environment = asked["environment"]
-    if os.environ != environment:  # nearly always it is what this process was started with, and each change costs
+    if os.environ != environment:  # it is usually unchanged, and each change costs
         os.environ.clear()
         os.environ.update(environment)
     sys.path[:] = asked["path"]
     sys.argv[:] = asked["argv"]
     sys.dont_write_bytecode = asked["no_bytecode"]
     sys.pycache_prefix = asked["bytecode"]
-    with contextlib.suppress(OSError):  # removed meanwhile: the host has none either
+    with contextlib.suppress(OSError):  # removed meanwhile, so the host has none either
         os.chdir(asked["cwd"])
 
 
@@ -88,13 +88,13 @@ def _imported(asked: dict[str, Any]) -> Any:
     for handler in asked["handlers"]:
         try:
             handler_in(thing, handler, name)
-        except Exception:  # noqa: BLE001, S110 - the real import tells it; the others are still to be tried
+        except Exception:  # noqa: BLE001, S110 - the real import reports it; try the others
             pass
     return thing
 
 
 def _added(loaded: int, families: Sequence[str]) -> list[str]:
-    """The modules of these packages that are new; only the new ones are looked at, because each look at an old one copies memory."""
+    """The modules of these packages that are new; only the new ones are accessed, because accessing an old one copies memory."""
     new = list(islice(reversed(sys.modules), max(0, len(sys.modules) - loaded)))
     return [
         name
@@ -106,19 +106,19 @@ def _added(loaded: int, families: Sequence[str]) -> list[str]:
 def _told(raised: BaseException) -> str:
     try:
         return f"{type(raised).__name__}: {raised}"[:2000]
-    except BaseException:  # noqa: BLE001 - its own `__str__` is the plugin's code, too
+    except BaseException:  # noqa: BLE001 - its `__str__` is the plugin's code, too
         return type(raised).__name__
 
 
 def _hooks(module: object, name: str) -> list[tuple[str, str]]:
-    """The hooks that the imported module implements, and where; also those that no reader of its source sees."""
+    """The hooks that the imported module implements, with their places; also those that its source does not show."""
     from tavern_core.kernel.hooks.table import read_implementations
 
     return [(found.hook.name, found.where) for found in read_implementations(module, name)]
 
 
 def _listen(folder: str, uses: list[dict[str, Any]]) -> None:
-    """Put the audit guard on; it adds to `uses`."""
+    """Install the audit guard; it adds to `uses`."""
     from tavern_core.review.audit.attribution import Stack
     from tavern_core.review.audit.guard import Guard
     from tavern_core.review.audit.path_names import Spelling

@@ -1,10 +1,10 @@
-"""The fork server's job for imports that are tried: a copy of a process that has loaded what nearly every plugin imports.
+"""The fork server's job for import probes: a copy of a process that has loaded what nearly every plugin imports.
 
     host ──(request, descriptors)──> fork server ──fork──> copy: imports the plugin
       ^                                                      │
-      └────────────── one JSON line: what came of it ────────┘
+      └────────────── one JSON line: the result ─────────────┘
 
-A copy may crash, hang or end as it likes. It dies with the server, which kills whatever it started.
+A copy may crash, hang or end. It dies with the server, which kills everything that it started.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EARLY: Final = (
     "tavern_core.review.probe_import",
 )
 FAMILIES: Final = ("asyncio", "pydantic", "tavern_core")
-"""Of these packages everything that a copy has needed is loaded here before the next copy is made."""
+"""Modules of these packages that a copy needed are loaded here before the next fork."""
 IDLE_S: Final = 20.0
 """After this long without a request the server ends."""
 _MEMORY: Final = max(1 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
@@ -37,7 +37,7 @@ _MEMORY: Final = max(1 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_
 
 
 class Job:
-    """Descriptors of a request: status, where to say what came of it, where a crash leaves its trace. See `fork_server.Job`."""
+    """Descriptors of a request: status, report, trace of a crash. See `fork_server.Job`."""
 
     descriptors = 3
     idle_s = IDLE_S
@@ -58,11 +58,11 @@ class Job:
         return pid
 
     def forked(self) -> None:
-        """Nothing more to do."""
+        """Nothing to do."""
 
 
 def _warm_up(needed: Sequence[str]) -> None:
-    """Load what copies have needed before, so that the next need not."""
+    """Load what earlier copies needed, so that later ones need not."""
     if new := [name for name in needed if name not in sys.modules and name.partition(".")[0] in FAMILIES]:
         for name in new:
             with contextlib.suppress(Exception):
@@ -72,22 +72,22 @@ def _warm_up(needed: Sequence[str]) -> None:
 
 
 def _become_copy(asked: dict[str, Any], server: int, shed: Callable[[], None], tell: int, traces: int) -> NoReturn:
-    """In the copy: shed what is the server's, then import."""
+    """In the copy: close the resources of the server, then import."""
     try:
         die_with_parent(server)
         shed()
-        os.dup2(0, 2)  # what it prints goes nowhere
+        os.dup2(0, 2)  # its output is discarded
         close_others((tell, traces))
         os.setsid()
         apply(BoxLimits(_MEMORY, is_address_space=False, open_files=None, processes=None, file_bytes=None))
         with contextlib.suppress(OSError):
             score = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
-            os.write(score, b"1000")  # should the machine's memory be used up, let this be the first to go
+            os.write(score, b"1000")  # if the machine runs out of memory, this process ends first
             os.close(score)
         from tavern_core.review.probe_import import import_plugin
 
         import_plugin(asked, tell, traces, _MEMORY, FAMILIES)
-    except BaseException as error:  # noqa: BLE001 - nothing of the plugin has run yet, so it is not its fault
+    except BaseException as error:  # noqa: BLE001 - no plugin code has run yet, so it is not its fault
         os.write(tell, json.dumps({"broken": str(error)[:2000]}).encode() + b"\n")
     finally:
         os._exit(0)

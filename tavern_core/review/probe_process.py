@@ -1,4 +1,4 @@
-"""One import that is tried in a process of its own: what it says, its time, how it ended."""
+"""One import probe in a separate process: its report, its deadline, its end."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ from tavern_core.frozen import dataclass
 from tavern_core.kernel.execution.module_path import module_path
 
 LONGEST: Final = 65_536
-"""Bytes that are kept of what a copy says, and of its trace."""
+"""Maximum bytes of a copy's report, and of its trace."""
 _START_S: Final = 60.0
-"""How long the process may take to begin, and to fork, in seconds."""
+"""How long the process may take to start, and to fork, in seconds."""
 _TRACE_S: Final = 5.0
-"""How long a hanging copy may take to say where it hangs."""
+"""How long a hanging copy may take to report where it hangs."""
 _SILENT_S: Final = 1.0
-"""How long a copy that can say nothing any more has to end."""
+"""How long a copy that cannot report any more has to end."""
 
 
 class Unavailable(Exception):
-    """No process can be had; the message says why."""
+    """No process can be started; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of an import."""
+    """The result of an import."""
 
     said: bytes
-    """One line of JSON; empty where it was kept from that."""
+    """One line of JSON; empty if it could not report."""
     trace: bytes
-    """What `faulthandler` wrote."""
+    """The output of `faulthandler`."""
     is_late: bool
     code: int | None
     """Exit code, or minus the signal; None: it ended the fork server as well."""
 
 
 def probe_server() -> ForkServer:
-    """The warm process. It ends by itself when nobody needs it for a while."""
+    """The warm process. It ends when it has been idle for a while."""
     return ForkServer(
         lambda: by_import([*_flags(), "-P"], module_path(), "tavern_core.review.probe_job"), lambda: dict(os.environ)
     )
 
 
 def tried(server: ForkServer, request: bytes, seconds: float) -> Answer:
-    """Have one import tried.
+    """Probe one import.
 
     Args:
         seconds: how long it may take.
 
     Raises:
-        Unavailable: there is no process to be had.
+        Unavailable: no process can be started.
     """
     if getattr(sys, "frozen", False) or not sys.executable:
         raise Unavailable("there is no interpreter to be started: this program carries its own")
@@ -85,7 +85,7 @@ def tried(server: ForkServer, request: bytes, seconds: float) -> Answer:
 
 
 class _Watch:
-    """What a copy says, and how it ended."""
+    """The report of a copy, and how it ended."""
 
     def __init__(self, copy: Forked, told: int, trace: int) -> None:
         self.said = self.last_words = b""
@@ -94,7 +94,7 @@ class _Watch:
         self._sources: list[Any] = [told, trace, copy.status]
 
     def until_told(self, end: float) -> bool:
-        """Wait until the copy has spoken or ended; True when its time was over before."""
+        """Wait until the copy has reported or ended; True if its time was over before."""
         is_late = False
         while True:
             ready = _readable(self._sources, end - time.monotonic())
@@ -104,7 +104,7 @@ class _Watch:
             if self._trace in ready:
                 self._read(self._trace)
             if self._told in ready:
-                if not self._read(self._told):  # it became another program, or closed what it speaks through
+                if not self._read(self._told):  # it became another program, or closed its report descriptor
                     end = min(end, time.monotonic() + _SILENT_S)
                 elif self.said.endswith(b"\n"):
                     return is_late
@@ -116,7 +116,7 @@ class _Watch:
             self._copy.kill(signal.SIGABRT)
 
     def until_ended(self, end: float) -> None:
-        """It has been killed: hear how it ended, and read what it left on its way out."""
+        """It has been killed: get its exit status, and read its last output."""
         if self._copy.status in self._sources and _readable([self._copy.status], end - time.monotonic()):
             self._hear_end()
         while _readable([self._trace], 0.0) and self._read(self._trace):
@@ -141,7 +141,7 @@ class _Watch:
 
 
 def _readable(sources: list[Any], seconds: float) -> list[Any]:
-    """Those that can be read, as soon as one can or the time is over. Not `select.select`: a host may have many descriptors."""
+    """The readable ones, as soon as one is readable or the time is over. Not `select.select`: a host may have many descriptors."""
     waiting, by_number = select.poll(), {}
     for source in sources:
         number = source if isinstance(source, int) else source.fileno()
@@ -151,7 +151,7 @@ def _readable(sources: list[Any], seconds: float) -> list[Any]:
 
 
 def _flags() -> list[str]:
-    """What this interpreter was started with, as far as it decides what an import sees."""
+    """The options of this interpreter that affect imports."""
     flags = sys.flags
     words = ["-O"] * flags.optimize
     words += [

@@ -1,4 +1,4 @@
-"""What is tried in a probe, and what came of it."""
+"""The request of a probe, and its result."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ UNSAFE: Final = frozenset({"crashed", "hung"})
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """What is imported of a plugin."""
+    """The imports of a plugin."""
 
     name: str
     module: str = ""
-    """Of an installed package; empty: what is in `folder`."""
+    """Of an installed package; empty: the modules in `folder`."""
     folder: Path | None = None
     """Where its files are."""
     has_code: bool = True
@@ -31,23 +31,23 @@ class Import:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """How the import ended; ``unknown``: it could not be tried. `said` is for a person: what happened, and where if that is known."""
+    """How the import ended; ``unknown``: it could not be probed. `said` is for a person: what happened, and where, if known."""
 
     outcome: Literal["good", "raised", "crashed", "hung", "unknown"]
     said: str = ""
     notes: tuple[str, ...] = ()
-    """What it did besides: started threads or processes."""
+    """Side effects: it started threads or processes."""
     uses: tuple[Use, ...] = ()
-    """What its code used meanwhile; only with the audit guard."""
+    """What its code used; only with the audit guard."""
     hooks: tuple[tuple[str, str], ...] = ()
     """Hook → ``file:line`` of what implements it; only with the audit guard."""
 
     @property
     def is_safe(self) -> bool:
-        """True when it is known that the host survives the import."""
+        """True if the host is known to survive the import."""
         return self.outcome in SAFE
 
     @property
     def is_unsafe(self) -> bool:
-        """True when it is known that it does not."""
+        """True if it is known not to."""
         return self.outcome in UNSAFE

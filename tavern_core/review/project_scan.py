@@ -1,6 +1,6 @@
-"""The pyproject.toml of a plugin's project: will pip find the plugin, and will the package hold what plugin.yaml names?
+"""The pyproject.toml of a plugin's project: will pip install the plugin, with everything that plugin.yaml names?
 
-Read as data; no build backend is run. What a backend computes is said to be unseen.
+Read as data; no build backend is run. Values that a backend computes are reported as unseen.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NO_DATA: Final = (".py", ".pyc", ".pyi")
 
 
 def project_findings(folder: Path, package: Path, reading: ManifestReading | None) -> Iterator[Finding]:
-    """What keeps the plugin in `package` from being found or complete when the project in `folder` is installed.
+    """The reasons why the plugin in `package` would be missing or incomplete after the project in `folder` is installed.
 
     Args:
         reading: its plugin.yaml.
@@ -150,7 +150,7 @@ class _Project:
         data = reading.document.data if reading is not None else None
         said = data.get("version") if isinstance(data, dict) else None
         if not isinstance(said, str) or reading is None:
-            return  # told where plugin.yaml is judged
+            return  # reported by the check of plugin.yaml
         found = self._project.get("version")
         if found is None and "version" in self._dynamic:
             found = self._computed()
@@ -164,7 +164,7 @@ class _Project:
             )
 
     def _computed(self) -> str | None:
-        """A dynamic version that stands in a file of the project as a plain text."""
+        """A dynamic version that is a plain text in a file of the project."""
         tool = _table(self._data, "tool")
         given = _table(_table(tool, "setuptools"), "dynamic").get("version")
         path = _table(_table(tool, "hatch"), "version").get("path")
@@ -282,7 +282,7 @@ class _Project:
     # Places ----------------------------------------------------------------------------------------------------------------
 
     def _at(self, key: str) -> Location:
-        """The line in which a key or a table stands; the first where it does not."""
+        """The line of a key or a table; the first line if it is missing."""
         pattern = re.compile(rf"^\s*(\[[^\]\n]*)?[\"']?{re.escape(key)}[\"']?\s*[\]=.]", re.MULTILINE)
         found = pattern.search(self._text)
         if found is None:
@@ -351,7 +351,7 @@ def _fits(file: str, pattern: str) -> bool:
 
 
 def _patterns(text: str) -> list[str]:
-    """The files that a MANIFEST.in takes, as patterns."""
+    """The files that a MANIFEST.in includes, as patterns."""
     found: list[str] = []
     for line in text.splitlines():
         match line.split():

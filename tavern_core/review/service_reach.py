@@ -1,6 +1,6 @@
-"""What `service:use` of a service reaches: asked of the service where it is there, else read in the source of the plugin that declares it.
+"""The methods that `service:use` of a service allows: from the service if it is active, else from the source of the plugin that declares it.
 
-For whoever decides about the permission. Nothing is imported or run for it.
+For the operator who decides about the permission. Nothing is imported or run.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ class ReachedByUse:
     """Knows which methods of a service are marked `@read_only`.
 
     Args:
-        candidates: every plugin that is there.
+        candidates: every plugin.
     """
 
     def __init__(self, services: Services, candidates: Callable[[], Iterable[Candidate]]) -> None:
         self._services = services
         self._candidates = candidates
         self._read: dict[str, tuple[object, Mapping[str, tuple[str, ...]]]] = {}
-        """Plugin → the stamps of its files, and service → the methods of it that its source shows to be marked."""
+        """Plugin → the stamps of its files, and service → its methods that are marked in the source."""
 
     def __call__(self, name: str) -> tuple[str, ...] | None:
-        """The methods of service `name` that the right to look reaches, sorted; None where that cannot be known."""
+        """The methods of service `name` that read permission allows, sorted; None if unknown."""
         if (service := self._services.get(name)) is not None:
             return tuple(sorted({*published(service)} - changing_methods(service)))
         bringing = [
@@ -37,7 +37,7 @@ class ReachedByUse:
         return self._by_source(bringing[0]).get(name) if len(bringing) == 1 else None
 
     def _by_source(self, candidate: Candidate) -> Mapping[str, tuple[str, ...]]:
-        """What the source of a plugin shows; read once for each state of its files."""
+        """The marked methods in the source of a plugin; read once for each state of its files."""
         if candidate.folder is None:
             return {}
         files = FolderFiles(candidate.folder)
@@ -48,7 +48,7 @@ class ReachedByUse:
 
 
 def _shown_by(files: FolderFiles) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Service → its marked methods, of services of which all methods can be seen."""
+    """Service → its marked methods, for services whose source shows all methods."""
     from tavern_core.review.source_scan import plugin_sources, scan_sources
 
     scan = scan_sources(plugin_sources(files))

@@ -1,9 +1,9 @@
-"""Which services a plugin's Python source brings, and what it says of their methods. Read as text, nothing is run.
+"""The services in a plugin's Python source, and the marks of their methods. Read as text, nothing is run.
 
-    Service("clock", Clock(), Counting)     →  FoundService("clock", "Counting", …, methods=(ticks: looks, tick: changes))
+    Service("clock", Clock(), Counting)     →  FoundService("clock", "Counting", …, methods=(ticks: reads, tick: changes))
 
-What counts is what counts at run time (`contract/publishing.py`): the methods of the interface, of the object's class where there
-is none, bases included. A class or a base that the source does not show, a name that is computed: nobody concludes from it.
+The rules are those of the run time (`contract/publishing.py`): the methods of the interface, or of the object's class if there
+is none, including bases. A class or base outside of the source, or a computed name, allows no conclusions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, Literal, Protocol
 from tavern_core.frozen import dataclass
 
 Effect = Literal["looks", "changes", "unsaid", "unknown"]
-"""`@read_only`; `@mutates`; no mark; decorated with something that may be anything."""
+"""`@read_only`; `@mutates`; no mark; with an unknown decorator."""
 _MARKS: Final[Mapping[str, Effect]] = {"read_only": "looks", "mutates": "changes"}
 _OF_US: Final = "tavern_core"
 _OWN: Final = "."
@@ -39,7 +39,7 @@ class FoundMethod:
 
 @dataclass(frozen=True, slots=True)
 class FoundService:
-    """One ``Service(...)`` whose name and class are written out."""
+    """One ``Service(...)`` with a literal name and class."""
 
     name: str
     publisher: str
@@ -50,7 +50,7 @@ class FoundService:
 
 
 class ParsedModule(Protocol):
-    """A module of the plugin, and where its names come from."""
+    """A module of the plugin, and the origins of its names."""
 
     @property
     def file(self) -> str: ...
@@ -59,12 +59,12 @@ class ParsedModule(Protocol):
     def tree(self) -> ast.Module: ...
 
     def origin(self, node: ast.expr) -> str:
-        """The dotted place a name comes from; it begins with a dot for one of the plugin's own modules; empty: unknown."""
+        """The dotted origin of a name; it starts with a dot for the plugin's own modules; empty: unknown."""
         ...
 
 
 def found_services(modules: Sequence[ParsedModule]) -> Iterator[FoundService]:
-    """The services that the plugin's source visibly brings, each name and class once."""
+    """The services that the plugin's source shows, each name and class once."""
     classes = _Classes(modules)
     told: set[tuple[str, str]] = set()
     for module in modules:
@@ -101,9 +101,7 @@ class _Classes:
     """The classes of all modules, and which of them an expression means."""
 
     def __init__(self, modules: Iterable[ParsedModule]) -> None:
-        self._known: dict[
-            tuple[str, str], _Class | None
-        ] = {}  # file ("": any) and name; None where several are called so
+        self._known: dict[tuple[str, str], _Class | None] = {}  # file ("": any) and name; None if several have the name
         self._made: dict[str, tuple[ParsedModule, ast.expr] | None] = {}
         for module in modules:
             for node in ast.walk(module.tree):
@@ -119,7 +117,7 @@ class _Classes:
                         self._made[name] = None if name in self._made else (module, made)
 
     def named(self, module: ParsedModule, node: ast.expr) -> _Class | None:
-        """The class that a name stands for; None where it is of another package, or several are called so."""
+        """The class of a name; None if it is from another package, or ambiguous."""
         name = _last(node)
         if isinstance(node, ast.Name) and (here := self._known.get((module.file, name))) is not None:
             return here
@@ -127,14 +125,14 @@ class _Classes:
         return found if found is not None and _comes_from(module.origin(node), found[0].file) else None
 
     def of_object(self, module: ParsedModule, node: ast.expr | None) -> _Class | None:
-        """The class of what an expression makes, or of what was assigned to its name."""
+        """The class of the value of an expression, or of the value assigned to its name."""
         if isinstance(node, ast.Call):
             return self.named(module, node.func)
         made = self._made.get(_last(node))
         return None if made is None else self.named(*made)
 
     def collect(self, found: _Class, methods: dict[str, FoundMethod | None], seen: set[int]) -> bool:
-        """Add the public methods of a class, bases first; None for what is no method. False when not all could be seen."""
+        """Add the public methods of a class, bases first; None for anything else. False if the source does not show all."""
         module, made = found
         seen.add(id(made))
         is_complete = len(seen) < _MOST_BASES
@@ -161,7 +159,7 @@ class _Classes:
 
 
 def _comes_from(origin: str, file: str) -> bool:
-    """Whether a name of this origin may be the one that a file of the plugin defines."""
+    """Whether a name of this origin may be the one defined in a file of the plugin."""
     package, _, module = file.removesuffix(".py").rpartition("/")
     stem = package.rpartition("/")[2] if module == "__init__" else module
     return origin.startswith(_OWN) or (bool(stem) and origin.split(".")[-2:-1] == [stem])
@@ -182,7 +180,7 @@ def _method(module: ParsedModule, node: _Function) -> FoundMethod | None:
 
 
 def _is_ours(module: ParsedModule, node: ast.expr, name: str) -> bool:
-    """True for the contract's `name`, also by way of a module of the plugin itself."""
+    """True for the contract's `name`, also through a module of the plugin itself."""
     if name != _last(node) and not isinstance(node, ast.Name):
         return False
     origin = module.origin(node)
@@ -190,7 +188,7 @@ def _is_ours(module: ParsedModule, node: ast.expr, name: str) -> bool:
 
 
 def _text(module: ParsedModule, node: ast.expr | None) -> str | None:
-    """A text that is written out, or the constant of this module that a name stands for."""
+    """A literal text, or the constant of this module with this name."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
     if isinstance(node, ast.Name):

@@ -1,7 +1,7 @@
-"""What would be wrong with the signature of a tool: read from the source, with the rules that hold when the tool is registered.
+"""Problems of a tool's signature: read from the source, with the rules of registration.
 
-Defaults are compared with the types that are written out (``int``, ``list[str]``, ``Literal``, ``X | None`` …). A type that has to
-be imported to be known, and a default that is computed, say nothing here.
+Defaults are compared with literal types (``int``, ``list[str]``, ``Literal``, ``X | None`` …). A type that must
+be imported, and a computed default, are not checked.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def tool_findings(function: _Function, mark: ast.expr, file: str, *, is_method: bool) -> Iterator[Finding]:
-    """Everything that registering the tool would refuse, as far as it can be seen."""
+    """Everything that registration of the tool would refuse, as far as the source shows it."""
     options = {k.arg: k.value for k in mark.keywords if k.arg} if isinstance(mark, ast.Call) else {}
     for name in options.keys() - _OPTIONS:
         hint = did_you_mean(name, _OPTIONS) or f"its options: {', '.join(sorted(_OPTIONS))}"
@@ -53,7 +53,7 @@ def tool_findings(function: _Function, mark: ast.expr, file: str, *, is_method: 
 def unfit(
     function: _Function, schema: Mapping[str, Any], where: Location, *, is_method: bool = False
 ) -> Iterator[Finding]:
-    """Where a written schema and a signature cannot work together, as the executor judges it."""
+    """Conflicts between a written schema and a signature, by the rules of the executor."""
     given = function.args
     named = [*given.posonlyargs, *given.args][1 if is_method else 0 :]
     accepted = {a.arg for a in (*named, *given.kwonlyargs)}
@@ -65,7 +65,7 @@ def unfit(
 
 
 def _defaults(function: _Function, file: str) -> Iterator[Finding]:
-    """Defaults that their own types refuse."""
+    """Defaults that do not fit their own types."""
     given = function.args
     positional = [*given.posonlyargs, *given.args]
     pairs = [*zip(positional[len(positional) - len(given.defaults) :], given.defaults, strict=True)]
@@ -89,7 +89,7 @@ def _of_schema(schema: dict[str, Any], where: Location) -> Iterator[Finding]:
 
 
 def _schema(node: ast.expr | None) -> dict[str, Any] | None:
-    """The JSON Schema of an annotation; None where it is not written out."""
+    """The JSON Schema of an annotation; None if it is not literal."""
     match node:
         case ast.Constant(value=None):
             return _SIMPLE["None"]
@@ -135,7 +135,7 @@ def _any(parts: list[ast.expr]) -> dict[str, Any] | None:
 
 
 def _literal(node: ast.expr | None) -> Any:
-    """The value of an expression that is written out; None for any other."""
+    """The value of a literal expression; None for any other."""
     try:
         return None if node is None else ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):

@@ -1,9 +1,9 @@
-"""What a plugin's Python source says, read as text: its hookimpls, its tools, and what it returns from
+"""Analysis of a plugin's Python source as text: its hookimpls, its tools, and the results of
 `tavern_register_tools`. Nothing is executed.
 
 Names are followed through imports (`import tavern_core as tc`, `from tavern_core import hookimpl as h`, a re-export from
-a module of the plugin itself). What is computed at run time cannot be seen; then `is_complete` is False and nobody
-concludes from an absence.
+a module of the plugin itself). Values computed at run time are unknown; then `is_complete` is False and an
+absence means nothing.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _KINDS: Final[Mapping[str, str]] = {
     "services": "Service", "commands": "Command", "channels": "Contribution", "providers": "Contribution",
     "executors": "", "namespaces": "", "llms": "", "workflows": "",
 }  # fmt: skip
-"""Section → what its hook returns a list of; empty: a mapping by name."""
+"""Section → the item type of its hook's list; empty: a mapping by name."""
 _HOOKIMPL: Final = frozenset({"tavern_core.hookimpl", "tavern_core.contract.hookspecs.hookimpl"})
 _TOOLS_MODULE: Final = "tavern_core.contract.tools"
 _OF_US: Final = "tavern_core"
 _OWN: Final = "."
-"""Where names come from that a module of the plugin itself exports."""
+"""The origin of names that a module of the plugin itself exports."""
 _MOST_LINES: Final = 200_000
 MOST_MODULES: Final = 2_000
 _NOT_CODE: Final = ("tests/", "test/", "node_modules/", "build/", "dist/", ".")
@@ -46,7 +46,7 @@ class FoundHook:
     """One function marked with `@hookimpl`."""
 
     name: str
-    """The hook: `specname` where given, else the function's name."""
+    """The hook: `specname` if given, else the function's name."""
     file: str
     line: int
     required: tuple[str, ...] = ()
@@ -78,26 +78,26 @@ class SourceScan:
     hooks: list[FoundHook] = field(default_factory=list)
     tools: list[FoundTool] = field(default_factory=list)
     returned: list[tuple[str, str, int]] = field(default_factory=list)
-    """Local name, file and line of what `tavern_register_tools` visibly returns."""
+    """Local name, file and line of the tools that `tavern_register_tools` shows to return."""
     is_complete: bool = True
-    """False when not everything can be read: a module is no Python, or the returned tools are computed."""
+    """False if something is unreadable: a module is not Python, or the returned tools are computed."""
     sections: dict[str, Returned] = field(default_factory=dict)
-    """Section of plugin.yaml → the names that its hook visibly returns."""
+    """Section of plugin.yaml → the names that its hook shows to return."""
     names: OwnNames = field(default_factory=lambda: OwnNames(()))
-    """What names mean in its modules."""
+    """The meanings of names in its modules."""
     lookalikes: list[tuple[str, str, int]] = field(default_factory=list)
     """Functions with the name of a hook and without its mark: name, file, line."""
     services: list[FoundService] = field(default_factory=list)
-    """What it visibly brings with ``Service(...)``."""
+    """The services that it creates with ``Service(...)``."""
     texts: set[str] = field(default_factory=set)
-    """Every text that is written out somewhere: what is named nowhere is not used."""
+    """Every literal text: a name that occurs nowhere is not used."""
     computed: set[str] = field(default_factory=set)
-    """Methods of these names (``service``, ``secret``) are called with something that is no text: anything may be meant."""
+    """Methods with these names (``service``, ``secret``) are called with a computed name, so anything may be used."""
     findings: list[Finding] = field(default_factory=list)
 
 
 def plugin_sources(files: PluginFiles) -> Iterator[tuple[str, bytes]]:
-    """Name and content of a plugin's modules; its tests are not among them."""
+    """Name and content of a plugin's modules; without its tests."""
     count = 0
     for relative, _ in files.files():
         if relative.endswith(".py") and not relative.startswith(_NOT_CODE) and count < MOST_MODULES:
@@ -111,7 +111,7 @@ def scan_sources(sources: Iterable[tuple[str, bytes]], package: str = "") -> Sou
 
     Args:
         sources: file name for findings, and content.
-        package: the name by which the plugin imports itself; empty for a folder plugin, which has none of its own.
+        package: the name by which the plugin imports itself; empty for a folder plugin, which has none.
     """
     scan = SourceScan()
     trees = [(file, tree) for file, content in sources if (tree := _parse(file, content, scan)) is not None]
@@ -126,7 +126,7 @@ def scan_sources(sources: Iterable[tuple[str, bytes]], package: str = "") -> Sou
 
 
 def _collect_offered(scan: SourceScan, modules: Mapping[str, _Module]) -> None:
-    """Add what the contributing hooks visibly return."""
+    """Add what the contribute hooks show to return."""
     marked = {node: name for module in modules.values() for node, name in module.marked.items()}
     offered = OfferedScan(scan.names, lambda file, node, name: modules[file].is_ours(node, name), marked, scan.findings)
     for file, module in modules.items():
@@ -149,7 +149,7 @@ def _collect_offered(scan: SourceScan, modules: Mapping[str, _Module]) -> None:
 
 
 def _missing_imports(names: OwnNames) -> Iterator[Finding]:
-    """Imports of the plugin's own modules and names that are not there, where importing it is certain to come across them."""
+    """Imports of the plugin's own modules and names that do not exist, in places that an import always reaches."""
     for module in names.reached():
         for node, imported in module.imports:
             where = Location(module.file, node.lineno, node.col_offset + 1)
@@ -181,7 +181,7 @@ def _parse(file: str, content: bytes, scan: SourceScan) -> ast.Module | None:
         if content.count(b"\n") > _MOST_LINES:
             raise ValueError(f"more than {_MOST_LINES:,} lines")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an invalid escape in somebody's docstring is not our business here
+            warnings.simplefilter("ignore")  # an invalid escape in a docstring does not matter here
             return ast.parse(content, file)
     except SyntaxError as error:
         where = Location(file, error.lineno or 1, error.offset or 1)
@@ -193,7 +193,7 @@ def _parse(file: str, content: bytes, scan: SourceScan) -> ast.Module | None:
 
 
 class _Module:
-    """One parsed module and what its names mean."""
+    """One parsed module and the meanings of its names."""
 
     def __init__(self, file: str, tree: ast.Module, own: OwnNames) -> None:
         self.file, self.tree = file, tree
@@ -223,7 +223,7 @@ class _Module:
                 return ""
 
     def origin(self, node: ast.expr) -> str:
-        """The dotted place a name comes from: ``tc.hookimpl`` → ``tavern_core.hookimpl``; empty when unknown."""
+        """The dotted origin of a name: ``tc.hookimpl`` → ``tavern_core.hookimpl``; empty if unknown."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -232,7 +232,7 @@ class _Module:
         return ".".join([base, *reversed(parts)]) if base else ""
 
     def is_ours(self, node: ast.expr, name: str) -> bool:
-        """True when `node` is the contract's `name` (hookimpl, tool, factory, offer, Tool)."""
+        """True if `node` is the contract's `name` (hookimpl, tool, factory, offer, Tool)."""
         origin = self.origin(node)
         if origin in (f"tavern_core.{name}", f"{_TOOLS_MODULE}.{name}") or (name == "hookimpl" and origin in _HOOKIMPL):
             return True
@@ -241,7 +241,7 @@ class _Module:
     # Marks -------------------------------------------------------------------------------------------------------------
 
     def collect(self, scan: SourceScan) -> None:
-        """Add the marked functions of this module to `scan`, and what it names."""
+        """Add the marked functions of this module to `scan`, and the names that it uses."""
         for node in ast.walk(self.tree):
             match node:
                 case ast.Constant(value=str(text)):
@@ -269,7 +269,7 @@ class _Module:
         if (specname := options.get("specname")) is not None:
             given = _constant(specname)
             if not isinstance(given, str):
-                return  # computed: not for us to judge
+                return  # computed, so unknown
             name = given
         self.hooks.append((name, function))
         required, optional, variadic = _parameters(function, is_method)
@@ -366,7 +366,7 @@ def _constant(node: ast.expr | None) -> object:
 
 
 def _strings(node: ast.expr | None) -> list[str] | None:
-    """The strings of a written-out list, tuple or set; None when it is anything else."""
+    """The strings of a written-out list, tuple or set; None for anything else."""
     if not isinstance(node, ast.List | ast.Tuple | ast.Set):
         return None
     values = [_constant(item) for item in node.elts]

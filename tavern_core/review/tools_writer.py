@@ -1,12 +1,12 @@
-"""`check --write`: add tool ids to plugin.yaml as a person would, touching nothing else.
+"""`check --write`: add tool ids to plugin.yaml as a person would, without other changes.
 
     no `tools:`            a block at the end of the file
     tools: [] or tools:    filled in
-    tools: - {...}         an item behind the last one, in the same indentation
+    tools: - {...}         an item after the last one, in the same indentation
     tools: {entry: dir}    one small tool file per id in that folder
 
-The text is edited, not dumped: comments, order and quotes stay. The result is read again, and nothing is written unless it
-says exactly what the old one said plus the new ids.
+The text is edited, not dumped: comments, order and quotes stay. The result is read again and only written if it
+equals the old content plus the new ids.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def write_tools(folder: Path, names: Sequence[str]) -> tuple[Path, ...]:
         The files that were written.
 
     Raises:
-        ManifestInvalid: plugin.yaml cannot be read, or is written in a way that cannot be edited safely; nothing changed.
+        ManifestInvalid: plugin.yaml cannot be read, or cannot be edited safely; nothing changed.
         StateDamaged: a file cannot be written.
     """
     file = folder / MANIFEST_FILE
@@ -61,7 +61,7 @@ def add_tools(document: YamlDocument, names: Sequence[str]) -> str:
     """The text of plugin.yaml with the tools `names` added to its list.
 
     Raises:
-        ManifestInvalid: the list is written in a way that cannot be edited without rewriting it.
+        ManifestInvalid: the list cannot be edited without rewriting it.
     """
     tools = document.data.get("tools")
     expected = {**document.data, "tools": [*(tools or []), *(_item(name) for name in names)]}
@@ -88,7 +88,7 @@ def _item(name: str) -> dict[str, Any]:
 
 
 def _lines(indent: str, names: Sequence[str]) -> list[str]:
-    """One block item per tool; quoted, where YAML would read a bare name as something else."""
+    """One block item per tool; quoted if YAML would misread the bare name."""
     written = [name if read_yaml(name, "").data == name else json.dumps(name) for name in names]
     return [
         line for name in written for line in (f"{indent}- id: {name}", f"{indent}  implementation: {{type: python}}")
@@ -105,21 +105,21 @@ def _fill(lines: list[str], document: YamlDocument, names: Sequence[str]) -> Non
 
 
 def _append(lines: list[str], document: YamlDocument, count: int, names: Sequence[str]) -> None:
-    """Behind the last of `count` items."""
+    """After the last of `count` items."""
     first, last = document.locate(("tools", 0)), document.locate(("tools", count - 1))
     dash = lines[first.line - 1].rfind("-", 0, first.column - 1)
     if dash < 0 or lines[first.line - 1][dash + 1 : first.column - 1].strip():
-        return  # a list in brackets: the check afterwards refuses to write it
+        return  # a list in brackets: the final check refuses to write it
     end = last.line  # the line after the last item's first one
     while end < len(lines) and _belongs(lines[end], dash):
         end += 1
     while end > last.line and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
-        end -= 1  # blank lines and comments behind the list stay behind it
+        end -= 1  # blank lines and comments after the list stay after it
     lines[end:end] = _lines(" " * dash, names)
 
 
 def _belongs(line: str, dash: int) -> bool:
-    """True when a line is inside an item whose dash stands in column `dash`, or says nothing."""
+    """True if a line belongs to an item whose dash is in column `dash`, or is blank."""
     stripped = line.strip()
     return not stripped or stripped.startswith("#") or len(line) - len(line.lstrip(" ")) > dash
 

@@ -1,4 +1,4 @@
-"""What a traced run means: undeclared use is an error at the line that did it, what was asked for and not used is a remark."""
+"""Findings of a traced run: undeclared use is an error at its line; requested and unused is a remark."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HARMLESS: Final = frozenset(
         "USER",
     }
 )
-"""Variables that say something about the machine and nothing about its users' secrets; also ``LC_*``."""
+"""Variables that describe the machine and contain no secrets; also ``LC_*``."""
 _MOST_NAMED: Final = 3
 
 
@@ -47,13 +47,13 @@ def trace_findings(
     elsewhere: bool = False,
     folder: Path | None = None,
 ) -> Iterator[Finding]:
-    """The findings of a run, the gravest first.
+    """The findings of a run, the most severe first.
 
     Args:
         document: plugin.yaml, for the lines of it.
-        named: capabilities that tools say they need.
+        named: capabilities that tools declare.
         folder: of the plugin.
-        elsewhere: part of the plugin runs in processes of its own, where no guard hears it.
+        elsewhere: part of the plugin runs in its own processes, without a guard.
     """
     yield from _not_ended(traced)
     yield from _import_findings(traced.at_import)
@@ -127,7 +127,7 @@ def _import_findings(uses: Iterable[Use]) -> Iterator[Finding]:
 
 
 def _hidden_hooks(traced: Traced, manifest: Manifest, folder: Path | None) -> Iterator[Finding]:
-    """Hooks that are made when the plugin is imported; those that the source shows are told by the static check."""
+    """Hooks that are created during the import; the static check reports those in the source."""
     requested = requested_permissions(manifest)
     for name, where in traced.hooks:
         hook = HOOKS[name]
@@ -176,7 +176,7 @@ def _told(group: Sequence[Use]) -> str:
 
 
 def _line(permission: str, group: Sequence[Use], is_wider: bool) -> str:
-    """What to write into plugin.yaml."""
+    """The line to write into plugin.yaml."""
     row = describe_permission(permission)
     if row.section != "permissions.capabilities" or permission.startswith(SECRET_PREFIX):
         return f"add to {row.section} in plugin.yaml `- {json.dumps(row.written or permission)}`"

@@ -1,4 +1,4 @@
-"""What a traced run of a plugin's tests has shown, as its process wrote it down."""
+"""The results of a traced run of a plugin's tests, as its process recorded them."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ class Traced:
 
     uses: tuple[Use, ...] = ()
     at_import: tuple[Use, ...] = ()
-    """What merely importing the plugin used."""
+    """What the import of the plugin alone used."""
     hooks: tuple[tuple[str, str], ...] = ()
-    """The hooks that it implements, and ``file:line``; also those that no reader of its source sees."""
+    """The hooks that it implements, and ``file:line``; also those that its source does not show."""
     changes: tuple[tuple[str, Place], ...] = ()
-    """What of the host was the plugin's code afterwards, and where that is."""
+    """The parts of the host that were the plugin's code afterwards, with their places."""
     printed: tuple[tuple[str, int], ...] = ()
-    """Tests in which too much was printed, and how many characters."""
+    """Tests that printed too much, and how many characters."""
     collected: int = 0
     failed: int = 0
     troubles: tuple[str, ...] = ()
     ended: str = ""
-    """Why the run did not come to its end; empty when it did."""
+    """Why the run did not finish; empty if it did."""
     said: str = ""
-    """The end of what pytest printed."""
+    """The end of pytest's output."""
 
     @property
     def is_complete(self) -> bool:
-        """True when every test ran and passed: what was not seen was not used by them."""
+        """True if every test ran and passed, so what was not seen was not used."""
         return not self.ended and self.collected > 0 and not self.failed
 
 
 def read_record(file: Path) -> dict[str, Any]:
-    """The fields of `Traced` that the record tells; a line that was cut off by a crash is left out."""
+    """The fields of `Traced` in the record, without a line that a crash cut off."""
     try:
         with file.open("rb") as lines:
             rows = list(_rows(lines.read(_MOST)))

@@ -1,6 +1,6 @@
-"""Runs the tests of a plugin in a process of their own, with the audit guard on.
+"""Runs the tests of a plugin in a separate process with the audit guard.
 
-The process has a deadline, what it prints is read and its end kept, and what it leaves running in its session is ended with it.
+The process has a deadline, the end of its output is stored, and all processes in its session end with it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any, Final
 
+from tavern_core.box.fork_server_client import ending
 from tavern_core.errors import UsageError
 from tavern_core.review.probe import own_line, prober
 from tavern_core.review.probe_result import Import
@@ -28,24 +29,24 @@ from tavern_core.review.trace_record import Traced, read_record
 RUNNER: Final = "tavern_core.testing.tracing"
 GROUP: Final = "tavern.plugins"
 _KEPT: Final = 60_000
-"""Bytes of what the tests print that are kept."""
+"""Stored bytes of the tests' output."""
 _IMPORT_S: Final = 10.0
 _ABORT_S: Final = 5.0
 _NO_TESTS: Final = 5
 _FAILED: Final = (0, 1)
 _SOURCE: Final = 3
-"""Folders above a package in which its project is looked for."""
+"""Folders above a package that are searched for its project."""
 
 
 def trace(name: str, version: str, *, module: str, folder: Path, words: Sequence[str], seconds: float) -> Traced:
-    """Import a plugin, then run its tests; both with the guard on.
+    """Import a plugin, then run its tests; both with the guard.
 
     Args:
         name: of the plugin.
         version: as its plugin.yaml says.
-        module: of an installed package; empty: what is in `folder`.
+        module: of an installed package; empty: the modules in `folder`.
         folder: where plugin.yaml is.
-        words: for pytest.
+        words: arguments of pytest.
         seconds: how long the tests may take.
 
     Raises:
@@ -64,12 +65,12 @@ def trace(name: str, version: str, *, module: str, folder: Path, words: Sequence
             first = prober.probe(Import(name, module, folder), seconds=min(seconds, _IMPORT_S), guarded=True)
             found = replace(found, at_import=first.uses, hooks=first.hooks, ended="" if first.is_safe else first.said)
         if found.ended:
-            return found  # the tests would end in the same way
-        return _tested(found, name, folder, project, Path(room), path, words, seconds)
+            return found  # the tests would end the same way
+        return replace(found, **_tested(name, folder, project, Path(room), path, words, seconds))
 
 
 def project_of(folder: Path) -> Path:
-    """Where the tests of a plugin are: the project whose pyproject.toml names its entry point, or its own folder."""
+    """The place of a plugin's tests: the project whose pyproject.toml names its entry point, or its own folder."""
     for place in (folder, *folder.parents[:_SOURCE]):
         if _entry_points(place):
             return place
@@ -77,15 +78,9 @@ def project_of(folder: Path) -> Path:
 
 
 def _tested(
-    found: Traced,
-    name: str,
-    folder: Path,
-    project: Path,
-    room: Path,
-    path: Sequence[str],
-    words: Sequence[str],
-    seconds: float,
-) -> Traced:
+    name: str, folder: Path, project: Path, room: Path, path: Sequence[str], words: Sequence[str], seconds: float
+) -> dict[str, Any]:
+    """What the tests of a plugin did: fields of `Traced`."""
     record = room / "record.jsonl"
     given = {
         "name": name,
@@ -110,28 +105,26 @@ def _tested(
         ended = ""
         if not _has_ended(process, seconds):
             ended = f"its tests have not ended after {seconds:g} s"
-            os.kill(process.pid, signal.SIGABRT)  # it says where it is on its way out
+            os.kill(process.pid, signal.SIGABRT)  # it prints its position before it ends
             _has_ended(process, _ABORT_S)
     said = bytes(printed)
     code = process.returncode
     if not ended and code not in (*_FAILED, _NO_TESTS):
         ended = (
-            f"its tests ended the process with {_ending(code)}"
+            f"its tests ended the process with {ending(code)}"
             if code < 0
             else f"pytest could not run them (exit code {code})"
         )
     if ended and (code < 0 or "not ended" in ended):
         ended += own_line(said, folder)
     told = read_record(record)
-    if (
-        not ended and "collected" not in told
-    ):  # whoever writes the record comes to its end, whatever the tests do, but here
+    if not ended and "collected" not in told:  # the writer finishes the record, whatever the tests do, except here
         ended = f"its tests ended the process themselves (exit code {code})"
-    return replace(found, **told, ended=ended, said=said.decode("utf-8", "replace"))
+    return {**told, "ended": ended, "said": said.decode("utf-8", "replace")}
 
 
 def _has_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Wait for a process and leave it as it is: its number belongs to nobody else until it is reaped, so its group can be ended."""
+    """Wait for a process without reaping it: until then its id is not reused, so its group can be ended."""
     ended = threading.Thread(target=os.waitid, args=(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT), daemon=True)
     ended.start()
     ended.join(seconds)
@@ -142,7 +135,7 @@ def _has_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
 def _running(
     command: Sequence[str], folder: Path, environment: Mapping[str, str]
 ) -> Iterator[tuple[subprocess.Popen[bytes], bytearray]]:
-    """A process in a session of its own, and the end of what it prints."""
+    """A process in its own session, and the end of its output."""
     printed = bytearray()
     process = subprocess.Popen(
         command,
@@ -162,7 +155,7 @@ def _running(
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        reader.join(_ABORT_S)  # longer only where something left its session and still holds the pipe
+        reader.join(_ABORT_S)  # longer only if a process left its session and still holds the pipe
         if not reader.is_alive():
             process.stdout.close()
 
@@ -174,7 +167,7 @@ def _keep_end(pipe: IO[bytes], kept: bytearray) -> None:
 
 
 def _alone(words: Sequence[str]) -> list[str]:
-    """Words that keep the tests in one process, where the guard is."""
+    """Arguments that keep the tests in one process, the one with the guard."""
     given = [*words, *os.environ.get("PYTEST_ADDOPTS", "").split()]
     has_xdist = importlib.util.find_spec("xdist") is not None and "no:xdist" not in given and "-pno:xdist" not in given
     return [*(["-n0"] if has_xdist else []), *words]
@@ -209,10 +202,3 @@ def _entry_points(project: Path) -> dict[str, str]:
         return {str(name): str(module) for name, module in found.items()}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError):
         return {}
-
-
-def _ending(code: int) -> str:
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"

@@ -1,4 +1,4 @@
-"""A traced run held against everything that is known of the plugin: findings, and the permissions to ask for."""
+"""A traced run compared with everything that is known about the plugin: findings, and the permissions to request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tavern_core.schema.prepare import flaws_of
 
 
 def verdict(report: CheckReport, traced: Traced) -> tuple[tuple[Finding, ...], str]:
-    """The findings, and the `permissions:` block as YAML; no block where plugin.yaml cannot be read."""
+    """The findings, and the `permissions:` block as YAML; no block if plugin.yaml is unreadable."""
     reading = report.reading
     manifest = reading.manifest if reading is not None else None
     if reading is None or manifest is None:

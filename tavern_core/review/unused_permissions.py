@@ -1,7 +1,7 @@
-"""Permissions that plugin.yaml asks for and nothing uses, as far as the source shows: each is a question that no operator
-needs to be asked.
+"""Permissions that plugin.yaml requests and nothing uses, as far as the source shows: each is a needless question for
+the operator.
 
-Said only where all of the plugin's Python could be read. A name that the source computes (`ctx.service(name)`) counts as used.
+Reported only if all of the plugin's Python was readable. A name that the source computes (`ctx.service(name)`) counts as used.
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from tavern_core.model import depths
-from tavern_core.schema.limits import is_text
-from tavern_core.schema.quick_copy import SMALL, quick_copy
+from tavern_core.schema.limits import SMALL, is_text, quick_copy
 from tavern_core.schema.shapes import Anything, Items, Members, NoShape, Rule, Scalar, Shape, Shaping, Table
 
 Intake: TypeAlias = "Callable[[Any], dict[str, Any] | None]"
@@ -159,11 +158,7 @@ class _Source:
         items = [self.variable() for _ in keys]
         self.fetch(level, held, rule, keys, items)
         for (name, shape), key, item in zip(rule.named.items(), keys, items, strict=True):
-            if name in rule.required:  # ABSENT has no type that fits
-                self.value(level, item, f"{held}[{key}]", shape)
-            else:
-                self.line(level, f"if {item} is not ABSENT:")
-                self.value(level + 1, item, f"{held}[{key}]", shape)
+            self.value(level, item, f"{held}[{key}]", shape, may_lack=name not in rule.required)
 
     def fetch(self, level: int, held: str, rule: Members, keys: list[str], items: list[str]) -> None:
         """Assign the members to variables, ABSENT for missing members; other members are refused."""
@@ -188,25 +183,24 @@ class _Source:
         self.line(level, f"try: {', '.join(items)} = {get}({full})")
         self.line(level, "except KeyError: return None")
 
-    def value(self, level: int, item: str, place: str, shape: Shape) -> None:
-        """Validate `item`, which is at `place` in a private copy."""
-        if not shape:
-            self.line(level, "return None")
-        elif len(shape) == 1:
-            [(kind, rule)] = shape.items()
-            self.refuse(level, f"type({item}) is not {kind.__name__}", *self.doubts(item, kind, rule))
-            self.inside(level, item, place, rule)
-        else:
+    def value(self, level: int, item: str, place: str, shape: Shape, *, may_lack: bool = False) -> None:
+        """Validate `item`, which is at `place` in a private copy; it may be ABSENT if `may_lack`."""
+        actual, word = f"type({item})", "if"
+        if len(shape) > 1:
             actual = self.variable()
             self.line(level, f"{actual} = type({item})")
-            word = "if"
-            for kind, rule in shape.items():
-                self.line(level, f"{word} {actual} is {kind.__name__}:")
+        for kind, rule in shape.items():
+            self.line(level, f"{word} {actual} is {kind.__name__}:")
+            before = len(self.lines)
+            self.refuse(level + 1, *self.doubts(item, kind, rule))
+            self.inside(level + 1, item, place, rule)
+            if len(self.lines) == before:
                 self.line(level + 1, "pass")
-                self.refuse(level + 1, *self.doubts(item, kind, rule))
-                self.inside(level + 1, item, place, rule)
-                word = "elif"
-            self.line(level, "else: return None")
+            word = "elif"
+        if may_lack:
+            self.line(level, f"{word} {item} is not ABSENT: return None")
+        else:  # ABSENT has no type that fits
+            self.line(level, "else: return None" if shape else "return None")
 
     def doubts(self, item: str, kind: type, rule: Rule) -> list[str]:
         """The conditions under which an `item` of the right type may not fit."""
@@ -215,20 +209,19 @@ class _Source:
         found = [] if rule.among is None else [f"{item} not in {self.constant(rule.among)}"]
         if kind is str:
             most = self.longest if rule.most is None else min(rule.most, self.longest)
-            found.append(f"len({item}) > {self.constant(most)}")
+            if rule.among is None or any(len(text) > most for text in rule.among if isinstance(text, str)):
+                found.append(f"len({item}) > {self.constant(most)}")
             if rule.least:
                 found.append(f"len({item}) < {self.constant(rule.least)}")
             if rule.among is None:
                 found.append(f"not ({item}.isascii() or is_text({item}))")
         elif kind is int or kind is float:
-            widest: float = SMALL if kind is int else float(SMALL)  # comparing a float with a large integer is slow
-            low = -widest if rule.least is None else rule.least
-            high = widest if rule.most is None else rule.most
-            found.append(f"not {self.constant(low)} <= {item} <= {self.constant(high)}")  # true of NaN, too
-            if rule.above is not None:
-                found.append(f"{item} <= {self.constant(rule.above)}")
-            if rule.below is not None:
-                found.append(f"{item} >= {self.constant(rule.below)}")
+            if kind is int:  # two comparisons with large integers take twice as long
+                found.append(f"{item}.bit_length() > 63")
+            else:  # NaN is in no range
+                found.append(f"not {self.constant(-float(SMALL))} <= {item} <= {self.constant(float(SMALL))}")
+            bounds = ((rule.least, "<"), (rule.most, ">"), (rule.above, "<="), (rule.below, ">="))
+            found += [f"{item} {sign} {self.constant(bound)}" for bound, sign in bounds if bound is not None]
         return found
 
     def inside(self, level: int, item: str, place: str, rule: Rule) -> None:

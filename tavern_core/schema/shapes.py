@@ -2,7 +2,7 @@
 
 A shape may accept less than its schema, never more: a value that it does not accept is not refused, but left to
 the engine. So the engine decides about 1.0 where an integer is required, and about undeclared
-properties. Keywords that depend on several places (`oneOf`, `if`, `minProperties`, `uniqueItems` …) has no
+properties. Keywords that depend on several places (`oneOf`, `if`, `minProperties`, `uniqueItems` …) have no
 shape, so each place can be checked on its own.
 """
 

@@ -1,8 +1,8 @@
-"""From fields to calls: tools are looked up, keys matched to parameters, texts read as their declared types.
+"""From fields to calls: look up tools, match keys to parameters, convert texts to their declared types.
 
     commands → tools → each field to its step and parameter → modifiers → typed arguments → missing, unknown, validated
 
-A block is bound as a whole: one error in it, and none of its calls is in the plan.
+A block is bound as a whole: if it has an error, none of its calls is in the plan.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def bind(
     references: bool = False,
     validate: Validate | None = None,
 ) -> Plan:
-    """The calls a text asks for, and everything wrong with it. Never raises on any text.
+    """The requested calls of a text, and all its problems. Never raises.
 
     Args:
         document: what `parse` or a `Scanner` read.
@@ -42,10 +42,11 @@ def bind(
         known: all ids, for suggestions, where `schemas` is a function.
         destructive: says of a tool id whether the tool destroys things; such a tool refuses a value without its tail.
         references: a whole value `{{step1.path}}` in a chain becomes a `Reference` to that step's result.
-        validate: a full JSON Schema validator. Given tool id and arguments, it yields what is wrong: a message, or
-            (JSON pointer, message). It is not asked about arguments with references or `$uri`s.
+        validate: what judges the arguments of a tool, given its id, in place of its schema alone. It yields what is wrong: a
+            message, or (JSON pointer, message). It is not asked about arguments with references or `$uri`s.
     """
     catalogue = Catalogue(schemas, known, destructive)
+    validate = validate or catalogue.problems
 
     def tool_id(name: str) -> str:
         tool = catalogue.tool(name)
@@ -54,7 +55,7 @@ def bind(
     def written(text: str) -> str:
         again, wrong = _bound(
             parse(text).blocks, catalogue, references=references, validate=validate
-        )  # without repairs of its own
+        )  # without its own repairs
         return "" if not again or any(problem.severity == "error" for problem in wrong) else render(again, schemas)
 
     def meant(block: Block) -> Reading:
@@ -66,19 +67,19 @@ def bind(
 
 
 def named_tools(document: Document) -> list[str]:
-    """Every name in a text that may be meant as that of a tool, so that they can be looked up before it is bound."""
+    """Every name in a text that may be the name of a tool, so that they can be looked up before binding."""
     found: dict[str, None] = {}
     is_plain = not document.problems and not has_signs(document.prose)
     for block in document.blocks:
         commands = [field.value.strip() for field in block.fields if command_number(field.key) is not None]
         found.update(dict.fromkeys(commands))
         is_plain = is_plain and bool(commands)
-    if not is_plain:  # near misses name tools, too
+    if not is_plain:  # near misses also name tools
 
         def note(tool: str) -> None:
             found[tool] = None
 
-        bind(document, note, known=())  # knowing no tool, it asks for every one
+        bind(document, note, known=())  # without known tools, it looks up every one
     return list(found)
 
 
@@ -87,7 +88,7 @@ def _bound(
     catalogue: Catalogue,
     *,
     references: bool,
-    validate: Validate | None,
+    validate: Validate,
     meant: Callable[[Block], Reading] | None = None,
 ) -> tuple[list[TamCall], list[Problem]]:
     calls: list[TamCall] = []
@@ -96,7 +97,7 @@ def _bound(
         bound = _bind_common(block, catalogue) if not references and not block.problems else None
         refused: list[str | tuple[str, str]] = []
         if bound is not None:
-            refused = list(validate(bound.tool, bound.arguments)) if validate is not None else []
+            refused = list(validate(bound.tool, bound.arguments))
             if not refused:
                 calls.append(bound)
                 continue
@@ -118,12 +119,12 @@ def _bound(
 
 
 def _saying(problems: list[str | tuple[str, str]]) -> Validate:
-    """A validator that was asked already."""
+    """A validator with cached results."""
     return lambda tool, arguments: problems
 
 
 def _bind_common(block: Block, catalogue: Catalogue) -> TamCall | None:
-    """The common block: one `command`, declared parameters exactly spelled, once each, that fit. None: take the long way."""
+    """The common block: one `command`, declared parameters exactly spelled, once each, that fit. None: use the general path."""
     if block.dialect != "tam1":
         return None
     fields = block.fields

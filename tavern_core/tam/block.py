@@ -1,9 +1,9 @@
-"""The block being read: its beginning, its end, what is wrong with it, and how a damaged one is left.
+"""The current block: its beginning, its end, its problems, and recovery after an error.
 
-    damaged value ----------------------------> SEEK --next start or end marker--> the block ends there
+    invalid value ----------------------------> SEEK --next start or end marker--> the block ends there
     too large, in a value --> OWN_TAIL --tail--> SEEK
 
-A block is left so that nothing quoted in one of its values is taken for a block of its own (TAM rule 6).
+Recovery never reads a quotation in one of its values as a separate block (TAM rule 6).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tavern_core.tam.wording import WORDS
 DEFAULT_MAX_BLOCK = 16 * 1024 * 1024
 """Characters in one block. A larger one is reported and skipped."""
 MOST_ERRORS = 20
-"""Errors kept per code and block; of each warning the first per block. A hostile block cannot fill the memory with them."""
+"""Maximum errors per code and block, and one warning of each code, so that a hostile block cannot fill the memory."""
 
 
 _tuple_new = tuple.__new__  # a named tuple's own `__new__` costs three times as much
 
-# Where the machine is; the picture is in `machine.py`. Plain numbers, because every step looks at them.
+# States of the machine; `machine.py` has the diagram. Plain numbers, because every step compares them.
 PROSE, THOUGHT, FENCE, FIELDS, VALUE, NOTE, OWN_TAIL, SEEK = range(8)
 
 
@@ -160,7 +160,7 @@ class OpenBlock(Window):
         )
 
     def at_marker(self, found: re.Match[str]) -> None:
-        """A marker stands outside a value."""
+        """A marker outside of a value."""
         start, end = found.span()
         if found[1]:
             self.report(
@@ -185,17 +185,17 @@ class OpenBlock(Window):
         self.end_block(self.end, closed=False)
 
     def _hidden(self) -> str:
-        """A remark about an end marker that a comment has swallowed."""
+        """A note about an end marker inside a comment."""
         for comment in self._comments:
             found = MARKER.search(comment.text)
             if found and not found[1]:
                 return say(WORDS["hidden_end"], line=comment.line)
         return ""
 
-    # --- leaving a damaged block --------------------------------------------------------------------------------
+    # --- recovery ---------------------------------------------------------------------------------------------
 
     def give_up_size(self) -> None:
-        """The block reaches its limit: report it, keep its beginning, and go on without keeping anything."""
+        """The block reaches its limit: report it, keep its beginning, and continue without storing text."""
         limit = self.end
         self.report(
             "block_too_large",
@@ -217,7 +217,7 @@ class OpenBlock(Window):
         self.done, self.kept = [], []
 
     def skip_own_tail(self) -> bool:
-        """After `block_too_large` in a value: on to that value's own tail, nested ones counted."""
+        """After `block_too_large` in a value: continue to that value's own tail, counting nested ones."""
         form, text, at = self.form, self.text, self.pos
         while (tail := text.find(form.tail, at)) >= 0:
             self._depth += text.count(form.head, at, tail) - 1
@@ -235,7 +235,7 @@ class OpenBlock(Window):
         return False
 
     def skip_to_marker(self) -> bool:
-        """After damage: the block ends at the next marker of either kind."""
+        """After an error, the block ends at the next marker of either kind."""
         at = self.next_marker("any", self.pos)
         found = MARKER.match(self.text, at) if at != NOWHERE else None
         if found is None:
@@ -252,7 +252,7 @@ class OpenBlock(Window):
         return True
 
     def forget(self, cut: int) -> None:
-        """Shorten the window while a damaged block is skipped; of its text only what the limit allows is kept."""
+        """Shorten the window while an invalid block is skipped; keep only as much text as the limit allows."""
         if cut <= 0:
             return
         begin = self._start - self.base

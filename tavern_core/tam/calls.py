@@ -1,4 +1,4 @@
-"""What binding gives: calls to run, and every problem of the text."""
+"""The result of binding: calls to run, and every problem of the text."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class TamCall:
     Args:
         index: number of its step; 1 for a single call.
         block: number of its block, from 1.
-        tool: the tool's id as the catalogue spells it.
-        arguments: typed; defaults are the pipeline's business.
+        tool: the tool's id in the spelling of the catalogue.
+        arguments: typed; the pipeline fills in defaults.
         request_id: trace and idempotency key of the block.
         on_error: whether a failure ends the chain.
         retry: how often to repeat a failed call, at most.
@@ -37,7 +37,7 @@ class TamCall:
 
 
 class Plan(NamedTuple):
-    """All calls of a text in the order they run, and all its problems, those of the scanner included."""
+    """All calls of a text in the order they run, and all its problems, including those of the scanner."""
 
     calls: tuple[TamCall, ...] = ()
     problems: tuple[Problem, ...] = ()
@@ -61,13 +61,13 @@ _REFERENCE: Final = re.compile(r"\{\{[ \t]*step_?([0-9]{1,9})((?:\.[^\s.{}]{1,12
 
 
 def read_reference(text: str) -> Reference | None:
-    """The reference that `text` is as a whole, or None."""
+    """The reference if the whole `text` is one, or None."""
     found = _REFERENCE.fullmatch(text.strip()) if "{{" in text else None
     return Reference(int(found[1]), tuple(found[2].split(".")[1:])) if found else None
 
 
 def resolve_references(arguments: Mapping[str, Any], results: Mapping[int, Any]) -> dict[str, Any]:
-    """`arguments` with every `Reference` replaced by what the earlier step returned.
+    """`arguments` with every `Reference` replaced by the result of the earlier step.
 
     Args:
         results: value of each step that has run, by step number.

@@ -1,6 +1,6 @@
-"""What stands between the fields of a block: comments, notes, and text that should not be there.
+"""The text between the fields of a block: comments, notes, and stray text.
 
-Token by token; whatever is not the common way from one field to the next comes here.
+Token by token, for everything except the common transition from one field to the next.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SHOWN = 60
 
 
 class BetweenFields(OpenBlock):
-    """Reads what is no value."""
+    """Reads everything except values."""
 
     __slots__ = (
         "_behind_tail", "_indent", "_key", "_key_column", "_key_line", "_key_start", "_line_start", "_malformed_line",
@@ -120,7 +120,7 @@ class BetweenFields(OpenBlock):
                 return answer
 
     def _read_trailer(self) -> bool:
-        """What may stand behind a tail on its line: comma and notes."""
+        """Allowed after a tail on its line: comma and notes."""
         while True:
             if not self.last and BROKEN_AFTER_TAIL.match(self.text, self.pos, self.end):
                 return False
@@ -141,7 +141,7 @@ class BetweenFields(OpenBlock):
         return True
 
     def _take(self, found: re.Match[str]) -> bool | None:
-        """Deal with one token between fields. True: a step is done; False: more text is needed; None: it means nothing."""
+        """Handle one token between fields. True: a step is done; False: more text is needed; None: it has no meaning."""
         at, sign = found.start(), found[0][0]
         if sign in "\r\n":
             mark = found[0].lstrip()
@@ -209,7 +209,7 @@ class BetweenFields(OpenBlock):
         return False
 
     def _leave_behind(self) -> None:
-        """Before more text comes: a key of a field to come cannot reach back far; what is before is stray, and need not be seen again."""
+        """Before more text arrives: the key of a later field cannot reach back far, so earlier text is stray and is not scanned again."""
         far = self.end - REACH
         if far > self.pos and far >= REACH:  # so large that the window will be shortened (`put_aside`)
             self._note_stray(far)
@@ -246,7 +246,7 @@ class BetweenFields(OpenBlock):
             self._stray = _shortened(self.text[at : at + _SHOWN]), (self.count_lines(at), self.column(at))
 
     def _check_stray(self, upto: int) -> None:
-        """Between `pos` and `upto` there should be nothing but blanks and commas."""
+        """Between `pos` and `upto` only blanks and commas are allowed."""
         start = max(self.pos, self._tolerant_to, 0)
         if self._stray is None and upto > start and (found := STRAY.search(self.text, start, upto)):
             at = found.start()
@@ -267,7 +267,7 @@ class BetweenFields(OpenBlock):
         )
 
     def _report_malformed(self, at: int) -> None:
-        """The line of `at` has a delimiter, but is no field."""
+        """The line of `at` has a delimiter, but is not a field."""
         line_start = max(self.text.rfind("\n", max(self.pos, at - 1000, 0), at) + 1, self.pos, at - 1000, 0)
         self._check_stray(line_start)
         line = self.count_lines(at)

@@ -1,6 +1,6 @@
-"""What the scanner saw: blocks with their fields and comments, and the prose around them.
+"""The result of the scanner: blocks with their fields and comments, and the prose around them.
 
-Plain tuples, because a dense text makes one value per field; they are frozen all the same. Offsets count characters
+Plain tuples, because a dense text makes one value per field; they are immutable, too. Offsets count characters
 (code points) from the beginning of the text, lines from 1.
 """
 
@@ -19,13 +19,13 @@ class Field(NamedTuple):
     """One `key:「始」value「末」`.
 
     Args:
-        key: as spelled, trimmed; empty in a damaged field that has none.
+        key: as spelled, trimmed; empty in an invalid field without one.
         value: verbatim; in the second dialect dedented by the field's indent and trimmed.
-        start, end: the whole field, from the key to behind the tail.
+        start, end: the whole field, from the key to the end of the tail.
         value_start, value_end: the value between its delimiters, before trimming.
         line: of the key.
         form: `plain` 「始」, `escape` 「始ESCAPE」, `arrows` »»» or `angles` >>>.
-        closed: False where the tail was missing and the end marker stood in for it (second dialect).
+        closed: False if the tail was missing and the end marker replaced it (second dialect).
     """
 
     key: str
@@ -56,14 +56,14 @@ class Comment(NamedTuple):
 
 
 class Block(NamedTuple):
-    """From a start marker to the end marker (or to where a damaged block was given up).
+    """From a start marker to the end marker (or to where an invalid block was abandoned).
 
     Args:
         number: from 1, in order of appearance.
         start, end: offsets, both markers included.
         line, column: of the start marker.
         dialect: `tam2` as soon as one value is written in the second dialect.
-        text: as written; cut at the limit when the block is too large.
+        text: as written; cut at the limit if the block is too large.
         closed: whether its end marker was found.
     """
 
@@ -85,7 +85,7 @@ class Block(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Whether the block may be bound: no problem of it is an error."""
+        """Whether the block may be bound: it has no errors."""
         return not any(problem.severity == "error" for problem in self.problems)
 
     def place(self, offset: int) -> tuple[int, int]:
@@ -98,7 +98,7 @@ class Block(NamedTuple):
 
 
 class Text(NamedTuple):
-    """Event: a piece of prose. At most one line, so that the events do not depend on how the text arrives.
+    """Event: a piece of prose. At most one line, so the events do not depend on how the text arrives.
 
     `thought` is True inside `<think>…</think>`, the tags included.
     """
@@ -120,11 +120,11 @@ Event: TypeAlias = Text | BlockStart | Field | Comment | Problem | Block
 
 
 class Cuts:
-    """Stretches of a text that are cut out when somebody wants them: few who read blocks ask for the prose.
+    """Spans of a text that are only cut out on request, because few callers read the prose.
 
     Args:
-        text: the whole.
-        spans: beginning and end of each stretch.
+        text: the whole text.
+        spans: start and end of each span.
     """
 
     __slots__ = ("_spans", "_text")
@@ -138,7 +138,7 @@ class Cuts:
 
 
 class Document:
-    """The whole text, read.
+    """The parsed text.
 
     `blocks` in order of appearance, `problems` of all blocks, `prose` the text outside the blocks (thoughts included).
     Two documents are equal when these three are.

@@ -1,7 +1,7 @@
-"""The fields of a block: where they begin, and what their values are.
+"""The fields of a block: where they begin, and their values.
 
-The common way (`key:「始」value「末」`, next line, next field) is one loop of a regular-expression match and a find per
-field; a value that needs the rules asks `values.py`, what stands between two fields is read by `comments.py`.
+The common case (`key:「始」value「末」`, next line, next field) is one loop of a regular-expression match and a find per
+field; `values.py` handles values that need the rules, and `comments.py` the text between two fields.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _tuple_new = tuple.__new__
 
 
 class FieldReader(BetweenFields):
-    """Reads what stands between the markers of a block."""
+    """Reads the text between the markers of a block."""
 
     __slots__ = ()
 
@@ -100,9 +100,9 @@ class FieldReader(BetweenFields):
         return self.read_value()
 
     def read_common_block(self, start: int) -> bool:
-        """Read the block that begins at `start` in one go, if all of it is plain; else change nothing.
+        """Read the block at `start` in one pass if all of it is plain; else change nothing.
 
-        The same as the steps would do, without their bookkeeping: most blocks are plain.
+        Equivalent to the steps, without their bookkeeping, because most blocks are plain.
         """
         text, limit = self.text, min(start + self.max_block, len(self.text))
         find, match = text.find, NEXT.match
@@ -176,7 +176,7 @@ class FieldReader(BetweenFields):
     def _close_common_field(self) -> bool | None:
         """The common end of a short value: its first tail at the end of a line, no opener in it.
 
-        False where such an end may still come, None where the value needs the rules.
+        False if such an end may still come, None if the value needs the rules.
         """
         text, start, end = self.text, self.value_start, self.end
         if start < 0 or end - start > _NEAR:
@@ -237,7 +237,7 @@ class FieldReader(BetweenFields):
             say(WORDS["close_it"], key=self._key, head=form.head, tail=form.tail),
         )
         if form is ESCAPE:
-            # Everything behind an ESCAPE that never closes may be quoted: none of it is run.
+            # Everything after an ESCAPE that never closes may be a quotation, so none of it runs.
             self.end_block(self.end, closed=False)
             return
         if self.value_start < 0:
@@ -250,7 +250,7 @@ class FieldReader(BetweenFields):
         self.put_aside(self._start - self.base, self.value_start if self.state == VALUE else self.pos)
 
     def waits_for(self) -> tuple[str, ...]:
-        """Signs without which no text to come can complete anything; none where any character may."""
+        """Characters that further text needs to complete anything; none if any character may."""
         state, waiting = self.state, self.waiting
         if state == FIELDS:
             return FIELD_SIGNS
@@ -267,7 +267,7 @@ class FieldReader(BetweenFields):
         return _ESCAPE_SIGNS if self.form is ESCAPE else _LIMIT_SIGNS
 
     def note_key_place(self) -> None:
-        """Remember the column of the open field's key before its text goes."""
+        """Remember the column of the open field's key before its text is dropped."""
         if self.state == VALUE and not self._key_column:
             self._key_column = self.column(self._key_start)
 
@@ -277,5 +277,5 @@ class FieldReader(BetweenFields):
 
 
 def dedent(value: str, indent: int) -> str:
-    """Take up to `indent` leading blanks off every line but the first."""
+    """Remove up to `indent` leading blanks from every line except the first."""
     return re.sub(rf"\n[ \t]{{1,{indent}}}", "\n", value) if indent and "\n" in value else value

@@ -1,4 +1,4 @@
-"""Values as other languages write them: Python's `True`, a quoted 'text', a grouped 1,000. What to write instead."""
+"""Values in the notation of other languages: Python's `True`, a quoted 'text', a grouped 1,000. What to write instead."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _JSON_WORDS: Final = {"True": "true", "False": "false", "None": "null"}
 
 
 def repair(text: str, kinds: Set[str]) -> str:
-    """What to write instead of `text`, which is no strict JSON; empty where that cannot be told.
+    """What to write instead of `text`, which is not strict JSON; empty if that is not certain.
 
     Args:
         text: a value, trimmed.
@@ -53,7 +53,7 @@ def repair(text: str, kinds: Set[str]) -> str:
 
 
 def _item(part: str) -> Any:
-    """One item of a list that was written with commas: a number where it reads like one."""
+    """One item of a list that was written with commas: a number if it looks like one."""
     part = part.strip().strip("\"'")
     return json.loads(part) if _PLAIN_NUMBER.fullmatch(part) else part
 

@@ -1,6 +1,6 @@
-"""The words of the text protocol: markers, delimiters, keys, and what may stand beside them.
+"""The tokens of the text protocol: markers, delimiters, keys, and their context.
 
-Facts about characters only; what they mean in which state is `machine.py`. Everything here looks a bounded distance
+Facts about characters only; their meaning per state is in `machine.py`. Everything here looks a bounded distance
 ahead and behind (`REACH` characters), because the scanner must decide from a window of an endless stream:
 
     marker        < | [ REQUEST_TOOL ] | >      any case, up to 16 blanks between the signs
@@ -37,7 +37,7 @@ REACH: Final = 1600
 BLANK: Final = r"[ \t\u3000\xa0]"
 SPACE: Final = r"[ \t\u3000\xa0\r\n]"
 # Scripts whose words are written with combining signs that `\w` leaves out; whole blocks, because a sign of such a
-# block can only stand in a word: combining Latin, Hebrew, Arabic, Indic, Thai, Lao, Tibetan, Burmese, Khmer, kana voicing.
+# block can only occur in a word: combining Latin, Hebrew, Arabic, Indic, Thai, Lao, Tibetan, Burmese, Khmer, kana voicing.
 _SIGNS = (
     r"\u0300-\u036f\u0483-\u0489\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u06d6-\u06ed\u0900-\u0fff\u1000-\u109f"
     r"\u1780-\u17ff\u200c\u200d\u20d0-\u20f0\u302a-\u302f\u3099\u309a\ufe20-\ufe2f"
@@ -53,9 +53,9 @@ class Form:
 
     Args:
         name: `plain`, `escape`, `arrows` or `angles`; what `Field.form` says.
-        other_tail: the tail of the sister form of the second dialect, accepted where the own one is missing.
-        heads: the openers that, at a line start inside such a value, show that its own tail was forgotten. A `>>>` is
-            none in a `»»»` value: Python sessions are common in values.
+        other_tail: the tail of the sister form of the second dialect, accepted if its own is missing.
+        heads: the openers that, at a line start inside such a value, show that its own tail is missing. A `>>>` is
+            not one in a `»»»` value: Python sessions are common in values.
     """
 
     name: str
@@ -71,7 +71,7 @@ ESCAPE: Final = Form("escape", ESCAPE_HEAD, ESCAPE_TAIL, "", ())
 ARROWS: Final = Form("arrows", ARROW_HEAD, ARROW_TAIL, ANGLE_TAIL, (ARROW_HEAD,), True)
 ANGLES: Final = Form("angles", ANGLE_HEAD, ANGLE_TAIL, ARROW_TAIL, (ARROW_HEAD, ANGLE_HEAD), True)
 HEADS_IN: Final = {"plain": re.compile("「始"), "arrows": re.compile("»»»"), "angles": re.compile("»»»|>>>")}
-"""What an opener that counts inside a value begins with, per form."""
+"""The first characters of an opener that counts inside a value, per form."""
 FORMS: Final = {form.head: form for form in (PLAIN, ESCAPE, ARROWS, ANGLES)}
 
 
@@ -89,7 +89,7 @@ _EITHER = _marker(f"{_START}|{_END}")
 
 
 def _beginnings(signs: list[str]) -> str:
-    """A regular expression for `signs` broken off anywhere by the end of the text."""
+    """A regular expression for `signs` cut off anywhere by the end of the text."""
     pattern = r"\Z"
     for sign in reversed(signs[1:]):
         pattern = rf"(?:\Z|{sign}{pattern})"
@@ -124,16 +124,16 @@ _TAG_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 
 class Thoughts(NamedTuple):
-    """How the tags of thoughts are found, for one set of names."""
+    """The patterns for the tags of thoughts, for one set of names."""
 
     may_open: re.Pattern[str]
-    """Where a block or a thought may begin; cheap to look for, then `opening` decides."""
+    """Where a block or a thought may begin; fast to search, then `opening` decides."""
     opening: re.Pattern[str]
     """A start marker (group 1 is set) or the tag that begins a thought (its name is group 2)."""
     broken: re.Pattern[str]
     """The beginning of one of these, cut off by the end of the text."""
     tags: Mapping[str, re.Pattern[str]]
-    """Name → what begins or ends a thought within a thought of the same name; group 1 is set for an end. `<think/>` is neither."""
+    """Name → the start or end of a thought in a thought of the same name; group 1 is set for an end. `<think/>` is neither."""
 
 
 @lru_cache(maxsize=64)
@@ -141,7 +141,7 @@ def thoughts(more: tuple[str, ...] = ()) -> Thoughts:
     """The tags `<think>`, `<thinking>` and those of further names.
 
     Raises:
-        UsageError: something that is no name: a letter, then up to 63 letters, digits, ``-`` and ``_`` (USAGE).
+        UsageError: an invalid name; valid is a letter, then up to 63 letters, digits, ``-`` and ``_`` (USAGE).
     """
     for name in more:
         if not isinstance(name, str) or _TAG_NAME.fullmatch(name) is None:
@@ -162,11 +162,11 @@ def thoughts(more: tuple[str, ...] = ()) -> Thoughts:
 
 
 THINKING: Final = thoughts()
-"""The tags that are thoughts without further names."""
+"""The default tags of thoughts."""
 
 
 def named_thoughts(names: Iterable[str]) -> Thoughts:
-    """`thoughts` for what a caller gives; raises as it does."""
+    """`thoughts` for the argument of a caller; raises as it does."""
     if isinstance(names, str):
         raise UsageError(
             f"thoughts= takes a list of names, got the text {names!r:.80}", hint=f"thoughts=[{names!r:.80}]"
@@ -184,7 +184,7 @@ BROKEN_FENCE: Final = re.compile(rf"^[ \t]{{0,256}}+(?:`{{1,2}}|~{{1,2}}|{_INFO}
 _COLON = rf"{SPACE}{{0,256}}+[:：]{SPACE}{{0,256}}+"
 _NOTE = r"(?:\([^()（）「」<>\r\n]{0,200}\)|（[^()（）「」<>\r\n]{0,200}）)"
 NOTES: Final = re.compile(rf"{BLANK}{{0,256}}+(?:{_NOTE}{BLANK}{{0,256}}+){{0,8}}+")
-"""Blanks and notes in brackets behind a tail."""
+"""Blanks and notes in brackets after a tail."""
 BROKEN_NOTE: Final = re.compile(r"[(（][^()（）「」<>\r\n]{0,200}+\Z")
 FIELD: Final = re.compile(rf"{_KEY_RUN}{{0,127}}+{_COLON}(?:「始(?:ESCAPE)?」|»»»|>>>)")
 _BROKEN_OPENER = r"(?:\Z|「(?:\Z|始(?:\Z|E(?:\Z|S(?:\Z|C(?:\Z|A(?:\Z|P(?:\Z|E\Z)))))))|»{1,2}\Z|>{1,2}\Z)"
@@ -194,14 +194,14 @@ NEXT: Final = re.compile(
     rf"[ \t]{{0,256}}+(?:[,\r\n][ \t\r\n]*+)?+"
     rf"(?:({KEY_CHAR}{{1,128}}+)[ \t]{{0,256}}+:[ \t]{{0,256}}+(?:(「始」)|»»»)|<\|\[END_TOOL\]\|>)"
 )
-"""The common way on from a tail: a next field in plain spelling (group 1 its key; group 2 set for 「始」) or the end marker."""
+"""The common continuation after a tail: a next field in plain spelling (group 1 its key; group 2 set for 「始」) or the end marker."""
 
 TOKEN: Final = re.compile(rf"[\r\n]{BLANK}{{0,256}}+(?:#|//)|「[始末]|»»»|>>>|«««|<{_GAP}\|")
-"""Whatever means something between fields."""
+"""Everything with a meaning between fields."""
 LINE_NOTE: Final = re.compile(rf"{SPACE}{{0,256}}+(#|//)")
 BROKEN_LINE_NOTE: Final = re.compile(rf"{SPACE}{{0,256}}+/?\Z")
 AFTER_TAIL: Final = re.compile(rf"{BLANK}{{0,256}}+(?:([,，]){BLANK}{{0,256}}+)?(?:(#|//)|({_NOTE}))?")
-"""What a finished value may trail on its line: (1) a comma, (2) a note to the end of the line, (3) a note in brackets."""
+"""What may follow a value on its line: (1) a comma, (2) a note to the end of the line, (3) a note in brackets."""
 BROKEN_AFTER_TAIL: Final = re.compile(
     rf"{BLANK}{{0,256}}+(?:[,，]{BLANK}{{0,256}}+)?(?:\Z|/\Z|[(（][^()（）「」<>\r\n]{{0,200}}+\Z)"
 )
@@ -220,7 +220,7 @@ _BEFORE_OPENER = frozenset(":： \t\u3000\xa0\r\n")
 
 
 class Head(NamedTuple):
-    """The key in front of an opener. Offsets into the text that was asked about."""
+    """The key before an opener. Offsets into the searched text."""
 
     key: str
     start: int
@@ -230,10 +230,10 @@ class Head(NamedTuple):
 
 
 def head_before(text: str, opener: int, lowest: int) -> Head | None:
-    """The key and colon that stand directly before `text[opener:]`, or None.
+    """The key and colon directly before `text[opener:]`, or None.
 
     Args:
-        opener: where the opener begins.
+        opener: start of the opener.
         lowest: nothing before this offset belongs to the key.
     """
     if opener <= lowest or text[opener - 1] not in _BEFORE_OPENER:
@@ -254,7 +254,7 @@ def head_before(text: str, opener: int, lowest: int) -> Head | None:
 
 
 def form_at(text: str, at: int, end: int) -> Form | None:
-    """The form whose opener stands at `at`; None where there is none (or not yet)."""
+    """The form whose opener is at `at`; None if there is none (or not yet)."""
     for head, form in FORMS.items():
         if text.startswith(head, at, end):
             return form

@@ -3,12 +3,12 @@
     PROSE --start marker--> FIELDS --opener--> VALUE --tail--> FIELDS --end marker--> PROSE
       |  ^                   |  ^  `---start marker: unterminated_block, a new block---'
       v  |                   v  |
-    THOUGHT, FENCE           NOTE (a # line, or a note behind a value)
+    THOUGHT, FENCE           NOTE (a # line, or a note after a value)
 
     after a value that never ended, or a block that grew too large:   OWN_TAIL --> SEEK --> PROSE or a new block
 
-A step is taken only when no further text could change it, so the steps, and the events they emit, are the same however
-the text was cut. `parse` is this machine with the whole text in its window.
+A step is taken only if no further text could change it, so the steps, and the events they emit, are the same however
+the text is split. `parse` is this machine with the whole text in its window.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _tuple_new = tuple.__new__
 
 
 class Machine(FieldReader):
-    """Reads `text`; see the picture above. Use `parse` or `Scanner`.
+    """Reads `text`; see the diagram above. Use `parse` or `Scanner`.
 
     Args:
         max_block: limit of one block, in characters.
-        stream: emit events, and collect the prose as it passes; without it only where the prose is.
-        ignore_fenced: blocks and thoughts in Markdown code fences are text.
+        stream: emit events, and collect the prose as it passes; without it, only its position.
+        ignore_fenced: blocks and thoughts in Markdown code fences count as text.
     """
 
     __slots__ = (
@@ -103,7 +103,7 @@ class Machine(FieldReader):
             at += 1
 
     def _read_common_blocks(self) -> None:
-        """Read well-formed blocks of the first dialect as long as they follow; what is unusual is left to the steps."""
+        """Read well-formed blocks of the first dialect as long as they follow; unusual ones are left to the steps."""
         text = self.text
         while True:
             start = text.find("<", self.pos)
@@ -123,7 +123,7 @@ class Machine(FieldReader):
         self.state, self.pos = THOUGHT, end
 
     def _end_of_prose(self) -> bool:
-        """Nothing begins in what can be seen, except perhaps at its very end."""
+        """Nothing begins in the visible text, except perhaps at its end."""
         text, hold = self.text, len(self.text)
         if not self.no_more:
             bracket = text.rfind("<", max(self.pos, hold - MARKER_REACH))
@@ -132,7 +132,7 @@ class Machine(FieldReader):
         return self._hold_prose(hold)
 
     def _hold_prose(self, hold: int) -> bool:
-        """Let the prose before `hold` pass and wait for more."""
+        """Emit the prose before `hold` and wait for more."""
         self.pos = hold
         self._pass_prose(hold, whole=self.no_more)
         return False
@@ -150,13 +150,13 @@ class Machine(FieldReader):
         if not self.no_more:
             bracket = self.text.rfind("<", max(self.pos, hold - MARKER_REACH))
             if bracket >= 0 and ">" not in self.text[bracket:]:
-                hold = bracket  # a tag that is not here yet as a whole
+                hold = bracket  # an incomplete tag
         self.pos = max(self.pos, hold)
         self._pass_prose(self.pos, whole=self.no_more)
         return False
 
     def _pass_prose(self, upto: int, *, whole: bool) -> None:
-        """Let the prose before `upto` pass; `whole`: its last line ends here because something else begins."""
+        """Emit the prose before `upto`; `whole`: its last line ends here because something else begins."""
         begin = self.prose_from
         if not self.stream:
             if whole and upto > begin:
@@ -176,7 +176,7 @@ class Machine(FieldReader):
             self._emit("", self.base + upto, thought)
 
     def pass_piece(self, piece: str) -> list[Event]:
-        """Let a piece of prose pass in which nothing can begin. The window must be empty."""
+        """Emit a piece of prose in which nothing can begin. The window must be empty."""
         self.base += len(piece)
         at = piece.find("\n") + 1
         if not piece:
@@ -214,7 +214,7 @@ class Machine(FieldReader):
     # --- fences -------------------------------------------------------------------------------------------------
 
     def _next_fence(self, at: int) -> re.Match[str] | None:
-        """The next opening fence that can be seen, or the end of the text where one may be on its way."""
+        """The next opening fence, or the end of the text if one may be incomplete there."""
         known, seen = self._known_fence
         now = (self.base, len(self.text), self.no_more)
         if seen == now and (known is None or known.start() >= at):
@@ -266,13 +266,13 @@ def parse(
     """Read every block out of `text`. Never raises on any text; time is linear in its length.
 
     Args:
-        text: what a model (or a script, or a person) wrote.
-        ignore_fenced: leave blocks in Markdown code fences alone.
-        max_block: the most characters one block may have.
-        thoughts: further names of tags that hide what is in them, beside ``think`` and ``thinking``.
+        text: the text of a model, a script or a person.
+        ignore_fenced: ignore blocks in Markdown code fences.
+        max_block: maximum characters of one block.
+        thoughts: further names of tags that hide their content, besides ``think`` and ``thinking``.
 
     Raises:
-        UsageError: `thoughts` holds what is no name of a tag (USAGE).
+        UsageError: `thoughts` holds an invalid name of a tag (USAGE).
 
     >>> document = parse("Fine. <|[REQUEST_TOOL]|>\\ncommand:「始」text:count「末」\\n<|[END_TOOL]|>")
     >>> document.blocks[0].fields[0].value

@@ -1,4 +1,4 @@
-"""What is nearly a field inside of a block: lines without delimiters, another name for `command`, JSON in place of the fields.
+"""Near misses of fields in a block: lines without delimiters, another name for `command`, JSON instead of fields.
 
 None of it is read as a field. Each is an error whose hint is the field, or the call, as it should be written (TAM rule 13).
 """
@@ -44,12 +44,12 @@ _PAIRS: Final = {
     "«": "»",
 }
 _LONGEST: Final = 2_000
-"""Characters of a line that is looked at."""
+"""Maximum characters of a checked line."""
 _MOST: Final = 50
 
 
 class Undelimited(NamedTuple):
-    """A line of a block that gives something known without its delimiters."""
+    """A line of a block with a known key but without delimiters."""
 
     name: str
     """The declared parameter, or the key of a command."""
@@ -59,11 +59,11 @@ class Undelimited(NamedTuple):
 
 
 def undelimited(block: Block, tool: Callable[[str], Tool | None]) -> list[Undelimited]:
-    """The lines of a block that are fields but for their delimiters; only those whose key is known."""
+    """The lines of a block that are fields except for their delimiters; only those with a known key."""
     if not any(problem.code in ("stray_text", "malformed_field") for problem in block.problems):
         return []
     if not block.fields and body_of(block).startswith(("{", "[", "```")):
-        return []  # an object in place of the fields is shown as a whole call
+        return []  # an object instead of fields is reported as a whole call
     lines = list(_lines(block))
     named = [field.value for field in block.fields if _is_command(field.key)] or [
         value for _, key, value in lines if _is_command(key)
@@ -79,7 +79,7 @@ def undelimited(block: Block, tool: Callable[[str], Tool | None]) -> list[Undeli
 
 
 def body_of(block: Block) -> str:
-    """What stands between the markers."""
+    """The text between the markers."""
     return (block.text.partition("]|>")[2].rpartition("<|[")[0] or block.text).strip()
 
 
@@ -120,7 +120,7 @@ def _lines(block: Block) -> Iterator[tuple[int, str, str]]:
 
 
 def _bare(value: str) -> str:
-    """A value without the brackets or quotes that stand in place of the delimiters."""
+    """A value without the brackets or quotes that replace the delimiters."""
     if (nearly := _NEARLY.match(value)) is not None:
         return nearly[1].strip()
     if len(value) > 1 and _PAIRS.get(value[0]) == value[-1] and value[0] != "[":
@@ -135,11 +135,11 @@ def corrected(
     read: Callable[[], Reading],
     tool: Callable[[str], Tool | None],
 ) -> list[Problem]:
-    """The problems of a block with the repairs that what is nearly a field suggests.
+    """The problems of a block with the repairs that its near misses suggest.
 
     Args:
         lines: from `undelimited`.
-        read: the call that the whole block is in another notation.
+        read: the call, if the whole block is one in another notation.
     """
     row = PROBLEM_CODES["undelimited_field"]
     found = [
@@ -175,7 +175,7 @@ def _with_colon(block: Block, problem: Problem) -> str:
 
 
 def _command_hint(block: Block, read: Callable[[], Reading], tool: Callable[[str], Tool | None]) -> str:
-    """How to name the tool, where a field has another name for `command`, or where the block holds a call in another notation."""
+    """How to name the tool if a field has another name for `command`, or if the block holds a call in another notation."""
     other: Field | None = next((field for field in block.fields if fold(field.key) in _OTHER_NAMES), None)
     if other is not None:
         known = tool(other.value.strip())

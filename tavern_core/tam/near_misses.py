@@ -1,11 +1,11 @@
-"""Text that is nearly a call: a marker spelled wrong, fields or an end marker outside a block, a call in another notation.
+"""Text that is nearly a call: a misspelt marker, fields or an end marker outside a block, a call in another notation.
 
-Nothing of it runs. Each becomes one problem `looks_like_call`, whose hint is the same call as `render` writes it, where it
-can be read. Text that is about the protocol is left alone: thoughts, code fences, inline code, quotations.
+Nothing of it runs. Each becomes one problem `looks_like_call`, whose hint is the same call as `render` writes it, if it
+can be read. Text about the protocol is ignored: thoughts, code fences, inline code, quotations.
 
-    prose --leave out what is quoted--> markers, bare fields, foreign calls --read again--> the call, written right
+    prose --leave out quotations ----> markers, bare fields, foreign calls --parse again--> the corrected call
 
-Times are linear in the text: every search is bounded, and at most `MOST` near misses are looked at.
+Times are linear in the text: every search is bounded, and at most `MOST` near misses are checked.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LONGEST: Final = 20_000
 _PLAIN: Final = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {
     ord("【"): "[", ord("】"): "]", ord("〔"): "[", ord("〕"): "]", ord("《"): "<", ord("》"): ">", ord("〈"): "<", ord("〉"): ">", ord("｜"): "|",
 }  # fmt: skip
-"""Full-width signs and what they stand for, one for one, so that places stay the same."""
+"""Full-width signs and their plain forms, one for one, so that offsets stay the same."""
 
 _LEFT = r"(?:[<\[{(|\\*]|&(?:lt|#60|#x3c|#91|#x5b|#124|#x7c|lbrack|lsqb|vert|verbar);)"
 _RIGHT = r"(?:[>\]})|\\*]|&(?:gt|#62|#x3e|#93|#x5d|#124|#x7c|rbrack|rsqb|vert|verbar);)"
@@ -74,12 +74,12 @@ _BRACKETS: Final = {"「": "」", "[": "]", '"': '"', "'": "'", "`": "`", "“":
 
 
 class Reading(NamedTuple):
-    """What stands where a call was meant."""
+    """A near miss of a call."""
 
     tool: str
-    """The id of a known tool that it names; empty where it names none."""
+    """The id of a known tool that it names; empty if it names none."""
     block: str
-    """The same call, written right; empty where it cannot be read."""
+    """The corrected call; empty if it cannot be parsed."""
 
 
 class _Miss(NamedTuple):
@@ -98,9 +98,9 @@ def near_misses(document: Document, known: Callable[[str], str], write: Callable
     """The near misses of a text, in its order.
 
     Args:
-        document: what was read; its prose is searched.
+        document: the parsed text; its prose is searched.
         known: the id of the tool that a name means, or an empty text.
-        write: the calls of a text of blocks as `render` writes them; empty when a block of it is damaged.
+        write: the calls of a text of blocks as `render` writes them; empty if a block of it is invalid.
     """
     prose = document.prose
     if not has_signs(prose):
@@ -113,7 +113,7 @@ def near_misses(document: Document, known: Callable[[str], str], write: Callable
         line, column = places.of(miss.at)
         if (
             miss.reading.tool or miss.end - miss.at > _LONGEST_MARKER or damaged is None or line < damaged
-        ):  # else the rest of a damaged block
+        ):  # else the rest of an invalid block
             problems.append(_problem(miss, line, column))
     return problems
 
@@ -130,7 +130,7 @@ class _Places:
 
     def __init__(self, document: Document) -> None:
         self._prose = document.prose
-        self._cuts: list[tuple[int, int, int]] = []  # where in the prose a block was, its characters, its line breaks
+        self._cuts: list[tuple[int, int, int]] = []  # where the prose had a block, its characters, its line breaks
         gone = 0
         for block in document.blocks:
             self._cuts.append((block.start - gone, block.end - block.start, block.text.count("\n")))
@@ -138,14 +138,14 @@ class _Places:
         self._seen, self._line = 0, 1
 
     def of(self, at: int) -> tuple[int, int]:
-        self._line += self._prose.count("\n", self._seen, at)  # asked in order: the whole costs one pass
+        self._line += self._prose.count("\n", self._seen, at)  # called in order, so all calls cost one pass
         self._seen = at
         lines = sum(breaks for place, _, breaks in self._cuts if place <= at)
         return self._line + lines, at - self._prose.rfind("\n", 0, at)
 
 
 def read_body(body: str, known: Callable[[str], str], write: Callable[[str], str]) -> Reading:
-    """The call that was meant by what stands between two markers; see `near_misses`."""
+    """The call that the text between two markers means; see `near_misses`."""
     return _Search("", known, write).read(body)
 
 
@@ -174,7 +174,7 @@ class _Search:
         return sorted(misses)[:MOST]
 
     def _marked(self, markers: list[re.Match[str]]) -> Iterator[_Miss]:
-        """Start markers that are spelled wrong."""
+        """Misspelt start markers."""
         for number, marker in enumerate(markers[: 2 * MOST]):
             if marker["start"] is None:
                 continue
@@ -263,7 +263,7 @@ class _Search:
         return end, self._call(match["tool"], value if isinstance(value, Mapping) else {})
 
     def _value(self, value: Any, depth: int = 4) -> Reading:
-        """The call that a JSON value is, in one of the usual shapes."""
+        """The call that a JSON value contains, in one of the usual forms."""
         if isinstance(value, list) and value and depth:
             return self._value(value[0], depth - 1)
         if not isinstance(value, Mapping) or not depth:
@@ -294,7 +294,7 @@ class _Search:
         return Reading(tool, self._write(_block({"command": tool, **fields})))
 
     def read(self, body: str) -> Reading:
-        """The call that was meant by what stands between two markers."""
+        """The call that the text between two markers means."""
         for pairs in (None, dict(_pairs(body, keep_lists=True)), dict(_pairs(body, keep_lists=False))):
             text = f"{START}\n{body.strip()}\n{END}" if pairs is None else _block(pairs)
             if block := self._write(text):
@@ -305,7 +305,7 @@ class _Search:
 
 
 class _Spans:
-    """Stretches of a text, to ask whether a place is in one of them."""
+    """Spans of a text, to check whether an offset is in one of them."""
 
     def __init__(self, spans: Iterable[tuple[int, int]]) -> None:
         self._starts: list[int] = []
@@ -349,14 +349,14 @@ def _first(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
 
 
 def _unescaped(body: str, marker: str) -> str:
-    """`body` without the escapes that its marker was written with."""
+    """`body` without the escapes of its marker."""
     if "&" in marker:
         body = html.unescape(body)
     return re.sub(r"\\([<>\[\]|_*])", r"\1", body) if "\\" in marker else body
 
 
 def _last_field(body: str) -> int:
-    """Where the last value of `body` ends, or its first paragraph where no value does."""
+    """The end of the last value of `body`, or of its first paragraph if it has no value."""
     ends = [body.rfind(tail) + len(tail) for tail in (TAIL, "「末ESCAPE」", "«««") if tail in body]
     gap = body.find("\n\n", 1)
     return max(ends) if ends else gap if gap >= 0 else len(body)

@@ -1,7 +1,7 @@
-"""Making text harmless: what a tool answered is shown to the model, and can never be read as a call.
+"""Making text harmless: a model can read the output of a tool, but it can never be parsed as a call.
 
-A zero-width space goes into every marker, delimiter, thought tag and code fence, and between the text and its
-surroundings where an edge could be completed to one. The text stays readable, and is changed nowhere else.
+A zero-width space goes into every marker, delimiter, thought tag and code fence, and at the edges of the text where
+adjacent text could complete one. The text stays readable and is otherwise unchanged.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _BLANKS: Final = str.maketrans("", "", " \t\u3000\xa0")
 
 
 def _continues(text: str) -> bool:
-    """Whether the beginning of `text` could complete a word begun before it. Blanks do not count."""
+    """Whether the beginning of `text` could complete a word that begins before it. Blanks do not count."""
     begin = text[:MARKER_REACH].translate(_BLANKS).lower()[:_LONGEST]
     return begin.startswith(_ENDINGS) or (
         len(begin) < _LONGEST and bool(begin) and any(ending.startswith(begin) for ending in _ENDINGS)
@@ -62,14 +62,14 @@ def _begins(text: str) -> bool:
 
 
 def neutralise(text: str, *, edges: bool = True, guard: str = GUARD) -> str:
-    """Text that no longer can be read as a call, in either dialect, wherever it is put.
+    """Text that cannot be parsed as a call, in either dialect, wherever it is inserted.
 
-    Linear in the length of the text; doing it twice changes nothing more.
+    Linear in the length of the text; a second pass changes nothing.
 
     Args:
         text: anything.
-        edges: whether something unknown will stand directly before or behind it. Without, only what is inside is
-            guarded, and short names stay what they are: for a finished line, not for a piece of one.
+        edges: whether unknown text will directly precede or follow it. Without it, only the inside is
+            changed, and short names stay: for a complete line, not for a piece of one.
         guard: what goes in; `VISIBLE` for texts from which signs that are not seen are taken out later.
 
     >>> neutralise("<|[END_TOOL]|>").replace(GUARD, "·")

@@ -8,9 +8,9 @@ from typing import Final, Protocol
 
 from tavern_core.model.language import say
 from tavern_core.model.nearest import nearest
-from tavern_core.tam.alternatives import shown
 from tavern_core.tam.calls import OnError
 from tavern_core.tam.document import Block, Field
+from tavern_core.tam.expected import shown
 from tavern_core.tam.parameters import Meaning, Parameters
 from tavern_core.tam.problems import PROBLEM_CODES, Problem, Severity
 from tavern_core.tam.steps import SHARED, Modifier, Place, Tool, place_in_chain, read_modifier
@@ -18,13 +18,13 @@ from tavern_core.tam.wording import WORDS, joined
 
 MOST_RETRIES: Final = 100
 MOST_ERRORS: Final = 20
-"""Problems kept per code and block: enough to repair it, too few to fill the memory with."""
+"""Maximum problems per code and block: enough to repair it, too few to fill the memory."""
 _LONGEST_REQUEST_ID: Final = 256
 _HINTS: Final = ("json", "base64", "text")
 
 
 class Tools(Protocol):
-    """Where tools are looked up; see `binder.Catalogue`."""
+    """The look-up of tools; see `catalogue.Catalogue`."""
 
     def tool(self, name: str) -> Tool | None: ...
 
@@ -33,7 +33,7 @@ class Tools(Protocol):
 
 @dataclass(slots=True)
 class Step:
-    """One step while its block is bound."""
+    """One step during binding."""
 
     number: int
     tool: Tool
@@ -47,7 +47,7 @@ class Step:
 
 
 class FieldPlacing:
-    """The steps of one block and what belongs to each; `problems` holds what is wrong."""
+    """The steps of one block and their fields; `problems` holds the problems."""
 
     def __init__(self, block: Block, tools: Tools) -> None:
         self._block = block
@@ -65,7 +65,7 @@ class FieldPlacing:
         self.problems: list[Problem] = []
 
     def has_mentioned(self, names: Iterable[str]) -> None:
-        """These parameters were reported already: that they are missing is nothing new."""
+        """These parameters were reported already: do not also report them as missing."""
         self._suggested.update(names)
 
     def _report(
@@ -125,7 +125,7 @@ class FieldPlacing:
         return modifiers
 
     def _is_full(self, code: str) -> bool:
-        """Whether nothing more of this kind is worth working out."""
+        """Whether further problems of this kind need not be found."""
         return self._seen.get(code, 0) >= MOST_ERRORS
 
     def _report_place(self, place: Place, given: Field) -> None:
@@ -144,7 +144,7 @@ class FieldPlacing:
         self._report("ambiguous_key", say(WORDS["could_mean"], key=given.key, names=names), at=given)
 
     def _give(self, place: Place, given: Field) -> None:
-        """Hand a field to the step it belongs to, or to every step that takes it."""
+        """Pass a field to its step, or to every step that accepts it."""
         if place.step is not SHARED:
             step = self._steps[place.step]
             self._put(step.own, place.meaning.name, given, step)

@@ -1,6 +1,6 @@
-"""What can be wrong with a call in text: one table of codes, and the value that says it to the model.
+"""The problems of calls in text: one table of codes, and the value that reports one to the model.
 
-A problem names the field, what was expected and the nearest right name, so that a model can write the block again.
+A problem names the field, what was expected and the closest valid name, so that a model can write the block again.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong in one block.
+    """One problem of one block.
 
     Args:
-        severity: an `error` takes the whole block's calls away; a `warning` does not.
+        severity: an `error` invalidates all calls of the block; a `warning` does not.
         code: a key of `PROBLEM_CODES`.
-        message: what is wrong, with the names and values concerned.
+        message: the problem, with its names and values.
         hint: how to repair it.
         block: number of the block, from 1.
         line, column: place in the text, from 1.
         key: the field it is about, as spelled; empty for the block as a whole.
-        step: the chain step it is about; 0 where there is none.
+        step: the chain step it is about; 0 if there is none.
     """
 
     severity: Severity
@@ -47,7 +47,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class ProblemCode:
-    """One row of the table: how bad it is, the `ToolResult.error.kind` it becomes, what it means, how to repair it."""
+    """One row of the table: severity, the `ToolResult.error.kind` it becomes, meaning, repair."""
 
     severity: Severity
     error_kind: str

@@ -1,6 +1,6 @@
-"""Reading a stream: pieces of text go in, what they complete comes out.
+"""Reading a stream: pieces of text go in, completed parts come out.
 
-A piece that can decide nothing (no sign of what the machine waits for) is only put on a pile; the pile is read together
+A piece that can decide nothing (without the characters that the machine waits for) is only buffered; the buffer is read together
 with the first piece that can.
 """
 
@@ -30,7 +30,7 @@ class Scanner:
         scanner.close()
 
     Args:
-        ignore_fenced, max_block, thoughts: as for `parse`. Of an open block at most `max_block` characters are kept.
+        ignore_fenced, max_block, thoughts: as for `parse`. At most `max_block` characters of an open block are stored.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Scanner:
         self._prepare(self._machine)
 
     def feed(self, chunk: str) -> list[Event]:
-        """Take the next piece; the events that are now certain. After `close` it is ignored."""
+        """Add the next piece; returns the events that are now certain. After `close` it is ignored."""
         if self._in_prose:
             if "<" not in chunk:
                 return self._pass(chunk)
@@ -65,7 +65,7 @@ class Scanner:
         return self._read(chunk)
 
     def close(self) -> list[Event]:
-        """No more text will come: the remaining events."""
+        """End of the text: returns the remaining events."""
         if self._document is not None:
             return []
         self._machine.no_more = True
@@ -76,7 +76,7 @@ class Scanner:
 
     @property
     def document(self) -> Document:
-        """What was read so far; all of it after `close()`."""
+        """The part read so far; the whole after `close()`."""
         return self._document or Document(tuple(self._machine.blocks), tuple(self._machine.prose), self._thoughts)
 
     def _read(self, chunk: str) -> list[Event]:
@@ -94,7 +94,7 @@ class Scanner:
         return events
 
     def _prepare(self, machine: Machine) -> None:
-        """Let go of text that no decision needs any more, and note which signs the machine waits for."""
+        """Drop text that no decision needs any more, and record which characters the machine waits for."""
         state = machine.state
         if FIELDS <= state <= NOTE:
             size = len(machine.text)
@@ -111,7 +111,7 @@ class Scanner:
                 machine.leave_behind()
                 machine.pos = machine.prose_from = 0
             elif machine.prose_from > 1:
-                machine.drop(machine.prose_from - 1)  # the character before tells where a line starts
+                machine.drop(machine.prose_from - 1)  # the preceding character shows where a line starts
         else:
             machine.forget(min(machine.pos, len(machine.text) - REACH))
             self._signs, self._room = (">",) if state == SEEK else (machine.form.tail[-1],), _PATIENT

@@ -1,8 +1,8 @@
-"""Which step a field belongs to, and what it is there: an argument or a modifier (TAM rule 10, second dialect).
+"""Which step a field belongs to, and its role: an argument or a modifier (TAM rule 10, second dialect).
 
 commands    command | command1, command_2, …          the steps, in numeric order
 filePath1   a declared parameter of step 1, else an undeclared one of step 1
-BM25        a declared parameter as it stands, when 25 is no step that declares BM
+BM25        the declared parameter BM25, if step 25 does not declare BM
 format      no number: every step that declares it
 retry_2     a modifier, in a block with a value of the second dialect, unless declared
 """
@@ -39,13 +39,13 @@ class Tool(NamedTuple):
 
 
 class Modifier(NamedTuple):
-    """A key that says something about the call: `kind` is on_error, retry, request_id, comment, type_hint, uri or common."""
+    """A key with information about the call: `kind` is on_error, retry, request_id, comment, type_hint, uri or common."""
 
     kind: str
     of: str
     """The key of the parameter it is about (type_hint, uri, common)."""
     number: str
-    """The digits behind it (on_error, retry); empty without."""
+    """The number after it (on_error, retry); empty without one."""
 
 
 def read_modifier(key: str) -> Modifier | None:
@@ -60,7 +60,7 @@ def read_modifier(key: str) -> Modifier | None:
 
 
 def command_number(key: str) -> int | str | None:
-    """The step a command key names: a number, `"single"` for plain `command`, None where it is no command key.
+    """The step a command key names: a number, `"single"` for plain `command`, None if it is not a command key.
 
     >>> command_number("Command_10"), command_number("command"), command_number("commander")
     (10, 'single', None)
@@ -75,7 +75,7 @@ def command_number(key: str) -> int | str | None:
 
 
 class Place(NamedTuple):
-    """Where a field belongs. `step` None: every step that takes it. `problem`: why it belongs nowhere."""
+    """Where a field belongs. `step` None: every step that accepts it. `problem`: why it belongs nowhere."""
 
     step: int | None
     meaning: Meaning

@@ -1,6 +1,6 @@
 """Where a value ends (TAM rules 5 and 6).
 
-The answer is a function of the text alone: asked again with more text, it is the same or no longer `Undecided`. So a stream
+The answer is a function of the text alone: with more text, it stays the same or is no longer `Undecided`. So a stream
 and a whole text get the same values.
 
     「始」 value … first tail --followed by a boundary--> ends there                                     (a)
@@ -19,7 +19,7 @@ from tavern_core.tam.window import NOWHERE, Window
 
 
 class Undecided(Enum):
-    """Why there is no answer yet: what text is missing."""
+    """Why there is no answer yet: the missing text."""
 
     TAIL = "no tail is in sight"
     BOUNDARY = "what follows the first tail is cut off"
@@ -31,8 +31,8 @@ class Ending(NamedTuple):
     """Where a value ends.
 
     Args:
-        value_end: where the value ends; for an unterminated one, where that became clear.
-        resume: where reading goes on.
+        value_end: where the value ends; for an unterminated value, where that became certain.
+        resume: where reading continues.
         code: a problem, or empty: `unterminated_value`, `ambiguous_value`, `missing_value_end`.
         stray_to: up to here the rest of the line is stray text (rule 5c); NOWHERE otherwise.
         mixed: the value was closed by the tail of the sister form.
@@ -85,7 +85,7 @@ def _from_first_tail(window: Window, form: Form, start: int, first: int) -> Endi
 
 
 def _checked(window: Window, form: Form, start: int, tail: int) -> Ending | Undecided:
-    """The value ends at `tail`, unless that tail belongs to a block quoted in the value, or a delimiter is doubled: then nobody can tell."""
+    """The value ends at `tail`, unless that tail belongs to a block quoted in the value, or a delimiter is doubled: then the end is not certain."""
     text, code = window.between(start, tail), ""
     if _has_doubled(text, form):
         code = "ambiguous_value"
@@ -106,13 +106,15 @@ def _has_doubled(text: str, form: Form) -> bool:
 def _second_dialect_end(window: Window, form: Form, start: int) -> Ending | Undecided:
     first, head = window.next_tail(form.tail, start), window.next_line_head(form, start)
     end, begin = window.next_marker("end", start), window.next_marker("start", start)
-    # An end marker and then a start marker: the block is over, its tail forgotten. The other way round a block is quoted.
+    # An end marker and then a start marker: the block is over, its tail forgotten. In the reverse order, a block is quoted.
     over = NOWHERE < end < begin
     stop = min((place for place in (head, begin if over else NOWHERE) if place != NOWHERE), default=NOWHERE)
     if first != NOWHERE and (stop == NOWHERE or first < stop):
         return _from_first_tail(window, form, start, first)
     if stop == NOWHERE and not window.last:
-        return Undecided.TAIL  # an end marker alone decides nothing: it may stand in the value, the tail still to come
+        return (
+            Undecided.TAIL
+        )  # an end marker alone decides nothing: it may be part of the value, with the tail still to come
     if start < 0:
         return Undecided.PAST
     before = min((place for place in (stop, end) if place != NOWHERE), default=window.end)
@@ -125,7 +127,7 @@ def _second_dialect_end(window: Window, form: Form, start: int) -> Ending | Unde
 
 
 def _escaped_end(window: Window, start: int) -> Ending | Undecided:
-    """The first 「末ESCAPE」, those of whole blocks quoted in the value not counted."""
+    """The first 「末ESCAPE」, not counting those of quoted blocks."""
     at, depth, quoted = window.escape_state(start)
     while True:
         found = ESCAPE_TOKEN.search(window.text, at, window.end) if at < window.end else None

@@ -1,14 +1,14 @@
-"""The part of the text the scanner can see, and lexical facts about it that are worth remembering.
+"""The part of the text that the scanner can see, and cached lexical facts about it.
 
-A whole text is one window. A stream is a window that moves: what no decision needs any more is put aside (`kept` for the
+A whole text is one window. A stream is a moving window: text that no decision needs any more is put aside (`kept` for the
 construct being read, `done` for the rest of its block), so that a piece costs the same however long the block has become.
 
     done ........ | kept ............ | text (the window) ..............| what comes
                   anchor of the construct   <- at least REACH ->
 
 Offsets into `text` are relative: `base` is the absolute offset of `text[0]`, and an offset below 0 is text put aside.
-"What is the next tail (line-start field, marker) at or after here" is asked again and again about overlapping stretches;
-each answer is remembered with the stretch it is good for, which is what keeps damaged text linear.
+"What is the next tail (line-start field, marker) at or after here" is asked repeatedly about overlapping ranges;
+each answer is cached with its range, which keeps invalid text linear.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tavern_core.tam.grammar import (
 )
 
 NOWHERE: Final = -(1 << 60)
-"""No such place in what can be seen. Below every real offset, also those put aside."""
+"""No such place in the visible text. Below every real offset, also those put aside."""
 _TRIM_AT = REACH
 
 
@@ -55,7 +55,7 @@ class _Ahead:
 
 
 class Window:
-    """Text, its place in the whole, and what is known about it."""
+    """Text, its offset in the whole, and cached facts about it."""
 
     # More attributes than a dictionary that instances share may have (30): without slots each access costs more.
     __slots__ = (
@@ -67,7 +67,7 @@ class Window:
         self.text = ""
         self.base = 0
         self.end = 0
-        """How far may be read: to the end of the text, or to the limit of the block."""
+        """The limit for reading: to the end of the text, or to the limit of the block."""
         self.last = False
         """No more text will come after `end`."""
         self.kept: list[str] = []
@@ -85,7 +85,7 @@ class Window:
     # --- moving -------------------------------------------------------------------------------------------------
 
     def shift(self, by: int) -> None:
-        """Every remembered offset moves by `by`, because the window's beginning moved."""
+        """Shift every cached offset by `by`, because the start of the window moved."""
         self.end += by
         self.line_mark += by
         self._break += by
@@ -103,7 +103,7 @@ class Window:
             self._last_tail = (tail, limit + by, low + by, found if found == NOWHERE else found + by)
 
     def drop(self, cut: int) -> str:
-        """Take `text[:cut]` out of the window and return it."""
+        """Remove `text[:cut]` from the window and return it."""
         dropped = self.text[:cut]
         if cut > self.line_mark:
             self.count_lines(cut)
@@ -114,7 +114,7 @@ class Window:
         return dropped
 
     def leave_behind(self) -> None:
-        """All of the text has passed and nothing is open: an empty window, no facts."""
+        """All text was read and nothing is open: an empty window without facts."""
         text, size = self.text, len(self.text)
         self.line += text.count("\n", self.line_mark)
         found = text.rfind("\n", max(self._break_mark, 0))
@@ -128,7 +128,7 @@ class Window:
         self._last_tail = ("", NOWHERE, NOWHERE, NOWHERE)
 
     def put_aside(self, begin: int, anchor: int) -> None:
-        """Shorten the window of a block that began at `begin`; what belongs to the construct at `anchor` stays within reach."""
+        """Shorten the window of a block that began at `begin`; the construct at `anchor` stays in it."""
         cut = len(self.text) - REACH
         if cut < _TRIM_AT:
             return
@@ -145,7 +145,7 @@ class Window:
             self.kept = [dropped[anchor:]]
 
     def restore(self) -> None:
-        """Bring the construct's text back into the window: a decision about it fell, and reading goes on inside it."""
+        """Restore the construct's text to the window: it was decided, and reading continues inside it."""
         before = "".join(self.kept)
         self.kept = []
         self.text = before + self.text
@@ -165,7 +165,7 @@ class Window:
     # --- lines --------------------------------------------------------------------------------------------------
 
     def count_lines(self, at: int) -> int:
-        """The number (from 1) of the line `at` is in; cheap when asked in order."""
+        """The number (from 1) of the line `at` is in; cheap for ascending offsets."""
         mark = self.line_mark
         if at >= mark:
             self.line += self.text.count("\n", mark, at)
@@ -175,7 +175,7 @@ class Window:
         return self.line
 
     def _note_break(self, at: int) -> None:
-        """Remember the last line break before `at`."""
+        """Cache the last line break before `at`."""
         if at > self._break_mark:
             found = self.text.rfind("\n", max(self._break_mark, 0), at)
             if found >= 0:
@@ -255,9 +255,9 @@ class Window:
         return self._next(which, at, search)
 
     def is_boundary(self, at: int) -> bool | None:
-        """Whether a boundary (TAM rule 5) stands at `at`, behind a tail; None where only more text can tell.
+        """Whether a boundary (TAM rule 5) is at `at`, after a tail; None if only more text can decide.
 
-        End of line, comma, `#`, `//`, a marker or a field, perhaps behind notes in brackets.
+        End of line, comma, `#`, `//`, a marker or a field, perhaps after notes in brackets.
         """
         text, end, open_end = self.text, self.end, not self.last
         skipped = NOTES.match(text, at, end)
@@ -280,7 +280,7 @@ class Window:
         return None if open_end and broken.match(text, at, end) else False
 
     def reject_tail(self, at: int) -> None:
-        """Remember that the tail at `at` has no boundary; its text may go."""
+        """Remember that the tail at `at` has no boundary; its text may be dropped."""
         self._rejected = at
 
     def is_rejected(self, at: int) -> bool:

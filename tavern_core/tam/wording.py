@@ -1,4 +1,4 @@
-"""What a problem says, in English and in Chinese: one table. `say(WORDS["name"], value=...)` makes the text; see `model.language`."""
+"""The messages of problems in English and Chinese: one table. `say(WORDS["name"], value=...)` makes the text; see `model.language`."""
 
 from __future__ import annotations
 
@@ -206,16 +206,6 @@ WORDS: Final[Mapping[str, Row]] = {
     "expected": ("expected {expected}, got {got}", "应为 {expected}，实际为 {got}"),
     "json_expected": ("expected JSON, got {got} ({why})", "应为 JSON，实际为 {got}（{why}）"),
     "base64_expected": ("expected base64 of UTF-8 text, got {got}", "应为 UTF-8 文本的 base64，实际为 {got}"),
-    "nothing_allowed": ("nothing is allowed here", "这里不能有任何值"),
-    "name_missing": ("{name!r} is missing", "缺少 {name!r}"),
-    "no_such_name": ("no such name is declared", "没有声明此名称"),
-    "at least": ("at least {bound}", "至少 {bound}"),
-    "at most": ("at most {bound}", "至多 {bound}"),
-    "more than": ("more than {bound}", "大于 {bound}"),
-    "less than": ("less than {bound}", "小于 {bound}"),
-    "characters": ("{bound} characters", "{bound} 个字符"),
-    "items": ("{bound} items", "{bound} 项"),
-    "names": ("{bound} names", "{bound} 个名称"),
     "not_quoted": ("values are not quoted", "值不加引号"),
     "one_of": ("one of {values}", "以下之一：{values}"),
     "either": ("{one} or {other}", "{one} 或 {other}"),
@@ -246,6 +236,6 @@ WORDS: Final[Mapping[str, Row]] = {
 
 
 def joined(name: str, words: Iterable[str]) -> str:
-    """``either``, ``both`` or ``listed``: several words as one text; empty where there are none."""
+    """``either``, ``both`` or ``listed``: several words as one text; empty if there are none."""
     some = list(words)
     return reduce(lambda one, other: say(WORDS[name], one=one, other=other), some) if some else ""

@@ -1,6 +1,6 @@
 """From calls back to text.
 
-Every value is written so that reading gives it back exactly, whatever it holds:
+Every value is written so that parsing returns it exactly, whatever it contains:
 
     a string                                        `key:「始」…「末」`, verbatim
     a string with delimiters in it                  `key:「始ESCAPE」…「末ESCAPE」`
@@ -8,8 +8,8 @@ Every value is written so that reading gives it back exactly, whatever it holds:
     a string that spells a number, null, a list …   verbatim, with `type_hint_key:»»»text«««`
     anything else                                   JSON, with `type_hint_key:»»»json«««`
 
-A hint is left out where the tool's schema (if given) makes it needless. Calls of one block with different step numbers
-are written as one chain, everything else as a block of its own.
+A hint is omitted if the tool's schema (if given) makes it unnecessary. Calls of one block with different step numbers
+are written as one chain, everything else as separate blocks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol
 
 from tavern_core.errors import UsageError
 from tavern_core.schema.json_reader import NotJson, read_json
-from tavern_core.tam.alternatives import type_of
+from tavern_core.schema.problem import json_type
 from tavern_core.tam.calls import Reference, TamCall
 from tavern_core.tam.catalogue import Catalogue, Schemas
 from tavern_core.tam.grammar import (
@@ -43,7 +43,7 @@ _KEY: Final = re.compile(rf"{KEY_CHAR}(?:(?:{KEY_CHAR}|[ \t])*{KEY_CHAR})?")
 
 
 class Call(Protocol):
-    """What can be written: a `TamCall`, or anything with a tool id and arguments."""
+    """Anything that can be written: a `TamCall`, or anything with a tool id and arguments."""
 
     @property
     def tool(self) -> str: ...
@@ -53,14 +53,14 @@ class Call(Protocol):
 
 
 def render(calls: Call | Iterable[Call], schemas: Schemas | None = None) -> str:
-    """Write calls as blocks; `bind(parse(render(calls)), …)` gives the same tools and arguments back.
+    """Write calls as blocks; `bind(parse(render(calls)), …)` returns the same tools and arguments.
 
     Args:
         calls: one call or several.
-        schemas: as for `bind`; spares type hints that a tool's schema makes needless.
+        schemas: as for `bind`; omits type hints that a tool's schema makes unnecessary.
 
     Raises:
-        UsageError: an argument is no JSON value, or its name cannot be a key.
+        UsageError: an argument is not a JSON value, or its name cannot be a key.
     """
     several: list[Any] = list(calls) if isinstance(calls, Iterable) else [calls]
     catalogue = Catalogue(schemas if schemas is not None else {}, None, None)
@@ -140,7 +140,7 @@ class _Writer:
                     f"{call.tool}: the argument {name!r} cannot be told from a keyword in a chain",
                     hint="Write the call as a block of its own.",
                 )
-            # A hint makes the block one of the second dialect, where `common_` says that an argument follows.
+            # A hint turns the block into the second dialect, where `common_` says that an argument follows.
             key, hint = f"common_{name}", hint or "text"
         if not (isinstance(name, str) and _KEY.fullmatch(name)) or len(f"type_hint_{key}" if hint else key) > MAX_KEY:
             raise UsageError(
@@ -164,8 +164,8 @@ class _Writer:
         reader = tool.parameters.reader(name) if tool else None
         if reader is None:
             return False
-        read, wrong = reader.read(text)
-        return not wrong and type_of(read) == type_of(value) and bool(read == value)
+        read, unread = reader.read(text)
+        return unread is None and json_type(read) == json_type(value) and bool(read == value)
 
 
 def _as_text(call: TamCall, name: str, value: Any) -> tuple[str, str]:

@@ -1,13 +1,13 @@
-"""The test kit for plugins: a pytest plugin with fixtures, and the types and fakes that tests name.
+"""The test kit for plugins: a pytest plugin with fixtures, and the types and fakes for tests.
 
     def test_greet(call_tool):                     # installed with tavern-core, nothing to configure
         assert call_tool("greet", {"name": "Ada"}).value == {"greeted": "Ada"}
 
-plugin.py      the fixtures and options        hosts.py     opens hosts that hold nothing but the plugin under test
-under_test.py  which plugin is under test      calls.py     calls its tools and explains what went wrong
-contexts.py    a PluginContext without a host  endpoint.py  a web API on this machine that answers as it is told
+plugin.py      the fixtures and options        hosts.py     opens hosts with only the plugin under test
+under_test.py  which plugin is under test      calls.py     calls its tools and explains failures
+contexts.py    a PluginContext without a host  endpoint.py  a web API on this machine with prepared replies
 
-Importing this package imports nothing else: pytest reads it in every project, also where nobody uses it.
+Importing this package imports nothing else: pytest reads it in every project, even if it is not used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Calls tools for a test, and says in full what went wrong.
+"""Calls tools for a test, and explains failures in full.
 
 call_tool("greet", {"name": "Ada"}).value                 # fails the test unless the call succeeds
 call_tool.refused("greet", {"name": 7})                   # fails the test unless it is refused; returns the error
@@ -35,10 +35,10 @@ class ToolCaller:
         Args:
             tool: ``greet`` or ``plugin:greet``.
             arguments: by name.
-            context: who calls; None: the host itself, with the plugin's granted capabilities.
+            context: the caller; None: the host itself, with the plugin's granted capabilities.
 
         Raises:
-            AssertionError: it failed; says what kind of failure it was and what to do about it.
+            AssertionError: it failed; the message has the kind of the failure and its repair.
         """
         result = self._call(tool, arguments, context)
         if not result.ok:

@@ -3,7 +3,7 @@
     ctx = fake_context("my-plugin", settings={"maxItems": 3}, services={"clock": FakeClock()})
     assert tavern_before_execute(call, spec, ctx) is None
 
-Settings, services and secrets are what the test says they are. Whether the plugin *may* use them only a host knows: test
+Settings, services and secrets are those of the test. Only a host knows whether the plugin *may* use them: test
 that with the fixture `tavern`.
 """
 
@@ -39,7 +39,7 @@ class FakeDoors:
         self.callbacks.setdefault(self._option(option), []).append(callback)
 
     def change(self, option: str, value: Any) -> None:
-        """What a save in the host does: store the value and tell who asked to be told."""
+        """Like a save in the host: store the value and notify subscribers."""
         self.settings[self._option(option)] = value
         for callback in self.callbacks.get(self._option(option), ()):
             callback(value)
@@ -83,11 +83,11 @@ def fake_context(
     data_dir: Path | None = None,
     version: str = "0",
 ) -> PluginContext:
-    """The `ctx` that a hook is handed, without a host behind it.
+    """The `ctx` of a hook, without a host.
 
     Args:
         plugin: the plugin's name.
-        settings: option → value; what is not named does not exist.
+        settings: option → value; others do not exist.
         services: name → object that `ctx.service` answers.
         secrets: name → text that `ctx.secret` answers.
         config: `ctx.config`, the host's free-form configuration.

@@ -1,4 +1,4 @@
-"""A web API on this machine that answers as the test told it to, and remembers what it was asked.
+"""A web API on this machine that sends the replies of the test, and records requests.
 
     def test_it_asks_for_the_page(fake_endpoint, open_tavern):
         fake_endpoint.reply("/title", json={"title": "Hello"})
@@ -29,7 +29,7 @@ _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request that came in."""
+    """One received request."""
 
     method: str
     path: str
@@ -52,11 +52,11 @@ class _Reply:
 
 
 class FakeEndpoint:
-    """Serves from `__enter__` to `__exit__`. A path that nobody prepared answers 404 and names the paths there are."""
+    """Serves from `__enter__` to `__exit__`. A path without a reply answers 404 and lists the existing paths."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
-        """Everything that was asked, in order."""
+        """All requests, in order."""
         self._replies: dict[str, deque[_Reply]] = {}
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
@@ -79,7 +79,7 @@ class FakeEndpoint:
     ) -> None:
         """Answer requests for `path` (any method and query) with this.
 
-        Several replies to one path come one after the other; the last one stays.
+        Several replies to one path are sent in turn; the last one repeats.
         """
         kind = "application/json" if text is None else "text/plain; charset=utf-8"
         body = _json(json) if text is None else text
@@ -88,7 +88,7 @@ class FakeEndpoint:
             self._replies.setdefault(path, deque()).append(reply)
 
     def answer(self, request: Request) -> _Reply:
-        """Record a request and take the reply that is next."""
+        """Record a request and take the next reply."""
         with self._lock:
             self.requests.append(request)
             replies = self._replies.get(request.path)

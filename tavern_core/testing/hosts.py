@@ -1,7 +1,7 @@
-"""Opens real hosts that hold the plugin under test, what it depends on, and what the test brings. Nothing else.
+"""Opens real hosts with only the plugin under test, its dependencies, and the objects of the test.
 
 The host's state is in a temporary folder, no configuration file and no TAVERN_* variable is read, and other installed
-plugins are off. Grants go through the lock file, as an operator's do.
+plugins are off. Grants are in the lock file, as those of an operator.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 
 ALL: Final = "all"
 Grants = Literal["all"] | Sequence[str]
-"""`all`: everything the plugin asks for, ``danger:*`` included; else exactly these permissions."""
+"""`all`: everything the plugin requests, ``danger:*`` included; else exactly these permissions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """How a host is to be; what the marker `tavern` and `open_tavern` take."""
+    """The description of a host; the arguments of the marker `tavern` and of `open_tavern`."""
 
     plugin: str = ""
     """Name of the plugin under test, or the path of a folder plugin; empty: the one of the project."""
     plugins: tuple[Any, ...] = ()
     """Further plugins, as objects (`Tavern.open(plugins=...)`)."""
     config: Mapping[str, Any] | None = None
-    """What tavern.yaml would say."""
+    """The content of tavern.yaml."""
     settings: Mapping[str, Any] | None = None
     """Settings of the plugin under test: option → value."""
     grants: Grants = ALL
     activate: Literal["needed", "all", "none"] = "needed"
     approve: Approver | None = None
-    """Asked about calls that need somebody's approval (`Tavern.open(approve=...)`)."""
+    """Called for calls that need approval (`Tavern.open(approve=...)`)."""
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Wishes:
-        """Wishes by name.
+        """Options by name.
 
         Raises:
-            UsageError: there is no such wish; names the nearest (USAGE).
+            UsageError: there is no such option; names the closest (USAGE).
         """
         names = [f.name for f in fields(cls)]
         for key in given:
@@ -76,7 +76,7 @@ def open_host(found: InstalledPlugin | None, wishes: Wishes, home: Path, stack: 
     """A host, entered; leaving `stack` closes it.
 
     Args:
-        found: the plugin under test; None: only what `wishes` brings.
+        found: the plugin under test; None: only the plugins of `wishes`.
         home: the state folder.
 
     Raises:
@@ -103,10 +103,10 @@ def _base_config(found: InstalledPlugin | None, wishes: Wishes) -> dict[str, Any
 
 
 def _settings(wishes: Wishes, plugin: str) -> dict[str, Any]:
-    """The wished settings by their full keys.
+    """The requested settings by their full keys.
 
     Raises:
-        UsageError: a short key, and no plugin under test whose it could be (USAGE).
+        UsageError: a short key without a plugin under test (USAGE).
     """
     settings: dict[str, Any] = {}
     for option, value in (wishes.settings or {}).items():
@@ -121,10 +121,10 @@ def _settings(wishes: Wishes, plugin: str) -> dict[str, Any]:
 def _grant(tavern: Tavern, name: str, grants: Grants) -> None:
     status = tavern.plugins.get(name)
     if status is None or status.state in ("failed", "disabled"):
-        return  # the status says why; whoever needs the plugin will
+        return  # the status says why; tests that need the plugin report it
     wanted: Iterable[str] = sorted(status.requested) if grants == ALL else grants
     if wanted := tuple(wanted):
-        tavern.grant(name, *wanted)  # by name: a pattern would leave danger:* out
+        tavern.grant(name, *wanted)  # by name, because a pattern does not cover danger:*
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,6 +138,6 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 def clear_environment(names: Iterable[str], remove: Callable[[str], None]) -> None:
-    """Remove every TAVERN_* variable, so that the machine's own host does not shine through."""
+    """Remove every TAVERN_* variable, so that the machine's own configuration has no effect."""
     for name in [n for n in names if n.startswith("TAVERN_")]:
         remove(name)

@@ -1,18 +1,18 @@
 """The pytest plugin `tavern_core`: fixtures for the tests of a plugin. Active wherever tavern-core is installed.
 
-    tavern            an open host with the plugin under test, everything granted that it asks for; in a test that stands
-                      in no plugin's project, a host with nothing but what the test brings
+    tavern            an open host with the plugin under test, with all requested permissions granted; in a test outside of
+                      any plugin project, a host with only the objects of the test
     call_tool         call_tool("greet", {...}) → ToolResult; call_tool.refused(...) → ToolError
     open_tavern       a factory, for tests that need another configuration or several hosts
     installed_plugin  the plugin under test: name, version, folder, manifest; not imported
     tavern_home       the host's state folder: audit log, lock file, settings
-    tavern_events     what happened in the host `tavern`, as events
-    fake_endpoint     a web API on this machine that answers as it is told
+    tavern_events     the events of the host `tavern`
+    fake_endpoint     a web API on this machine with prepared replies
 
 A project changes the host of all its tests by overriding `tavern_config`, `tavern_settings`, `tavern_grants` or
 `tavern_plugins` in its conftest.py; one test does so with ``@pytest.mark.tavern(config=..., settings=..., grants=...,
 plugins=..., plugin=..., activate=..., approve=...)``. No fixture is automatic and nothing of tavern_core is imported before one is
-used, so that other people's test suites do not notice this plugin.
+used, so other test suites are not affected by this plugin.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def tavern_home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tavern_config() -> Mapping[str, Any]:
-    """What tavern.yaml says in every test; override it."""
+    """The content of tavern.yaml in every test; override it."""
     return {}
 
 
@@ -89,7 +89,7 @@ def tavern_settings() -> Mapping[str, Any]:
 
 @pytest.fixture
 def tavern_grants(pytestconfig: pytest.Config) -> Grants:
-    """What the plugin under test is granted in every test; override it."""
+    """The grants of the plugin under test in every test; override it."""
     given: str | None = pytestconfig.getoption("--tavern-core-grants")
     words = given.split(",") if given is not None else list(pytestconfig.getini("tavern_core_grants"))
     names = [name for word in words for part in word.split(",") if (name := part.strip())]
@@ -112,7 +112,7 @@ def tavern_wishes(
     tavern_grants: Grants,
     tavern_plugins: Sequence[Any],
 ) -> Wishes:
-    """The project's fixtures and the markers of this test, nearest last, as one description of a host."""
+    """The project's fixtures and the markers of this test, the closest last, as one description of a host."""
     from tavern_core.testing.hosts import Wishes, merged
 
     option = request.config.getoption("--tavern-core-plugin") or request.config.getini("tavern_core_plugin")
@@ -136,7 +136,7 @@ def tavern_wishes(
 
 @pytest.fixture
 def installed_plugin(request: pytest.FixtureRequest, tavern_wishes: Wishes) -> InstalledPlugin:
-    """The plugin under test, found the way a host finds it, and not imported; a test that has none fails."""
+    """The plugin under test, found as a host finds it, and not imported; a test that has none fails."""
     from tavern_core.testing.under_test import find_plugin, project_of
 
     with _told_in_one_line():
@@ -145,7 +145,7 @@ def installed_plugin(request: pytest.FixtureRequest, tavern_wishes: Wishes) -> I
 
 @pytest.fixture
 def tavern_plugin_or_none(request: pytest.FixtureRequest, tavern_wishes: Wishes) -> InstalledPlugin | None:
-    """`installed_plugin`, or None where nobody names one and the test stands in no plugin's project."""
+    """`installed_plugin`, or None if none is named and the test is outside of any plugin project."""
     from tavern_core.testing.under_test import project_of
 
     if not tavern_wishes.plugin and project_of(Path(request.path), request.config.rootpath) is None:
@@ -163,7 +163,7 @@ def open_tavern(
 ) -> Iterator[OpenTavern]:
     """Opens a host: ``open_tavern(config=..., settings=..., grants=...)``; closed when the test ends.
 
-    What is not given is as the project and the marker say. Each host has a state folder of its own unless `home` is given.
+    Missing arguments come from the project and the marker. Each host has its own state folder unless `home` is given.
     """
     from tavern_core.testing.hosts import clear_environment, merged, open_host
 
@@ -199,7 +199,7 @@ def tavern(open_tavern: OpenTavern, tavern_plugin_or_none: InstalledPlugin | Non
 
 @pytest.fixture
 def call_tool(tavern: Tavern, tavern_plugin_or_none: InstalledPlugin | None) -> ToolCaller:
-    """Call a tool, by its local name one of the plugin under test, in the host `tavern`; see `tavern_core.testing.ToolCaller`."""
+    """Call a tool in the host `tavern`; a local name means the plugin under test; see `tavern_core.testing.ToolCaller`."""
     from tavern_core.testing.calls import ToolCaller
 
     return ToolCaller(tavern, tavern_plugin_or_none.name if tavern_plugin_or_none is not None else "")
@@ -207,7 +207,7 @@ def call_tool(tavern: Tavern, tavern_plugin_or_none: InstalledPlugin | None) -> 
 
 @pytest.fixture
 def tavern_events(tavern: Tavern) -> Iterator[list[Event]]:
-    """Everything that happens in the host `tavern` from now on, in order: ``[e.type for e in tavern_events]``."""
+    """All further events of the host `tavern`, in order: ``[e.type for e in tavern_events]``."""
     events: list[Event] = []
     end = tavern.events.subscribe(events.append)
     yield events
@@ -216,7 +216,7 @@ def tavern_events(tavern: Tavern) -> Iterator[list[Event]]:
 
 @pytest.fixture
 def fake_endpoint() -> Iterator[FakeEndpoint]:
-    """A web API on 127.0.0.1 that answers as it is told; see `tavern_core.testing.FakeEndpoint`."""
+    """A web API on 127.0.0.1 with prepared replies; see `tavern_core.testing.FakeEndpoint`."""
     from tavern_core.testing.endpoint import FakeEndpoint
 
     with FakeEndpoint() as endpoint:
@@ -225,7 +225,7 @@ def fake_endpoint() -> Iterator[FakeEndpoint]:
 
 @contextmanager
 def _told_as_usage_error() -> Iterator[None]:
-    """The same before there is a test: pytest itself tells it, and ends."""
+    """The same before there is a test: pytest reports it and exits."""
     from tavern_core.errors import TavernError
 
     try:
@@ -238,7 +238,7 @@ def _told_as_usage_error() -> Iterator[None]:
 
 @contextmanager
 def _told_in_one_line() -> Iterator[None]:
-    """What a TavernError says is what the author sees: message and hint, without a traceback through the kit."""
+    """Show the author the message and hint of a TavernError, without a traceback through the test kit."""
     from tavern_core.errors import TavernError
 
     told = ""
@@ -247,4 +247,4 @@ def _told_in_one_line() -> Iterator[None]:
     except TavernError as error:
         told = f"{error.message}\n  hint: {error.hint}" if error.hint else error.message
     if told:
-        pytest.fail(told, pytrace=False)  # outside `except`, so that the error is not shown a second time
+        pytest.fail(told, pytrace=False)  # outside `except`, so that the error is not printed twice

@@ -1,10 +1,10 @@
-"""``pytest --tavern-trace``, and what `tavern plugins check --trace` starts: tests with the audit guard on.
+"""``pytest --tavern-trace``, and the program of `tavern plugins check --trace`: tests with the audit guard.
 
-Each thing that the plugin's code uses is written down at once as a line of JSON, so that a crash loses nothing:
+Each use of the plugin's code is written immediately as a line of JSON, so that a crash loses nothing:
 
     {"use": {...}}       {"change": [name, file, line]}       {"printed": [test, bytes]}       {"done": {...}}
 
-A plugin with `isolation: process` runs in the process of the tests here: what happens in a worker no guard in this one hears.
+A plugin with `isolation: process` runs in the process of the tests here: because a guard does not observe other processes.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ import pytest
 
 _FILE: Final = "tavern_trace_file"
 MOST_PRINTED: Final = 1_000_000
-"""Characters that a test may print before that is told."""
+"""Characters that a test may print before it is reported."""
 
 
 class Tracing:
-    """The guard around one run of pytest.
+    """The guard of one pytest run.
 
     Args:
         name: of the plugin.
         folder: of the plugin.
-        project: what ``./`` means, and where the tests are.
+        project: the folder of ``./`` and of the tests.
         file: where the lines go.
-        scratch: further folders in which tests keep their files.
+        scratch: further folders for the files of tests.
     """
 
     def __init__(self, name: str, folder: Path, project: Path, file: Path, scratch: Iterable[Path] = ()) -> None:
@@ -59,12 +59,12 @@ class Tracing:
         keep_in_process(name)
 
     def start(self) -> None:
-        """Put the guard on; as early as possible, since what is imported before is not seen."""
+        """Install the guard, as early as possible, because earlier imports are not observed."""
         self._guard.start()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> None:
-        """Look at the host before the test puts things back."""
+        """Inspect the host before the test restores it."""
         self._look_at_host()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -96,7 +96,7 @@ class Tracing:
 
 
 class TracingSummary:
-    """Tells at the end of a run of pytest what its guard has seen.
+    """Reports at the end of a pytest run what its guard has observed.
 
     Args:
         folder: of the plugin.
@@ -122,7 +122,7 @@ class TracingSummary:
 
 
 def trace_this_run(config: pytest.Config, plugin: str) -> None:
-    """``pytest --tavern-trace``: put the guard on in this process; with pytest-xdist, in each of its processes.
+    """``pytest --tavern-trace``: install the guard in this process; with pytest-xdist, in each of its processes.
 
     Args:
         plugin: the name of the plugin under test; empty: the one of the project.
@@ -151,7 +151,7 @@ def _new_file() -> Path:
 
 
 class _ForWorkers:
-    """Tells the processes of pytest-xdist where to write; lines of a few hundred bytes are appended whole."""
+    """Passes the file to the processes of pytest-xdist; lines of a few hundred bytes are appended atomically."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -162,10 +162,10 @@ class _ForWorkers:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run pytest with the guard on.
+    """Run pytest with the guard.
 
     Args:
-        words: a JSON object (name, folder, project, file, scratch), then words for pytest.
+        words: a JSON object (name, folder, project, file, scratch), then arguments of pytest.
     """
     given = json.loads(words[0])
     scratch = Path(given["scratch"])

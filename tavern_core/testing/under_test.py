@@ -1,8 +1,8 @@
 """Which plugin is under test, and where it is.
 
-A test belongs to the project it stands in: the nearest folder upwards that holds a plugin.yaml (a folder plugin) or a
+A test belongs to the project that contains it: the nearest folder upwards that holds a plugin.yaml (a folder plugin) or a
 pyproject.toml with an entry point in `tavern.plugins` (a pip package). A name given on the command line, in the ini file or
-by a marker wins over that. The plugin is used as it is *installed*: its entry point is read, nothing is put on sys.path.
+by a marker takes precedence. The plugin is used as it is *installed*: its entry point is read, nothing is put on sys.path.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class InstalledPlugin:
     folder: Path
     """Where plugin.yaml is."""
     package: str = ""
-    """What to import; empty for a folder plugin."""
+    """The module to import; empty for a folder plugin."""
     distribution: str = ""
     """Name of the pip package; empty for a folder plugin."""
     findings: tuple[Finding, ...] = ()
-    """What is wrong with plugin.yaml and the tool files."""
+    """The problems of plugin.yaml and the tool files."""
     manifest: Manifest | None = None
-    """None when plugin.yaml is wrong."""
+    """None if plugin.yaml is invalid."""
 
     @property
     def is_folder_plugin(self) -> bool:
@@ -48,13 +48,13 @@ class InstalledPlugin:
 
     @property
     def depends_on(self) -> tuple[str, ...]:
-        """Names of the plugins that it cannot work without."""
+        """Names of the plugins that it depends on."""
         return tuple(self.manifest.depends_on) if self.manifest else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """What a folder says about the plugins in it."""
+    """The plugins that a folder declares."""
 
     path: Path
     plugins: tuple[str, ...] = ()
@@ -63,11 +63,11 @@ class Project:
 
 
 def project_of(test: Path, root: Path) -> Project | None:
-    """The plugin project that a test file stands in, or None.
+    """The plugin project that contains a test file, or None.
 
     Args:
         test: the test file or its folder.
-        root: the last folder to look at; pytest's rootdir.
+        root: the last folder to search; pytest's rootdir.
     """
     for folder in (test, *test.parents):
         if folder.is_dir() and (found := _read_project(folder)) is not None:
@@ -96,10 +96,10 @@ def find_plugin(name: str, project: Project | None) -> InstalledPlugin:
 
     Args:
         name: its name, or the path of a folder plugin; empty: the one of `project`.
-        project: where the test stands.
+        project: the project of the test.
 
     Raises:
-        UsageError: nobody said which plugin, or the project has several (USAGE).
+        UsageError: no plugin is named, or the project has several (USAGE).
         PluginNotFound: it is not installed in this environment (PLUGIN_NOT_FOUND).
     """
     if "/" in name or name in (".", ".."):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
-from tavern_core.contract.adapters import Adapter, Connection
-from tavern_core.errors import CallError, ConfigInvalid, PluginError, TavernError, UpstreamError
+from tavern_core.contract.adapters import Adapter, Connection, LogsIn
+from tavern_core.errors import CallError, ConfigInvalid, PluginError, PolicyDenied, TavernError, UpstreamError
 from tavern_core.kernel.access.tool_access import caller_keys
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
@@ -31,14 +31,21 @@ class Connections:
     """
 
     def __init__(
-        self, lifecycle: Lifecycle, granted: Callable[[str], Granted], changed: Callable[[Entry], None]
+        self,
+        entries: Mapping[str, Entry],
+        lifecycle: Lifecycle,
+        granted: Callable[[str], Granted],
+        changed: Callable[[Entry], None],
     ) -> None:
+        self._entries = entries
         self._lifecycle = lifecycle
         self._base = lifecycle.tables.base
         self._granted = granted
         self._changed = changed
         self._sessions: dict[str, dict[str, Session]] = {}
         self._in_process: dict[str, Connection] = {}
+        if entries:
+            self._base.signals.rights.subscribe(self._close_revoked)
 
     def session(self, entry: Entry, context: CallContext | None = None) -> Session:
         """The session of a caller: that of the credentials that hold for it.
@@ -69,6 +76,7 @@ class Connections:
         Raises:
             CallError: what the upstream answered, or why it cannot be used.
         """
+        self._need(entry)
         adapter = await self.adapter(entry)
         if getattr(adapter, "in_process", False):
             return await work(await self._local(entry, adapter))
@@ -82,6 +90,13 @@ class Connections:
         except asyncio.CancelledError:
             future.cancel()  # a deadline is thrown into the coroutine, and does not reach what it waits for by itself
             raise
+
+    async def log_in(self, entry: Entry, show: Callable[[str], None]) -> None:
+        """Let a person log in to an upstream where its kind knows that; open connections are closed, so that the next is theirs."""
+        adapter = await self.adapter(entry)
+        if isinstance(adapter, LogsIn):
+            await self.on_loop(adapter.log_in(self._facility(entry, "", adapter), show))
+            await self.close(entry.name)
 
     async def close(self, *names: str) -> None:
         """Close the connections to these upstreams; none named: to all."""
@@ -118,6 +133,28 @@ class Connections:
                 f"write {takes} in tavern.yaml",
             )
         return adapter
+
+    def missing(self, entry: Entry) -> tuple[str, ...]:
+        """What the upstream must be granted and was not; that of an upstream whose plugin is not usable: all."""
+        record = self._lifecycle.records.get(entry.plugin)
+        if record is None or not record.usable or record.candidate.source != "upstream":
+            return entry.permissions or ("?",)
+        return tuple(permission for permission in entry.permissions if not record.may(permission))
+
+    def _need(self, entry: Entry) -> None:
+        """Raises PolicyDenied: the upstream was not granted what it needs (POLICY_DENIED)."""
+        if missing := self.missing(entry):
+            raise PolicyDenied(
+                f"{entry.name} is not used: {', '.join(missing)} was not granted to it",
+                hint=f"tavern plugins review {entry.plugin}; then tavern plugins grant {entry.plugin}",
+                missing=list(missing),
+            )
+
+    def _close_revoked(self) -> None:
+        """Rights have changed: close the connections to upstreams that may no longer be used."""
+        for name in {*self._sessions, *self._in_process}:
+            if self.missing(self._entries[name]):
+                asyncio.run_coroutine_threadsafe(self.close(name), self._base.portal.loop())
 
     async def _activate(self, entry: Entry) -> None:
         for record in list(self._lifecycle.records.values()):

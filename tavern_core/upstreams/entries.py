@@ -7,10 +7,11 @@ from functools import cached_property
 
 from tavern_core.contract.adapters import UpstreamTool
 from tavern_core.kernel.config.configuration import LoadedConfig
-from tavern_core.kernel.discovery.plugin_facts import facts_of
+from tavern_core.kernel.discovery.plugin_facts import Facts
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
 from tavern_core.kernel.plugins.candidate import Candidate
-from tavern_core.model.manifest import Manifest
+from tavern_core.model.manifest import Manifest, Permissions
+from tavern_core.model.safe_text import seen
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.upstream import UpstreamConfig
 from tavern_core.upstreams.catalogue import Catalogue, Definitions, definition, digest
@@ -29,6 +30,16 @@ class Entry:
     def fingerprint(self) -> str:
         """Of the entry: another one means another upstream, whose tools are not known yet."""
         return digest(self.config.model_dump(mode="json", exclude_defaults=True))
+
+    @cached_property
+    def requested(self) -> Permissions:
+        """What it asks the operator for."""
+        return self.config.requested()
+
+    @cached_property
+    def permissions(self) -> tuple[str, ...]:
+        """What it must be granted before it is used."""
+        return tuple(request.name for request in self.requested.capabilities)
 
     @property
     def plugin(self) -> str:
@@ -56,7 +67,8 @@ class Entry:
         return {name: digest(definition(tool)) for name, tool in self.tools().items()}
 
     def specs(self) -> tuple[ToolSpec, ...]:
-        return tuple(spec_of(tool, self.name, self.config) for tool in self.tools().values())
+        needs = self.config.capabilities()
+        return tuple(spec_of(tool, self.name, self.config, needs) for tool in self.tools().values())
 
     def candidate(self) -> Candidate:
         """The plugin that the upstream is to the rest of the host."""
@@ -66,15 +78,23 @@ class Entry:
             name=self.plugin,
             version="0",
             display_name=self.name,
-            description=config.description or f"{config.kind}: {config.target}"[:500],
-            permissions=config.requested(),
+            description=config.description or seen(f"{config.kind}: {config.target}"[:500]),
+            permissions=self.requested,
+        )
+        facts = Facts(
+            self.plugin,
+            "0",
+            self.name,
+            manifest.description,
+            frozenset(self.permissions),
+            sections=frozenset({"tools"}),
         )
         return Candidate(
             self.plugin,
             "upstream",
             lambda: None,
             lambda: manifest,
-            facts_of(manifest),
+            facts,
             location=config.target,
             tool_ids=tuple(f"{self.plugin}:{local_name(name)}" for name in names),
             tools=lambda: DeclaredTools(self.specs()),

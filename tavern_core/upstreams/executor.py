@@ -21,6 +21,10 @@ class Connections(Protocol):
         """A tool as it was listed last. Raises ToolQuarantined: it is not as it was reviewed (TOOL_QUARANTINED)."""
         ...
 
+    def is_stoppable(self, upstream: str) -> bool:
+        """Whether cancelling a call ends its work; code in this process that runs in a thread goes on."""
+        ...
+
     async def invoke(
         self, upstream: str, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall
     ) -> Any: ...
@@ -44,4 +48,6 @@ class UpstreamExecutor:
             assert call is not None  # wants_call
             return await connections.invoke(upstream, known, arguments, CallFacility(call))
 
-        return BoundTool(run, is_async=True, wants_call=True, stoppable=True, wants_control=True)
+        return BoundTool(
+            run, is_async=True, wants_call=True, stoppable=connections.is_stoppable(upstream), wants_control=True
+        )

@@ -15,7 +15,7 @@ from tavern_core.frozen import dataclass
 from tavern_core.kernel.files.atomic_file import make_private_folder, write_atomic
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.model.call import Rights, ToolCall
-from tavern_core.model.upstream import FULL_TRUST, SECRET, UpstreamConfig, origin_entry
+from tavern_core.model.upstream import SECRET, UpstreamConfig, origin_entry
 from tavern_core.upstreams.entries import Entry
 
 _REFERENCES: Final = (SECRET, "$env", "$file", "$keyring")
@@ -30,16 +30,6 @@ class Granted:
     """``secret(name, reference)`` → the text behind a reference; raises CallError."""
     sandbox: Callable[[Record], Sandbox]
     rights: Callable[[Record], Rights]
-
-    def need(self, permission: str, entry: Entry) -> None:
-        """Raises PolicyDenied: the upstream was not granted `permission` (POLICY_DENIED)."""
-        record = self.record()
-        if not record.may(permission):
-            raise PolicyDenied(
-                f"{entry.name} is not used: {permission} was not granted to it",
-                hint=f"tavern plugins review {entry.plugin}; then tavern plugins grant {entry.plugin}",
-                missing=[permission],
-            )
 
 
 class UpstreamFacility:
@@ -90,9 +80,16 @@ class UpstreamFacility:
         return self._config.package or ""
 
     @property
+    def idempotency_header(self) -> str | None:
+        return self._config.idempotency_header
+
+    @property
     def folder(self) -> Path | None:
         written = self._config.folder
-        return None if written is None else (self._base_dir / Path(written).expanduser()).absolute()
+        return None if written is None else self.path(written)
+
+    def path(self, written: str) -> Path:
+        return (self._base_dir / Path(written).expanduser()).absolute()
 
     def resolve(self, schema: Mapping[str, Any]) -> None:
         """Follow the references of the entry and check its settings.
@@ -114,18 +111,23 @@ class UpstreamFacility:
             values = self._followed(written[key], f"upstreams.{self.name}.{key}")
             setattr(self, "headers" if key == "headers" else "_environment", {k: str(v) for k, v in values.items()})
 
-    def http(self, *, timeout_s: float = 30.0, max_bytes: int = 64_000_000) -> Any:
+    def http(self, url: str = "", *, timeout_s: float = 30.0, max_bytes: int = 64_000_000) -> Any:
         from tavern_core.upstreams.http_client import client
 
         if not self.url:
             raise ToolFailed(f"{self.name} has no url in tavern.yaml, so nothing can be fetched from it")
-        self._granted.need("network", self._entry)
         certificate = self._followed(self._config.certificate, f"upstreams.{self.name}.certificate")
+        origin, is_own = origin_entry(url or self.url), not url or origin_entry(url) == origin_entry(self.url)
+        if not is_own and origin not in map(origin_entry, self._config.origins):
+            raise PolicyDenied(
+                f"{self.name} leads to {origin}, which was not granted to it",
+                hint=f"write `origins: [{url.partition('?')[0]!r:.200}]` into its entry in tavern.yaml, if that is where it may lead",
+            )
         return client(
-            self.url,
-            (origin_entry(self.url),),
-            headers=self.headers,
-            certificate=certificate,
+            url or self.url,
+            (origin,),
+            headers=self.headers if is_own else None,
+            certificate=certificate if is_own else None,
             timeout_s=timeout_s,
             max_bytes=max_bytes,
         )
@@ -135,7 +137,6 @@ class UpstreamFacility:
 
         if not self.command:
             raise ToolFailed(f"{self.name} has no command in tavern.yaml, so nothing can be started for it")
-        self._granted.need(FULL_TRUST if self._config.trusted else "process:spawn", self._entry)
         record = self._granted.record()
         home = Home(str(self._base_dir), self._environment, tuple(self._environment.values()))
         return await start_process(
@@ -176,7 +177,6 @@ class UpstreamFacility:
 
     def _referred(self, kind: str, reference: Mapping[str, Any], place: str) -> str:
         if kind == SECRET:
-            self._granted.need(f"secrets:{reference[kind]}", self._entry)
             return self._granted.secret(str(reference[kind]), None)
         return self._granted.secret(place, reference)
 

@@ -61,13 +61,6 @@ class Listings:
         self._under_way: set[str] = set()
         self._waiting = threading.Lock()
 
-    def is_usable(self, entry: Entry) -> bool:
-        """Whether the upstream was granted what it needs."""
-        record = self._lifecycle.records.get(entry.plugin)
-        if record is None or not record.usable or record.candidate.source != "upstream":
-            return False
-        return all(record.may(permission.name) for permission in entry.config.requested().capabilities)
-
     def looked_for(self) -> None:
         """Somebody is about to look for tools."""
         now = time.time()
@@ -90,7 +83,7 @@ class Listings:
     async def find(self, plugin: str) -> bool:
         """List an upstream that was never listed, because a tool of it is wanted; True when there is something to look at now."""
         entry = next((e for e in self._entries.values() if e.plugin == plugin), None)
-        if entry is None or entry.is_listed or not self.is_usable(entry):
+        if entry is None or entry.is_listed or self._connections.missing(entry):
             return False
         with suppress(TavernError):  # the status says why, and the call that there is no such tool
             await self._connections.on_loop(self.refresh(entry))
@@ -133,7 +126,7 @@ class Listings:
             self._under_way.discard(entry.name)
 
     def _is_due(self, entry: Entry, now: float) -> bool:
-        if now < self._not_before.get(entry.name, 0.0) or not self.is_usable(entry):
+        if now < self._not_before.get(entry.name, 0.0) or self._connections.missing(entry):
             return False
         listed = self._catalogue.listed(entry.name)
         if listed is None or listed.fingerprint != entry.fingerprint:

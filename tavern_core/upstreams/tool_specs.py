@@ -48,7 +48,7 @@ def sound(listing: Listing, config: UpstreamConfig) -> tuple[dict[str, UpstreamT
         config: what the operator allows.
     """
     found: dict[str, UpstreamTool] = {}
-    left_out: dict[str, str] = {printed(str(name))[:MAX_NAME]: str(why)[:500] for name, why in listing.left_out.items()}
+    left_out: dict[str, str] = {_shown(str(name)): str(why)[:500] for name, why in listing.left_out.items()}
     taken: dict[str, str] = {}
     for number, tool in enumerate(listing.tools):
         if number >= MAX_TOOLS:
@@ -56,7 +56,7 @@ def sound(listing: Listing, config: UpstreamConfig) -> tuple[dict[str, UpstreamT
             break
         name = tool.name if isinstance(tool.name, str) else ""
         if why := _flaw(tool, name):
-            left_out[printed(name)[:MAX_NAME] or f"#{number + 1}"] = why
+            left_out[_shown(name) or f"#{number + 1}"] = why
         elif not is_allowed(name, config):
             continue
         elif (other := taken.setdefault(fold(local_name(name)), name)) != name or name in found:
@@ -64,6 +64,11 @@ def sound(listing: Listing, config: UpstreamConfig) -> tuple[dict[str, UpstreamT
         else:
             found[name] = replace(tool, description=_description(tool.description))
     return found, left_out
+
+
+def _shown(name: str) -> str:
+    """A name as it may stand in a list, whatever signs it holds."""
+    return (name if name.isprintable() else printed(name)[1:-1])[:MAX_NAME]
 
 
 def is_allowed(name: str, config: UpstreamConfig) -> bool:
@@ -92,10 +97,10 @@ def _flaw(tool: UpstreamTool, name: str) -> str:
 def _description(text: object) -> str:
     if not isinstance(text, str):
         return ""
-    return text if len(text) <= MAX_DESCRIPTION else f"{text[:MAX_DESCRIPTION]}…"
+    return neutralise(text if len(text) <= MAX_DESCRIPTION else f"{text[:MAX_DESCRIPTION]}…")
 
 
-def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig) -> ToolSpec:
+def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig, needs: frozenset[str]) -> ToolSpec:
     """The tool as this host offers it.
 
     Args:
@@ -103,13 +108,12 @@ def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig) -> ToolSpec:
     """
     plugin = config.plugin_name(name)
     override = config.tools.get(tool.name) or _NOTHING
-    needs = frozenset(p.name for p in config.requested().capabilities if not p.name.startswith("secrets:"))
-    needs |= tool.capabilities
+    needs = needs | tool.capabilities
     destructive = bool(tool.destructive) or any(c.startswith("danger:") for c in needs)
     trusted = config.trust_annotations
     return ToolSpec(
         f"{plugin}:{local_name(tool.name)}",
-        description=_first(override.description, neutralise(tool.description)),
+        description=_first(override.description, tool.description),
         kind=config.kind,
         version=tool.version or "0",
         tags=tool.tags,
@@ -123,7 +127,7 @@ def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig) -> ToolSpec:
         read_only=_first(override.read_only, trusted and bool(tool.read_only) and not destructive),
         destructive=_first(override.destructive, destructive),
         idempotent=_first(override.idempotent, trusted and bool(tool.idempotent or tool.read_only)),
-        timeout_ms=override.timeout_ms or tool.timeout_ms or config.timeout_ms or TIMEOUT_MS,
+        timeout_ms=override.timeout_ms or config.timeout_ms or tool.timeout_ms or TIMEOUT_MS,
         implementation={"upstream": name, "tool": tool.name},
         source=f"upstream {name}",
         requires_approval=bool(override.requires_approval),

@@ -50,7 +50,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         self._wait = base.portal.run
         self._changed = base.signals.tools.emit
         self._quarantine = Quarantine(grants, catalogue)
-        self._connections = Connections(lifecycle, granted, self._say_changed)
+        self._connections = Connections(self._entries, lifecycle, granted, self._say_changed)
         self._listings = Listings(self._entries, catalogue, lifecycle, self._connections, self._quarantine)
         self.find = self._listings.find
         """Lists an upstream whose tools are not known yet because one of them is wanted."""
@@ -89,6 +89,10 @@ class Upstreams(Mapping[str, UpstreamStatus]):
             self._quarantine.check(entry, tool)
         return tool
 
+    def is_stoppable(self, upstream: str) -> bool:
+        """Whether cancelling a call ends its work; what runs in this process may go on in a thread."""
+        return self._entry(upstream).config.package is None
+
     def differences(self, name: str) -> dict[str, tuple[Difference, ...]]:
         """Tool → where it is not as it was when it was reviewed. Raises UpstreamNotFound (UPSTREAM_NOT_FOUND)."""
         return self._quarantine.differences(self._entry(name))
@@ -108,7 +112,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         if name is not None:
             entry = self._entry(name)
             return {name: await self._connections.on_loop(self._by_name(entry))}
-        entries = [entry for entry in self._entries.values() if self._listings.is_usable(entry)]
+        entries = [entry for entry in self._entries.values() if not self._connections.missing(entry)]
         listed = (self._connections.on_loop(self._by_name(entry)) for entry in entries)
         found = await asyncio.gather(*listed, return_exceptions=True)
         for result in found:
@@ -123,8 +127,14 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         await self._ask(entry, lambda connection: connection.check())
         return self._status(entry)
 
-    async def connect(self, name: str) -> UpstreamStatus:
-        """Connect to an upstream, list its tools, and take their definitions as reviewed where none were yet. Raises as `refresh`."""
+    async def connect(self, name: str, show: Callable[[str], None] | None = None) -> UpstreamStatus:
+        """Connect to an upstream, list its tools, and take their definitions as reviewed where none were yet. Raises as `refresh`.
+
+        Args:
+            show: shows a person an address to open in a browser, where the upstream wants somebody to log in; None: no one is there.
+        """
+        if show is not None:
+            await self._connections.log_in(self._entry(name), show)
         await self.refresh(name)
         return self.status(name)
 
@@ -195,9 +205,9 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         """`check` for sync code."""
         return self._wait(self.check(name))
 
-    def connect_sync(self, name: str) -> UpstreamStatus:
+    def connect_sync(self, name: str, show: Callable[[str], None] | None = None) -> UpstreamStatus:
         """`connect` for sync code."""
-        return self._wait(self.connect(name))
+        return self._wait(self.connect(name, show))
 
     def _say_changed(self, entry: Entry) -> None:
         self._listings.begin(entry)
@@ -230,7 +240,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         is_ours = record is not None and record.candidate.source == "upstream"
         state: str = session.state if is_ours else "failed"
         reason = ""
-        if record is not None and is_ours and not self._listings.is_usable(entry):
+        if record is not None and is_ours and self._connections.missing(entry):
             state, reason = record.state, record.reason or f"not granted: tavern plugins review {entry.plugin}"
         elif record is not None and not is_ours:
             reason = f"another plugin is called {entry.plugin!r}; give the upstream a `namespace`"

@@ -22,7 +22,19 @@ from typing import Any
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "benchmarks.md"
-AREAS = ("calls", "governance", "tam", "catalogue", "discovery", "audit", "views", "guard", "isolation", "engine")
+AREAS = (
+    "calls",
+    "governance",
+    "tam",
+    "catalogue",
+    "discovery",
+    "audit",
+    "views",
+    "guard",
+    "isolation",
+    "engine",
+    "upstreams",
+)
 PEERS = (
     "jsonschema-rs", "pydantic", "pluggy", "pydantic-ai-slim", "llm", "openai-agents", "langchain-core", "fastmcp", "mcp",
     "stevedore", "npe2", "langgraph", "sf-hamilton",

@@ -7,7 +7,7 @@ import pytest
 from tavern_core.kernel.access.tool_access import compile_access
 from tavern_core.kernel.access.tool_lists import Groups, matches, normalize_tool_name, tool_key
 from tavern_core.model.call import CallContext
-from tavern_core.model.config import AccessRule, ToolsConfig
+from tavern_core.model.config import AccessRule, HostConfig, ToolsConfig
 from tavern_core.model.tool import ToolSpec
 
 TOOLS = (
@@ -43,7 +43,9 @@ class Agent:
 def policy(config=None, callers=None):
     rules = {key: AccessRule(**rule) for key, rule in (callers or {}).items()}
     plugins = {t.plugin for t in TOOLS}
-    return compile_access(ToolsConfig(**(config or {})), rules, BY_ID, plugins, aliases=ALIASES, host=OWN)
+    return compile_access(
+        HostConfig(tools=ToolsConfig(**(config or {})), callers=rules), BY_ID, plugins, aliases=ALIASES, host=OWN
+    )
 
 
 def allowed(config=None, callers=None, context=None, profile=None) -> frozenset[str]:
@@ -274,7 +276,7 @@ def test_what_is_denied_to_a_role_is_denied_to_whoever_calls_himself_so():
 
 
 def test_a_bare_name_of_several_plugins_is_reported_with_the_full_ids():
-    compiled = compile_access(ToolsConfig(allow=("run",)), {}, ["a:run", "b:Run"], ["a", "b"])
+    compiled = compile_access(HostConfig(tools=ToolsConfig(allow=("run",))), ["a:run", "b:Run"], ["a", "b"])
     assert "a:run, b:Run" in compiled.diagnostics[0].message
 
 

@@ -1,4 +1,4 @@
-"""`tavern logs --follow` tells what is written while it runs, across a rotation of the log."""
+"""`tavern logs --follow` and `tavern logs tail` tell what is written while they run, across a rotation of the log."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tavern_core.kernel.log.event_log import EventLog
 from tavern_core.kernel.log.log_files import audit_log
 from tavern_core.model.event import Event
 from tests.programs import Program
 
 
-def test_new_records_appear_until_ctrl_c(project: Path, home: Path) -> None:
+@pytest.mark.parametrize("words", [["logs", "--follow"], ["logs", "tail", "--type", "tool_called"]])
+def test_new_records_appear_until_ctrl_c(project: Path, home: Path, words: list[str]) -> None:
     with EventLog(audit_log(home), max_bytes=5_000) as log:
         log.append(Event("TOOL_CALLED", 0.0, {"number": 0}))
-        command = [sys.executable, "-m", "tavern_core", "--home", str(home), "logs", "--follow", "--json"]
+        command = [sys.executable, "-m", "tavern_core", "--home", str(home), *words, "--json"]
         with Program(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as following:
             assert following.stdout is not None
             assert json.loads(following.stdout.readline())["number"] == 0

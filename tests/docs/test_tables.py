@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tavern_core import CallContext, Tavern
-from tavern_core.builtin.executors.script import environment
 from tavern_core.builtin.executors.script.executor import MOST_AT_ONCE
 from tavern_core.contract.nodes import NodeMark, Port
 from tavern_core.contract.permissions import permission_table, requested_permissions
@@ -25,6 +24,7 @@ from tavern_core.model.capability import CAPABILITIES
 from tavern_core.model.ids import RESERVED_NAMESPACES
 from tavern_core.model.plugin import PluginState
 from tavern_core.model.run import NodeState
+from tavern_core.model.variables import FIXED, PASSED
 from tavern_core.schema.dialects import DIALECTS
 
 from .blocks import DOCS
@@ -45,7 +45,7 @@ def cells(part: str, column: int = 0) -> list[str]:
 EVERYTHING = {
     "options of @tool": ({f.name for f in fields(ToolMark)}, cells(text("tools.md", "A Python function"))),
     "variables of scripts": (
-        {*environment.PASSED, *environment.FIXED, "LC_*", "TAVERN_TOOL", "TAVERN_CALL_ID"},
+        {*PASSED, *FIXED, "LC_*", "TAVERN_TOOL", "TAVERN_CALL_ID"},
         [found.partition("=")[0] for found in re.findall(r"`([A-Z0-9_*]+(?:=[^`]*)?)`", text("tools.md", "Scripts"))],
     ),
     "dialects": (set(DIALECTS), cells(text("tools.md", "For the APIs of models"))),

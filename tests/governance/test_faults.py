@@ -288,3 +288,47 @@ def test_floods_of_hostile_keys_and_tokens_are_refused_one_by_one(tmp_path: Path
             assert host.jobs.get(token) is None
             assert not host.cancel(token)
         assert json.dumps([one.to_json() for one in host.limits.list()])
+
+
+FULL = """
+import json, resource, signal, sys
+from tavern_core import Plugin, Tavern, tool
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+ran = []
+
+def room(size):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+
+@tool
+def charge(n: int, fill: bool = False) -> int:
+    ran.append(n)
+    if fill:
+        room(1)
+    return n
+
+def called(n, **more):
+    result = host.invoke_sync("shop:charge", {"n": n, **more}, idempotency_key=f"k{n}")
+    told.append(result.value if result.ok else f"{result.error.kind}/{result.error.outcome}")
+
+told = []
+with Tavern.open({"audit": {"enabled": False}}, home=sys.argv[1], plugins=[Plugin([charge], name="shop")]) as host:
+    called(1)
+    room(1)
+    called(2)
+    room(hard)
+    called(2)
+    called(3, fill=True)
+    called(3, fill=True)
+    codes = sorted({one.code for one in host.diagnostics})
+    room(hard)
+    called(4)
+print(json.dumps([told, ran, codes]))
+"""
+
+
+def test_a_full_disk_refuses_keyed_calls_before_they_happen_and_loses_no_answer(tmp_path: Path) -> None:
+    told, ran, codes = json.loads(run(FULL, tmp_path / "home"))
+    assert told == [1, "INTERNAL/none", 2, 3, 3, 4]
+    assert ran == [1, 2, 3, 4]
+    assert "ANSWER_NOT_KEPT" in codes

@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from tavern_core import CallContext, Plugin, Tavern, ToolContext, tool
 from tavern_core.errors import JobNotFound, PolicyDenied, ToolFailed, UsageError
@@ -353,6 +357,50 @@ def test_jobs_of_a_process_that_was_killed_have_failed_and_can_be_taken_up(tmp_p
             taken.wait(taken.jobs.resume(harmless))
 
 
+RUNS = """
+import asyncio, json, sys
+from tavern_core import Plugin, Tavern, hookimpl, node
+
+@node("Waits")
+async def waits() -> int:
+    print("waits", flush=True)
+    await asyncio.sleep(3600)
+    return 1
+
+class Nodes:
+    @hookimpl
+    def tavern_register_nodes(self):
+        return [waits]
+
+async def main():
+    plugin = Plugin(Nodes(), name="n", manifest={"nodes": [{"name": "Waits"}]})
+    config = {"workflows": {"roots": [sys.argv[2]]}}
+    async with Tavern.open(config, home=sys.argv[1], plugins=[plugin]) as host:
+        print((await host.invoke("workflow:waits", {}, job=True)).job, flush=True)
+        await asyncio.sleep(3600)
+
+asyncio.run(main())
+"""
+
+
+def test_a_run_of_a_process_that_was_killed_is_a_failed_job(tmp_path: Path) -> None:
+    flow = {"name": "waits", "description": "waits", "nodes": [{"id": "w", "type": "n:Waits"}], "edges": []}
+    (tmp_path / "flows").mkdir()
+    (tmp_path / "flows" / "waits.json").write_text(json.dumps(flow), encoding="utf-8")
+    home = tmp_path / "shared"
+    with start(RUNS, home, tmp_path / "flows") as other:
+        assert other.stdout is not None
+        job, said = sorted((other.stdout.readline().strip(), other.stdout.readline().strip()))
+        assert (job[:4], said) == ("run-", "waits")
+        with opened(home):
+            assert host.jobs[job].status == "running"
+        other.kill()
+        other.wait()
+    with opened(home):
+        found = host.jobs[job]
+        assert (found.status, found.error and found.error.outcome) == ("failed", "unknown")
+
+
 def test_the_command_line_shows_cancels_and_watches_jobs(tmp_path: Path) -> None:
     (tmp_path / "tavern.yaml").write_text("{}", encoding="utf-8")
     environment = {**ENVIRONMENT, "TAVERN_HOME": str(tmp_path / "shared")}
@@ -477,3 +525,116 @@ def test_progress_is_bounded_whatever_a_tool_says() -> None:
     assert events
     assert all(len(e.data["message"]) <= 500 and e.data["total"] is None for e in events)
     assert "ctx" not in host.tools["app:odd"].input_schema["properties"]
+
+
+def test_a_job_whose_thread_cannot_be_stopped_keeps_its_place(tmp_path: Path) -> None:
+    ends, begins = threading.Event(), threading.Event()
+
+    @tool
+    def stuck() -> int:
+        begins.set()
+        assert ends.wait(60)
+        return 1
+
+    with opened(tmp_path / "other", jobs={"concurrency": 1}):
+        host.tools.register(stuck)
+        first = str(host.invoke_sync("app:stuck", job=True).job)
+        assert begins.wait(30)
+        assert host.jobs.cancel(first)
+        assert waited(first).status == "cancelled"
+        assert host.jobs.result(first).error.details["stopped"] is False  # type: ignore[union-attr]
+        second = begun("quick")
+        assert host.jobs[second].status == "queued"
+        ends.set()
+        assert waited(second).status == "completed"
+
+
+class JobsAsAModel(RuleBasedStateMachine):
+    """Jobs of two callers beside a dictionary that says how each must stand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gates: dict[int, asyncio.Event] = {}
+        self.expected: dict[str, tuple[CallContext, int, str]] = {}
+        machine = self
+
+        @tool
+        async def gated(n: int) -> int:
+            await machine.gates.setdefault(n, asyncio.Event()).wait()
+            return n
+
+        @tool(requires_approval=True)
+        async def approved(n: int) -> int:
+            return n
+
+        config = {"state": {"store": "memory"}, "audit": {"enabled": False}, "jobs": {"concurrency": 50}}
+        self.host = Tavern.open(config, plugins=[Plugin([gated, approved], name="m")])
+        self.host.__enter__()
+
+    jobs = Bundle("jobs")
+
+    @rule(target=jobs, caller=st.sampled_from([ANN, BOB]), name=st.sampled_from(["gated", "approved"]))
+    def begin(self, caller: CallContext, name: str) -> str:
+        number = len(self.expected)
+        job = str(self.host.invoke_sync(f"m:{name}", {"n": number}, context=caller, job=True).job)
+        self.expected[job] = caller, number, "running" if name == "gated" else "input_required"
+        self.reaches(job)
+        return job
+
+    @rule(job=jobs)
+    def finish(self, job: str) -> None:
+        caller, number, status = self.expected[job]
+        if status == "running":
+            gate = self.gates.setdefault(number, asyncio.Event())
+            self.host._host.base.portal.loop().call_soon_threadsafe(gate.set)
+            self.expected[job] = caller, number, "completed"
+            self.reaches(job)
+            assert self.host.jobs.result(job, context=caller).value == number
+
+    @rule(job=jobs, agrees=st.booleans(), by=st.sampled_from([ANN, BOB, BOSS]))
+    def answer(self, job: str, agrees: bool, by: CallContext) -> None:
+        caller, number, status = self.expected[job]
+        if by is not BOSS and by is not caller:
+            with pytest.raises(JobNotFound):
+                self.host.jobs.answer(job, agrees, context=by)
+        elif status == "input_required" and by is caller:
+            with pytest.raises(PolicyDenied):
+                self.host.jobs.answer(job, agrees, context=by)
+        else:
+            assert self.host.jobs.answer(job, agrees, context=by) is (status == "input_required")
+            if status == "input_required":
+                self.expected[job] = caller, number, "completed" if agrees else "failed"
+                self.reaches(job)
+
+    @rule(job=jobs, by=st.sampled_from([ANN, BOB]))
+    def cancel(self, job: str, by: CallContext) -> None:
+        caller, number, status = self.expected[job]
+        if by is not caller:
+            with pytest.raises(JobNotFound):
+                self.host.jobs.cancel(job, context=by)
+            return
+        is_over = status in ("completed", "failed", "cancelled")
+        assert self.host.jobs.cancel(job, context=by) is not is_over
+        if not is_over:
+            self.expected[job] = caller, number, "cancelled"
+            self.reaches(job)
+
+    @invariant()
+    def callers_see_their_own(self) -> None:
+        for caller in (ANN, BOB):
+            own = {job: status for job, (who, _, status) in self.expected.items() if who is caller}
+            assert {job.id: job.status for job in self.host.jobs.list(context=caller)} == own
+
+    def reaches(self, job: str) -> None:
+        status = self.expected[job][2]
+        until = time.monotonic() + 30
+        while self.host.jobs[job].status != status:
+            assert time.monotonic() < until, (self.host.jobs[job], status)
+            time.sleep(0.001)
+
+    def teardown(self) -> None:
+        self.host.__exit__(None, None, None)
+
+
+JobsAsAModel.TestCase.settings = settings(max_examples=10, stateful_step_count=15, deadline=None)
+TestJobsAsAModel = JobsAsAModel.TestCase

@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -281,3 +282,32 @@ def test_who_waits_for_a_call_that_its_own_caller_gave_up_makes_it_himself() -> 
         return await second
 
     assert asyncio.run(both()).value == 2
+
+
+@pytest.mark.parametrize("store", ["sqlite", "memory"])
+def test_an_answer_is_given_again_until_its_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
+) -> None:
+    real, shift = time.time, 0.0
+    monkeypatch.setattr(time, "time", lambda: real() + shift)
+    other = Shop()
+    config = {"idempotency": {"ttlMs": 60_000}, "state": {"store": store}}
+    for _ in range(2):  # the second host of a state folder knows what the first one did
+        with Tavern.open(config, home=tmp_path / "other", plugins=[Plugin(other.tools, name="shop")]) as opened:
+            for _ in range(3):
+                assert opened.invoke_sync("shop:charge", {"amount": 1}, idempotency_key="k").ok
+    assert len(other.ran) == (1 if store == "sqlite" else 2)
+    with Tavern.open(config, home=tmp_path / "other", plugins=[Plugin(other.tools, name="shop")]) as opened:
+        assert opened.invoke_sync("shop:charge", {"amount": 1}, idempotency_key="k").ok
+        before, shift = len(other.ran), 61.0
+        assert opened.invoke_sync("shop:charge", {"amount": 1}, idempotency_key="k").ok
+    assert len(other.ran) == before + 1
+
+
+def test_answers_that_are_remembered_are_bounded() -> None:
+    for number in range(1_100):
+        assert called("charge", {"amount": number}, f"k{number}").ok
+    assert len(host._host.pipeline.governance.idempotency._recent) <= 1_000
+    assert called("charge", {"amount": 0}, "k0").meta["idempotency"] == "replayed"
+    assert called("charge", {"amount": 1}, "k0").error.kind == "IDEMPOTENCY_CONFLICT"
+    assert len(shop.ran) == 1_100

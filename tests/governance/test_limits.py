@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -615,16 +616,32 @@ def test_one_try_has_a_deadline_of_its_own(tmp_path: Path) -> None:
     assert (late.error.kind, late.error.details["limit"]) == ("TIMEOUT", "attemptMs of the tool")
 
 
-def test_a_tool_that_says_nothing_for_too_long_is_ended(tmp_path: Path) -> None:
+@pytest.mark.parametrize("door", ["loop", "sync"])
+@pytest.mark.parametrize(("name", "stopped"), [("later", True), ("threaded", False), ("fast", False)])
+def test_a_tool_that_says_nothing_for_too_long_is_ended(tmp_path: Path, door: str, name: str, stopped: bool) -> None:
     from tavern_core import ToolContext
 
-    @tool(limits={"idle_ms": 150})
-    async def busy(ctx: ToolContext, steps: int) -> int:
+    ends = threading.Event()
+
+    async def task(ctx: ToolContext, steps: int) -> int:
         for step in range(steps):
             ctx.progress(step)
             await asyncio.sleep(0.05)
         await asyncio.sleep(0 if steps else 60)
         return steps
+
+    def thread(ctx: ToolContext, steps: int) -> int:
+        for step in range(steps):
+            ctx.progress(step)
+            time.sleep(0.05)
+        assert steps or ends.wait(60)
+        return steps
+
+    function: Callable[..., Any] = task if stopped else thread
+    busy = tool(name="busy", limits={"idle_ms": 150}, fast=name == "fast")(function)
+
+    def by_hand(host: Tavern) -> Any:
+        return host.invoke_sync("t:busy", {"steps": 6}), host.invoke_sync("t:busy", {"steps": 0})
 
     async def both(host: Tavern) -> Any:
         fine = await host.invoke("t:busy", {"steps": 6})
@@ -634,10 +651,11 @@ def test_a_tool_that_says_nothing_for_too_long_is_ended(tmp_path: Path) -> None:
         return fine, late
 
     with host_of(tmp_path, [busy]) as host:
-        fine, late = asyncio.run(both(host))
+        fine, late = by_hand(host) if door == "sync" else asyncio.run(both(host))
+        ends.set()
     assert fine.value == 6
     assert (late.error.kind, late.error.details["limit"], late.error.details["stopped"]) == (
-        "TIMEOUT", "idleMs of the tool", True,
+        "TIMEOUT", "idleMs of the tool", stopped,
     )  # fmt: skip
 
 
@@ -678,3 +696,109 @@ def test_a_group_is_tried_again_only_if_nothing_in_it_changes_anything(
         result = host.workflows.run_sync({"nodes": [group], "edges": []})
     assert result.state == "error"
     assert len(ran) == tries
+
+
+# Upstreams, and all limits together -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limit", "first", "kind", "place"),
+    [
+        ({"rate": "1/hour"}, {}, "BUDGET_EXCEEDED", "rate"),
+        ({"breaker": {"failures": 1}}, {"fails": True}, "CIRCUIT_OPEN", "breaker"),
+    ],
+)
+def test_tools_behind_one_upstream_share_its_limits(
+    tmp_path: Path, limit: dict[str, Any], first: dict[str, Any], kind: str, place: str
+) -> None:
+    def far(fails: bool = False) -> int:
+        if fails:
+            raise UpstreamError("away")
+        return 1
+
+    with host_of(tmp_path, [ping], {"upstreams": {"api.example.org": limit}}) as host:
+        ends = (("a", "https://API.example.org/a"), ("b", "https://api.example.org/b?x"), ("c", "http://other:1/"))
+        schema = {"type": "object", "properties": {"fails": {"type": "boolean"}}}
+        host.tools.register(
+            *({"name": name, "endpoint": end, "impl": far, "inputSchema": schema} for name, end in ends)
+        )
+        host.invoke_sync("app:a", first)
+        error = host.invoke_sync("app:b").error
+        assert error is not None
+        assert (error.kind, error.details["limit"]) == (kind, f"limits.upstreams.api.example.org.{place}")
+        assert error.retry_after_ms
+        assert host.invoke_sync("app:c").ok
+
+
+def test_an_answer_that_is_too_old_is_made_anew(tmp_path: Path) -> None:
+    ran: list[int] = []
+
+    @tool(read_only=True, limits={"cache_ms": 60_000})
+    def looks() -> int:
+        ran.append(1)
+        return len(ran)
+
+    now = 0.0
+    with host_of(tmp_path, [looks]) as host:
+        host._host.limits._table.cache._clock = lambda: now
+        assert [host.invoke_sync("t:looks").value for _ in range(2)] == [1, 1]
+        now = 61.0
+        assert host.invoke_sync("t:looks").value == 2
+
+
+class LimitsAsAModel(RuleBasedStateMachine):
+    """Calls of a tool with a rate and a breaker, through the API and under a clock that we set, beside what must come of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1_000_000.0
+        self.real, time.time = time.time, lambda: self.now
+        self.fails, self.ran = False, 0
+        machine = self
+
+        @tool(limits={"rate": "3/10seconds", "breaker": {"failures": 2, "rest_ms": 4_000}})
+        def act() -> int:
+            machine.ran += 1
+            if machine.fails:
+                raise UpstreamError("away")
+            return 1
+
+        config = {"state": {"store": "memory"}, "audit": {"enabled": False}}
+        self.host = Tavern.open(config, plugins=[Plugin([act], name="t")])
+        self.host.__enter__()
+        self.host._host.limits._table.clock = lambda: self.now
+        self.uses: list[float] = []
+        self.in_a_row, self.open_until, self.is_trial = 0, 0.0, False
+
+    @rule(fails=st.booleans())
+    def call(self, fails: bool) -> None:
+        self.fails, before = fails, self.ran
+        error = self.host.invoke_sync("t:act").error
+        kind = "ok" if error is None else error.kind
+        if self.now < self.open_until:
+            assert (kind, self.ran) == ("CIRCUIT_OPEN", before)
+        elif len([at for at in self.uses if at > self.now - 10]) >= 3:
+            assert (kind, self.ran) == ("BUDGET_EXCEEDED", before)
+            assert error is not None
+            assert error.retry_after_ms is not None
+            assert 0 < error.retry_after_ms <= 10_000
+        else:
+            assert (kind, self.ran) == ("UPSTREAM_ERROR" if fails else "ok", before + 1)
+            self.uses.append(self.now)
+            self.in_a_row = self.in_a_row + 1 if fails else 0
+            if fails and (self.is_trial or self.in_a_row >= 2):
+                self.open_until, self.is_trial = self.now + 4, True
+            elif not fails:
+                self.is_trial = False
+
+    @rule(seconds=st.integers(1, 6))
+    def wait(self, seconds: int) -> None:
+        self.now += seconds
+
+    def teardown(self) -> None:
+        self.host.__exit__(None, None, None)
+        time.time = self.real
+
+
+LimitsAsAModel.TestCase.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+TestLimitsAsAModel = LimitsAsAModel.TestCase

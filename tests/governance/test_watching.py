@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry import trace
+from opentelemetry import context, trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from prometheus_client.parser import text_string_to_metric_families
 
-from tavern_core import Budget, CallContext, Plugin, Tavern, tool
+from tavern_core import Budget, CallContext, Plugin, Tavern, ToolResult, tool
 from tavern_core.errors import UpstreamError, UsageError
 from tests.state.processes import ENVIRONMENT, run
 
@@ -78,6 +81,29 @@ def test_calls_are_counted_as_prometheus_reads_them(tmp_path: Path) -> None:
     assert sum(s.value for s in families["jobs"].samples) == 1
 
 
+def test_limits_breakers_and_kept_answers_are_gauges(tmp_path: Path) -> None:
+    @tool(limits={"breaker": {"failures": 1}, "concurrency": 1}, name="breaks")
+    def breaks() -> int:
+        raise UpstreamError("away")
+
+    @tool(limits={"cache_ms": 60_000}, read_only=True, name="looks")
+    def looks() -> int:
+        return 1
+
+    config = {"metrics": {"enabled": True}}
+    with Tavern.open(config, home=tmp_path / "home", plugins=[Plugin([breaks, looks], name="m")]) as host:
+        host.invoke_sync("m:breaks")
+        for _ in range(3):
+            host.invoke_sync("m:looks")
+        samples = [s for family in text_string_to_metric_families(host.metrics.text()) for s in family.samples]
+    values = {(s.name, *sorted(s.labels.values())): s.value for s in samples}
+    assert values["tool_breaker_state", "m:breaks"] == 2
+    assert (values["tool_cache_lookups_total", "true"], values["tool_cache_lookups_total", "false"]) == (2, 1)
+    assert values["tool_cache_bytes",] > 0
+    assert {s.labels["limit"]: s.value for s in samples if s.name == "tool_concurrency_waiting"}
+    assert values["tool_latency_ms_count", "m:looks"] == values["tool_invocations_total", "m:looks", "true"] == 3
+
+
 def test_metrics_that_are_off_say_so(tmp_path: Path) -> None:
     with opened(tmp_path) as host, pytest.raises(UsageError, match="metrics are off"):
         host.metrics.text()
@@ -116,6 +142,105 @@ with Tavern.open({"metrics": {"spans": False}}, home=sys.argv[1]) as host:
 print([name for name in sys.modules if name.split(".")[0] in ("opentelemetry", "prometheus_client", "redis", "tenacity")])
 """
     assert run(code, tmp_path / "other").strip() == "[]"
+
+
+LATE = """
+import sys
+from tavern_core import CallContext, Plugin, Tavern, tool
+@tool
+def works() -> int:
+    return 1
+with Tavern.open({}, home=sys.argv[1], plugins=[Plugin([works], name="t")]) as host:
+    host.invoke_sync("t:works")
+    assert "opentelemetry.trace" not in sys.modules
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+    host.invoke_sync("t:works")
+print([span.name for span in exporter.get_finished_spans()])
+"""
+
+
+def test_spans_begin_when_the_program_loads_the_sdk_after_the_host(tmp_path: Path) -> None:
+    assert run(LATE, tmp_path / "home").strip() == "['execute_tool t:works']"
+
+
+SCRIPT = """
+import json, os
+print(json.dumps({name.lower(): os.environ.get(name) for name in ("TRACEPARENT", "TRACESTATE")}))
+"""
+WORKER = """
+from tavern_core import ToolContext, hookimpl, tool
+
+@tool
+def headers(ctx: ToolContext) -> dict:
+    return dict(ctx.trace_headers)
+
+@tool
+async def headers_later(ctx: ToolContext) -> dict:
+    return dict(ctx.trace_headers)
+
+@hookimpl
+def tavern_register_tools():
+    return [headers, headers_later]
+"""
+TRACED = (
+    "from opentelemetry import trace"
+    + WORKER.replace("ctx.trace_headers", "current()")
+    + """
+def current():
+    span = trace.get_current_span().get_span_context()
+    parent = f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"
+    return {"traceparent": parent, "tracestate": span.trace_state.to_header()}
+"""
+)
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Tavern]:
+    """A host with a script, and plugins in workers: one knows nothing of traces, one has loaded OpenTelemetry."""
+    script = {"type": "script", "command": ["python", "run.py"]}
+    tools = [{"id": name, "implementation": {"type": "python"}} for name in ("headers", "headers_later")]
+    plugins = {
+        "s": (
+            "run.py",
+            SCRIPT,
+            {"tools": [{"id": "headers", "implementation": script, "parameters": {"type": "object"}}]},
+        ),
+        "w": ("__init__.py", WORKER, {"tools": tools, "isolation": "process"}),
+        "o": ("__init__.py", TRACED, {"tools": tools, "isolation": "process"}),
+    }
+    for name, (file, code, manifest) in plugins.items():
+        folder = tmp_path / "plugins" / name
+        folder.mkdir(parents=True)
+        (folder / file).write_text(code, encoding="utf-8")
+        (folder / "plugin.yaml").write_text(json.dumps({"name": name, "version": "1.0", **manifest}), encoding="utf-8")
+    with opened(tmp_path, plugins={"roots": [str(tmp_path / "plugins")]}) as host:
+        yield host
+
+
+@pytest.mark.parametrize("name", ["s:headers", "w:headers", "w:headers_later", "o:headers", "o:headers_later"])
+@pytest.mark.parametrize("door", ["sync", "loop"])
+def test_the_trace_of_a_call_reaches_scripts_and_workers(elsewhere: Tavern, name: str, door: str) -> None:
+    EXPORTER.clear()
+    parent, state = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "vendor=1"
+    remote = TraceContextTextMapPropagator().extract({"traceparent": parent, "tracestate": state})
+
+    async def call() -> ToolResult:
+        return await elsewhere.invoke(name)
+
+    token = context.attach(remote)
+    try:
+        result = asyncio.run(call()) if door == "loop" else elsewhere.invoke_sync(name)
+    finally:
+        context.detach(token)
+    (span,) = [span for span in EXPORTER.get_finished_spans() if span.name == f"execute_tool {name}"]
+    expected = f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-01"
+    assert result.unwrap() == {"traceparent": expected, "tracestate": state}
 
 
 def test_the_log_tells_in_numbers_how_tools_did(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from tavern_core.kernel.log.event_log import EventLog
 from tavern_core.kernel.manifest.manifest_reader import read_manifest
 from tavern_core.kernel.manifest.tool_files import read_tool_file, tool_spec
 from tavern_core.kernel.plugins.enabled_state import PluginStates
+from tavern_core.kernel.settings.setting_layers import SettingLayers, user_file
 from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.model.event import Event
 from tavern_core.model.manifest import Manifest
@@ -120,7 +121,7 @@ def settings(content: bytes, folder: Path) -> None:
     file = folder / "settings.json"
     file.write_bytes(content)
     found: list[Any] = []
-    store = SettingsStore(file, env={}, on_finding=found.append)
+    store = SettingsStore(SettingLayers(user_file(file), env={}), on_finding=found.append)
     store.declare(
         "p",
         [

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tavern_core.errors import SchemaInvalid
 from tavern_core.schema.defaults import compile_defaults
 from tavern_core.schema.intake import compile_intake
-from tavern_core.schema.limits import is_plain, json_copy, measure
-from tavern_core.schema.quick_copy import quick_copy
+from tavern_core.schema.limits import is_plain, json_copy, measure, quick_copy
 from tavern_core.schema.validate import compile_validator
 
 PLENTY = 16_000_000

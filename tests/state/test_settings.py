@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tavern_core.errors import Finding, PolicyDenied, SettingsInvalid, StateDamaged
 from tavern_core.kernel.settings.secrets import KnownSecrets, looks_secret
+from tavern_core.kernel.settings.setting_layers import SettingLayers, user_file
 from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.schema.redact import compile_redactor
 
@@ -64,7 +65,9 @@ KEY = "extensions.p."
 
 def opened(folder: Path, instance: Mapping[str, Any] | None = None, **options: Any) -> SettingsStore:
     """A store with all types of settings declared."""
-    store = SettingsStore(folder / "settings.json", instance, base_dir=folder, **{"env": {}, **options})
+    sources = {name: options.pop(name) for name in ("env", "keyring", "known", "origins") if name in options}
+    layers = SettingLayers(user_file(folder / "settings.json"), instance or {}, folder, **{"env": {}, **sources})
+    store = SettingsStore(layers, **options)
     store.declare("p", OPTIONS)
     store.declare(
         "p",
@@ -437,9 +440,10 @@ def test_what_another_process_saved_is_read_at_once_and_told_at_reload(tmp_path:
 _SAVE = """
 import sys
 from pathlib import Path
+from tavern_core.kernel.settings.setting_layers import SettingLayers, user_file
 from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.schema.redact import compile_redactor
-store = SettingsStore(Path(sys.argv[1]))
+store = SettingsStore(SettingLayers(user_file(Path(sys.argv[1]))))
 store.declare("p", [{"key": f"extensions.p.{who}{n}", "type": "number"} for who in "ab" for n in range(15)])
 for n in range(15):
     store.save({f"extensions.p.{sys.argv[2]}{n}": n})
@@ -449,7 +453,7 @@ for n in range(15):
 @pytest.mark.slow
 def test_saves_of_two_processes_and_several_threads_add_up(tmp_path: Path) -> None:
     processes = [start(_SAVE, tmp_path / "settings.json", who) for who in "ab"]
-    store = SettingsStore(tmp_path / "settings.json")
+    store = SettingsStore(SettingLayers(user_file(tmp_path / "settings.json")))
     store.declare("q", [{"key": f"extensions.q.x{n}", "type": "number"} for n in range(12)])
     threads = [threading.Thread(target=store.save, args=({f"extensions.q.x{n}": n},)) for n in range(12)]
     for thread in threads:
@@ -538,9 +542,8 @@ def test_files_are_relative_to_the_file_that_names_them(tmp_path: Path) -> None:
     for folder in ("home", "project"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "c.txt").write_text(f"of {folder}")
-    store = SettingsStore(
-        tmp_path / "home" / "settings.json", {KEY + "name": {"$file": "c.txt"}}, base_dir=tmp_path / "project"
-    )
+    file = user_file(tmp_path / "home" / "settings.json")
+    store = SettingsStore(SettingLayers(file, {KEY + "name": {"$file": "c.txt"}}, tmp_path / "project"))
     store.declare("p", OPTIONS)
     assert store.resolved(KEY + "name") == "of project"
     store.save({KEY + "name": {"$file": "c.txt"}})
@@ -604,7 +607,7 @@ def test_the_key_ring_needs_its_extra(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_required_setting_without_a_value_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    store = SettingsStore(tmp_path / "settings.json")
+    store = SettingsStore(SettingLayers(user_file(tmp_path / "settings.json")))
     store.declare(
         "p", [{"key": "cookie", "type": "string", "required": True}, {"key": "n", "type": "number"}], tool="get"
     )

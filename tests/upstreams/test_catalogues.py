@@ -124,6 +124,29 @@ def test_claims_raise_the_risk_and_lower_it_only_where_they_are_trusted(tmp_path
         assert harmful.is_destructive
 
 
+NEEDS: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "an address": ({}, {"network"}),
+    "a program in its sandbox": ({"url": None, "command": ["srv"]}, set()),
+    "a program that reads": (
+        {"url": None, "command": ["srv"], "permissions": [{"name": "read:fs", "scope": ["./d"]}]},
+        {"read:fs"},
+    ),
+    "a program that starts others": (
+        {"url": None, "command": ["srv"], "permissions": [{"name": "process:spawn", "scope": ["git"]}]},
+        {"process:spawn"},
+    ),
+    "full trust": ({"url": None, "command": ["srv"], "trusted": True}, {"process:host"}),
+}
+
+
+@pytest.mark.parametrize("case", NEEDS)
+def test_a_caller_needs_what_the_tools_of_the_upstream_may_do_to_the_world(case: str, tmp_path: Path) -> None:
+    entry, needs = NEEDS[case]
+    with opened(System(), tmp_path, **entry) as host:
+        host.upstreams.connect_sync("toy")
+        assert set(host.tools.get("toy:echo").capabilities) == needs
+
+
 def test_the_operator_overrides_what_an_upstream_says(tmp_path: Path) -> None:
     own = {
         "echo": {"readOnly": True, "capabilities": [], "timeoutMs": 5, "description": "Ours.", "requiresApproval": True}

@@ -175,6 +175,17 @@ def test_the_arguments_are_validated_and_the_caller_needs_the_rights_of_the_upst
     assert denied.error is not None and denied.error.kind == "POLICY_DENIED" and "network" in denied.error.message
 
 
+@pytest.mark.parametrize("entry", [{}, {"url": None, "command": ["srv"]}])
+def test_taking_a_grant_back_closes_the_connection_and_refuses_every_call(entry: Any, tmp_path: Path) -> None:
+    system = System()
+    with opened(system, tmp_path, **entry) as host:
+        assert host.invoke_sync("toy:echo", {"x": 1}).ok
+        host.revoke("toy")
+        refused = host.invoke_sync("toy:echo", {"x": 1})
+        assert refused.error is not None and refused.error.kind == "POLICY_DENIED"
+    assert system.connected == 1 == system.closed
+
+
 def test_the_key_of_a_call_reaches_the_adapter(tmp_path: Path) -> None:
     system = System(tools=(ECHO,), answer=lambda tool, arguments, call: call.key)
     with opened(system, tmp_path) as host:

@@ -92,7 +92,7 @@ def opened(
     system: System, home: Path, granted: bool = True, config: Mapping[str, Any] | None = None, **entry: Any
 ) -> Tavern:
     """A host with one upstream, ``toy``, which was granted what it needs."""
-    written = {"kind": "toy", "url": "http://127.0.0.1:9/toy", **entry}
+    written = {k: v for k, v in {"kind": "toy", "url": "http://127.0.0.1:9/toy", **entry}.items() if v is not None}
     everything = {**(config or {}), "upstreams": {"toy": written}}
     if granted:
         with ThreadPoolExecutor(1) as threads:  # the test may be inside an event loop

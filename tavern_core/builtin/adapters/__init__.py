@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from tavern_core.contract.adapters import Adapter, Connection, Target, Upstream
+from tavern_core.contract.adapters import Adapter, Connection, LogsIn, Target, Upstream
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.frozen import dataclass
 
-MODULES: Final[Mapping[str, str]] = {}
+MODULES: Final[Mapping[str, str]] = {
+    "comfyui": "comfyui",
+    "langchain": "langchain",
+    "llm": "llm",
+    "mcp": "mcp",
+    "n8n": "n8n",
+}
 """Kind → module below this package; its attribute ``adapter`` is the adapter."""
 
 
@@ -31,6 +37,11 @@ class Deferred:
 
     async def connect(self, upstream: Upstream) -> Connection:
         return await self._adapter.connect(upstream)
+
+    async def log_in(self, upstream: Upstream, show: Callable[[str], None]) -> None:
+        """See `contract.adapters.LogsIn`; nothing to do for kinds that know no such thing."""
+        if isinstance(adapter := self._adapter, LogsIn):
+            await adapter.log_in(upstream, show)
 
     @property
     def _adapter(self) -> Adapter:

@@ -1,4 +1,4 @@
-"""Answers that are kept: within a run, within the host, on the disk, and those of a run that is taken up again."""
+"""Cached answers: within a run, within the host, on disk, and those of a resumed run."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Kept = tuple[bytes, bytes, Outputs]
 _SIMPLE: Final = frozenset({str, int, float, bool, bytes, type(None)})
 MOST_ANSWERS: Final = 10_000
 MOST_BYTES: Final = 256_000_000
-"""Of the answers that the host keeps, and of the cache on the disk; the oldest go first."""
+"""Maximum bytes of the answers in the host, and of the cache on disk; the oldest are removed first."""
 _COLUMNS: Final = ["key", "outputs", "crc", "size", "made"]
 
 
 class SessionCache:
-    """Answers that the host keeps while it is open; the least used go first. Safe for threads."""
+    """Answers cached in the host while it is open; the least used are removed first. Thread-safe."""
 
     def __init__(self, most: int = MOST_ANSWERS, most_bytes: int = MOST_BYTES) -> None:
         self._most = most
@@ -50,7 +50,7 @@ class SessionCache:
         return found[0] if found is not None else None
 
     def keep(self, key: bytes, outputs: Outputs, size: int | None = None) -> None:
-        """Keep an answer. `size`: roughly how many bytes it takes, where that is known."""
+        """Cache an answer. `size`: its approximate bytes, if known."""
         size = weight(outputs) if size is None else size
         if size > self._most_bytes:
             return
@@ -64,17 +64,17 @@ class SessionCache:
                 self._bytes -= gone
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove everything."""
         with self._lock:
             self._kept.clear()
             self._bytes = 0
 
 
 class DiskCache:
-    """Answers in an SQLite file of the state folder; what cannot be written as plain data, or holds secrets, is not kept.
+    """Answers in an SQLite file of the state folder; values that are not plain data, or hold secrets, are not stored.
 
-    A file that is damaged, or no such cache, is put aside and begun anew: a cache is allowed to forget. An answer is given only
-    as it was written, for the key it was written for.
+    A file that is corrupt or not such a cache is set aside and replaced, because a cache may forget. An answer is only returned
+    unchanged, for the key under which it was stored.
     """
 
     def __init__(self, path: Path, is_secret: Callable[[Any], bool] = lambda plain: False) -> None:
@@ -94,10 +94,10 @@ class DiskCache:
         return None
 
     def keep(self, key: bytes, outputs: Outputs, made: bytes | str | None = None) -> None:
-        """Keep an answer, where a file may hold it.
+        """Cache an answer, if it can be stored in a file.
 
         Args:
-            made: `values.written` of `outputs`, where that was asked already.
+            made: `values.written` of `outputs`, if already computed.
         """
         if made is None:
             made = written(outputs, MOST_BYTES, self._is_secret)
@@ -105,7 +105,7 @@ class DiskCache:
             return
         try:
             text, size = made.decode(), len(made)
-        except ValueError:  # half characters: no text for a file
+        except ValueError:  # surrogates cannot be stored
             return
         import sqlite3
 
@@ -123,7 +123,7 @@ class DiskCache:
                     )
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove everything."""
         import sqlite3
 
         with self._lock, self._forgiving(sqlite3):
@@ -139,7 +139,7 @@ class DiskCache:
 
     @contextmanager
     def _forgiving(self, sqlite3: Any) -> Iterator[None]:
-        """A cache that cannot be used is passed over; one that turns out to be damaged is begun anew the next time."""
+        """An unusable cache is skipped; a corrupt one is replaced the next time."""
         try:
             yield
         except (ValueError, OSError):
@@ -166,7 +166,7 @@ class DiskCache:
 
 
 class _Foreign(ValueError):
-    """A database of somebody else, or of another version."""
+    """Another application's database, or another version."""
 
 
 def _crc(key: bytes, text: str) -> int:
@@ -194,13 +194,13 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 class Earlier:
-    """What a run that is taken up again did before.
+    """The earlier results of a resumed run.
 
     Args:
         steps: path → (key, mark, outputs) of each node that was complete.
-        without: paths of nodes and groups that are to be run again, whatever they gave.
-        lost: path → why what a complete node gave is not there any more.
-        is_same: the run itself goes on: what it gave before is on its record already.
+        without: paths of nodes and groups that must run again, whatever their outputs were.
+        lost: path → why the outputs of a complete node are not available any more.
+        is_same: the run itself continues: its earlier outputs are already recorded.
     """
 
     def __init__(
@@ -217,12 +217,12 @@ class Earlier:
         self._without = frozenset(without)
 
     def find(self, path: str, key: bytes) -> Kept | None:
-        """What the node at `path` gave under the same key."""
+        """The outputs of the node at `path` under the same key."""
         found = self._steps.get(path)
         return found if found is not None and found[0] == key else None
 
     def is_anew(self, path: str) -> bool:
-        """True when the node is to be run again."""
+        """True if the node must run again."""
         if not self._without:
             return False
         parts = path.split("/")
@@ -230,7 +230,7 @@ class Earlier:
 
 
 class RunCache:
-    """The answers that one run may take, and where it puts its own."""
+    """The answers that one run may reuse, and the place for its own."""
 
     def __init__(
         self, session: SessionCache, disk: DiskCache, earlier: Earlier | None = None, *, is_off: bool = False,
@@ -242,19 +242,19 @@ class RunCache:
         self._is_off = is_off
         self._run = SessionCache()
         self.steps: dict[str, Kept] = {}
-        """Path → (key, mark, outputs) of this run's nodes, for whoever takes it up again."""
+        """Path → (key, mark, outputs) of this run's nodes, for resuming it."""
         self.unwritten: dict[str, Kept] | None = None
-        """Of a run that is kept: those of `steps` that are on no record yet."""
+        """For a stored run: the entries of `steps` that are not yet recorded."""
         self.on_lost: Callable[[str, str], object] | None = None
-        """Told which node runs again though it was complete, and why."""
+        """Called with a node that runs again although it was complete, and the reason."""
         self._write = write
         self.made: dict[str, bytes | str] = {}
-        """Path → an answer as a file may hold it, or why none may, where `make` found out."""
+        """Path → an answer in its stored form, or why it cannot be stored, as determined by `make`."""
         self.sizes: dict[str, int] = {}
-        """Path → roughly how many bytes it takes, of those."""
+        """Path → their approximate bytes."""
 
     def find(self, path: str, key: bytes, work: Work, is_pure: bool) -> tuple[Outputs, bytes] | None:
-        """(outputs, mark) of an answer kept under `key`, or None. Not `is_pure`: only what the same run gave before."""
+        """(outputs, content key) of an answer cached under `key`, or None. Not `is_pure`: only earlier outputs of the same run."""
         if self._earlier is not None:
             if self._earlier.is_anew(path):
                 return None
@@ -275,10 +275,10 @@ class RunCache:
         return _copied(found), key
 
     def must_make(self, path: str, work: Work, outputs: Outputs, is_marked: bool) -> bool:
-        """Whether `make` must be asked in a thread before an answer is kept: it takes a while, and the event loop must not wait.
+        """Whether `make` must run in a thread before an answer is stored: it is slow, and the event loop must not wait.
 
         Args:
-            is_marked: it was kept already, or never is.
+            is_marked: it was already stored, or never is.
         """
         unwritten = self.unwritten
         if is_marked:
@@ -288,7 +288,7 @@ class RunCache:
         return is_for_file and self._write is not None and is_large(outputs.values())
 
     def make(self, path: str, key: bytes, work: Work, outputs: Outputs, is_pure: bool) -> None:
-        """The slow part of keeping an answer: judge and encode it, and put it on the disk where its step wants that."""
+        """The slow part of storing an answer: check and encode it, and write it to disk if its step requires that."""
         assert self._write is not None
         self.sizes[path] = size(outputs)
         self.made[path] = made = self._write(outputs)
@@ -296,7 +296,7 @@ class RunCache:
             self._disk.keep(key, outputs, made)
 
     def keep(self, path: str, key: bytes, work: Work, outputs: Outputs, turn: str, is_pure: bool) -> bytes:
-        """Keep an answer where its step allows it; returns its mark."""
+        """Cache an answer if its step allows it; returns its content key."""
         if outputs is SKIPPED and work.batch:
             return joined_key(key, [turn.encode(), path.encode()])
         own = _copied(outputs)
@@ -313,16 +313,16 @@ class RunCache:
         return mark
 
     def _is_function(self, path: str, work: Work, is_pure: bool) -> bool:
-        """Whether the answer depends on its key alone."""
+        """Whether the answer depends only on its key."""
         is_anew = self._earlier is not None and self._earlier.is_anew(path)
         return is_pure and work.is_kept and not work.has_streams and not is_anew
 
     def _is_for_others(self, outputs: Outputs) -> bool:
-        """Whether other runs may take an answer that is a function of its key."""
+        """Whether other runs may reuse an answer that is a function of its key."""
         return not self._is_off and not any(value is Skip for value in outputs.values())
 
     def weight(self) -> int:
-        """Roughly how many bytes the answers of this run's nodes take."""
+        """The approximate bytes of the answers of this run's nodes."""
         sizes = self.sizes
         return sum(
             sizes[path] if path in sizes else 150 + size(outputs, 50) for path, (_, _, outputs) in self.steps.items()

@@ -1,10 +1,10 @@
-"""Cache keys: what a node's answer depends on, as a hash.
+"""Cache keys: a hash of everything that a node's answer depends on.
 
-    key  = H(type, type version, plugin version and code, mode, configuration, values of the file, fingerprint, marks of what feeds it)
-    mark = key                where the answer is a function of the key: nodes with `cache`, and what a run starts from
-           H(key, run)        for every other node, so that nothing behind it is taken from another run by mistake
+    key  = H(type, type version, plugin version and code, mode, configuration, values of the file, fingerprint, content keys of its sources)
+    content key = key                if the answer is a function of the key: nodes with `cache`, and inputs of a run
+           H(key, run)        for every other node, so that later nodes never reuse answers of another run by mistake
 
-Values that no text can hold have no key of their own; a node fed by them is not cached.
+Values without a text form have no key; nodes with such inputs are not cached.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ SIZE: Final = 16
 
 
 def fixed_key(step: Step, inside: bytes = b"") -> bytes:
-    """The half of a step's key that no run changes.
+    """The half of a step's key that is the same in all runs.
 
     Args:
-        inside: of a group, the key of what it stands for.
+        inside: for a group, the key of its workflow.
     """
     spec, bypass = step.spec, step.bypass
     given = [dict(bypass.outputs), dict(bypass.defaults)] if isinstance(bypass, PassThrough) else bypass
@@ -45,11 +45,11 @@ def fixed_key(step: Step, inside: bytes = b"") -> bytes:
 
 
 def value_key(value: Any) -> bytes:
-    """The hash of a value; of one that JSON cannot hold a random one, equal to no other."""
+    """The hash of a value; for one that JSON cannot express, a unique random hash."""
     kinds: list[str] = []
 
     def written(value: Any) -> Any:
-        kinds.append(type(value).__qualname__)  # what is written as JSON must not equal JSON of the same looks
+        kinds.append(type(value).__qualname__)  # a converted value must not equal the same JSON
         return _written(value)
 
     try:
@@ -62,7 +62,7 @@ def value_key(value: Any) -> bytes:
 
 
 def joined_key(fixed: bytes, parts: list[bytes]) -> bytes:
-    """A key of its fixed half and what this run adds, in a fixed order."""
+    """A key from its fixed half and the parts of this run, in a fixed order."""
     return blake2b(b"".join((fixed, *parts)), digest_size=SIZE).digest()
 
 

@@ -1,8 +1,8 @@
-"""A stream between nodes: one writer, any number of readers, each at its own pace, the writer held up by the slowest.
+"""A stream between nodes: one writer, any number of readers, each at its own pace; the slowest one blocks the writer.
 
-Whoever waits for somebody else must not hold that one up. A reader holds its writer up only while the node that reads could
-read: not before the node can begin, not while it waits for a lazy input or at another of its streams. So a node that also
-needs the writer's final answer, or reads two streams one after the other, cannot lock the two.
+A reader that waits must not block the node that it waits for. A reader blocks its writer only while its node could
+read: not before the node can begin, and not while it waits for a lazy input or for another stream. So a node that also
+needs the writer's final answer, or reads two streams one after the other, cannot cause a deadlock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ AHEAD: Final = 16
 """Chunks that the writer may be ahead of a reader."""
 _END: Final = object()
 Rest = Callable[[], AbstractAsyncContextManager[None]]
-"""Gives up the places of the node that waits, and takes them again."""
+"""Releases the slots of a waiting node, and acquires them again."""
 
 
 class Channel:
@@ -35,7 +35,7 @@ class Channel:
 
     @classmethod
     def of(cls, chunks: Iterable[Any]) -> Reader:
-        """A reader of chunks that are there already."""
+        """A reader of existing chunks."""
         channel = cls()
         reader = channel.reader()
         for chunk in chunks:
@@ -44,7 +44,7 @@ class Channel:
         return reader
 
     def reader(self, rest: Rest | None = None) -> Reader:
-        """A further reader; made before the writer begins, it sees everything."""
+        """A further reader; if created before the writer begins, it gets everything."""
         reader = Reader(self, rest)
         self._readers.append(reader)
         if self._is_closed:
@@ -52,7 +52,7 @@ class Channel:
         return reader
 
     async def write(self, chunk: Any, rest: Rest | None = None) -> None:
-        """Give a chunk to every reader; waits while one is too far behind."""
+        """Send a chunk to every reader; waits while one is too far behind."""
         for reader in self._readers:
             reader.push(chunk)
         if self._is_full():
@@ -76,26 +76,26 @@ class Channel:
         return not self._is_closed and any(reader.is_full for reader in self._readers)
 
     def close(self, error: BaseException | None = None) -> None:
-        """No more chunks; with an error, readers raise it behind the last one."""
+        """No more chunks; with an error, readers raise it after the last one."""
         if not self._is_closed:
             self._is_closed, self._error = True, error
             for reader in self._readers:
                 reader.push(_END)
 
     def made_room(self) -> None:
-        """Called by a reader that took something, left, or does not read for now."""
+        """Called by a reader that read something, left, or paused."""
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
         self._room = None
 
     def forget(self, reader: Reader) -> None:
-        """Nothing is written to a reader that left."""
+        """A reader that left gets nothing."""
         if reader in self._readers:
             self._readers.remove(reader)
 
     @property
     def error(self) -> BaseException | None:
-        """What readers are told behind the last chunk."""
+        """The error for readers after the last chunk."""
         if self._error is None or isinstance(self._error, Exception):
             return self._error
         return UpstreamError(f"the stream broke off: {type(self._error).__name__} in the node that wrote it")
@@ -111,13 +111,13 @@ class Reader(AsyncIterator[Any]):
         self._rest = rest
         self._waiting: deque[Any] = deque()
         self._more: asyncio.Future[None] | None = None
-        self._paused = 1  # until the node that reads can begin
+        self._paused = 1  # until the reading node can begin
         self._has_left = False
         self.siblings: list[Reader] = []
-        """All readers of the node that reads."""
+        """All readers of the reading node."""
 
     def fork(self, rest: Rest | None = None) -> Reader:
-        """Another reader that begins where this one stands."""
+        """Another reader that starts at this one's position."""
         other = self._channel.reader(rest)
         other._waiting = self._waiting.copy()
         return other
@@ -134,13 +134,13 @@ class Reader(AsyncIterator[Any]):
         return len(self._waiting) >= AHEAD and not self._paused
 
     def pause(self, by: int) -> None:
-        """Count up (1) or down (-1) what keeps the node from reading."""
+        """Increment (1) or decrement (-1) the reasons why the node does not read."""
         self._paused += by
         if by > 0:
             self._channel.made_room()
 
     def leave(self) -> None:
-        """Read no further; the writer does not wait for it any more."""
+        """Stop reading; the writer does not wait for it any more."""
         if not self._has_left:
             self._has_left = True
             self._waiting.clear()
@@ -161,7 +161,7 @@ class Reader(AsyncIterator[Any]):
             raise StopAsyncIteration
         chunk = self._waiting.popleft()
         if chunk is _END:
-            self._waiting.append(_END)  # reading on stays at the end
+            self._waiting.append(_END)  # further reads stay at the end
             if (error := self._channel.error) is not None:
                 raise error
             raise StopAsyncIteration

@@ -1,10 +1,10 @@
-"""Limits of one run: how many nodes at a time, of one type, of one resource.
+"""Limits of one run: how many nodes run at the same time, in total, per type, per resource.
 
-A step takes its place in all of its gates at once or in none, so no two can lock each other. Those that find no room stand
-in line by their number; who rests and comes back has an old number and comes first. Steps with the same gates share one
-line, so each turn looks at a few heads, however many wait.
+A step acquires all of its gates at once or none, so there are no deadlocks. Steps without free slots wait
+in a queue by their number; a step that rested and returns has an old number and comes first. Steps with the same gates share one
+queue, so each turn checks only a few heads, however many wait.
 
-    waiting ──(room in every gate, lowest number first)──> placed ──(a node waits for another)──> resting ──> waiting
+    waiting ──(a slot in every gate, lowest number first)──> placed ──(a node waits for another)──> resting ──> waiting
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tavern_core.graph.plan import Step
 
 
 class Gate:
-    """Room for so many at a time."""
+    """A number of slots."""
 
     __slots__ = ("free",)
 
@@ -28,7 +28,7 @@ class Gate:
 
 
 class Line:
-    """Who waits for the same gates."""
+    """The steps that wait for the same gates."""
 
     __slots__ = ("gates", "queue")
 
@@ -38,14 +38,14 @@ class Line:
 
     @property
     def has_room(self) -> bool:
-        for gate in self.gates:  # noqa: SIM110 - each node asks, and a generator takes three times as long
+        for gate in self.gates:  # noqa: SIM110 - called for each node, and a generator takes three times as long
             if gate.free <= 0:
                 return False
         return True
 
 
 class Place:
-    """The place of one step."""
+    """The slots of one step."""
 
     __slots__ = ("_resting", "gates", "is_dropped", "is_held", "line", "number", "then")
 
@@ -59,15 +59,15 @@ class Place:
         self._resting = 0
 
     def leave(self) -> None:
-        """Give it back for good, or stop waiting for it."""
+        """Release it, or stop waiting for it."""
         self.is_dropped = True
         self.gates.free(self)
 
     @asynccontextmanager
     async def resting(self) -> AsyncIterator[None]:
-        """Hold nobody up while the node waits for others; afterwards wait for room again.
+        """Release the slots while the node waits for others; afterwards wait for slots again.
 
-        A node that is interrupted takes its place back at once: it runs on to end, whatever room there is.
+        An interrupted node gets its slots back at once, because it must run to its end.
         """
         self._resting += 1
         if self._resting == 1:
@@ -105,29 +105,29 @@ class Gates:
     """The limits of one run.
 
     Args:
-        total: nodes at a time; None: no limit.
-        types: node type → nodes of it at a time; beside what a type says itself.
-        resources: resource tag → nodes with it at a time.
+        total: nodes at the same time; None: no limit.
+        types: node type → nodes of it at the same time; in addition to the type's own limit.
+        resources: resource tag → nodes with it at the same time.
     """
 
     def __init__(self, total: int | None, types: Mapping[str, int], resources: Mapping[str, int]) -> None:
         self._types = {name: Gate(room) for name, room in types.items()}
         self._resources = {name: Gate(room) for name, room in resources.items()}
         self._common = Line((Gate(total),)) if total is not None else None
-        """Of the steps that only the total limits."""
+        """The queue of steps that only the total limits."""
         self._lines: dict[tuple[Gate, ...], Line] = {} if self._common is None else {self._common.gates: self._common}
         self._waiting = 0
-        """Places that were put in line."""
+        """Number of queued slots."""
         self._count = 0
 
     def place(self, work: Work, then: Callable[[], None]) -> Place | None:
-        """A place for a step, not taken yet; None when no limit concerns it.
+        """The slots of a step, not acquired yet; None if no limit applies.
 
         Args:
-            then: called when it has been taken after waiting.
+            then: called when they were acquired after waiting.
         """
         step = work.step
-        if step.kind != "node" or step.bypass is not None:  # groups hold no places: what is in them does
+        if step.kind != "node" or step.bypass is not None:  # groups hold no slots, but their nodes do
             return None
         gates, line = () if self._common is None else self._common.gates, self._common
         if step.spec.limit is not None or step.type in self._types or step.spec.resource in self._resources:
@@ -141,7 +141,7 @@ class Gates:
         return Place(self, line, self._count, then)
 
     def take(self, place: Place) -> bool:
-        """Take it now, or stand in line for it."""
+        """Acquire it now, or queue for it."""
         line = place.line
         if line.has_room and (not line.queue or place.number < line.queue[0][0]):
             self.hold(place)
@@ -151,13 +151,13 @@ class Gates:
         return False
 
     def hold(self, place: Place) -> None:
-        """Take it, room or not."""
+        """Acquire it even without a free slot."""
         place.is_held = True
         for gate in place.line.gates:
             gate.free -= 1
 
     def free(self, place: Place) -> None:
-        """Give it back, and let those that wait have it."""
+        """Release it, and start waiting steps."""
         if place.is_held:
             place.is_held = False
             for gate in place.line.gates:

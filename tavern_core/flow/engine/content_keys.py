@@ -1,7 +1,7 @@
-"""What each step of a scope depends on, as hashes (`cache_keys.py`): worked out as the steps begin.
+"""Hashes of what each step of a scheduler depends on (`cache_keys.py`): computed when the steps begin.
 
-key    what the answer of a step is a function of, as far as the file and what feeds it go
-mark   what its own answer stands for, in the keys of those behind it
+key            identifies the file's values and the sources of a step's answer
+content key    identifies its own answer, in the keys of later steps
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tavern_core.flow.engine.plan_tables import Prepared, Work
 
 
 class Marks:
-    """The keys and marks of one scope.
+    """The keys and content keys of one scheduler.
 
     Args:
         given: values of the interface inputs.
@@ -28,7 +28,7 @@ class Marks:
         self.marks = [b""] * len(prepared.works)
 
     def key(self, number: int, work: Work) -> bytes:
-        """The key of a step whose feeding steps have ended (or, of streams, begun); lazy ones left out."""
+        """The key of a step whose sources have ended (or, for streams, begun), without lazy ones."""
         marks, extra = self.marks, []
         for step, place in work.upstream:
             extra.append(marks[step])
@@ -36,30 +36,30 @@ class Marks:
         if work.step.streams and any(
             self._prepared.works[s.step].step.kind == "group" for b in work.step.streams for s in b.sources
         ):
-            extra.append(value_key(object()))  # what a group will have given depends on what is inside, which goes on
+            extra.append(value_key(object()))  # the outputs of a group depend on its nodes, which still run
         return joined_key(work.key, extra) if extra else work.key
 
     def with_lazy(self, key: bytes, work: Work) -> tuple[bytes, bool]:
-        """`key` with what the lazy inputs would depend on, and whether that tells their values."""
+        """`key` with the dependencies of the lazy inputs, and whether these determine their values."""
         parts = [self._structure_of(step) for step, _ in work.lazy_upstream]
         joined = [mark + place for (mark, _), (_, place) in zip(parts, work.lazy_upstream, strict=True)]
         return joined_key(key, joined), all(is_pure for _, is_pure in parts)
 
     def interface(self, number: int, work: Work) -> None:
-        """An interface node has given the inputs of the workflow."""
+        """An interface node has provided the inputs of the workflow."""
         self.marks[number] = joined_key(work.key, [value_key(self._given)])
 
     def join(self, number: int, parts: list[bytes]) -> None:
-        """What a step gave depends on `parts`, too."""
+        """The outputs of a step also depend on `parts`."""
         self.marks[number] = joined_key(self.marks[number], parts)
 
     def digest(self) -> bytes:
-        """What the outputs of the plan depend on, as one hash."""
+        """One hash of everything that the outputs of the plan depend on."""
         ends = [self.marks[work.step.index] for work in self._prepared.works if work.step.kind == "output"]
         return joined_key(self._prepared.key, ends)
 
     def _structure_of(self, number: int) -> tuple[bytes, bool]:
-        """What a step that may never run would depend on, and whether the same key always means the same value."""
+        """The dependencies of a step that may never run, and whether an equal key always means an equal value."""
         stack = [number]
         known = self._structure
         while stack:

@@ -1,11 +1,11 @@
-"""Coroutines begin at once, and get a task only when they first wait for something.
+"""Coroutines start immediately, and get a task only when they first wait for something.
 
-asyncio makes a task for every coroutine that is to run beside others: 5 µs and more, for work that may never wait. Here
-the first stretch of a coroutine is run right away. While it runs, `asyncio.current_task()` is a `Standin`; when the
-coroutine waits, a real task takes over, and the stand-in goes on being what the coroutine sees as its task, so that
-`asyncio.timeout`, `TaskGroup` and anyio's cancel scopes, which remember their task, keep working.
+asyncio creates a task for every concurrent coroutine: 5 µs and more, for work that may never wait. Here,
+the first part of a coroutine runs immediately. While it runs, `asyncio.current_task()` is a `Standin`, a proxy; when the
+coroutine waits, a real task takes over, and the coroutine still sees the proxy as its task, so that
+`asyncio.timeout`, `TaskGroup` and anyio's cancel scopes, which store their task, keep working.
 
-`_enter_task` and `_leave_task` are the documented extension points of asyncio for those who write tasks of their own.
+`_enter_task` and `_leave_task` are the documented extension points of asyncio for custom tasks.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any, Generic, TypeVar
 
 N = TypeVar("N")
 Then = Callable[[N, Any, BaseException | None], None]
-"""(what `start` was given, the value, the error): called when a coroutine that had to wait has ended."""
+"""(the argument of `start`, the value, the error): called when a coroutine that had to wait has ended."""
 
 
 class Standin:
-    """What a coroutine sees as its task: knows what tasks know, and hands on to the real one once there is one."""
+    """The proxy that a coroutine sees as its task: it has the methods of tasks, and forwards to the real one once it exists."""
 
     __slots__ = ("__weakref__", "_callbacks", "_cancelled", "_coroutine", "_is_over", "_loop", "_name", "task")
 
@@ -88,15 +88,15 @@ class Standin:
         return removed
 
     @property
-    def _must_cancel(self) -> bool:  # anyio asks
+    def _must_cancel(self) -> bool:  # for anyio
         return self._cancelled > 0 if self.task is None else self.task._must_cancel  # type: ignore[attr-defined]
 
     @property
-    def _fut_waiter(self) -> Any:  # anyio asks
+    def _fut_waiter(self) -> Any:  # for anyio
         return None if self.task is None else self.task._fut_waiter  # type: ignore[attr-defined]
 
     def become(self, task: asyncio.Task[Any]) -> None:
-        """From now on `task` is meant; a cancellation that came before reaches it."""
+        """From now on, forward to `task`, including an earlier cancellation."""
         self.task = task
         if hasattr(self, "_name"):
             task.set_name(self._name)
@@ -118,7 +118,7 @@ class Standin:
 
 
 class Starter(Generic[N]):
-    """Starts coroutines on one loop. Use it from within one task: ``with starter: starter.start(...)``."""
+    """Starts coroutines on one loop. Use it within one task: ``with starter: starter.start(...)``."""
 
     __slots__ = ("_loop", "_outer", "_then")
 
@@ -142,13 +142,13 @@ class Starter(Generic[N]):
 
         Args:
             context: its context variables.
-            name: handed to `then` when it ends later.
+            name: passed to `then` if it ends later.
 
         Returns:
-            ``(True, its value)``, or ``(False, the task that goes on with it)``.
+            ``(True, its value)``, or ``(False, the task that continues it)``.
 
         Raises:
-            BaseException: whatever the coroutine raised before it first waited.
+            BaseException: any error of the coroutine before its first wait.
         """
         loop = self._loop
         me = Standin(loop, coroutine)
@@ -158,7 +158,7 @@ class Starter(Generic[N]):
         except StopIteration as done:
             me.finish()
             if me._cancelled:
-                raise asyncio.CancelledError from None  # as of a task that was cancelled and then returned
+                raise asyncio.CancelledError from None  # as for a task that was cancelled and then returned
             return True, done.value
         except BaseException:
             me.finish()
@@ -171,10 +171,10 @@ class Starter(Generic[N]):
 
 
 class _Rest(Coroutine[Any, Any, None], Generic[N]):
-    """The rest of a coroutine that was begun elsewhere and waits for `waiting`, as the coroutine of a task.
+    """The rest of a started coroutine that waits for `waiting`, as the coroutine of a task.
 
-    Not a generator: a task that is cancelled before its first step throws into its coroutine right away, and a generator
-    that has not begun would end there, without handing the cancellation to the coroutine that it stands for.
+    Not a generator: a task that is cancelled before its first step throws into its coroutine immediately, and a generator
+    that has not begun would end there, without passing the cancellation to the wrapped coroutine.
     """
 
     __slots__ = ("__name__", "__qualname__", "_coroutine", "_has_begun", "_me", "_name", "_then", "_waiting")
@@ -198,7 +198,7 @@ class _Rest(Coroutine[Any, Any, None], Generic[N]):
             self._has_begun = True
             waiting, self._waiting = self._waiting, None
             if isinstance(error, asyncio.CancelledError) and waiting is not None and waiting.cancel(*error.args[:1]):
-                return waiting  # as a task does: what the coroutine waits for is cancelled, and tells it (anyio reads the text)
+                return waiting  # as a task does: cancel the awaited future, which informs the coroutine (anyio reads the text)
         return self._step(self._coroutine.throw, error)
 
     def _step(self, move: Callable[[Any], Any], argument: Any) -> Any:
@@ -210,7 +210,7 @@ class _Rest(Coroutine[Any, Any, None], Generic[N]):
             return move(argument)
         except StopIteration as done:
             value, error = done.value, None
-        except BaseException as raised:  # noqa: BLE001 - handed on to where it belongs
+        except BaseException as raised:  # noqa: BLE001 - passed on below
             value, error = None, raised
         finally:
             _leave_task(loop, me)  # type: ignore[arg-type]
@@ -231,7 +231,7 @@ class _Rest(Coroutine[Any, Any, None], Generic[N]):
 
 
 async def together(coroutines: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
-    """Run coroutines side by side, with a task only for those that wait. The first error ends the others.
+    """Run coroutines side by side, with a task only for those that wait. The first error cancels the others.
 
     Raises:
         BaseException: the first error, itself rather than a group around it.

@@ -1,7 +1,7 @@
-"""Steps that stand for a workflow: run once (`core:NodeGroup`), for each item (`core:Map`), or again and again (`core:Loop`).
+"""Steps that run a workflow: once (`core:NodeGroup`), for each item (`core:Map`), or repeatedly (`core:Loop`).
 
-Each run of the inner workflow is a scope of its own, below the same run: its nodes have paths (``g/a``; ``m/0/a`` for the
-first item), and nothing is shared between the scopes.
+Each run of the inner workflow has its own scheduler in the same run: its nodes have paths (``g/a``; ``m/0/a`` for the
+first item), and the schedulers share nothing.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tavern_core.model.node import ABSENT
 _AT_A_TIME: Final = 16
 _MOST_ROUNDS: Final = 100
 _IN_A_ROW: Final = 64
-"""Rounds, or items, before other work of the event loop gets its turn."""
+"""Rounds, or items, before the event loop can do other work."""
 
 
 async def run_group(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Run what a group step stands for, and give its outputs; again and within a time limit where its file says so.
+    """Run the workflow of a group step and return its outputs, with retries and a time limit if its file sets them.
 
     Raises:
         GroupFailed: a node inside failed and nothing inside caught it.
@@ -57,7 +57,7 @@ async def _run_group(scope: ScopePart, number: int, work: Work, inputs: dict[str
     if work.step.kind != "group":
         for value in inputs.values():
             if isinstance(value, Reader):
-                value.pause(1)  # each run of what is inside reads it anew, from the beginning
+                value.pause(1)  # each inner run reads it from the beginning
     match work.step.kind:
         case "map":
             outputs = await _each(scope, work, inner, inputs, marks)
@@ -73,12 +73,12 @@ async def _inside(
     scope: ScopePart, name: str, inner: Prepared, inputs: Mapping[str, Any], marks: list[bytes],
     out: Mapping[str, Channel] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """One run of the inner workflow below `name`; what it depended on is added to `marks`."""
+    """One run of the inner workflow below `name`; its dependencies are added to `marks`."""
     child = scope.child(inner, f"{scope.prefix}{name}/", given(inner, inputs), out)
     if out is not None:
         for value in inputs.values():
             if isinstance(value, Reader):
-                value.leave()  # those inside read it now
+                value.leave()  # the inner nodes read it now
     await child.drive()
     marks.append(child.digest())
     outputs = {key: child.results.get(key, Skip) for key in inner.plan.outputs}
@@ -114,7 +114,7 @@ def given(inner: Prepared, inputs: Mapping[str, Any]) -> dict[str, Any]:
 async def _each(
     scope: ScopePart, work: Work, inner: Prepared, inputs: dict[str, Any], marks: list[bytes]
 ) -> dict[str, Any]:
-    """Once for each item, several at a time; the answers in the order of the items."""
+    """Once for each item, several at the same time; the answers are in the order of the items."""
     items = inputs.pop("items", None)
     if not isinstance(items, list | tuple):
         raise MisfitInput("items", f"takes a list, got {type(items).__name__}")
@@ -156,7 +156,7 @@ async def _each(
 async def _again(
     scope: ScopePart, work: Work, inner: Prepared, inputs: dict[str, Any], marks: list[bytes]
 ) -> dict[str, Any]:
-    """Again and again: outputs become the inputs of the same name, until the output `done` (or `until`) is true.
+    """Repeatedly: outputs become the inputs of the same name, until the output `done` (or `until`) is true.
 
     Raises:
         BudgetExceeded: it was not done after `maxIterations` rounds (BUDGET_EXCEEDED).
@@ -183,7 +183,7 @@ async def _again(
 
 
 def _chunks(key: str, value: Any) -> list[Any]:
-    """The chunks of a stream that somebody gave as a whole."""
+    """The chunks of a stream that was passed as a whole."""
     if isinstance(value, str):
         return [value]
     if isinstance(value, list | tuple):

@@ -1,11 +1,11 @@
-"""What the nodes of a run gave, line by line: one file for each run that is kept.
+"""The outputs of a run's nodes, line by line: one file for each stored run.
 
-A line is with the system before anything that depends on its node begins, so a process that is killed loses nothing that
-was complete. The file is locked as long as its run goes on: who can lock it knows that nobody runs it any more.
+A line is written before any dependent node begins, so a killed process loses nothing that
+was complete. The file is locked while its run continues: a process that can lock it knows that the run has stopped.
 
     crc32 of the rest, as 8 hex digits · space · {"events", "path", "key", "mark", "outputs"}, {"events", "path", "why"} or {"calls"} · newline
 
-The events that tell of a node stand with what it gave, in a line of their own where that is large; with the next state of the run they
+The events of a node are stored with its outputs, or in a separate line if these are large; with the next state of the run, they
 go into the database.
 """
 
@@ -32,28 +32,28 @@ from tavern_core.kernel.files.regular_file import open_regular
 
 _ENDING: Final = ".steps"
 _WISH: Final = ".cancel"
-"""A file that another process puts beside it: the run shall end."""
+"""A file of another process next to it: a request to cancel the run."""
 _ANSWER: Final = ".answer"
-"""Of files that another process puts beside it: an answer to a question, named by its hash."""
+"""A file of another process next to it: an answer to a question, named by its hash."""
 _HASH: Final = 16
 _PATIENCE_S: Final = 0.01
-"""Somebody who only looks whether a run goes on has the lock for a moment, too."""
+"""A process that only checks whether a run continues also holds the lock for a moment."""
 _EVENTS: Final = b'{"events":'
 _LARGE: Final = 8_192
-"""Bytes; whoever looks for events does not want to read more than that of what nodes gave."""
+"""Bytes; a reader of events skips larger outputs."""
 _FLAGS: Final = os.O_CREAT | os.O_APPEND | os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
 class GoesOn(UsageError):
-    """The run goes on: nobody else can have it."""
+    """The run continues in another process."""
 
 
 class Journal:
     """The open file of one run.
 
     Raises:
-        GoesOn: the same run goes on, in this process or another (USAGE).
-        StateDamaged: it cannot be made (STATE_DAMAGED).
+        GoesOn: the same run continues, in this process or another (USAGE).
+        StateDamaged: it cannot be created (STATE_DAMAGED).
     """
 
     def __init__(self, folder: Path, run_id: str) -> None:
@@ -76,24 +76,24 @@ class Journal:
         self._wish.unlink(missing_ok=True)  # of a process that has ended
 
     def add(self, *texts: bytes) -> None:
-        """Write records, each as JSON, at once. Raises StateDamaged (STATE_DAMAGED)."""
+        """Write records, each as JSON, in one call. Raises StateDamaged (STATE_DAMAGED)."""
         text = texts[0]
         lines = b"%08x %b\n" % (crc32(text), text)
         if len(texts) > 1:
             lines += b"".join([b"%08x %b\n" % (crc32(text), text) for text in texts[1:]])
         try:
             if os.write(self._descriptor, lines) != len(lines):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # the system took a part of it
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # only a part was written
         except OSError as error:
             raise cannot("write", self.path, error) from error
 
     @property
     def is_asked_to_end(self) -> bool:
-        """Whether another process wants the run to end."""
+        """Whether another process requested to cancel the run."""
         return self._wish.exists()
 
     def answer_to(self, question: str) -> Any:
-        """What another process has left for a question, as {"question", "value"}, and takes away; None: there is nothing."""
+        """Remove and return the answer of another process to a question, as {"question", "value"}; None: there is none."""
         place = _answer(self.path.parent, self.path.name.removesuffix(_ENDING), question)
         if not place.exists():
             return None
@@ -102,7 +102,7 @@ class Journal:
         return found
 
     def close(self) -> None:
-        """Let go of it: the run is over."""
+        """Close it: the run is over."""
         if self._is_open:
             self._is_open = False
             with suppress(OSError):
@@ -111,7 +111,7 @@ class Journal:
 
 
 def read(folder: Path, run_id: str) -> Iterator[dict[str, Any]]:
-    """The records of a run whose process ended, or goes on; lines that are damaged or half written are passed over."""
+    """The records of a run, ended or not; corrupt and incomplete lines are skipped."""
     try:
         file = open_regular(_place(folder, run_id), follow=False)
     except OSError:
@@ -123,7 +123,7 @@ def read(folder: Path, run_id: str) -> Iterator[dict[str, Any]]:
 
 
 def events(folder: Path, run_id: str, place: int) -> tuple[list[Any], int]:
-    """The events from `place` in the file on, and where they end. Large things that nodes gave are passed over unread."""
+    """The events from `place` in the file, and where they end. Large outputs are skipped unread."""
     found: list[Any] = []
     try:
         file = open_regular(_place(folder, run_id), follow=False)
@@ -133,7 +133,7 @@ def events(folder: Path, run_id: str, place: int) -> tuple[list[Any], int]:
         file.seek(place)
         for line in file:
             if not line.endswith(b"\n"):
-                break  # it is being written
+                break  # it is still being written
             place += len(line)
             if line.startswith(_EVENTS, 9) and (record := _record(line)) is not None:
                 found += record["events"]
@@ -141,7 +141,7 @@ def events(folder: Path, run_id: str, place: int) -> tuple[list[Any], int]:
 
 
 def node_record(path: str, key: bytes, mark: bytes, made: bytes | str, rows: bytes) -> list[bytes]:
-    """Records of what a node gave, as JSON or why it is not kept, and before it of events, of which `rows` are the JSON."""
+    """Records of a node's outputs, as JSON or the reason why they are not stored, preceded by events, whose JSON is `rows`."""
     if isinstance(made, str):
         return [b'%b[%b],"path":%b,"why":"%b"}' % (_EVENTS, rows, encoded(path), made.encode())]
     known = encoded(path), hexlify(key), hexlify(mark), made
@@ -151,7 +151,7 @@ def node_record(path: str, key: bytes, mark: bytes, made: bytes | str, rows: byt
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
-    """What stands in a line; None: it is damaged, or half written."""
+    """The content of a line; None: it is corrupt or incomplete."""
     text = line[9:].rstrip(b"\n")
     try:
         if line[:9] == b"%08x " % crc32(text) and isinstance(
@@ -179,21 +179,21 @@ def is_going_on(folder: Path, run_id: str) -> bool:
 
 
 def ask_to_end(folder: Path, run_id: str) -> None:
-    """Ask the process that runs it to cancel it. Raises StateDamaged (STATE_DAMAGED)."""
+    """Request its process to cancel it. Raises StateDamaged (STATE_DAMAGED)."""
     wish = _place(folder, run_id, _WISH)
     with state_errors(wish, "write"):
         os.close(os.open(wish, _FLAGS, PRIVATE_FILE))
 
 
 def leave_answer(folder: Path, run_id: str, question: str, value: Any) -> bool:
-    """Leave an answer for the process that runs it, or takes it up; False: one is there already. Raises StateDamaged (STATE_DAMAGED)."""
+    """Store an answer for the process that runs or resumes it; False: there is already one. Raises StateDamaged (STATE_DAMAGED)."""
     place = _answer(folder, run_id, question)
     mine = place.with_suffix(f"{_ANSWER}.{os.getpid()}-{threading.get_ident()}")
     with state_errors(place, "write"):
         try:
             with os.fdopen(os.open(mine, _FLAGS, PRIVATE_FILE), "wb") as file:
                 file.write(json.dumps({"question": question, "value": value}).encode())
-            os.link(mine, place)  # whole, or not at all; and one only
+            os.link(mine, place)  # completely or not at all; and only once
         except FileExistsError:
             return False
         finally:
@@ -202,13 +202,13 @@ def leave_answer(folder: Path, run_id: str, question: str, value: Any) -> bool:
 
 
 def answers(folder: Path, run_id: str) -> dict[str, Any]:
-    """Question → the answer that was left for it."""
+    """Question → its stored answer."""
     found = [_left(place) for place in _answers(folder, run_id)]
     return {str(each["question"]): each["value"] for each in found if each is not None}
 
 
 def _answers(folder: Path, run_id: str) -> list[Path]:
-    length = len(run_id) + 1 + _HASH + len(_ANSWER)  # no other run, whose id begins like this one
+    length = len(run_id) + 1 + _HASH + len(_ANSWER)  # not of another run whose id has this one as prefix
     return [place for place in folder.glob(f"{glob.escape(run_id)}.*{_ANSWER}") if len(place.name) == length]
 
 
@@ -229,7 +229,7 @@ def _left(place: Path) -> dict[str, Any] | None:
 
 
 def size(folder: Path, run_id: str) -> int:
-    """Bytes of its file; 0 when there is none."""
+    """Bytes of its file; 0 if there is none."""
     try:
         return _place(folder, run_id).stat().st_size
     except OSError:
@@ -237,7 +237,7 @@ def size(folder: Path, run_id: str) -> int:
 
 
 def forget(folder: Path, run_id: str) -> None:
-    """Remove what a run left behind."""
+    """Remove all files of a run."""
     for place in (_place(folder, run_id), _place(folder, run_id, _WISH), *_answers(folder, run_id)):
         place.unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""What a running node is given: the NodeContext of one run of one node, and nothing that leads to the run behind it."""
+"""The context of a running node: the NodeContext of one run of one node, without a way to the run behind it."""
 
 from __future__ import annotations
 
@@ -62,6 +62,9 @@ class RunningNode(NodeContext):
             raise ValueError(f"progress({done}, {total}) takes finite numbers")
         self._behind("progress", done, total, text)
 
+    def keep(self, data: Any, media_type: str = "application/octet-stream", name: str = "") -> dict[str, Any]:
+        return self._behind("keep", data, media_type, name)  # type: ignore[no-any-return]
+
     async def need(self, key: str) -> Any:
         return _settled(await self._behind("need", key))
 
@@ -79,7 +82,7 @@ class RunningNode(NodeContext):
 
 
 class _Behind:
-    """What the context asks; never in the hands of a node."""
+    """The part behind the context, which nodes never get."""
 
     __slots__ = ("asked", "number", "run", "scope", "work")
 
@@ -111,6 +114,9 @@ class _Behind:
     def progress(self, done: float, total: float, text: str) -> None:
         self.run.progress(self.path(), done, total, text)
 
+    def keep(self, data: Any, media_type: str, name: str) -> dict[str, Any]:
+        return self.run.doors.keep(data, media_type, name, self.run)
+
     def need(self, key: str) -> Awaited:
         return _waited(self.scope.need(self.number, key), "need")
 
@@ -138,7 +144,7 @@ class _Behind:
 _DOORS: Final[Mapping[str, Callable[..., Any]]] = {
     name: member for name, member in vars(_Behind).items() if not name.startswith("_") and isfunction(member)
 }
-"""What a context may ask; any other name, such as ``__getattribute__``, would lead to the run."""
+"""The allowed names; any other name, such as ``__getattribute__``, would lead to the run."""
 
 
 def _door(name: str) -> Callable[..., Any]:
@@ -160,11 +166,11 @@ def _through(behind: _Behind, name: str, /, *args: Any) -> Any:
 
 
 def _waited(work: Coroutine[Any, Any, Any], what: str) -> Awaited:
-    return awaited(_outcome(work), _same, f"ctx.{what}")
+    return awaited(_outcome(work), f"ctx.{what}")
 
 
 async def _outcome(work: Coroutine[Any, Any, Any]) -> tuple[Any, MisfitInput | NothingCame | None]:
-    """What `work` came to: the answer, or what the engine wants to see again when it comes out of the node."""
+    """The result of `work`: the answer, or an error that the engine must recognise when the node raises it."""
     try:
         return await work, None
     except (MisfitInput, NothingCame) as error:
@@ -177,7 +183,3 @@ def _settled(outcome: tuple[Any, MisfitInput | NothingCame | None]) -> Any:
     if error is not None:
         raise error
     return answer
-
-
-def _same(value: Any) -> Any:
-    return value

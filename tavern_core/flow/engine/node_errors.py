@@ -1,4 +1,4 @@
-"""Whatever a node raised, as the error of that node: where, what, and how to repair it."""
+"""The error of a node from any exception: place, message and repair."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tavern_core.model.safe_text import notes_of, with_type
 from tavern_core.package import is_own
 
 _MOST_DETAILS: Final = 100_000
-"""Bytes, roughly."""
+"""Approximate bytes."""
 
 
 class GroupFailed(Exception):
-    """Nodes inside a group failed, and nothing inside caught it.
+    """Nodes in a group failed, and the group did not handle it.
 
     Args:
-        errors: theirs.
-        outputs: what the group gave all the same.
+        errors: those of the nodes.
+        outputs: the outputs that the group still has.
     """
 
     def __init__(self, errors: list[NodeError], outputs: dict[str, Any]) -> None:
@@ -32,10 +32,10 @@ class GroupFailed(Exception):
 
 
 def node_error(error: BaseException, path: str, work: Work, attempts: int = 1) -> NodeError:
-    """The error of a node as a value; it names the path, the type, and the input at fault where one is."""
+    """The error of a node as a value; it names the path, the type, and the input that caused it, if any."""
     attempts = getattr(error, "__tavern_attempts__", attempts)
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]  # of a task group: what happened in it
+        error = error.exceptions[0]  # of a task group: its cause
     type_ = work.step.type
     if isinstance(error, MisfitInput):
         return NodeError(
@@ -76,7 +76,7 @@ def node_error(error: BaseException, path: str, work: Work, attempts: int = 1) -
 
 
 def _place(error: BaseException) -> dict[str, str]:
-    """Where in the node's code it happened."""
+    """The place in the node's code."""
     last, trace = "", error.__traceback__
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename

@@ -1,4 +1,4 @@
-"""What a step of a plan is given: the values of its file, what other steps gave, and streams to read."""
+"""The inputs of a step: values of its file, outputs of other steps, and streams."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tavern_core.model.node import ABSENT
 
 
 def inputs_of(work: Work, outputs: Sequence[Outputs | None], streams: Streams) -> dict[str, Any] | None:
-    """The inputs of a step; None when it is to be skipped: a needed value will never come, or none of all came.
+    """The inputs of a step; None if it must be skipped: a needed value, or all values, will never arrive.
 
     Args:
-        outputs: of the steps of the plan, by number; those that it needs are there.
+        outputs: of the steps of the plan, by number; those that it needs are complete.
     """
     inputs = work.fresh_values()
     came = missed = 0
@@ -62,7 +62,7 @@ def inputs_of(work: Work, outputs: Sequence[Outputs | None], streams: Streams) -
 
 
 def _items(many: Many, outputs: Sequence[Outputs | None]) -> list[Any]:
-    """The values of an input that takes several, where some of its sources give lists of them."""
+    """The values of an input with several sources, some of which are lists of values."""
     found: list[Any] = []
     for at, (step, key, converts) in enumerate(many.sources):
         value = (outputs[step] or {}).get(key, Skip)

@@ -1,4 +1,4 @@
-"""What a node answered, as its outputs by name."""
+"""The answer of a node as its outputs by name."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tavern_core.model.nearest import did_you_mean
 
 Outputs = Mapping[str, Any]
 SKIPPED: Outputs = {}
-"""The outputs of a step that gave none; compared by identity."""
+"""The outputs of a step without any; compared by identity."""
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The outputs of a node that ran, judged already."""
+    """The checked outputs of a node that ran."""
 
     outputs: Outputs
 
@@ -37,7 +37,7 @@ class Recalled:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A stream that was broken off: nobody read it any more, and nobody wanted what its node would have given besides."""
+    """A stream that was stopped: it had no readers, and no step needed the other outputs of its node."""
 
     outputs: Outputs
 
@@ -46,7 +46,7 @@ def outputs_of(work: Work, answer: Any) -> Outputs:
     """The outputs in an answer, as plain data: a mapping, `Out`, `Final`, a tuple in order, or the bare value of a single output.
 
     Raises:
-        OutputInvalid: an output is missing, there is one that the node does not have, or its value is none of those that the
+        OutputInvalid: an output is missing, there is one that the node does not have, or its value is not one that the
             node declares (OUTPUT_SCHEMA_INVALID).
     """
     outputs = _named(work, answer)
@@ -63,7 +63,7 @@ def outputs_of(work: Work, answer: Any) -> Outputs:
 
 
 def judged(work: Work, gives: Gives, value: Any) -> Any:
-    """One value that a node gives, as plain data; of a stream one chunk. Raises OutputInvalid: as `outputs_of`."""
+    """One output value of a node as plain data; for a stream, one chunk. Raises OutputInvalid: as `outputs_of`."""
     fit, slot = plain(value), gives.slot
     if slot.type == "FLOAT" and type(fit) is int:
         fit = float(fit)
@@ -77,14 +77,14 @@ def judged(work: Work, gives: Gives, value: Any) -> Any:
 
 
 def _misfit(gives: Gives, value: Any) -> str:
-    """Why `value` is none that the node declares; empty when it is one."""
+    """Why `value` does not fit the declaration of the node; empty if it fits."""
     if value is not None and (why := value_misfit(gives.slot, value)):
         return why.replace("takes", "is declared", 1)
     if gives.validator is not None:
         if gives.validator.is_valid(value):
             return ""
         try:
-            found = gives.validator.problems(to_plain(value, tagged=False))  # bytes, too, fit a text
+            found = gives.validator.problems(to_plain(value, tagged=False))  # bytes also fit a text
         except NotPlain:
             found = None
         if found is not None:

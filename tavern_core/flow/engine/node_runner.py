@@ -1,4 +1,4 @@
-"""Running the code of one node: tries, time limits, hooks around it, and each form a node's function can have."""
+"""Running the code of one node: attempts, time limits, hooks, and each form of a node's function."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ _NEVER_AGAIN: Final = (
     ApprovalRejected,
     ApprovalRequired,
 )
-"""What a second try cannot change."""
+"""Errors that a second attempt cannot change."""
 _ENDED: Final = object()
 _IN_A_ROW: Final = 64
-"""Chunks before other work of the event loop gets its turn."""
+"""Chunks before the event loop can do other work."""
 
 
 Threads = list["Future[Any]"]
 
 
 async def perform(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any]) -> Any:
-    """Run a node, hooks around it, again if it fails and its file asks for that.
+    """Run a node with its hooks, and retry it if its file says so.
 
     Raises:
-        Exception: what its last try raised.
+        Exception: the error of the last attempt.
     """
     run, around = scope.run, scope.run.around
     path = scope.prefix + work.step.id
@@ -77,10 +77,10 @@ async def perform(scope: ScopePart, number: int, work: Work, inputs: dict[str, A
 
 
 async def tried(scope: ScopePart, number: int, work: Work, once: Callable[[int], Coroutine[Any, Any, Any]]) -> Any:
-    """Try as often as the file says, with its pauses; whoever pauses holds nobody's place.
+    """Try as often as the file says, with its delays; the slots are released during a delay.
 
     Raises:
-        Exception: what the last try raised.
+        Exception: the error of the last attempt.
     """
     retry = work.step.exec.retry
     attempt = 0
@@ -90,7 +90,7 @@ async def tried(scope: ScopePart, number: int, work: Work, once: Callable[[int],
             return await once(attempt)
         except Exception as error:
             if attempt > retry.times or isinstance(error, _NEVER_AGAIN) or not _is_harmless_again(error, work):
-                with suppress(Exception):  # an error may refuse to be written on
+                with suppress(Exception):  # an error may refuse new attributes
                     error.__tavern_attempts__ = attempt  # type: ignore[attr-defined]
                 raise
             pause = min(retry.delay_ms * retry.backoff ** (attempt - 1), retry.max_delay_ms)
@@ -102,7 +102,7 @@ async def tried(scope: ScopePart, number: int, work: Work, once: Callable[[int],
 
 
 def _has_effects(plan: FlowPlan) -> bool:
-    """Whether a node of a group, or of a group within it, may change something that must not happen twice."""
+    """Whether a node of a group, or of a group within it, may have an effect that must not happen twice."""
     plans = [plan]
     while plans:
         for step in plans.pop().steps:
@@ -114,12 +114,12 @@ def _has_effects(plan: FlowPlan) -> bool:
 
 
 def _is_harmless_again(error: Exception, work: Work) -> bool:
-    """Whether another try can do nothing twice; the rule of calls (`kernel/calls/retrying.py`).
+    """Whether a retry does no harm; the rule of calls (`kernel/calls/retrying.py`).
 
-    What a node without effects did is nothing. An error says for itself what may have happened where it is one of a call.
+    A node without effects changes nothing. The error of a call states its own outcome.
     """
     spec = work.step.spec
-    if work.step.plan is not None:  # a group: all of it runs again, also what was done already
+    if work.step.plan is not None:  # a group: all of it runs again, including completed nodes
         return not _has_effects(work.step.plan)
     unsaid = "unknown" if spec.has_effects else "none"
     outcome = error.outcome if isinstance(error, CallError) else unsaid
@@ -135,7 +135,7 @@ async def _once(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any
     try:
         return await bounded(body, timeout / 1000)
     except TimeLimit as limit:
-        if any(not thread.done() for thread in threads):  # what was cancelled is the wait for it
+        if any(not thread.done() for thread in threads):  # only waiting for it was cancelled
             scope.hold_for(number, threads)
             raise TimeLimit(stopped=False) from None
         raise limit from None
@@ -144,7 +144,7 @@ async def _once(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any
 async def _call(
     scope: ScopePart, number: int, work: Work, inputs: dict[str, Any], attempt: int, threads: Threads
 ) -> Any:
-    """One try, whatever form the function has."""
+    """One attempt, for any form of the function."""
     code, run = work.code, scope.run
     if code is None:
         raise InputInvalid(
@@ -152,7 +152,7 @@ async def _call(
         )
     ctx = (
         run.context_of(scope, number, work, attempt) if code.context or code.cls is not None else None
-    )  # it costs some µs
+    )  # it costs a few µs
     for binding in work.step.streams:
         if binding.key in inputs:
             inputs[binding.key] = _readable(inputs[binding.key])
@@ -189,7 +189,7 @@ def _key_of(work: Work, inputs: Mapping[str, Any]) -> bytes:
 
 
 async def _ask_needs(node: Any, ctx: Any, scope: ScopePart, number: int, work: Work, inputs: dict[str, Any]) -> None:
-    """Ask the class form which lazy inputs it needs, until it wants nothing new."""
+    """Ask the class form which lazy inputs it needs, until it needs no more."""
     if not any(slot.lazy for slot in work.step.inputs.values()):
         return
     while True:
@@ -204,9 +204,9 @@ async def _ask_needs(node: Any, ctx: Any, scope: ScopePart, number: int, work: W
 
 
 async def _stream(scope: ScopePart, number: int, work: Work, chunks: AsyncGenerator[Any, None]) -> Any:
-    """Hand the chunks of a streaming node to whoever reads them; what it gives besides is its answer.
+    """Pass the chunks of a streaming node to its readers; its other outputs are its answer.
 
-    Once every reader has left, and nobody waits for what it gives besides, the node is ended: it may well write for ever.
+    Once every reader has left and no step needs its other outputs, the node is stopped, because it might write forever.
     """
     channels = scope.channels(number)
     rest = partial(scope.resting, number) if scope.run.is_limited else None
@@ -230,7 +230,7 @@ async def _stream(scope: ScopePart, number: int, work: Work, chunks: AsyncGenera
             if is_only_read and not any(channel.is_read for channel in channels.values()):
                 return Unread(dict.fromkeys(work.batch, Skip))
             if count % _IN_A_ROW == 0:
-                await asyncio.sleep(0)  # a writer that waits for nobody must not hold the event loop
+                await asyncio.sleep(0)  # a writer without back pressure must not block the event loop
     if work.batch:
         raise OutputInvalid(
             f"{work.step.type} ended without Final(...)",
@@ -242,7 +242,7 @@ async def _stream(scope: ScopePart, number: int, work: Work, chunks: AsyncGenera
 async def _in_threads(
     scope: ScopePart, chunks: Generator[Any, None, Any], threads: Threads, owner: Owner
 ) -> AsyncGenerator[Any, None]:
-    """A sync generator, each of its steps in a worker thread."""
+    """A sync generator, with each step in a worker thread."""
     try:
         while True:
             del threads[:]
@@ -257,12 +257,12 @@ async def _in_threads(
 
 
 def _owner(work: Work) -> Owner:
-    """Whose threads the code of a node takes."""
+    """The owner of the threads for a node's code."""
     return work.step.spec.plugin, work.step.type
 
 
 def _close(chunks: Generator[Any, None, Any]) -> None:
-    """Close a generator that nobody waits for any more."""
+    """Close an abandoned generator."""
     with suppress(BaseException):
         chunks.close()
 
@@ -270,7 +270,7 @@ def _close(chunks: Generator[Any, None, Any]) -> None:
 async def collect(scope: ScopePart, work: Work, inputs: dict[str, Any]) -> Any:
     """The streams among the outputs of a workflow.
 
-    Those of a group are handed on to the streams of the group. Otherwise they are read to their end: text joined, everything
+    Those of a group are forwarded to the streams of the group. Otherwise, they are read to their end: text joined, everything
     else as a list.
     """
     path = scope.prefix + work.step.id
@@ -290,7 +290,7 @@ async def collect(scope: ScopePart, work: Work, inputs: dict[str, Any]) -> Any:
                     elif scope.out is None:
                         chunks.append(chunk)
                         scope.run.chunk(path, count, {key: chunk})
-        except Exception as error:  # noqa: BLE001 - whoever wrote it has failed, and that is told there
+        except Exception as error:  # noqa: BLE001 - its writer has failed, and reports that itself
             if out is not None:
                 out.close(error)
             inputs[key] = Skip
@@ -309,7 +309,7 @@ async def collect(scope: ScopePart, work: Work, inputs: dict[str, Any]) -> Any:
 
 
 def _readable(value: Any) -> Any:
-    """What a node is given of an input: for a stream, and each of a list of streams, what it may hold."""
+    """An input as a node gets it; streams and lists of streams as restricted readers."""
     if isinstance(value, Reader):
         return ReadStream(value)
     return [_readable(part) for part in value] if type(value) is list else value

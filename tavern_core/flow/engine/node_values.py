@@ -1,4 +1,4 @@
-"""Values that nodes exchange: copied, measured, and written as a file may hold them."""
+"""Values that nodes exchange: copied, measured, and converted to their stored form."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).enc
 _SIMPLE: Final = frozenset({str, int, float, bool, bytes, type(None)})
 NUMBERS: Final = frozenset({int, float, bool, type(None)})
 _LARGE: Final = 8_192
-"""Characters and, eight times as heavy, values that are looked at without thinking of those who wait."""
+"""Characters and, weighted eightfold, values that may be visited without yielding to the event loop."""
 CONTAINERS: Final = frozenset({dict, list, set, bytearray})
-"""What a node could change under the hands of another."""
+"""Mutable types that nodes could share."""
 
 
 def fresh(value: Any) -> Any:
-    """A copy that shares nothing mutable with `value`; objects that refuse to be copied are handed on as they are."""
+    """A copy that shares nothing mutable with `value`; objects that refuse to be copied are passed on unchanged."""
     kind = type(value)
     if kind in _SIMPLE or value is Skip:
         return value
@@ -39,15 +39,15 @@ def fresh(value: Any) -> Any:
 
 
 def own(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same values, of which lists and mappings can be changed without anybody else seeing it; objects as they are."""
+    """The same values, with private lists and mappings; objects unchanged."""
     return {key: fresh(value) if type(value) in CONTAINERS else value for key, value in values.items()}
 
 
 def weight(value: Any, each_takes: int = 50) -> int:
-    """Roughly how many bytes a value takes; of objects only what Python says of themselves.
+    """The approximate bytes of a value; for objects, only their own size.
 
     Args:
-        each_takes: what Python needs for each value besides its content.
+        each_takes: Python's overhead per value.
     """
     total, stack = 0, [value]
     while stack:
@@ -69,7 +69,7 @@ def weight(value: Any, each_takes: int = 50) -> int:
 
 
 def is_large(values: Iterable[Any]) -> bool:
-    """Whether to look at everything in `values` takes so long that others should not wait for it; itself quick."""
+    """Whether visiting everything in `values` takes so long that it should not block others; itself fast."""
     room, stack = _LARGE, [values]
     while stack:
         for value in stack.pop():
@@ -84,14 +84,14 @@ def is_large(values: Iterable[Any]) -> bool:
                 if kind is dict:
                     stack.append(value.values())
             elif value is not Skip:
-                return True  # nobody knows what is in it
+                return True  # its content is unknown
             if room < 0:
                 return True
     return False
 
 
 def size(outputs: Mapping[str, Any], each_takes: int = 0) -> int:
-    """`weight` of what a node gave, names and what is skipped left out; quick for texts and numbers."""
+    """`weight` of a node's outputs, without names and skipped ones; fast for texts and numbers."""
     total = 0
     for value in outputs.values():
         kind = type(value)
@@ -105,18 +105,18 @@ def size(outputs: Mapping[str, Any], each_takes: int = 0) -> int:
 
 
 def encoded(plain: Any) -> bytes:
-    """Plain JSON as text in UTF-8; half characters in it as they are."""
+    """Plain JSON as text in UTF-8; with surrogates unchanged."""
     try:
         return to_json(plain)
-    except (PydanticSerializationError, ValueError):  # half characters
+    except (PydanticSerializationError, ValueError):  # surrogates
         return _encode(plain).encode("utf-8", "surrogatepass")
 
 
 def written(outputs: Mapping[str, Any], most: int, holds_secret: Callable[[Any], bool]) -> bytes | str:
-    """What a node gave as a file may hold it; or why none may: `object`, `size` or `secret`.
+    """A node's outputs in their stored form, or why they cannot be stored: `object`, `size` or `secret`.
 
     Args:
-        most: bytes, roughly.
+        most: approximate bytes.
     """
     plain: Any = outputs
     is_flat, has_texts = type(outputs) is dict and TAGS.isdisjoint(outputs), False
@@ -127,7 +127,7 @@ def written(outputs: Mapping[str, Any], most: int, holds_secret: Callable[[Any],
     if not is_flat:
         try:
             plain = to_plain(dict(outputs))
-        except Exception:  # noqa: BLE001 - NotPlain, or whatever objects of plugins raise when they are asked for what is in them
+        except Exception:  # noqa: BLE001 - NotPlain, or any error of a plugin's objects
             return "object"
         if weight(plain) > most:
             return "size"

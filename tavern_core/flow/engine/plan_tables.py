@@ -1,6 +1,6 @@
-"""A plan with everything at hand that running it needs: for each step what is read where, and the fixed half of its key.
+"""A plan with precomputed tables for running it: the sources of each step, and the fixed half of its key.
 
-Made once for a plan and shared by all its runs; nothing here changes.
+Created once per plan and shared by all its runs; immutable.
 """
 
 from __future__ import annotations
@@ -29,81 +29,81 @@ Check = Callable[[Any], str]
 
 @dataclass(frozen=True, slots=True)
 class One:
-    """An input that one edge feeds."""
+    """An input with one edge."""
 
     key: str
     step: int
     output: str
     converts: tuple[str, str] | None
-    """(from, to) `dataFlowType`, where the value changes on its way."""
+    """(from, to) `dataFlowType`, if the value is converted."""
     is_required: bool
     default: Any
     is_shared: bool = False
-    """Somebody else is given the same value."""
+    """Another reader gets the same value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Many:
-    """An input that takes the values of several edges as a list."""
+    """An input that gets the values of several edges as a list."""
 
     key: str
     sources: tuple[tuple[int, str, tuple[str, str] | None], ...]
     is_required: bool
     lists: frozenset[int] = frozenset()
-    """Those of `sources` that give a list of values."""
+    """Those of `sources` that are lists of values."""
     is_shared: bool = False
-    """Somebody else is given one of the same values."""
+    """Another reader gets one of the same values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gives:
-    """One output of a node, as its values are judged."""
+    """One output of a node, with the checks of its values."""
 
     slot: Slot
     quick: type | None
-    """Values of exactly this type fit; None: every value is looked at."""
+    """Values of exactly this type fit; None: every value is checked."""
     validator: Validator | None
     adapter: TypeAdapter[Any] | None
-    """Judges objects that are no plain data."""
+    """Checks objects that are not plain data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One step, ready."""
+    """One prepared step."""
 
     step: Step
     code: NodeCode | None
     ones: tuple[One, ...]
     many: tuple[Many, ...]
     values: Mapping[str, Any]
-    """Inputs that no edge feeds."""
+    """Inputs without edges."""
     to_copy: tuple[str, ...]
-    """Those of `values` that a node could change."""
+    """The mutable ones of `values`."""
     checks: tuple[tuple[str, Slot, type | None], ...]
-    """Inputs whose values have a type that can be wrong, and the Python type of which every value fits."""
+    """Inputs whose values may have a wrong type, and the Python type whose values always fit."""
     key: bytes
     """The fixed half of the cache key."""
     upstream: tuple[tuple[int, bytes], ...]
-    """What joins it: steps and outputs, in a fixed order."""
+    """The rest of the key: steps and outputs, in a fixed order."""
     single: str
-    """The only output that is no stream, when there is exactly one; else empty."""
+    """The only output that is not a stream, if there is exactly one; else empty."""
     batch: tuple[str, ...]
-    """Outputs that are no streams."""
+    """Outputs that are not streams."""
     gives: Mapping[str, Gives]
-    """Of a node: all its outputs."""
+    """For a node: all its outputs."""
     lazy_upstream: tuple[tuple[int, bytes], ...]
-    """The same of inputs that are computed when the node asks."""
+    """The same for lazy inputs."""
     has_fingerprint: bool
     is_pure: bool
-    """The key tells the answer: nothing else does."""
+    """The key determines the answer completely."""
     is_only_read: bool
-    """It has streams that steps read, and no step takes anything else of it."""
+    """Steps read its streams, and no step needs its other outputs."""
     is_kept: bool
-    """Its answers may be kept for other runs."""
+    """Its answers may be cached for other runs."""
     has_streams: bool
     """Some of its outputs are streams."""
     is_quick: bool
-    """A coroutine function without streams, lazy inputs, time-out, retries, adapters or class: the shortest way."""
+    """A coroutine function without streams, lazy inputs, time-out, retries, adapters or class: the fastest path."""
 
     def fresh_values(self) -> dict[str, Any]:
         """The values of the file, for one run of the node: nothing is shared between runs."""
@@ -115,25 +115,25 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A plan, ready."""
+    """A prepared plan."""
 
     plan: FlowPlan
     works: tuple[Work, ...]
     inner: Mapping[int, Prepared]
-    """Of group steps."""
+    """For group steps."""
     waits: tuple[int, ...]
     """Step → how many others it waits for."""
     readers: Mapping[int, tuple[tuple[int, str, str], ...]]
-    """Step with streams → who reads them: (step, its input, the output)."""
+    """Step with streams → their readers: (step, its input, the output)."""
     key: bytes
-    """The key of all of it."""
+    """The key of the whole plan."""
 
 
 def prepare(plan: FlowPlan) -> Prepared:
-    """Make a plan ready; groups inside it as well, each once."""
+    """Prepare a plan and the groups in it, each once."""
     done: dict[int, Prepared] = {}
     stack = [plan]
-    while stack:  # groups before what contains them, without recursion
+    while stack:  # groups before their containers, without recursion
         top = stack[-1]
         missing = [step.plan for step in top.steps if step.plan is not None and id(step.plan) not in done]
         if missing:
@@ -259,17 +259,17 @@ def _can_misfit(slot: Slot) -> bool:
 
 
 def _fitting(slot: Slot) -> type | None:
-    """The type of which every value fits; None when there is none."""
+    """The type whose values always fit; None if there is none."""
     if slot.multi or slot.is_closed or slot.config.keys() & {"min", "max"}:
         return None
     return {"STRING": str, "INTEGER": int, "BOOLEAN": bool}.get(slot.type)
 
 
 def misfits(work: Work, inputs: Mapping[str, Any], *, is_changed: bool = False) -> tuple[str, str] | None:
-    """The first input whose value does not fit, and why; None when all do.
+    """The first input whose value does not fit, and the reason; None if all fit.
 
     Args:
-        is_changed: somebody changed them: what was judged when the plan was made must be judged again.
+        is_changed: a hook changed them, so values that were checked with the plan must be checked again.
     """
     if is_changed and (found := _changed_misfit(work, inputs)) is not None:
         return found

@@ -1,4 +1,4 @@
-"""What the parts of the engine know of each other: a run and its scopes, as far as whoever works below them needs it."""
+"""The interfaces between the parts of the engine: a run and its schedulers, as the parts below them need them."""
 
 from __future__ import annotations
 
@@ -22,19 +22,21 @@ from tavern_core.model.run import NodeError, NodeState
 
 @runtime_checkable
 class RunModel(Protocol):
-    """A language model that is asked for whoever called the workflow."""
+    """A language model for the caller of the workflow."""
 
     def within(self, run: RunPart, path: str) -> LLM: ...
 
 
 class NodeDoors(Protocol):
-    """What nodes can reach besides their inputs; the host's side of NodeContext."""
+    """What nodes can use besides their inputs; the host's side of NodeContext."""
 
     def logger(self, plugin: str) -> logging.Logger: ...
 
     def llm(self, plugin: str, name: str) -> LLM | RunModel: ...
 
     def service(self, plugin: str, name: str) -> Any: ...
+
+    def keep(self, data: Any, media_type: str, name: str, run: RunPart) -> dict[str, Any]: ...
 
     async def invoke(
         self,
@@ -51,22 +53,22 @@ class Cache(Protocol):
     """Answers of earlier runs."""
 
     def find(self, path: str, key: bytes, work: Work, is_pure: bool) -> tuple[Outputs, bytes] | None:
-        """(outputs, mark) of an answer kept under `key`, or None. Not `is_pure`: only what the same run gave before."""
+        """(outputs, content key) of an answer cached under `key`, or None. Not `is_pure`: only earlier outputs of the same run."""
         ...
 
     def keep(self, path: str, key: bytes, work: Work, outputs: Outputs, turn: str, is_pure: bool) -> bytes:
-        """Keep an answer where its step allows it; returns its mark."""
+        """Cache an answer if its step allows it; returns its content key."""
         ...
 
     sizes: dict[str, int]
-    """Path → roughly how many bytes an answer takes, of those that `make` looked at."""
+    """Path → approximate bytes of the answers that `make` processed."""
 
     def must_make(self, path: str, work: Work, outputs: Outputs, is_marked: bool) -> bool:
-        """Whether `make` must be asked in a thread before the answer is kept."""
+        """Whether `make` must run in a thread before the answer is stored."""
         ...
 
     def make(self, path: str, key: bytes, work: Work, outputs: Outputs, is_pure: bool) -> None:
-        """The slow part of keeping an answer."""
+        """The slow part of storing an answer."""
         ...
 
 
@@ -75,22 +77,22 @@ class Around(Protocol):
 
     @property
     def is_before(self) -> bool:
-        """Whether anybody wants to see the inputs."""
+        """Whether any hook needs the inputs."""
         ...
 
     async def before(self, run: RunPart, path: str, work: Work, inputs: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-        """The inputs, and whether they were changed; raises PolicyDenied where a hook denies."""
+        """The inputs, and whether they were changed; raises PolicyDenied if a hook denies."""
         ...
 
     async def after(self, path: str, work: Work, outputs: Outputs) -> None: ...
 
 
 class RunPart(Protocol):
-    """A run, seen from below."""
+    """A run, for the parts below it."""
 
     id: str
     turn: str
-    """Its id; of a run that was taken up, another one each time: what nodes give now is not what they gave before."""
+    """Its id; for a resumed run, a new one each time, because its new outputs differ from earlier ones."""
     context: CallContext
     doors: NodeDoors
     around: Around | None
@@ -99,15 +101,15 @@ class RunPart(Protocol):
     grace: float
     is_cancelled: bool
     is_left: bool
-    """It ends, and its questions stay open."""
+    """End it, with open questions."""
     targets: tuple[str, ...]
     mask: Callable[[Any], Any]
     write: Callable[[str], None] | None
-    """Puts what the node at a path gave on the record; None: the run is not kept."""
+    """Records the outputs of the node at a path; None: the run is not stored."""
 
     @property
     def is_limited(self) -> bool:
-        """Whether steps must ask for a place."""
+        """Whether steps need slots."""
         ...
 
     def check(self, work: Work, inputs: Mapping[str, Any], *, is_changed: bool = False) -> None: ...
@@ -141,7 +143,7 @@ class RunPart(Protocol):
 
 
 class ScopePart(Protocol):
-    """A scope, seen from below."""
+    """A scheduler, for the parts below it."""
 
     prefix: str
     results: dict[str, Any]

@@ -1,6 +1,6 @@
 """One run of one workflow: its events, limits, questions, and how it ends.
 
-async with: execute() ──> root scope ──> RunResult
+async with: execute() ──> root scheduler ──> RunResult
                cancel() ends it from anywhere
 """
 
@@ -45,7 +45,7 @@ GRACE_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Something that a node asked a person."""
+    """A question of a node to a person."""
 
     id: str
     path: str
@@ -53,11 +53,11 @@ class Question:
     prompt: str = ""
 
     def misfit(self, value: Any) -> str:
-        """Why `value` is no answer to it; empty when it is one."""
+        """Why `value` does not answer it; empty if it does."""
         return "; ".join(map(str, _validator(self.schema).problems(value))) if self.schema else ""
 
     def refusal(self, value: Any) -> InputInvalid | None:
-        """The error of an answer that does not fit; None when it does."""
+        """The error of an answer that does not fit; None if it fits."""
         if not (why := self.misfit(value)):
             return None
         return InputInvalid(
@@ -71,16 +71,16 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How one run is run."""
+    """The options of one run."""
 
     concurrency: int | None = None
-    """Nodes that run at a time; None: no limit."""
+    """Nodes that run at the same time; None: no limit."""
     types: Mapping[str, int] = field(default_factory=dict)
-    """Node type → how many of it at a time."""
+    """Node type → how many of it at the same time."""
     resources: Mapping[str, int] = field(default_factory=dict)
-    """Resource tag → how many nodes with it at a time."""
+    """Resource tag → how many nodes with it at the same time."""
     to: tuple[str, ...] = ()
-    """Run what these nodes need, and nothing else."""
+    """Run only these nodes and what they need."""
     timeout_ms: int | None = None
     """Deadline of the whole run."""
 
@@ -104,32 +104,66 @@ class RunOptions:
                 )
 
 
+def _same(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class RunHost:
+    """What a host gives all its runs.
+
+    Args:
+        threads: where sync nodes run.
+        doors: what nodes may ask of the host.
+        mask: redacts secrets in errors.
+        secrets: the currently known secret texts.
+    """
+
+    threads: Workers
+    doors: NodeDoors
+    mask: Callable[[Any], Any] = _same
+    secrets: Callable[[], Collection[str]] = tuple
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What a run begins with: its own id, and what there is of earlier runs.
+
+    Args:
+        run_id: empty: a new one.
+        cache: answers of nodes.
+        answers: of persons to questions, by their names.
+        log: goes on with the events of the run that it takes up.
+    """
+
+    run_id: str = ""
+    cache: Cache | None = None
+    answers: Mapping[str, Any] = field(default_factory=dict)
+    log: EventLog | None = None
+
+
 class Run:
-    """One run. Make it, `await execute()`, once."""
+    """One run. Create it, then `await execute()` once."""
 
     def __init__(
         self,
         prepared: Prepared,
         inputs: Mapping[str, Any],
         *,
-        threads: Workers,
-        doors: NodeDoors,
+        host: RunHost,
         context: CallContext,
         options: RunOptions = RunOptions(),
-        cache: Cache | None = None,
+        beginning: Beginning = Beginning(),  # noqa: B008 - frozen
         around: Around | None = None,
-        answers: Mapping[str, Any] | None = None,
-        run_id: str = "",
-        log: EventLog | None = None,
     ) -> None:
-        self.id = self.turn = run_id or f"run-{secrets.token_hex(8)}"
+        self.id = self.turn = beginning.run_id or f"run-{secrets.token_hex(8)}"
         self.prepared = prepared
         self.inputs = inputs
-        self.doors = doors
+        self.doors = host.doors
         self.context = context
         self.options = options
         self.targets = options.to
-        self.cache = cache
+        self.cache = beginning.cache
         self.around = around
         self.grace = GRACE_S
         self.gates: Gates | None = None
@@ -144,28 +178,25 @@ class Run:
         self._scope: Scope | None = None
         self.questions: dict[str, Question] = {}
         self.unanswered: dict[str, Question] = {}
-        """What nobody answered before the node, or the run, was ended."""
-        self.answers = dict(answers or {})
+        """Questions without an answer when the node or the run ended."""
+        self.answers = dict(beginning.answers)
         self.on_question: Callable[[], None] = _nothing
-        """Called when a node begins to wait for a person, and when it was answered."""
+        """Called when a node starts to wait for a person, and after the answer."""
         self.write: Callable[[str], None] | None = None
-        """Puts what the node at a path gave on the record."""
+        """Records the outputs of the node at a path."""
         self.times_taken_up = 0
-        self.mask: Callable[[Any], Any] = _same
-        """Takes secrets out of what errors say."""
-        self.secrets: Callable[[], Collection[str]] = tuple
-        """The secret texts that the host knows now."""
-        self._chunks = ToldChunks(lambda: self.secrets())
+        self.mask, self.secrets = host.mask, host.secrets
+        self._chunks = ToldChunks(host.secrets)
         self._waiting: dict[str, asyncio.Future[Any]] = {}
-        self._threads = threads
+        self._threads = host.threads
         self._task: asyncio.Task[Any] | None = None
         self._thread = 0
         self.loop: asyncio.AbstractEventLoop | None = None
-        """Where it goes on; None: it was not begun."""
-        self._log = EventLog() if log is None else log
+        """The loop on which it runs; None: it was not started."""
+        self._log = EventLog() if beginning.log is None else beginning.log
         self.note, self.listen, self.rows = self._log.note, self._log.listen, self._log.rows
         self.before = len(self._log)
-        """Events of before it was taken up."""
+        """Events before it was resumed."""
         self._is_begun = False
         self._is_over = False
         self._has_stopped = False
@@ -174,18 +205,18 @@ class Run:
     # Running -------------------------------------------------------------------------------------------------------------
 
     async def execute(self) -> RunResult:
-        """Run to the end. Raises nothing that nodes do; a cancelled caller cancels the run.
+        """Run to the end. Errors of nodes are not raised; a cancelled caller cancels the run.
 
         Raises:
             MisfitInput: an input of the workflow is missing or does not fit.
-            UsageError: it was run before, or `to` names no node (USAGE).
+            UsageError: it has already run, or `to` names no node (USAGE).
         """
         if self.started:
             raise UsageError(f"{self.id} was run already", hint="start a new run")
         self.started, clock = time.time(), time.perf_counter()
         self.loop, self._task, self._thread = asyncio.get_running_loop(), asyncio.current_task(), threading.get_ident()
         assert self._task is not None
-        others = self._task.cancelling()  # of whoever runs us, before we began
+        others = self._task.cancelling()  # of our caller, before the start
         given, wanted = interface_values(self.prepared, fresh(dict(self.inputs))), self._wanted()
         self.begin()
         self._scope = scope = Scope(self, self.prepared, "", given, wanted)
@@ -225,7 +256,7 @@ class Run:
         )
 
     def begin(self) -> None:
-        """Tell that it runs; `execute` does it unless that was done."""
+        """Emit that it runs; `execute` does it unless it was done before."""
         if not self._is_begun:
             self._is_begun = True
             self.note("run:running", "")
@@ -285,35 +316,35 @@ class Run:
 
     @property
     def is_over(self) -> bool:
-        """True when it has ended."""
+        """True if it has ended."""
         return self._is_over
 
     def cancel(self) -> bool:
-        """End the run from any thread: nodes that run are cancelled, processes included. False: it is over already."""
+        """End the run from any thread: running nodes and their processes are cancelled. False: it is already over."""
         with self._lock:
             if self._is_over or self.is_cancelled:
                 return False
             self.is_cancelled = True
             if self._task is None or self.loop is None:
-                return True  # it ends as soon as it begins
+                return True  # it ends as soon as it starts
         try:
             self.loop.call_soon_threadsafe(self._stop, self._task)
-        except RuntimeError:  # its loop is closed, and it with it
+        except RuntimeError:  # its loop is closed, so it has ended
             return False
         return True
 
     def leave(self) -> bool:
-        """End the run as `waiting` once nothing goes on but its questions, from any thread: it can be taken up. False: it is over already."""
+        """End the run as `waiting` once only questions are left, from any thread; it can be resumed. False: it is already over."""
         self._leaves = True
         if self._is_over or self.is_cancelled:
             return False
         if self.loop is not None:
-            with suppress(RuntimeError):  # its loop is closed, and it with it
+            with suppress(RuntimeError):  # its loop is closed, so it has ended
                 self.loop.call_soon_threadsafe(self.look)
         return True
 
     def look(self) -> None:
-        """Something changed; a run that is to be left ends once it is stalled."""
+        """Something changed; a run that should be left ends once it is stalled."""
         if self._leaves and not self._looks and self.loop is not None:
             self._looks = True
             self.loop.call_soon(self._look)
@@ -325,11 +356,11 @@ class Run:
             self.is_left = self.cancel()
 
     def _stop(self, task: asyncio.Task[Any]) -> None:
-        if not self._is_over and not self._has_stopped:  # else the task does something else by now
+        if not self._is_over and not self._has_stopped:  # else the task already does something else
             self._has_stopped = True
             task.cancel()
 
-    # What nodes and scopes ask -------------------------------------------------------------------------------------------
+    # Requests of nodes and schedulers------------------------------------------------------------------------------------
 
     def check(self, work: Work, inputs: Mapping[str, Any], *, is_changed: bool = False) -> None:
         """Do the values fit the inputs? `is_changed`: a hook changed them.
@@ -355,7 +386,7 @@ class Run:
 
         Args:
             owner: plugin and type of the node.
-            left: gets the thread's future, for whoever wants to know whether it still runs.
+            left: gets the thread's future, to check whether it still runs.
         """
         future = self._threads.submit(caught, partial(function, **named), args, owner=owner)
         if left is not None:
@@ -374,13 +405,13 @@ class Run:
         return self.gates is not None
 
     def place(self, work: Work, then: Callable[[], None]) -> Place | None:
-        """A place for a step in the limits of the run; None: none concerns it."""
+        """The slots of a step in the limits of the run; None: no limit applies."""
         return None if self.gates is None else self.gates.place(work, then)
 
     async def ask(self, path: str, number: int, schema: Mapping[str, Any], prompt: str) -> Any:
         """Ask a person; see NodeContext.ask."""
         name = f"{path}#{number}"
-        if wrong := check_schema(schema, output=True):  # the node's own error, before anybody is asked
+        if wrong := check_schema(schema, output=True):  # an error of the node, before the question is asked
             raise SchemaInvalid(f"ctx.ask: {wrong[0].message}", hint=wrong[0].hint, findings=tuple(wrong))
         prompt = striker(frozenset(self.secrets()))(str(prompt)[:LONGEST_CHUNK])
         question = Question(name, path, schema, prompt)
@@ -406,10 +437,10 @@ class Run:
         return value
 
     def answer(self, question: str, value: Any) -> bool:
-        """Answer a question, from any thread. False: nobody waits for it.
+        """Answer a question, from any thread. False: it is not open.
 
         Raises:
-            InputInvalid: the answer does not fit the question's schema, which stays open (INPUT_SCHEMA_INVALID).
+            InputInvalid: the answer does not fit the schema of the question, which stays open (INPUT_SCHEMA_INVALID).
         """
         asked, future = self.questions.get(question), self._waiting.get(question)
         if asked is None or future is None or self.loop is None:
@@ -418,7 +449,7 @@ class Run:
             raise refusal
         with self._lock:
             if self._waiting.pop(question, None) is None:
-                return False  # somebody else was quicker
+                return False  # another answer came first
         self.answers[question] = value = fresh(value)
 
         def give() -> None:
@@ -427,7 +458,7 @@ class Run:
 
         try:
             self.loop.call_soon_threadsafe(give)
-        except RuntimeError:  # its loop is closed, and it with it
+        except RuntimeError:  # its loop is closed, so it has ended
             return False
         return True
 
@@ -436,14 +467,14 @@ class Run:
     def settle(
         self, state: NodeState, path: str, began: float = 0.0, outputs: Mapping[str, Any] | int | None = None
     ) -> None:
-        """A node that began to run at `began` (0: it did not) has its final state. `outputs`: what it gave, or roughly how much."""
+        """A node that began at `began` (0: it did not) has its final state. `outputs`: its outputs, or their approximate size."""
         self._end_chunks(path)
         self.states[path] = state
         self.note(state, path, (began, outputs))
         self.look()
 
     def failed(self, error: NodeError, is_told: bool, began: float) -> None:
-        """A node failed. `is_told`: the error of a group that only repeats one inside."""
+        """A node failed. `is_told`: the error of a group that only repeats an inner one."""
         self._end_chunks(error.path)
         self.states[error.path] = "error"
         if not is_told:
@@ -453,7 +484,7 @@ class Run:
         self.look()
 
     def progress(self, path: str, done: float, total: float, text: str) -> None:
-        """A node tells how far it is, from any thread; of one that has ended nothing is told any more."""
+        """A node reports progress, from any thread; ignored after its end."""
         data = {"done": done, "total": total, "text": self.mask(str(text)[:LONGEST_CHUNK])}
 
         def tell() -> None:
@@ -463,11 +494,11 @@ class Run:
         if threading.get_ident() == self._thread:
             tell()
         elif self.loop is not None:
-            with suppress(RuntimeError):  # its loop is closed, and it with it
+            with suppress(RuntimeError):  # its loop is closed, so it has ended
                 self.loop.call_soon_threadsafe(tell)
 
     def chunk(self, path: str, number: int, chunks: Mapping[str, Any]) -> None:
-        """A node gave chunks of its streams; told only to those who listen."""
+        """A node wrote chunks to its streams; only emitted to listeners."""
         said = self._chunks.told(path, number, chunks)
         if self._log.is_followed:
             self.note("chunk", path, {"number": number, "chunks": said})
@@ -478,12 +509,12 @@ class Run:
                 self.note("chunk", path, {"number": number, "chunks": said})
 
     def events(self, after: int = 0) -> list[RunEvent]:
-        """What happened behind the event with the number `after`."""
+        """The events after number `after`."""
         return self._log.read(after)
 
     @property
     def told(self) -> int:
-        """How many events there are."""
+        """The number of events."""
         return len(self._log)
 
 
@@ -493,10 +524,6 @@ def _validator(schema: Mapping[str, Any]) -> Validator:
 
 def _nothing() -> None:
     pass
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _has_limits(prepared: Prepared) -> bool:

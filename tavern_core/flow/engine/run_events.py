@@ -1,6 +1,6 @@
-"""What happened in a run, numbered from 1 on, for everybody who wants to know, when they want to know it.
+"""The events of a run, numbered from 1, for any subscriber at any time.
 
-How much a node gave is measured only when somebody reads of it.
+The size of outputs is only measured when an event is read.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from tavern_core.flow.engine.node_values import size
 from tavern_core.model.run import RunEvent
 
 Took = tuple[float, Mapping[str, Any] | int | None]
-"""(when the node began, 0 if it did not; what it gave, or how much), of a node that has ended."""
+"""For a node that has ended: (when it began, 0 if it did not; its outputs, or their size)."""
 Row = tuple[int, float, str, str, Mapping[str, Any] | Took | None]
-"""An event: its number, when, kind, path, data; of a node that has ended these are worked out when somebody reads them."""
+"""An event: its number, when, kind, path, data; for a node that has ended, the data are computed when they are read."""
 
 
 class EventLog:
     """The events of one run.
 
     Args:
-        before: how many events there are of a run that is taken up.
-        earlier: reads those of them behind a number.
+        before: the number of earlier events of a resumed run.
+        earlier: reads those after a number.
     """
 
     __slots__ = ("_before", "_earlier", "_events", "_listeners")
@@ -39,11 +39,11 @@ class EventLog:
 
     @property
     def is_followed(self) -> bool:
-        """True while somebody listens."""
+        """True while there are listeners."""
         return bool(self._listeners)
 
     def note(self, kind: str, path: str, data: Mapping[str, Any] | Took | None = None) -> float:
-        """Something happened. Returns when: seconds since the epoch."""
+        """Add an event. Returns its time in seconds since the epoch."""
         now = time.time()
         events = self._events
         events.append((self._before + len(events) + 1, now, kind, path, data))
@@ -53,12 +53,12 @@ class EventLog:
         return now
 
     def read(self, after: int = 0) -> list[RunEvent]:
-        """What happened behind the event with the number `after`."""
+        """The events after number `after`."""
         earlier = [event for event in self._earlier(after) if event.seq <= self._before] if after < self._before else []
         return [*earlier, *(RunEvent(*row[:4], row[4] or {}) for row in self.rows(after))]  # type: ignore[arg-type]
 
     def rows(self, after: int = 0) -> list[Row]:
-        """The same as they are noted, without what happened before the run was taken up."""
+        """The same as raw rows, without events from before the run was resumed."""
         events, first = self._events, max(after - self._before, 0)
         for at in range(first, len(events)):
             number, now, kind, path, data = events[at]
@@ -67,7 +67,7 @@ class EventLog:
         return events[first:]
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call `listener` after each event, on the run's loop; returns what ends that."""
+        """Call `listener` after each event, on the run's loop; returns a function that ends the subscription."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 

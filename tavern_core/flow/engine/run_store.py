@@ -1,11 +1,11 @@
-"""Runs on the disk: what was asked for, what happened, what each node gave; enough to look at one, and to take it up again.
+"""Runs on disk: inputs, events, outputs of each node; enough to show a run and to resume it.
 
 One SQLite file for all processes of a state folder, and one journal for each run (`journal.py`). A run is written when it
-begins, when a node asks a person, now and then while it goes on, and when it ends; what a node gave is in the journal
+starts, when a node asks a question, periodically while it runs, and when it ends; the outputs of a node are in the journal
 before anything that depends on it begins.
 
-Secrets are masked on the way in, as in the audit log. An output that held one is not kept, nor is what JSON cannot hold or is
-huge: such a node is run again when its run is taken up, and the events say why.
+Secrets are masked before storing, as in the audit log. Outputs with secrets, outputs that JSON cannot express, and huge outputs
+are not stored: such a node runs again when its run is resumed, and the events say why.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
     import sqlite3
 
 MOST_RUNS: Final = 500
-"""Runs that are kept; the oldest go first."""
+"""Maximum number of stored runs; the oldest are removed first."""
 MOST_BYTES: Final = 1_000_000_000
-"""Of what nodes of all kept runs gave."""
+"""Maximum bytes of the outputs of all stored runs."""
 MOST_RECORD: Final = 32_000_000
-"""Bytes, roughly, of what one node gave; one that gave more is run again when its run is taken up."""
+"""Maximum approximate bytes of one node's outputs; a node with more runs again when its run is resumed."""
 _TIDY_EVERY: Final = 50
-"""Runs."""
+"""Number of cached runs."""
 _VERSION: Final = 1
 _MEASURED: Final = frozenset({"complete", "cached", "skipped", "interrupted"})
-"""Events with nothing but numbers in them."""
+"""Events that contain only numbers."""
 _ENDED: Final = frozenset({"complete", "error", "cancelled"})
 """States of runs whose process ended them."""
 _SCHEMA: Final = """
@@ -60,18 +60,18 @@ CREATE TABLE IF NOT EXISTS events (run TEXT, first INTEGER, last INTEGER, data T
 """
 _MOST_DOCUMENTS: Final = 50
 Mask = Callable[[Any], Any]
-"""Plain JSON in, the same without its secrets out."""
+"""Returns plain JSON without its secrets."""
 Fixed = tuple[str, tuple[str, ...]]
 """See `RunStore.fixed`."""
 Events = tuple[int, int, bytes]
 """(number of the first, of the last, `RunStore.rows` of all)."""
 Lost = Mapping[str, str]
-"""Path → why what the node gave is not kept: `secret`, `object` or `size`."""
+"""Path → why the outputs of the node are not stored: `secret`, `object` or `size`."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptRun:
-    """A run as the store has it."""
+    """A run as stored."""
 
     run_id: str
     workflow: str
@@ -81,25 +81,25 @@ class KeptRun:
     """Seconds since the epoch, UTC."""
     latency_ms: float = 0.0
     content: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """The workflow's document as it was run."""
+    """The document of the workflow that ran."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
-    """As they were given."""
+    """As passed."""
     changed: Mapping[str, Any] | None = None
-    """What hooks made of the inputs; None: they left them as they are."""
+    """The inputs as changed by hooks; None: unchanged."""
     caller: Mapping[str, Any] | None = None
-    """Who ran it (`workflows/callers.py`); None: an older version kept it."""
+    """Its caller (`flow/run_caller.py`); None: stored by an older version."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the run that hold again when it is taken up."""
+    """Options of the run that apply again when it is resumed."""
     times_taken_up: int = 0
     answers: Mapping[str, Any] = field(default_factory=dict)
-    """Question → what a person answered."""
+    """Question → the answer of a person."""
     questions: tuple[Mapping[str, Any], ...] = ()
-    """What nobody answered yet: id, path, schema, prompt."""
+    """The open questions: id, path, schema, prompt."""
     errors: tuple[Mapping[str, Any], ...] = ()
-    """Masked already."""
+    """Already masked."""
     masked: tuple[str, ...] = ()
-    """Inputs, changed inputs (``changed/<name>``) and answers (``answers/<question>``) that held secrets or no plain data; ``content`` if
-    the document did."""
+    """Inputs, changed inputs (``changed/<name>``) and answers (``answers/<question>``) with secrets or without plain data; ``content`` if
+    the document has secrets."""
 
     @property
     def started_text(self) -> str:
@@ -118,13 +118,13 @@ class KeptRun:
 
 
 class RunStore:
-    """The runs of one state folder. Safe for threads and processes.
+    """The runs of one state folder. Safe for several threads and processes.
 
     Args:
-        path: of the SQLite file; the journals are beside it.
-        mask: takes the secrets out of plain JSON.
-        holds_secret: whether it would take any out.
-        stamp: another object when something more is secret.
+        path: of the SQLite file; the journals are next to it.
+        mask: removes the secrets from plain JSON.
+        holds_secret: whether it would remove any.
+        stamp: a new object when there are new secrets.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class RunStore:
     # Writing -------------------------------------------------------------------------------------------------------------
 
     def begin(self, run: KeptRun, fixed: Fixed, events: Events) -> Journal:
-        """Write a run that begins, with its first events; what its nodes give goes into the journal that comes back.
+        """Write a new run with its first events; the outputs of its nodes go into the returned journal.
 
         Raises:
             StateDamaged: the files cannot be written (STATE_DAMAGED).
@@ -175,17 +175,17 @@ class RunStore:
         return kept
 
     def take_up(self, run_id: str) -> tuple[KeptRun, Journal]:
-        """A run that does not go on, for the one who goes on with it: nobody else can have it until its journal is closed.
+        """Acquire a stopped run to resume it; no other process can until its journal is closed.
 
         Raises:
-            GoesOn: somebody has it (USAGE).
+            GoesOn: another process has it (USAGE).
             RunNotFound: there is none (RUN_NOT_FOUND).
-            StateDamaged: what is there of it cannot be read (STATE_DAMAGED).
+            StateDamaged: its data cannot be read (STATE_DAMAGED).
         """
-        self.find(run_id)  # before there is a journal of it
+        self.find(run_id)  # before its journal is created
         kept = Journal(self._folder, run_id)
         try:
-            run = self.find(run_id)  # as the one who had it last left it
+            run = self.find(run_id)  # as its last process left it
             self._end_events(run)
             return run, kept
         except BaseException:
@@ -193,7 +193,7 @@ class RunStore:
             raise
 
     def save(self, run: KeptRun, fixed: Fixed, events: Events = (0, 0, b"")) -> None:
-        """Write what is new of a run, all or nothing. Raises as `begin`."""
+        """Write the new data of a run, all or nothing. Raises as `begin`."""
         with self._open() as db, db:
             db.execute(
                 "UPDATE runs SET state = ?, started = ?, latency = ?, data = ?, crc = ? WHERE id = ?",
@@ -202,11 +202,11 @@ class RunStore:
             _insert(db, run.run_id, events)
 
     def written(self, outputs: Outputs) -> bytes | str:
-        """What a node gave as its journal holds it; or why it does not: `object`, `size` or `secret`."""
+        """A node's outputs as stored in the journal, or why they are not stored: `object`, `size` or `secret`."""
         return written(outputs, MOST_RECORD, self.holds_secret)
 
     def rows(self, events: Sequence[Row]) -> bytes:
-        """Events as they are stored, one after the other with commas between; secrets are masked."""
+        """Events as they are stored, joined by commas; secrets are masked."""
         told = [
             row if row[4] is None or row[2] in _MEASURED else (*row[:4], self.masked(row[4]))  # type: ignore[arg-type]
             for row in events
@@ -214,12 +214,12 @@ class RunStore:
         return encoded(told)[1:-1]
 
     def masked(self, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What is told of a run as it is stored: plain, and without its secrets."""
+        """The data of a run in stored form: plain, and without secrets."""
         found: Mapping[str, Any] = self._mask(_plain(told))
         return found
 
     def fixed(self, run: KeptRun) -> Fixed:
-        """What is stored of a run and does not change: a part of its JSON, and the names of what is masked in it. It may take a while."""
+        """The constant part of a stored run: its JSON, and the names of masked parts. It may be slow."""
         masked: list[str] = []
         data = {"inputs": self._told(run.inputs, "", masked)}
         if run.changed is not None:
@@ -228,14 +228,14 @@ class RunStore:
         return _text(data)[1:-1], tuple(masked)
 
     def is_quick(self, run: KeptRun) -> bool:
-        """Whether `fixed` takes no while."""
+        """Whether `fixed` is fast."""
         known = self._documents.get(id(run.content))
         return known is not None and known[0] is run.content and not is_large([run.inputs, run.changed])
 
     def tidy(self) -> None:
-        """Forget the oldest runs beyond `MOST_RUNS` and `MOST_BYTES`; those that go on stay.
+        """Remove the oldest runs beyond `MOST_RUNS` and `MOST_BYTES`, except running ones.
 
-        A process that looked at none and kept none has nothing to forget. Raises as `begin`.
+        A process that has neither read nor stored a run removes nothing. Raises as `begin`.
         """
         if self._db is None:
             return
@@ -252,7 +252,7 @@ class RunStore:
                 journal.forget(self._folder, run)
 
     def _document(self, content: Mapping[str, Any]) -> str:
-        """The workflow's document without secrets; worked out once for each document and what is secret then."""
+        """The workflow's document without secrets; computed once per document and set of secrets."""
         stamp = self.stamp()
         known = self._documents.get(id(content))
         if known is None or known[0] is not content or known[1] is not stamp:
@@ -272,7 +272,7 @@ class RunStore:
         return f"{{{text},{_text({**told, **asked})[1:]}"
 
     def _told(self, values: Mapping[str, Any], prefix: str, masked: builtins.list[str]) -> dict[str, Any]:
-        """Values as plain JSON without secrets; the names of those that are not what they were are added to `masked`."""
+        """Values as plain JSON without secrets; the names of changed ones are added to `masked`."""
         found = {}
         for key, value in values.items():
             try:
@@ -285,7 +285,7 @@ class RunStore:
         return found
 
     def _clean(self, plain: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-        """An object without its secrets, and whether there were any. What the mask does not reach is left out."""
+        """An object without its secrets, and whether there were any. Parts that the mask does not cover are omitted."""
         if not self.holds_secret(plain):
             return plain, False
         clean = self._mask(plain)
@@ -294,7 +294,7 @@ class RunStore:
     # Reading -------------------------------------------------------------------------------------------------------------
 
     def list(self, workflow: str = "", most: int = 100) -> builtins.list[KeptRun]:
-        """The runs that are kept, newest first; rows that are damaged are left out."""
+        """The stored runs, newest first, without corrupt rows."""
         where, values = ("WHERE workflow = ?", [workflow]) if workflow else ("", [])
         with self._open() as db:
             rows = db.execute(f"SELECT * FROM runs {where} ORDER BY started DESC LIMIT ?", (*values, most)).fetchall()
@@ -304,7 +304,7 @@ class RunStore:
         """One run, or None.
 
         Raises:
-            StateDamaged: what is there of it cannot be read (STATE_DAMAGED).
+            StateDamaged: its data cannot be read (STATE_DAMAGED).
         """
         with self._open() as db:
             row = db.execute("SELECT * FROM runs WHERE id = ?", (run_id,)).fetchone()
@@ -317,27 +317,27 @@ class RunStore:
         return None
 
     def find(self, run_id: str) -> KeptRun:
-        """`get`; raises RunNotFound, which names the nearest, where there is none (RUN_NOT_FOUND)."""
+        """`get`; raises RunNotFound, with the closest id, if there is none (RUN_NOT_FOUND)."""
         if (found := self.get(run_id)) is None:
             near = [run.run_id for run in self.list()]
             raise RunNotFound(f"there is no run {run_id!r}", hint=did_you_mean(run_id, near) or "tavern workflows runs")
         return found
 
     def calls(self, run_id: str) -> int:
-        """How many calls of its caller's budget the journal of a run counts."""
+        """The number of calls of its caller's budget that the journal of a run counts."""
         counts = (record.get("calls") for record in journal.read(self._folder, run_id))
         return max((count for count in counts if type(count) is int), default=0)
 
     def events(self, run_id: str, after: int = 0) -> builtins.list[RunEvent]:
-        """The events of a run behind the number `after`."""
+        """The events of a run after number `after`."""
         found, _ = self.read_on(run_id, after, 0)
         return found
 
     def read_on(self, run_id: str, after: int, place: int) -> tuple[builtins.list[RunEvent], int]:
-        """The events behind the number `after`, and where its journal was read to.
+        """The events after number `after`, and the read position in its journal.
 
         Args:
-            place: where it was read to before. Of a run that ended all its events are in the database.
+            place: the earlier read position. All events of an ended run are in the database.
         """
         with self._open() as db:
             (state,) = db.execute("SELECT state FROM runs WHERE id = ?", (run_id,)).fetchone() or ("",)
@@ -351,11 +351,11 @@ class RunStore:
         rows, end = journal.events(self._folder, run_id, place)
         later = sorted((event for event in _of_rows(rows) if event.seq > last), key=lambda event: event.seq)
         if later and later[-1].seq != last + len(later):
-            return found, place  # what is missing has come into the database meanwhile
+            return found, place  # missing events are meanwhile in the database
         return [*found, *later], end
 
     def _end_events(self, run: KeptRun) -> None:
-        """Before a run is taken up whose process died: what the process could not write any more is put into the database."""
+        """Before resuming a run whose process died: complete the database with what the process could not write."""
         with self._open() as db:
             (last,) = db.execute("SELECT coalesce(max(last), 0) FROM events WHERE run = ?", (run.run_id,)).fetchone()
         if run.state in _ENDED:
@@ -367,7 +367,7 @@ class RunStore:
             _insert(db, run.run_id, (rows[0][0], rows[-1][0], self.rows(rows)))
 
     def steps(self, run_id: str) -> tuple[dict[str, tuple[bytes, bytes, Outputs]], Lost]:
-        """(path → (key, mark, outputs) of the nodes of a run that were complete, path → why others are not kept)."""
+        """(path → (key, content key, outputs) of the completed nodes of a run, path → why others are not stored)."""
         found: dict[str, tuple[bytes, bytes, Outputs]] = {}
         lost: dict[str, str] = {}
         for record in journal.read(self._folder, run_id):
@@ -392,15 +392,15 @@ class RunStore:
         return journal.is_going_on(self._folder, run_id)
 
     def leave_answer(self, run_id: str, question: str, value: Any) -> bool:
-        """Leave an answer for whoever runs the run, or takes it up; False: somebody was quicker. Raises as `begin`."""
+        """Store an answer for the process that runs or resumes the run; False: another answer came first. Raises as `begin`."""
         return journal.leave_answer(self._folder, run_id, question, value)
 
     def answers(self, run_id: str) -> dict[str, Any]:
-        """Question → the answer that was left for it, and that nobody has taken yet."""
+        """Question → its stored answer that was not used yet."""
         return journal.answers(self._folder, run_id)
 
     def ask_to_end(self, run_id: str) -> bool:
-        """Ask the process that runs it to cancel it; False: nobody runs it. Raises as `begin`."""
+        """Request its process to cancel it; False: no process runs it. Raises as `begin`."""
         if not self.is_going_on(run_id):
             return False
         journal.ask_to_end(self._folder, run_id)
@@ -455,7 +455,7 @@ class RunStore:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """Open the file; one that is no database any more is kept beside a new one."""
+    """Open the file; an invalid database is set aside and replaced."""
     import sqlite3
 
     make_private_folder(path.parent)
@@ -514,7 +514,7 @@ def _summed(text: str) -> tuple[str, int]:
 
 
 def _events(text: str) -> builtins.list[RunEvent]:
-    """The events of one batch; none of a damaged one."""
+    """The events of one batch; none for a corrupt one."""
     try:
         return _of_rows(json.loads(text))
     except (TypeError, ValueError):

@@ -1,14 +1,14 @@
-"""One plan being run: a queue of steps that can begin, and what became of those that did.
+"""One running plan: a queue of ready steps, and the results of the others.
 
-    waiting ──(all it needs is there)──> queued ──> running ──> complete | cached | skipped | error
+    waiting ──(all inputs are there)──> queued ──> running ──> complete | cached | skipped | error
                                                        └──(the run is cancelled)──> interrupted
 
-A step is started right away, and gets a task only when it first waits (`eager_task.py`). Nothing recurses; a chain of 10,000
-steps is worked off by one loop, which gives way to the event loop now and then. Groups run their plan in a scope of their
-own, below the same run.
+A step starts immediately, and gets a task only when it first waits (`eager_task.py`). Nothing recurses; a chain of 10,000
+steps is processed by one loop, which yields to the event loop now and then. Groups run their plan in their own
+scheduler, in the same run.
 
-Whatever a node raises is its own error: a SystemExit, a CancelledError nobody asked for. Only a KeyboardInterrupt is not a
-node's to keep; it ends the run and goes to whoever started it.
+Everything that a node raises is its own error, also a SystemExit or an unrequested CancelledError. Only a KeyboardInterrupt
+ends the run and is raised in its caller.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from tavern_core.model.node import ABSENT
 from tavern_core.model.run import NodeError
 
 BATCH: Final = 256
-"""Steps that are started before other work of the event loop gets its turn."""
+"""Steps that are started before the event loop can do other work."""
 
 
 class Scope:
     """The steps of one plan in one run.
 
     Args:
-        prefix: path of the group it stands for, with a slash behind; empty for the workflow itself.
+        prefix: path of its group, with a slash at the end; empty for the workflow itself.
         given: values of the interface inputs, defaults filled in.
-        wanted: the steps to begin; those that they need, lazy ones left out, are among them.
+        wanted: the steps to begin; including the steps that they need, except lazy ones.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class Scope:
         self.prefix = prefix
         self.given = given
         self.out: Mapping[str, Channel] | None = None
-        """Of a group: its own streams, to which those of its plan go."""
+        """For a group: its own streams, which get the streams of its plan."""
         self.results: dict[str, Any] = {}
-        """What `GroupOutput` nodes were given."""
+        """The inputs of `GroupOutput` nodes."""
         count = len(prepared.works)
         self.left = list(prepared.waits)
         self.outputs: list[Outputs | None] = [None] * count
@@ -79,9 +79,9 @@ class Scope:
         self.streams = Streams(prepared, given, self._rest_of)
         self.failed: dict[int, NodeError] = {}
         self.fatal: list[NodeError] = []
-        """Errors that nothing in this scope caught."""
+        """Errors that nothing in this scheduler handled."""
         self.busy = 0
-        """Steps that were begun and are not done."""
+        """Started steps that are not done."""
         self._wanted = bytearray(count)
         self._ready: deque[int] = deque()
         self._tasks: dict[int, asyncio.Task[Any]] = {}
@@ -92,11 +92,11 @@ class Scope:
         self._threads: dict[int, list[Future[Any]]] = {}
         self._recalled: set[int] = set()
         self._revived: set[int] = set()
-        """Steps that were recalled and run all the same, because somebody needs their streams."""
+        """Steps with a cached answer that run anyway, because a reader needs their streams."""
         self._impure: set[int] = set()
-        """Steps whose answers no other run may take."""
+        """Steps whose answers no other run may reuse."""
         self._made: set[int] = set()
-        """Steps whose large answer was made ready for the record."""
+        """Steps whose large answer was prepared for storing."""
         self._begun: set[int] = set()
         self._interrupt: BaseException | None = None
         """What `drive` raises as soon as it can."""
@@ -104,16 +104,16 @@ class Scope:
         self._is_over = False
         self._waiters: dict[int, list[asyncio.Future[None]]] = {}
         self._idle: set[int] = set()
-        """Steps that do nothing until a person answers, or a lazy input is there."""
+        """Steps that wait for the answer of a person, or for a lazy input."""
         self._inside: WeakSet[Scope] = WeakSet()
-        """What groups of it run."""
+        """The schedulers of its groups."""
         self._wake: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._starter = Starter[int](self._loop, self._ended)
         self._context = contextvars.copy_context()
         self._want(wanted if len(wanted) < count else range(count))
 
-    # What begins ---------------------------------------------------------------------------------------------------------
+    # Starting steps ------------------------------------------------------------------------------------------------------
 
     def _want(self, steps: Any) -> None:
         for step in steps:
@@ -127,29 +127,29 @@ class Scope:
         self._ready.append(step)
         work = self.prepared.works[step]
         if work.step.streams:
-            self.streams.pause(step, -1)  # it can read soon, and may hold its writers up
+            self.streams.pause(step, -1)  # it can read soon, and may block its writers
         self.run.note("queued", self.prefix + work.step.id)
         self.rouse()
 
     def _admit(self, step: int) -> None:
-        """A step that stood in line has its place now."""
+        """A queued step has its slots now."""
         self.busy -= 1
         self._admitted.add(step)
         self._ready.append(step)
         self.rouse()
 
     def rouse(self) -> None:
-        """Something changed while the scope waited."""
+        """Something changed while the scheduler waited."""
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
     def child(
         self, inner: Prepared, prefix: str, given: Mapping[str, Any], out: Mapping[str, Channel] | None = None
     ) -> Scope:
-        """A scope for what a group stands for.
+        """A scheduler for the workflow of a group.
 
         Args:
-            out: where the streams among its outputs go; None: they are collected.
+            out: the targets of its output streams; None: they are collected.
         """
         child = Scope(self.run, inner, prefix, given, inner.plan.wanted)
         child.out = out
@@ -157,9 +157,9 @@ class Scope:
         return child
 
     def is_stalled(self) -> bool:
-        """Whether nothing goes on but questions, and what waits for their answers."""
+        """Whether only questions, and steps that wait for their answers, are left."""
         if self._ready or self.busy > len(self._tasks):
-            return False  # the rest stands in line
+            return False  # the rest is queued
         works, stuck = self.prepared.works, set(self._idle)
         for number in self._tasks:
             inside = [
@@ -178,7 +178,7 @@ class Scope:
 
     @contextmanager
     def idling(self, number: int) -> Iterator[None]:
-        """While a step does nothing until somebody gives it something."""
+        """While a step waits for something external."""
         self._idle.add(number)
         self.run.look()
         try:
@@ -187,13 +187,13 @@ class Scope:
             self._idle.discard(number)
 
     async def drive(self) -> None:
-        """Run until nothing can begin and nothing runs. Cancelled, it ends what runs before it raises."""
+        """Run until nothing can begin and nothing runs. If cancelled, it ends running steps before it raises."""
         try:
             while True:
                 if self._interrupt is not None:
                     raise self._interrupt
                 if self.run.is_cancelled:
-                    await self._loop.create_future()  # nothing begins any more; the cancellation itself is on its way
+                    await self._loop.create_future()  # nothing begins any more; the cancellation will arrive
                 elif self._ready:
                     with self._starter:
                         self._start_some()
@@ -211,12 +211,12 @@ class Scope:
 
     def _start_some(self) -> None:
         ready, room = self._ready, BATCH
-        while ready and room and not self.run.is_cancelled:  # what one step makes ready is started in the same turn
+        while ready and room and not self.run.is_cancelled:  # steps that become ready start in the same turn
             room -= 1
             self._start(ready.popleft())
 
     async def _stop(self) -> None:
-        """End every running step; those that never began are interrupted, too."""
+        """End every running step; steps that never began are interrupted, too."""
         self._is_stopping = True
         idle = set(self._idle)
         tasks = list(self._tasks.values())
@@ -225,8 +225,8 @@ class Scope:
         until = self._loop.time() + self.run.grace
         while waiting := [task for task in tasks if not task.done()]:
             if (left := until - self._loop.time()) <= 0:
-                break  # it goes on without us: nobody hears of it any more
-            with suppress(asyncio.CancelledError):  # a second cancellation changes nothing: we are about to end
+                break  # it continues without us and is not reported any more
+            with suppress(asyncio.CancelledError):  # a second cancellation changes nothing, because we are ending
                 await asyncio.wait(waiting, timeout=left)
         self._is_over = True
         for number, work in enumerate(self.prepared.works):
@@ -246,7 +246,7 @@ class Scope:
         try:
             if work.step.streams and number not in self._admitted:
                 if self._recalled and self._is_lost(number, work):
-                    return  # it comes back when there is something to read
+                    return  # it returns when there is something to read
                 readers = self.streams.readers(number)
                 for reader in readers:
                     reader.siblings = readers
@@ -255,7 +255,7 @@ class Scope:
                 self._done(number, SKIPPED, "skipped")
                 return
             if self.is_limited and not self._has_place(number, work):
-                return  # it stands in line, and comes back
+                return  # it is queued, and returns
             if work.step.kind != "node" or work.step.bypass is not None:
                 self._start_special(number, work, inputs)
                 return
@@ -278,7 +278,7 @@ class Scope:
             is_done, answer = self._starter.start(body, self._context.copy(), number)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # noqa: BLE001 - a node may raise anything; it is its answer
+        except BaseException as error:  # noqa: BLE001 - a node may raise anything; that is its result
             self._fail(number, work, error)
             return
         if is_done:
@@ -287,7 +287,7 @@ class Scope:
             self._tasks[number] = answer
 
     def _is_lost(self, number: int, work: Work) -> bool:
-        """Are streams of a step gone, because their writers were recalled? Then it is recalled itself, or they run again."""
+        """If streams of a step are missing because their writers have cached answers, use its own cached answer, or run them again."""
         sources = {source.step for binding in work.step.streams for source in binding.sources}
         lost = [step for step in sources if step in self._recalled and step not in self.streams.opened]
         if not lost:
@@ -321,7 +321,7 @@ class Scope:
 
     @asynccontextmanager
     async def resting(self, number: int) -> AsyncIterator[None]:
-        """While a step waits for other nodes it holds nobody's place, and holds no stream up."""
+        """While a step waits for other nodes, it releases its slots and blocks no stream."""
         place = self._places.get(number)
         if place is None:
             yield
@@ -330,7 +330,7 @@ class Scope:
                 yield
 
     def hold_for(self, number: int, threads: list[Future[Any]]) -> None:
-        """A step ends, and code of it that cannot be stopped goes on in threads: its place is free when they have ended."""
+        """A step ends while its unstoppable code continues in threads: its slots are free when they have ended."""
         self._threads[number] = [thread for thread in threads if not thread.done()]
 
     def _give_back(self, place: Place, threads: Sequence[Future[Any]]) -> None:
@@ -344,7 +344,7 @@ class Scope:
         """A step that had to wait is over."""
         self._tasks.pop(number, None)
         if self._is_over or (self._is_stopping and error is not None):
-            return  # it is interrupted, or nobody waits for it any more
+            return  # it is interrupted, or was abandoned
         work = self.prepared.works[number]
         try:
             if isinstance(error, KeyboardInterrupt):
@@ -365,7 +365,7 @@ class Scope:
             self._release(number, self.prepared.works[number].step.listeners)
 
     def _start_special(self, number: int, work: Work, inputs: dict[str, Any]) -> None:
-        """Steps that run no code of a node: bypassed ones, the interface, groups."""
+        """Steps without node code: bypassed ones, the interface, groups."""
         kind = work.step.kind
         self.depends.marks[number] = self.depends.key(number, work)
         if work.step.bypass is not None:
@@ -394,21 +394,21 @@ class Scope:
         found.update({key: inputs[source] for key, source in bypass.outputs.items() if source in inputs})
         return found | {key: value for key, value in bypass.defaults.items() if found.get(key, Skip) is Skip}
 
-    # What it is given ----------------------------------------------------------------------------------------------------
+    # Inputs --------------------------------------------------------------------------------------------------------------
 
     async def need(self, number: int, key: str) -> Any:
-        """The value of a lazy input of step `number`; what it depends on is begun now.
+        """The value of a lazy input of step `number`; its sources start now.
 
         Raises:
             MisfitInput: there is no such input, or its value does not fit.
-            NothingCame: what feeds it gave nothing; a node that lets it pass is skipped.
+            NothingCame: its source has no value; a node that does not catch this is skipped.
         """
         work = self.prepared.works[number]
         step, adapters = work.step, work.code.adapters if work.code is not None else {}
         binding = next((b for b in step.lazy if b.key == key), None)
         slot = step.inputs.get(key)
         if binding is None:
-            found = step.values.get(key, ABSENT)  # defaults are among them
+            found = step.values.get(key, ABSENT)  # including defaults
             if slot is None:
                 raise MisfitInput(key, f"{step.type} has no input {key!r}", did_you_mean(key, step.inputs))
             return None if found is ABSENT else adapted(adapters, key, found, MisfitInput)
@@ -437,7 +437,7 @@ class Scope:
                         await waiter
 
     def is_only_read(self, number: int) -> bool:
-        """True when nobody wants anything of a step but its streams."""
+        """True if only the streams of a step are needed."""
         work = self.prepared.works[number]
         return work.is_only_read and (bool(self.prefix) or work.step.id not in self.run.targets)
 
@@ -445,21 +445,21 @@ class Scope:
         """The open streams of a step by output."""
         return self.streams.of(number)
 
-    # What became of it ---------------------------------------------------------------------------------------------------
+    # Results -------------------------------------------------------------------------------------------------------------
 
     def mark(self, number: int, parts: list[bytes]) -> None:
-        """Note what the answer of a group depends on besides its own key."""
+        """Record what the answer of a group depends on besides its own key."""
         self.depends.join(number, parts)
 
     def digest(self) -> bytes:
-        """What the outputs of this plan depend on, as one hash."""
+        """One hash of everything that the outputs of this plan depend on."""
         return self.depends.digest()
 
     def recall(self, number: int, work: Work, inputs: Mapping[str, Any], changed: bytes = b"") -> Outputs | None:
-        """The answer of an earlier run, where one is kept under the same key.
+        """The answer of an earlier run, if one is stored under the same key.
 
         Args:
-            changed: what a hook made of the inputs, as a key.
+            changed: a key of the inputs as changed by a hook.
         """
         run = self.run
         if run.cache is None or number in self._revived:
@@ -486,9 +486,9 @@ class Scope:
             and not found[0].keys() >= set(work.batch)
             and not self.is_only_read(number)
         ):
-            found = None  # it was broken off, and now somebody wants what it would have given
+            found = None  # it was stopped, and now its other outputs are needed
         if found is None:
-            # Who reads a stream begins before its writer has ended, and must know by then what it depends on.
+            # The reader of a stream begins before its writer has ended, and must already know its dependencies.
             self.depends.marks[number] = (
                 joined_key(key, [run.turn.encode(), path.encode()]) if work.has_streams else key
             )
@@ -506,7 +506,7 @@ class Scope:
         if isinstance(answer, Unread):
             if (
                 self.run.cache is not None and number not in self._revived
-            ):  # what it would have given is not there: see `recall`
+            ):  # its other outputs are missing: see `recall`
                 self.run.cache.keep(
                     self.prefix + work.step.id, self.depends.keys[number], work, {}, self.run.turn, False
                 )
@@ -521,14 +521,14 @@ class Scope:
                     )
             else:
                 outputs = answer.outputs if isinstance(answer, Given) else outputs_of(work, answer)
-        except Exception as error:  # noqa: BLE001 - an answer may be anything, and asking it may raise
+        except Exception as error:  # noqa: BLE001 - an answer may be anything, and inspecting it may raise
             self._fail(number, work, error)
             return
         is_skipped = outputs is SKIPPED and bool(work.batch)
         self._done(number, outputs, "skipped" if is_skipped else "complete", is_marked=work.step.kind != "node")
 
     def _done(self, number: int, outputs: Outputs, state: Any, is_marked: bool = False) -> None:
-        """A step is over, with what it gave."""
+        """A step is over, with its outputs."""
         run, work = self.run, self.prepared.works[number]
         path, cache = self.prefix + work.step.id, run.cache
         size: Outputs | int | None = None if state == "skipped" else outputs
@@ -553,7 +553,7 @@ class Scope:
         self._over(number, work)
 
     def _make(self, number: int, work: Work, outputs: Outputs, state: Any, is_marked: bool) -> None:
-        """What the step gave is large: it is made ready for the record in a thread, and the step is over after that."""
+        """The outputs are large: a thread prepares them for storing, and the step is over after that."""
         cache, path, is_pure = self.run.cache, self.prefix + work.step.id, number not in self._impure
 
         async def made() -> None:
@@ -575,7 +575,7 @@ class Scope:
         self._tasks[number] = self._loop.create_task(made())
 
     def _mark_own(self, number: int, work: Work) -> None:
-        """What became of this step is of this run alone."""
+        """The result of this step is only valid in this run."""
         self.depends.join(number, [self.run.turn.encode(), self.prefix.encode(), work.step.id.encode()])
 
     def _fail(self, number: int, work: Work, error: BaseException) -> None:
@@ -613,7 +613,7 @@ class Scope:
             return
         left, wanted = self.left, self._wanted
         if number in self._revived:
-            return  # it ran for its streams only; what waits for its end has begun long ago
+            return  # it ran only for its streams; steps that wait for its end have already begun
         for after in step.after:
             left[after] -= 1
             if left[after] == 0 and wanted[after]:
@@ -637,5 +637,5 @@ class Scope:
 
 
 def _call_on(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
-    with suppress(RuntimeError):  # the loop may be closed by now: there is nobody left who waits
+    with suppress(RuntimeError):  # the loop may be closed, so nothing waits any more
         loop.call_soon_threadsafe(function)

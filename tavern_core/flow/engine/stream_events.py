@@ -1,6 +1,6 @@
-"""What events tell of the chunks of a stream: its text without the secrets that the host knows, also where chunks part one.
+"""The text of stream chunks in events, without known secrets, even if a secret is split between chunks.
 
-What may be the beginning of a secret is told with the next chunk, or when the node ends.
+A possible prefix of a secret is emitted with the next chunk, or when the node ends.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any, Final
 from tavern_core.schema.secret_forms import StreamStriker, striker
 
 LONGEST_CHUNK: Final = 4_000
-"""Characters of one chunk that an event tells."""
+"""Maximum characters of one chunk in an event."""
 
 
 class ToldChunks:
     """The streams of one run.
 
     Args:
-        secrets: the secret texts that the host knows now.
+        secrets: the currently known secret texts.
     """
 
     def __init__(self, secrets: Callable[[], Collection[str]]) -> None:
@@ -31,7 +31,7 @@ class ToldChunks:
         return bool(self._streams)
 
     def told(self, path: str, number: int, chunks: Mapping[str, Any]) -> dict[str, str | None]:
-        """What may be told of chunks of the node at `path`; None for what is no text."""
+        """The text of chunks of the node at `path` that may be emitted; None for other data."""
         known = self._secrets()
         if not known and path not in self._streams:
             return {key: value[:LONGEST_CHUNK] if isinstance(value, str) else None for key, value in chunks.items()}
@@ -48,7 +48,7 @@ class ToldChunks:
         return said
 
     def rest(self, path: str) -> Iterator[tuple[int, dict[str, str | None]]]:
-        """(number, chunks) that are still to be told of a node which has ended."""
+        """The remaining (number, chunks) of a node that has ended."""
         streams = self._streams.pop(path, {})
         number = self._numbers.pop(path, 0)
         held: dict[str, str | None] = {

@@ -1,4 +1,4 @@
-"""The streams between the steps of a scope: who writes, who reads, and who reads just now."""
+"""The streams between the steps of a scheduler: writers, readers, and active readers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tavern_core.flow.engine.plan_tables import Prepared
 
 
 class Streams:
-    """The streams of one scope.
+    """The streams of one scheduler.
 
     Args:
-        given: values of the interface inputs; streams among them are read where they are wanted.
-        rest_of: how a step rests while it waits; None where no limits hold.
+        given: values of the interface inputs; streams among them are read on demand.
+        rest_of: releases the slots of a waiting step; None without limits.
     """
 
     def __init__(self, prepared: Prepared, given: Mapping[str, Any], rest_of: Callable[[int], Rest | None]) -> None:
@@ -32,7 +32,7 @@ class Streams:
                         self._add(reader, key, source.fork(rest_of(reader)))
 
     def open(self, number: int, is_over: Callable[[int], bool]) -> bool:
-        """Open the streams of a step for those that are not over; False: nobody reads any."""
+        """Open the streams of a step for its unfinished readers; False: there are none."""
         readers = self._prepared.readers.get(number)
         if not readers:
             return False
@@ -49,23 +49,23 @@ class Streams:
         return self._channels.get(number, {})
 
     def at(self, number: int, key: str) -> list[Reader]:
-        """What a step reads at an input."""
+        """The streams that a step reads at an input."""
         return self._readers.get((number, key), [])
 
     def readers(self, number: int) -> list[Reader]:
-        """What a step reads, at all of its inputs."""
+        """The streams that a step reads at all of its inputs."""
         return [
             reader for binding in self._prepared.works[number].step.streams for reader in self.at(number, binding.key)
         ]
 
     def pause(self, number: int, by: int) -> None:
-        """Count up (1) or down (-1) what keeps a step from reading."""
+        """Increment (1) or decrement (-1) the reasons why a step does not read."""
         for reader in self.readers(number):
             reader.pause(by)
 
     @contextmanager
     def paused(self, number: int) -> Iterator[None]:
-        """A step that waits for another node reads no stream meanwhile; its writers, which the other may need, go on."""
+        """A step that waits for another node does not read meanwhile; its writers, which the other may need, continue."""
         self.pause(number, 1)
         try:
             yield
@@ -73,7 +73,7 @@ class Streams:
             self.pause(number, -1)
 
     def end(self, number: int, error: BaseException | None = None) -> None:
-        """A step is over: nobody waits for more of it, and it reads no more."""
+        """A step is over: it neither writes nor reads any more."""
         if self._channels:
             for channel in self._channels.pop(number, {}).values():
                 channel.close(error)
@@ -82,7 +82,7 @@ class Streams:
                 reader.leave()
 
     def end_all(self, error: BaseException) -> None:
-        """The scope is over."""
+        """The scheduler is over."""
         for number in list(self._channels):
             self.end(number, error)
 

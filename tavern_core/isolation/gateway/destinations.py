@@ -10,7 +10,6 @@ from tavern_core.contract.guards.addresses import Address, BadUrl, Target
 from tavern_core.contract.guards.connecting import (
     NoAddress,
     NotAllowed,
-    Resolver,
     entry_of,
     fitting,
     resolved,
@@ -57,7 +56,6 @@ class Judge:
         diagnostics: Diagnostics,
         tell: Callable[[Event], object],
         told: Callable[[str], object] | None = None,
-        resolve: Resolver = system_addresses,
         *,
         is_builtin: bool = False,
     ) -> None:
@@ -68,7 +66,6 @@ class Judge:
         self._diagnostics = diagnostics
         self._tell = tell
         self._told = told
-        self._resolve = resolve
         self._recorded: set[str] = set()
 
     async def judged(self, head: Head) -> tuple[list[Address], str]:
@@ -84,7 +81,7 @@ class Judge:
             raise self.refusal(target, flaw, wanted[0])
         name = next(iter(granted))
         try:
-            return await resolved(target, fitting(target, granted), self._resolve)
+            return await resolved(target, fitting(target, granted), system_addresses)
         except NotAllowed as flaw:
             raise self.refusal(target, str(flaw), name, flaw.address) from None
         except NoAddress as error:

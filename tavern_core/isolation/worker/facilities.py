@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.contract.context import PluginContext, Runtime
-from tavern_core.isolation.codec import CannotCross, pack
+from tavern_core.isolation.codec import crossing
 from tavern_core.isolation.worker.host_client import Hotline
-from tavern_core.model.call import CallContext
-from tavern_core.schema.limits import json_copy
+from tavern_core.schema.limits import json_or
 from tavern_core.schema.redact import compile_redactor
 
 LONGEST_LINE: Final = 10_000
@@ -85,7 +84,7 @@ def _view(hotline: Hotline, name: str, methods: Mapping[str, bool], description:
 
 def _asking(hotline: Hotline, service: str, method: str, is_async: bool) -> Callable[..., Any]:
     def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        return {"name": service, "method": method, **packed_arguments(f"{service}.{method}", args, kwargs)}
+        return packed_arguments(service, method, args, kwargs)
 
     if is_async:
 
@@ -102,16 +101,14 @@ def _asking(hotline: Hotline, service: str, method: str, is_async: bool) -> Call
     return ask
 
 
-def packed_arguments(what: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a service's method for the other side.
+def packed_arguments(service: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The call of a service's method for the other side.
 
     Raises:
         CannotCross: one of them is not JSON.
     """
-    copy, problem = json_copy({"args": list(args), "kwargs": kwargs})
-    if problem is not None:
-        raise CannotCross(f"an argument of {what} cannot cross to another process: {problem}")
-    return copy  # type: ignore[no-any-return]
+    given = crossing(f"an argument of {service}.{method}", {"args": list(args), "kwargs": kwargs})
+    return {"name": service, "method": method, **given}
 
 
 def context_of(facts: Mapping[str, Any], doors: InsideDoors, folder: Path | None) -> PluginContext:
@@ -133,7 +130,6 @@ def context_of(facts: Mapping[str, Any], doors: InsideDoors, folder: Path | None
 def facts_of_context(ctx: PluginContext) -> dict[str, Any]:
     """What a worker needs to know to make the same context."""
     # What looks like a secret in the host's free-form configuration stays there: secrets cross by name only.
-    copy, problem = json_copy(compile_redactor()(dict(ctx.config)))
     runtime = ctx.runtime
     return {
         "id": ctx.id,
@@ -141,7 +137,7 @@ def facts_of_context(ctx: PluginContext) -> dict[str, Any]:
         "version": ctx.version,
         "description": ctx.description,
         "source": ctx.source,
-        "config": copy if problem is None else {},
+        "config": json_or(compile_redactor()(dict(ctx.config)), {}),
         "runtime": [runtime.host_version, runtime.python_version, runtime.safe_mode],
     }
 
@@ -166,7 +162,3 @@ class LinesToHost(logging.Handler):
             self._busy.now = False
         text = text.encode("utf-8", "backslashreplace").decode()[:LONGEST_LINE]
         self._hotline.tell("log", level=record.levelno, logger=record.name[:200], text=text)
-
-
-def packed_context(context: CallContext) -> Any:
-    return pack(context)[1]

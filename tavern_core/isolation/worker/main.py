@@ -26,6 +26,7 @@ from tavern_core.isolation.transport import MOST_AT_ONCE, BrokenChannel, Channel
 from tavern_core.isolation.worker.facilities import LinesToHost
 from tavern_core.isolation.worker.host_client import Hotline, running
 from tavern_core.isolation.worker.plugin import Inside
+from tavern_core.isolation.worker.running_call import InsideCalls
 from tavern_core.isolation.worker.streams import InsideTalk
 
 MOST_FDS: Final = 16
@@ -69,7 +70,8 @@ class Worker:
     def __init__(self, side: socket.socket) -> None:
         self._side = side
         self._hotline = Hotline(side)
-        self._inside = Inside(self._hotline, self._wait)
+        self._calls = InsideCalls(self._hotline)
+        self._inside = Inside(self._hotline, self._calls, self._wait)
         self._tasks: dict[int, asyncio.Task[Any]] = {}
         self._loop = asyncio.new_event_loop()
         self._loop_thread = threading.Thread(target=self._run_loop, name="tavern-loop", daemon=True)
@@ -93,6 +95,7 @@ class Worker:
                 if (kind := message.get("lane")) is not None:
                     self.add_lane(kind, socket.socket(fileno=fds.pop(0)))
                 elif (number := message.get("cancel")) is not None:
+                    self._calls.cancelled(number)
                     self._loop.call_soon_threadsafe(self._cancel, number)
                 else:
                     self._hotline.answered(message)
@@ -132,6 +135,8 @@ class Worker:
             return bounded_frame({"id": number, "ok": finish(answer)}, self._hotline.longest)
         except BaseException as error:  # noqa: BLE001 - whatever the plugin raises, sys.exit() too
             return self._failed(number, message, error)
+        finally:
+            self._calls.over(number)
 
     def _failed(self, number: int, message: dict[str, Any], error: BaseException) -> bytes:
         if message.get("honest"):
@@ -187,6 +192,7 @@ class Worker:
             frame = self._failed(number, message, error)
         finally:
             self._tasks.pop(number, None)
+            self._calls.over(number)
             lane.talk = None
         with contextlib.suppress(BrokenChannel, OSError):
             if talk is not None:
@@ -217,10 +223,7 @@ class Worker:
         inside, given = self._inside, message
         match message["do"]:
             case "call":
-                key = given["key"]
-                return lambda: inside.tools.call(
-                    key, given["args"], given.get("call")
-                ), lambda answer: inside.tools.result(key, answer)
+                return lambda: inside.tools.call(given), lambda answer: inside.tools.result(given["key"], answer)
             case "hook":
                 return lambda: inside.hook(given["impl"], given["given"], given.get("ctx")), inside.answer
             case "wants":

@@ -12,8 +12,8 @@ from typing import Any, Final
 from tavern_core.contract.llm import LLM, LLMAnswer, Message
 from tavern_core.contract.nodes import Node, NodeContext, Skip
 from tavern_core.errors import InputInvalid, UpstreamError
-from tavern_core.isolation.codec import unpack
-from tavern_core.isolation.node_codec import NO_END, NOTHING, pack_answer, pack_value, told_node, unpack_value
+from tavern_core.isolation.codec import CALLS
+from tavern_core.isolation.node_codec import ANSWERS, NO_END, NOTHING, VALUES, told_node
 from tavern_core.isolation.worker.host_client import Hotline
 from tavern_core.isolation.worker.streams import InsideTalk, in_thread, in_threads
 from tavern_core.kernel.nodes.entry_files import nodes_in
@@ -123,10 +123,10 @@ class InsideNodes:
     @staticmethod
     def said(answer: Any) -> Any:
         """The answer of `asked` for the host. Raises CannotCross."""
-        return pack_value(dict(answer) if isinstance(answer, Mapping) else answer)
+        return VALUES.encode(dict(answer) if isinstance(answer, Mapping) else answer)
 
     def _values(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        values = {key: unpack_value(value) for key, value in given["inputs"].items()}
+        values = {key: VALUES.decode(value) for key, value in given["inputs"].items()}
         adapt(self._known[given["type"]].impl.adapters, values, _misfit)
         return values
 
@@ -151,7 +151,7 @@ class InsideNodes:
     @staticmethod
     def answer(answer: Any) -> Any:
         """The answer of a node for the host."""
-        return pack_answer(answer)
+        return ANSWERS.encode(answer)
 
 
 def _misfit(key: str, why: str) -> InputInvalid:
@@ -168,7 +168,7 @@ def _heard(value: Any, talk: InsideTalk | None) -> Any:
     tag, data = value
     if talk is not None and tag == "stream":
         return talk.streams[data]
-    return [talk.streams[number] for number in data] if talk is not None and tag == "streams" else unpack_value(value)
+    return [talk.streams[number] for number in data] if talk is not None and tag == "streams" else VALUES.decode(value)
 
 
 class _NothingCame(Exception):
@@ -204,20 +204,27 @@ class _FarContext(NodeContext):
     def progress(self, done: float, total: float = 1.0, text: str = "") -> None:
         self._hotline.ask("node", token=self._token, wish="progress", given=[done, total, text])
 
+    def keep(self, data: Any, media_type: str = "application/octet-stream", name: str = "") -> dict[str, Any]:
+        from tavern_core.kernel.artifacts.artifacts import chunks_of  # of use to few nodes
+
+        given = [VALUES.encode(b"".join(chunks_of(data))), media_type, name]
+        link: dict[str, Any] = self._hotline.ask("node", token=self._token, wish="keep", given=given)
+        return link
+
     async def need(self, key: str) -> Any:
         found = await self._hotline.ask_later("node", token=self._token, wish="need", given=[key])
         if found == NOTHING:
             raise _NothingCame(key)
-        return adapted(self._adapters, key, unpack_value(found), _misfit)
+        return adapted(self._adapters, key, VALUES.decode(found), _misfit)
 
     async def invoke(self, tool: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> ToolResult:
         given = [tool, None if arguments is None else dict(arguments), options]
         packed = await self._hotline.ask_later("node", token=self._token, wish="invoke", given=given)
-        result: ToolResult = unpack(packed, {"trusted": True})
+        result: ToolResult = CALLS.decode(packed, {"trusted": True})
         return result
 
     async def ask(self, schema: Mapping[str, Any], prompt: str = "") -> Any:
-        return unpack_value(
+        return VALUES.decode(
             await self._hotline.ask_later("node", token=self._token, wish="ask", given=[dict(schema), prompt])
         )
 

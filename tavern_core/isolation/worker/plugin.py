@@ -17,13 +17,14 @@ from tavern_core.contract.protocols import Command, Contribution, Service
 from tavern_core.contract.publishing import published_methods
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import ActivationFailed, ToolFailed
-from tavern_core.isolation.codec import CannotCross, unpack_tool
-from tavern_core.isolation.hook_codec import pack_shown, unpack_shown
+from tavern_core.isolation.codec import CannotCross, crossing, unpack_tool
+from tavern_core.isolation.node_codec import HOOK_VALUES
 from tavern_core.isolation.transport import longest
 from tavern_core.isolation.worker.facilities import InsideDoors, context_of
 from tavern_core.isolation.worker.host_client import Hotline
 from tavern_core.isolation.worker.nodes import InsideNodes
 from tavern_core.isolation.worker.plugin_import import imported
+from tavern_core.isolation.worker.running_call import InsideCalls
 from tavern_core.isolation.worker.services import method_facts
 from tavern_core.isolation.worker.tools import InsideTools
 from tavern_core.isolation.worker_setup import Setup
@@ -46,8 +47,9 @@ Wait = Callable[[Any], Any]
 class Inside:
     """One plugin in its worker."""
 
-    def __init__(self, hotline: Hotline, wait: Wait) -> None:
+    def __init__(self, hotline: Hotline, calls: InsideCalls, wait: Wait) -> None:
         self._hotline = hotline
+        self._calls = calls
         self._wait = wait
         self._services: dict[str, Service] = {}
         self._commands: dict[str, Command] = {}
@@ -68,9 +70,8 @@ class Inside:
         self._thing = self._honestly(lambda: imported(setup))
         self._limits = LimitsConfig.model_validate(setup.limits)
         self._hotline.longest = longest(self._limits.output_bytes)
-        self.tools = InsideTools(
-            setup, self._folder, self._limits, SimpleNamespace(name=setup.plugin, thing=self._thing)
-        )
+        record = SimpleNamespace(name=setup.plugin, thing=self._thing)
+        self.tools = InsideTools(setup, self._folder, self._limits, record, self._calls)
         self._implementations = read_implementations(self._thing, setup.plugin)
         return {
             "hooks": [_told(impl) for impl in self._implementations],
@@ -100,7 +101,7 @@ class Inside:
     def answer(self, answer: Any) -> Any:
         """The answer of a hook for the host; of what cannot cross it is told what it is, for the host to refuse."""
         try:
-            return pack_shown(answer)
+            return HOOK_VALUES.encode(answer)
         except CannotCross:
             return ["other", type(answer).__name__]
 
@@ -116,7 +117,7 @@ class Inside:
     def _arguments(self, impl: Implementation, given: Mapping[str, Any], ctx: Mapping[str, Any] | None) -> list[Any]:
         if ctx is not None:
             self._ctx = context_of(ctx, self._doors, self._folder)
-        values = {name: unpack_shown(value, {"trusted": True}) for name, value in given.items()}
+        values = {name: HOOK_VALUES.decode(value, {"trusted": True}) for name, value in given.items()}
         return [self._ctx if name == "ctx" else values[name] for name in impl.arguments]
 
     # What it offers -----------------------------------------------------------------------------------------------------
@@ -153,6 +154,8 @@ class Inside:
             return [_setting(item) for item in answer or ()]
         if hook.section == "nodes":
             return self.nodes.offered(answer)
+        if hook.section == "adapters":
+            return self._adapters(named(hook.section, answer, self._setup.plugin, impl.where))
         if hook.section not in TOLD:
             if answer:
                 raise self._cannot_cross(hook.section, "objects that the host would have to call")
@@ -160,6 +163,17 @@ class Inside:
         found = named(hook.section, answer, self._setup.plugin, impl.where)
         told = [self._told_offer(hook.section, name, thing) for name, thing in found.items()]
         return dict(told) if hook.section == "workflows" else told
+
+    def _adapters(self, found: Mapping[str, Any]) -> Any:
+        from tavern_core.isolation.worker.adapters import DESK, AdapterDesk
+
+        known = self._services.get(DESK)
+        desk = AdapterDesk() if known is None else known.object
+        self._services[DESK] = Service(DESK, desk)
+        copy, problem = json_copy(desk.offered(found))
+        if problem is not None:
+            raise self._cannot_cross("adapters", f"settings of which {problem}")
+        return copy
 
     def _told_offer(self, section: str, name: str, thing: Any) -> Any:
         if isinstance(thing, Service):
@@ -212,10 +226,7 @@ class Inside:
 
     def served(self, answer: Any) -> Any:
         """The answer of a service's method."""
-        copy, problem = json_copy(answer)
-        if problem is not None:
-            raise CannotCross(f"the answer of the service cannot cross to another process: {problem}")
-        return copy
+        return crossing("the answer of the service", answer)
 
     def setting_changed(self, watch: int, value: Any) -> Any:
         """Call back whoever waits for a setting."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tavern_core.contract.nodes import Final as FinalAnswer
 from tavern_core.isolation.error_codec import unpack_error
-from tavern_core.isolation.node_codec import pack_answer, pack_final, unpack_value
+from tavern_core.isolation.node_codec import ANSWERS, ENDED, VALUES
 from tavern_core.isolation.stream_window import Chunks, Outbox, Room
 
 _ENDED: Final = object()
@@ -51,10 +51,10 @@ class InsideTalk:
         async with aclosing(chunks):
             async for chunk in chunks:
                 if isinstance(chunk, FinalAnswer):
-                    return pack_final(chunk)
+                    return ANSWERS.encode(chunk)
                 await self._room.take()
-                self.say({"chunk": pack_answer(chunk)})
-        return ["end", None]
+                self.say({"chunk": ANSWERS.encode(chunk)})
+        return ENDED
 
     def end(self) -> None:
         """Nothing is said any more."""
@@ -86,7 +86,7 @@ class _Incoming(AsyncIterator[Any]):
         chunk, told = await self._chunks.next()
         if told:
             self._talk.say({"took": self._number, "count": told})
-        return unpack_value(chunk)
+        return VALUES.decode(chunk)
 
     async def aclose(self) -> None:
         self._talk.say({"left": self._number})

@@ -13,8 +13,10 @@ from typing import Any
 
 from tavern_core.contract.protocols import BoundTool, ToolHome
 from tavern_core.contract.tools import ToolFactory
+from tavern_core.contract.tracing import within_trace
 from tavern_core.errors import TavernError, ToolFailed
-from tavern_core.isolation.codec import pack_result, pack_tool, unpack, unpack_context, unpack_tool
+from tavern_core.isolation.codec import CALLS, pack_tool, unpack_context, unpack_tool
+from tavern_core.isolation.worker.running_call import InsideCalls
 from tavern_core.isolation.worker_setup import Setup
 from tavern_core.kernel.calls.normalise import plain, plain_parts
 from tavern_core.kernel.plugins.executor_facilities import load_handler
@@ -33,8 +35,11 @@ class InsideTools:
         record: what `load_handler` finds handlers in.
     """
 
-    def __init__(self, setup: Setup, folder: Path | None, limits: LimitsConfig, record: Any) -> None:
+    def __init__(
+        self, setup: Setup, folder: Path | None, limits: LimitsConfig, record: Any, calls: InsideCalls
+    ) -> None:
         self._setup, self._folder, self._limits, self._record = setup, folder, limits, record
+        self._calls = calls
         executor = importlib.import_module(setup.executor[0])
         self._executor = getattr(executor, setup.executor[1])()
         self._made = itertools.count(1)
@@ -71,7 +76,7 @@ class InsideTools:
         self._tools[item.spec.name] = item.spec
         spec, is_sketch = item.spec, item.spec.impl is SKETCH
         return {
-            "tool": pack_tool(spec)[1],
+            "tool": pack_tool(spec),
             "key": None if spec.impl is None or is_sketch else spec.name,
             "sketch": is_sketch,
         }
@@ -88,7 +93,7 @@ class InsideTools:
         for spec in specs_of(answer, self.owner()):
             key = f"made {next(self._made)}"
             self._tools[key] = spec
-            told.append({"tool": pack_tool(spec)[1], "key": key if spec.impl is not None else None})
+            told.append({"tool": pack_tool(spec), "key": key if spec.impl is not None else None})
         return told
 
     def drop(self, keys: list[str]) -> None:
@@ -102,10 +107,10 @@ class InsideTools:
         thing = load_handler(self._record, target)
         spec = of_handler(thing, unpack_tool(sketch), self.owner())
         self._tools[key := f"handler {target} {spec.name}"] = spec
-        return {"tool": pack_tool(spec)[1], "key": key}
+        return {"tool": pack_tool(spec), "key": key}
 
     def bind(self, key: str, tool: Any, handler: str | None) -> list[Any]:
-        """Prepare a tool for being called; [is it async, does it want the call].
+        """Prepare a tool for being called; [is it async, does it want the call, has it a `ToolContext`].
 
         Raises:
             TavernError: it cannot be called.
@@ -121,19 +126,25 @@ class InsideTools:
             spec = replace(spec, impl=self._tools[key].impl)
         bound = self._executor.bind(replace(spec, config_schema=()), self._home(spec))
         self._bound[key] = bound, spec.name
-        return [bound.is_async, bound.wants_call]
+        return [bound.is_async, bound.wants_call, bound.wants_control]
 
-    def call(self, key: str, arguments: dict[str, Any], call: Any) -> Any:
+    def call(self, given: Mapping[str, Any]) -> Any:
         """Start a tool; its answer, or an awaitable of it."""
-        bound, _ = self._bound[key]
-        return bound.run(arguments, None if call is None else unpack(call, {"trusted": True}))
+        bound, _ = self._bound[given["key"]]
+        packed = given.get("call")
+        call = None if packed is None else CALLS.decode(packed, {"trusted": True})
+        if bound.wants_control and call is not None:
+            self._calls.begin(call.id, given["id"], given.get("left"))
+        if headers := given.get("trace"):
+            return within_trace(headers, lambda: bound.run(given["args"], call))
+        return bound.run(given["args"], call)
 
     def result(self, key: str, answer: Any) -> Any:
         """The answer of a tool for the host, as plain JSON within the limit."""
         _, name = self._bound[key]
         try:
             if isinstance(answer, ToolResult):
-                return pack_result(plain_parts(answer, sys.maxsize, name))  # the frame has a limit of its own
+                return CALLS.encode(plain_parts(answer, sys.maxsize, name))  # the frame has a limit of its own
             return ["json", plain(answer, self._limits.output_bytes, name)]
         except TavernError as error:
             error.details["stage"] = "validate_output"

@@ -23,7 +23,7 @@ from tavern_core.kernel.access.limit_rules import LimitRules
 from tavern_core.kernel.access.list_review import ListReview
 from tavern_core.kernel.access.tool_lists import GROUP, Groups, Known, ToolList, ToolNames, normalize_tool_name
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
-from tavern_core.model.config import AccessRule, ApprovalConfig, LimitsConfig, ToolsConfig
+from tavern_core.model.config import HostConfig, LimitsConfig
 from tavern_core.model.ids import SEARCH_TOOLS, split_id
 from tavern_core.model.tool import ToolSpec
 
@@ -189,32 +189,27 @@ class AccessPolicy:
 
 
 def compile_access(
-    config: ToolsConfig,
-    callers: Mapping[str, AccessRule],
+    config: HostConfig,
     known_tools: Iterable[str],
     known_plugins: Iterable[str],
     *,
     aliases: Mapping[str, str] | None = None,
     file: str = "tavern.yaml",
-    approval: ApprovalConfig = ApprovalConfig(),  # noqa: B008 - frozen
     host: Iterable[str] = (),
-    limits: LimitsConfig = LimitsConfig(),  # noqa: B008 - frozen
 ) -> AccessPolicy:
     """Compile the lists of a host. Never fails: what is wrong becomes a diagnostic and allows nothing.
 
     Args:
-        config: the section `tools` of tavern.yaml.
-        callers: the section `callers`: a principal (``agent:writer``), ``user:<id>``, ``role:<role>``,
-            ``profile:<name>``, or ``*`` for whom none of these names.
+        config: tavern.yaml. A key of its section `callers` is a principal (``agent:writer``), ``user:<id>``,
+            ``role:<role>``, ``profile:<name>``, or ``*`` for whom none of these names.
         known_tools: ids of all tools, also those whose plugin is not active.
         known_plugins: names of all plugins that are installed.
         aliases: other ids of tools → the real one (`aliases:` of the manifests), after clashes were settled.
         file: what messages call the configuration.
-        approval: the section `approval`.
         host: names of the plugins that are the host's own.
-        limits: the section `limits`.
     """
-    review = ListReview(config, callers, known_tools, known_plugins, aliases or {}, file, host)
+    tools, callers = config.tools, config.callers
+    review = ListReview(tools, callers, known_tools, known_plugins, aliases or {}, file, host)
     known = review.known
     compiled = tuple(
         _CallerLists(
@@ -225,20 +220,20 @@ def compile_access(
         for key, rule in sorted(callers.items())
     )
     return AccessPolicy(
-        ToolList.compile("tools.allow", config.allow, known, wide=False),
-        None if config.only is None else ToolList.compile("tools.only", config.only, known, wide=False),
-        ToolList.compile("tools.deny", config.deny, known, wide=True),
+        ToolList.compile("tools.allow", tools.allow, known, wide=False),
+        None if tools.only is None else ToolList.compile("tools.only", tools.only, known, wide=False),
+        ToolList.compile("tools.deny", tools.deny, known, wide=True),
         compiled,
         file,
-        ApprovalRules(approval, known, file),
+        ApprovalRules(config.approval, known, file),
         known,
-        _limit_rules(limits, known),
-        ToolList.compile("tools.pin", config.pin, known, wide=True) if config.pin else None,
+        _limit_rules(config.limits, known),
+        ToolList.compile("tools.pin", tools.pin, known, wide=True) if tools.pin else None,
         (
             *review.findings(),
-            *review.further(tool_entries(approval)),
-            *review.further([("tools.pin", config.pin, True)] if config.pin else []),
-            *review.further((f"limits.tools.{entry}", [entry], True) for entry in limits.tools),
+            *review.further(tool_entries(config.approval)),
+            *review.further([("tools.pin", tools.pin, True)] if tools.pin else []),
+            *review.further((f"limits.tools.{entry}", [entry], True) for entry in config.limits.tools),
         ),
     )
 

@@ -79,7 +79,7 @@ class Artifacts:
         """
         if not isinstance(media_type, str) or not _TYPE.fullmatch(media_type):
             raise UsageError(f"{media_type!r:.80} is no media type", hint='for example "image/png"')
-        digest, size = self._written(_chunks(data))
+        digest, size = self._written(chunks_of(data))
         owner, now = _owner(context), time.time()
         made = Artifact(
             f"art-{secrets.token_hex(10)}", f"sha256:{digest}", size, media_type, _name(name), owner.partition("\x1f")[0], now,
@@ -200,7 +200,8 @@ class Artifacts:
         return hashed.hexdigest(), size
 
 
-def _chunks(data: object) -> Iterator[bytes]:
+def chunks_of(data: object) -> Iterator[bytes]:
+    """The bytes of what is to be kept. Raises UsageError: it is no such data (USAGE)."""
     if isinstance(data, str):
         yield data.encode("utf-8", "surrogatepass")
     elif isinstance(data, bytes | bytearray | memoryview):

@@ -17,7 +17,7 @@ from tavern_core.schema.redact import redact_text
 
 
 def take(plan: Plan, call: RunningCall, limit: int) -> None:
-    """Copy what the caller gave, as plain JSON.
+    """Copy what the caller gave, as plain JSON, where the plan's quick `intake` could not.
 
     Args:
         limit: most characters of text.
@@ -25,13 +25,7 @@ def take(plan: Plan, call: RunningCall, limit: int) -> None:
     Raises:
         InputInvalid: no mapping, no JSON, or too large (INPUT_SCHEMA_INVALID).
     """
-    intake = plan.intake  # by a local name: `plan.intake(...)` would be looked up as a method first
-    values = intake(call.arguments)
-    if values is None:
-        values = _own_copy(call.arguments, plan.id, limit)
-    else:
-        call.fits = plan.intake_judges
-    call.values = values
+    call.values = _own_copy(call.arguments, plan.id, limit)
 
 
 def take_changed(plan: Plan, call: RunningCall, changed: Mapping[str, Any], limit: int) -> None:

@@ -6,7 +6,7 @@ tool costs no coroutine. What is to happen around it (retry, cache, limits) wrap
 
 from __future__ import annotations
 
-import time
+from time import perf_counter
 from typing import Any
 
 from tavern_core.contract.protocols import BoundTool
@@ -19,15 +19,13 @@ from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.execution.threads import Owner
 from tavern_core.model.result import ToolResult, success
 
-_SMALL = 1 << 63
-"""Integers below it are sure to have digits that can be written; larger ones are looked at."""
 
-
-def execute_of(bound: BoundTool, owner: Owner) -> Execute:
+def execute_of(bound: BoundTool, owner: Owner, *, in_thread: bool = False) -> Execute:
     """How a tool is run, by what it is.
 
     Args:
         owner: plugin and id: whose threads a blocking tool takes.
+        in_thread: whether sync work must leave its caller free, so that somebody can see how long it takes.
     """
     run = bound.run
 
@@ -37,7 +35,7 @@ def execute_of(bound: BoundTool, owner: Owner) -> Execute:
         seconds = call.time_left()
         return mode.awaited(run(call.given, call.handed), seconds)
 
-    def in_thread(call: RunningCall, mode: Mode) -> Any:
+    def threaded(call: RunningCall, mode: Mode) -> Any:
         return mode.blocking(run, call.given, call.handed, seconds=call.time_left(), owner=owner)
 
     def at_once(call: RunningCall, mode: Mode) -> Any:
@@ -47,7 +45,7 @@ def execute_of(bound: BoundTool, owner: Owner) -> Execute:
 
     if bound.is_async:
         return awaited
-    return in_thread if bound.blocking else at_once
+    return threaded if bound.blocking or in_thread else at_once
 
 
 def way_of(bound: BoundTool) -> str:
@@ -57,25 +55,27 @@ def way_of(bound: BoundTool) -> str:
     return "in a worker thread" if bound.blocking else "at once, on the thread of the caller"
 
 
-def accept(plan: Plan, call: RunningCall, limits: CallLimits, series: str) -> ToolResult:
-    """The result of a tool that returned.
+def accept(plan: Plan, call: RunningCall, value: Any, limits: CallLimits, series: str) -> ToolResult:
+    """The result of a tool that returned `value`.
 
     Raises:
         CallTimeout: it returned after its deadline (TIMEOUT, outcome ``done``).
         OutputInvalid, OutputTooLarge: its answer is no JSON, not what the output schema says, or too much.
     """
-    if call.deadline is not None and time.perf_counter() > call.deadline:
+    if limits.keep_raw:
+        call.value = value
+    now = perf_counter()
+    if call.deadline is not None and now > call.deadline:
         raise timed_out(call, stopped=False, outcome="done")
     call.stage = "validate_output"
-    value = call.value
     kind = type(value)
-    trace = (plan.id, call.number, call.started, time.perf_counter() - call.clock, series)
-    if (kind is int and -_SMALL < value < _SMALL) or kind is bool or value is None:
+    trace = (plan.id, call.number, call.started, now - call.clock, series)
+    if kind in plan.sure and (kind is not int or value.bit_length() < 64):  # larger ones may not be writable
         result = success(value, trace)
     else:
         result = to_result(value, trace, limits.output_bytes, plan.id)
-    if plan.returns is not None and result.ok and not plan.returns(result.value) and plan.is_judged(result):
-        raise _output_invalid(plan, result.value)
+        if plan.returns is not None and result.ok and not plan.returns(result.value) and plan.is_judged(result):
+            raise _output_invalid(plan, result.value)
     return result.replace(raw=value) if limits.keep_raw else result
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextvars import ContextVar
 from typing import Any, Final
 
+from tavern_core.contract.running import LONGEST_MESSAGE, json_number
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.calls.large_results import Shelf
 from tavern_core.kernel.calls.running_call import RunningCall
 from tavern_core.kernel.log.recorder import Recorder
+from tavern_core.model.call import CallContext
 from tavern_core.model.event import TOOL_PROGRESS
 
-_LONGEST_MESSAGE: Final = 500
 _BETWEEN_S: Final = 0.05
 """What comes quicker than that is left out, but for the end."""
 
@@ -34,18 +35,23 @@ class Progress:
 on_progress: Final[ContextVar[Callable[[Progress], None] | None]] = ContextVar("tavern_on_progress", default=None)
 """Told how far the calls within are: what runs a job sets it."""
 
+on_left_behind: Final[ContextVar[Callable[[Future[Any]], None] | None]] = ContextVar(
+    "tavern_on_left_behind", default=None
+)
+"""Gets what a call within could not stop, and is done when that has ended: what runs a job sets it."""
+
 
 class CallControl:
     """See `contract.running.Control`."""
 
-    __slots__ = ("_artifacts", "_call", "_listener", "_recorder", "_told_at")
+    __slots__ = ("_artifacts", "_call", "_listener", "_recorder", "_told_at", "_was_complete")
 
     def __init__(self, call: RunningCall, recorder: Recorder, artifacts: Shelf) -> None:
         self._call = call
         self._artifacts = artifacts
         self._recorder = recorder
         self._listener = on_progress.get()
-        self._told_at = 0.0
+        self._told_at, self._was_complete = 0.0, False
 
     @property
     def is_cancelled(self) -> bool:
@@ -56,34 +62,30 @@ class CallControl:
         return self._call.seconds
 
     def keep(self, data: Any, media_type: str, name: str) -> dict[str, Any]:
+        call_id = self._call.call.id if self._call.call else ""
+        return self._artifacts.put(data, media_type, name=name, context=self._owner(), call_id=call_id).link()
+
+    def artifact_facts(self, uri: str) -> dict[str, Any]:
+        return self._artifacts.get(uri, context=self._owner()).to_json()
+
+    def read_artifact(self, uri: str, start: int, length: int) -> bytes:
+        return self._artifacts.read(uri, start, length, context=self._owner())
+
+    def _owner(self) -> CallContext | None:
         call = self._call
-        is_host = call.plan is not None and call.context is call.plan.host
-        made = self._artifacts.put(
-            data,
-            media_type,
-            name=name,
-            context=None if is_host else call.context,
-            call_id=call.call.id if call.call else "",
-        )
-        return made.link()
+        return None if call.plan is not None and call.context is call.plan.host else call.context
 
     def progress(self, done: float, total: float | None, message: str) -> None:
         call, now = self._call, time.perf_counter()
         call.moved_at = now
-        progress = Progress(_number(done) or 0, _number(total), str(message)[:_LONGEST_MESSAGE])
-        if now - self._told_at < _BETWEEN_S and progress.done != progress.total:
+        progress = Progress(json_number(done) or 0, json_number(total), str(message)[:LONGEST_MESSAGE])
+        is_complete = progress.done == progress.total
+        if now - self._told_at < _BETWEEN_S and (not is_complete or self._was_complete):
             return
-        self._told_at = now
+        self._told_at, self._was_complete = now, is_complete
         if self._listener is not None:
             self._listener(progress)
         plan = call.plan
         if plan is not None and call.call is not None:
             data = {"tool": plan.id, **plan.redact(progress.to_json())}
             self._recorder.show(TOOL_PROGRESS, data, plugin=plan.spec.plugin, call_id=call.call.id)
-
-
-def _number(value: object) -> float | None:
-    """A number that JSON can hold; anything else a tool gives is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return value if math.isfinite(value) and abs(value) < 1e15 else None

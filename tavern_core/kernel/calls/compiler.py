@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from types import NoneType
+from typing import Any, Final
 
 from tavern_core.contract.targets import PythonTarget
 from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError, ToolNotFound, UpstreamError
@@ -31,11 +32,12 @@ from tavern_core.model.nearest import nearest
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.defaults import compile_defaults
 from tavern_core.schema.intake import compile_intake
-from tavern_core.schema.quick_copy import ROOM, quick_copy
+from tavern_core.schema.limits import ROOM, quick_copy
 from tavern_core.schema.redact import compile_marked, compile_redactor
 from tavern_core.schema.validate import compile_output_validator, compile_validator
 
 MOST_SPELLINGS = 50_000
+_SURE: Final[Mapping[str, type]] = {"integer": int, "number": int, "boolean": bool, "null": NoneType}
 
 
 class Compiler:
@@ -259,12 +261,13 @@ class Compiler:
         events = self._specs.hooks.of("tavern_on_event")
         blocked = self._blocked()
         governor = self._limit_table.governor(spec, self._specs.policy().limits)
+        is_watched = governor is not None and governor.idle_s > 0
         milliseconds = spec.timeout_ms or limits.timeout_ms
         policy = self._specs.policy()
         access, approval = policy.for_tool(spec), policy.approval(spec)
         all_hooks = (*(i for group in hooked.values() for i in group), *events)
         needs_call = bool(bound.wants_call or blocked or all_hooks or approval or self._recorder.is_on)
-        marked = compile_marked(spec.input_schema)
+        fill, marked = compile_defaults(spec.input_schema), compile_marked(spec.input_schema)
         ends_in_hooks = bool(hooked["tavern_transform_result"] or hooked["tavern_after_execute"])
         rights = replace(
             self._specs.rights(record, spec),
@@ -275,18 +278,19 @@ class Compiler:
             spec=spec,
             id=spec.id,
             usage=record.usage,
-            execute=execute_of(bound, (record.name, spec.id)),
+            execute=execute_of(bound, (record.name, spec.id), in_thread=is_watched and bound.stop is None),
             preview=preview,
-            is_awaited=bound.is_async or bound.blocking,
+            is_awaited=bound.is_async or bound.blocking or (is_watched and bound.stop is None),
             way=f"runs the {spec.kind} tool {way_of(bound)}",
             gives_copy=marked is not None or (needs_call and (bound.wants_call or ends_in_hooks)),
             intake=intake or partial(quick_copy, room=min(ROOM, limits.argument_bytes)),
             intake_judges=intake is not None,
             accepts=inputs.accepts,
             inputs=inputs,
-            fill=compile_defaults(spec.input_schema),
+            fill=fill,
             returns=outputs.accepts if outputs else None,
             outputs=outputs,
+            sure=_sure(spec.output_schema),
             is_annotated=isinstance(spec.impl, PythonTarget) and spec.impl.annotation == spec.output_schema,
             seconds=None if milliseconds is None else milliseconds / 1000,
             shown=ShownTool(spec),
@@ -305,12 +309,15 @@ class Compiler:
             redact=compile_redactor(spec.input_schema, known_secrets=lambda: self._known_secrets.values),
             marked=marked,
             needs_call=needs_call,
+            prepares=needs_call or intake is None or fill is not None or marked is not None,
+            frame=None if needs_call or milliseconds is not None else (0, None, None, ""),
             wants_control=bound.wants_control,
-            ends_quietly=not needs_call and marked is None,
+            stop=bound.stop,
+            ends_quietly=not needs_call and marked is None and self._specs.config.artifacts.over is None,
             is_recorded=self._recorder.is_on or bool(events),
             governor=governor,
             inline_s=_inline(spec, governor),
-            needs_loop=bound.is_async or any(i.is_async for i in all_hooks),
+            needs_loop=bound.is_async or is_watched or any(i.is_async for i in all_hooks),
         )
 
     def _preview(self, executor: Any, spec: ToolSpec, record: Record, brought_by: str) -> Execute | None:
@@ -342,6 +349,16 @@ class Compiler:
                 hint=f"tavern tools why {entry.id}",
             )
         return self._compile(await self._specs.decorated(spec, entry, self._mode), record)
+
+
+def _sure(schema: Mapping[str, Any] | None) -> frozenset[type]:
+    """The types of which an output schema takes every value, without being asked; see `Plan.sure`."""
+    if schema is None:
+        return frozenset(_SURE.values())
+    if schema.keys() != {"type"}:
+        return frozenset()
+    types = schema["type"]
+    return frozenset(_SURE[name] for name in (types if isinstance(types, list) else [types]) if name in _SURE)
 
 
 def _plugin_of(written: object) -> str:

@@ -160,6 +160,12 @@ _KINDS: Final[Mapping[str, _Kind]] = {
         "使用工具列表中的名称",
         "use an id from the list of tools",
     ),
+    "ARTIFACT_NOT_FOUND": _kind(
+        "没有此文件，或它已过期，或属于其他调用者",
+        "there is no such artifact, its time is over, or it is another caller's",
+        "使用之前的结果所给的地址",
+        "use an address that an earlier result gave",
+    ),
     "INPUT_SCHEMA_INVALID": _kind(
         "参数不符合工具的要求",
         "the arguments do not fit the tool's parameters",

@@ -12,7 +12,8 @@ import asyncio
 import inspect
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from types import TracebackType
 from typing import Any, Final
 
 from tavern_core.errors import BudgetExceeded, CallError, CircuitOpen
@@ -22,11 +23,12 @@ from tavern_core.kernel.calls.attempt import accept
 from tavern_core.kernel.calls.call_errors import error_of
 from tavern_core.kernel.calls.conclusion import Conclusion
 from tavern_core.kernel.calls.idempotency import Claim, Idempotency
-from tavern_core.kernel.calls.normalise import SCALARS
+from tavern_core.kernel.calls.normalise import NOT_AWAITABLE
 from tavern_core.kernel.calls.retrying import is_harmless_again, may_pass, pause_before
-from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, current
+from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, enter, frame_of, leave
 from tavern_core.kernel.catalogue.plan import Plan
 from tavern_core.kernel.execution.modes import LeftBehind, Mode, TimeLimit, cancellations, has_begun
+from tavern_core.kernel.limits.breakers import CircuitBreaker
 from tavern_core.kernel.limits.limit_table import Governor, Place
 from tavern_core.kernel.limits.slots import Full, held
 from tavern_core.model.call import CallContext
@@ -35,6 +37,7 @@ from tavern_core.model.result import ToolResult, failure
 
 _BEHIND: Final = frozenset({"UPSTREAM_ERROR", "TIMEOUT", "CONNECTION_LOST"})
 """Failures of what is behind a tool: these open a breaker."""
+_NOTHING: Final = nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +54,17 @@ class Governance:
         Raises:
             BaseException: what the tool raised, or why it was not run; as `Pipeline.run` finds it without these steps.
         """
+        governor = plan.governor
+        tried = self._tried if governor is None or not governor.cache_s else self._cached
         if call.key is None:
-            return await self._cached(plan, call, mode)
+            return await tried(plan, call, mode)
         call.stage = "idempotency"
         claim = await self.idempotency.claim(plan, call, mode)
         if not isinstance(claim, Claim):
             return claim.replace(trace=call.trace(self.conclusion.series))
         mark = held.set(held.get() | {claim.record.key})
         try:
-            result = await self._cached(plan, call, mode)
+            result = await tried(plan, call, mode)
         except BaseException as error:
             failed = failure(error_of(error, call), call.trace(self.conclusion.series))
             await self.idempotency.finish(claim, plan, call, self.conclusion.redacted(call, failed), mode)
@@ -73,28 +78,29 @@ class Governance:
     async def _cached(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
         governor, context = plan.governor, call.context
         assert context is not None
-        if governor is None or not governor.cache_s:
-            return await self._tried(plan, call, mode, context)
+        assert governor is not None
         cache = governor.table.cache
         key = cache.key(plan.id, call.values or {}, context)
         if key is not None and (found := cache.get(key, plan.spec, call.trace(self.conclusion.series))) is not None:
             return found
-        result = await self._tried(plan, call, mode, context)
+        result = await self._tried(plan, call, mode)
         if key is not None:
             cache.put(key, plan.spec, self.conclusion.redacted(call, result), governor.cache_s)
         return result
 
-    async def _tried(self, plan: Plan, call: RunningCall, mode: Mode, context: CallContext) -> ToolResult:
+    async def _tried(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
         """Try, and try again as often as may be, while there is time."""
-        governor = plan.governor
+        governor, context = plan.governor, call.context
+        assert context is not None
         further = context.budget.max_retries
         if further is None:
             further = 0 if governor is None else governor.retries
+        if not further:
+            return await self._attempt(plan, call, mode, context)
         attempt = 1
         while True:
             failed, given = None, None
-            if attempt > 1 or further:
-                give_copy(plan, call, self.limits.argument_bytes)  # what a try did to its arguments is its own
+            give_copy(plan, call, self.limits.argument_bytes)  # what a try did to its arguments is its own
             try:
                 result = await self._attempt(plan, call, mode, context)
                 if result.ok or attempt > further:
@@ -141,9 +147,11 @@ class Governance:
         if governor is None:
             return await self._executed(plan, call, mode)
         call.stage = "breaker"
-        with _watched(plan, governor, call):
+        with _NOTHING if governor.breaker is None else _Watched(plan, governor, governor.breaker):
             call.stage = "rate"
             for rate in governor.rates_of(context):
+                if governor.table.has_block(rate):
+                    continue
                 wait = await governor.table.take(rate, mode)
                 if wait > 0:
                     raise BudgetExceeded(
@@ -157,11 +165,13 @@ class Governance:
             call.stage = "concurrency"
             taken: list[Place] = []
             try:
+                already = held.get()
                 for place in governor.places_of(context):
-                    if place.slots not in held.get():  # a tool that calls itself has its place already
-                        await self._take(plan, call, mode, place, context)
+                    if place.slots not in already:  # a tool that calls itself has its place already
+                        if not place.slots.enter_at_once():
+                            await self._take(plan, call, mode, place, context)
                         taken.append(place)
-                mark = held.set(held.get() | {place.slots for place in taken})
+                mark = held.set(already.union([place.slots for place in taken]))
                 try:
                     return await self._executed(plan, call, mode)
                 finally:
@@ -208,24 +218,22 @@ class Governance:
         attempt_s = 0.0 if governor is None else governor.attempt_s
         if attempt_s and (whole is None or whole > time.perf_counter() + attempt_s):
             call.deadline = time.perf_counter() + attempt_s
-        caller = None if call.context is plan.host else call.context
-        token = current.set((call.depth, call.deadline, caller, call.call.id if call.call else ""))
+        token = enter(frame_of(plan, call))
         call.token = call.token or token
         try:
-            with _moving(call, 0.0 if governor is None else governor.idle_s):
+            with _NOTHING if governor is None or not governor.idle_s else _moving(call, governor.idle_s):
                 value: Any = plan.execute(call, mode)
                 if plan.is_awaited:
                     value = await value
-                if type(value) not in SCALARS and inspect.isawaitable(value):
+                if type(value) not in NOT_AWAITABLE and inspect.isawaitable(value):
                     value = await mode.awaited(value, call.seconds)
-            call.value = value
-            return accept(plan, call, self.limits, self.conclusion.series)
+            return accept(plan, call, value, self.limits, self.conclusion.series)
         except TimeLimit:
             if call.limit is None and call.deadline != whole:
                 call.limit = "attemptMs of the tool", attempt_s * 1000
             raise
         finally:
-            current.reset(token)
+            leave(token)
             call.deadline = whole
 
 
@@ -237,7 +245,7 @@ def _moving(call: RunningCall, seconds: float) -> Iterator[None]:
         TimeLimit: it was idle for too long.
     """
     task = call.task
-    if not seconds or task is None:
+    if task is None:
         yield
         return
     loop, began, is_over = task.get_loop(), time.perf_counter(), False
@@ -269,46 +277,46 @@ def _moving(call: RunningCall, seconds: float) -> Iterator[None]:
             timer.cancel()
 
 
-@contextmanager
-def _watched(plan: Plan, governor: Governor, call: RunningCall) -> Iterator[None]:
-    """Ask the breaker, and tell it what came of the call.
+class _Watched:
+    """Asks the breaker, and tells it what came of the call. Written out, because `contextmanager` costs more than the breaker.
 
     Raises:
         CircuitOpen: what is behind the tool is left alone for now (CIRCUIT_OPEN).
     """
-    breaker = governor.breaker
-    if breaker is None:
-        yield
-        return
-    left = breaker.enter()
-    if left is not None:
-        raise CircuitOpen(
-            f"{plan.id} failed {breaker.rule.failures} times in a row and is left alone ({governor.breaker_place})",
-            hint=f"try again in {left:.1f} s",
-            retryable=True,
-            retry_after_ms=max(1, round(left * 1000)),
-            limit=f"{governor.breaker_place}.breaker",
-            state=breaker.state,
-        )
-    failed: bool | None = False
-    try:
-        yield
-    except TimeLimit as error:
-        failed = True if error.begun else None
-        raise
-    except CallError as error:
-        failed = True if error.code in _BEHIND else None
-        raise
-    except Exception:
-        failed = True
-        raise
-    except BaseException as error:
-        failed = (
-            True if isinstance(error, asyncio.CancelledError) and has_begun(error) and not cancellations() else None
-        )
-        raise
-    finally:
-        breaker.leave(failed)
+
+    __slots__ = ("_breaker",)
+
+    def __init__(self, plan: Plan, governor: Governor, breaker: CircuitBreaker) -> None:
+        self._breaker = breaker
+        left = breaker.enter()
+        if left is not None:
+            raise CircuitOpen(
+                f"{plan.id} failed {breaker.rule.failures} times in a row and is left alone ({governor.breaker_place})",
+                hint=f"try again in {left:.1f} s",
+                retryable=True,
+                retry_after_ms=max(1, round(left * 1000)),
+                limit=f"{governor.breaker_place}.breaker",
+                state=breaker.state,
+            )
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._breaker.leave(False if error is None else _is_failure(error))
+
+
+def _is_failure(error: BaseException) -> bool | None:
+    """What an error says of what is behind a tool: True it failed, None nothing."""
+    if isinstance(error, TimeLimit):
+        return True if error.begun else None
+    if isinstance(error, CallError):
+        return True if error.code in _BEHIND else None
+    if isinstance(error, Exception):
+        return True
+    return True if isinstance(error, asyncio.CancelledError) and has_begun(error) and not cancellations() else None
 
 
 def _error_in(result: ToolResult) -> CallError | None:

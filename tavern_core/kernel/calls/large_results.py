@@ -20,6 +20,10 @@ class Shelf(Protocol):
         self, data: Any, media_type: str = ..., *, name: str = ..., context: CallContext | None = ..., call_id: str = ...
     ) -> Artifact: ...  # fmt: skip
 
+    def get(self, id: str, *, context: CallContext | None = ...) -> Artifact: ...  # noqa: A002 - the artifact's
+
+    def read(self, id: str, start: int = ..., length: int = ..., *, context: CallContext | None = ...) -> bytes: ...  # noqa: A002
+
 
 def shortened(
     result: ToolResult, most: int, preview: int, shelf: Shelf, tool: str, context: CallContext, *, is_host: bool

@@ -15,7 +15,10 @@ from tavern_core.model.result import CallTrace, ToolError, ToolResult, success
 from tavern_core.model.safe_text import said
 from tavern_core.schema.limits import TwoKeys, from_python, json_copy, measure
 
-SCALARS = frozenset({int, float, bool, type(None)})
+NOT_AWAITABLE = frozenset({int, float, bool, type(None), str, bytes, list, tuple, dict})
+"""Types of most answers, which need not be asked whether they are to be awaited."""
+_NEITHER = frozenset({int, float, str, list})
+"""Types of most answers, which are neither a ToolResult nor a mapping."""
 _BLOCK_KEYS = frozenset({"content", "details", "isError"})
 
 
@@ -29,10 +32,11 @@ def to_result(value: Any, trace: CallTrace, limit: int, tool: str) -> ToolResult
         OutputInvalid: it is no JSON (OUTPUT_SCHEMA_INVALID).
         OutputTooLarge: it has more text than `limit` (OUTPUT_TOO_LARGE).
     """
-    if isinstance(value, ToolResult):
-        return _own_result(value, trace, limit, tool)
-    if isinstance(value, Mapping) and is_content_answer(value):
-        return _content_answer(value, trace, limit, tool)
+    if type(value) not in _NEITHER:
+        if isinstance(value, ToolResult):
+            return _own_result(value, trace, limit, tool)
+        if isinstance(value, (dict, Mapping)) and is_content_answer(value):  # `dict` first: it is asked for quickly
+            return _content_answer(value, trace, limit, tool)
     return success(plain(value, limit, tool), trace)
 
 

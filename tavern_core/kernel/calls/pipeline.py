@@ -15,7 +15,8 @@ import inspect
 import itertools
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextvars import Token
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -27,16 +28,26 @@ from tavern_core.kernel.calls.approvals import Approvals, definition_of
 from tavern_core.kernel.calls.arguments import fill_and_validate, give_copy, take, take_changed
 from tavern_core.kernel.calls.attempt import accept
 from tavern_core.kernel.calls.background import Background, Request, job_id
-from tavern_core.kernel.calls.call_control import CallControl
+from tavern_core.kernel.calls.call_control import CallControl, on_left_behind
 from tavern_core.kernel.calls.call_errors import error_of, no_context
 from tavern_core.kernel.calls.conclusion import Conclusion, Secrets
 from tavern_core.kernel.calls.error_origin import log_origin
 from tavern_core.kernel.calls.governed import Governance
 from tavern_core.kernel.calls.idempotency import Idempotency
 from tavern_core.kernel.calls.large_results import Shelf, shortened
-from tavern_core.kernel.calls.normalise import SCALARS, to_result
+from tavern_core.kernel.calls.normalise import NOT_AWAITABLE, to_result
 from tavern_core.kernel.calls.plan_tokens import PlanTokens
-from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, begin, begin_traced, current
+from tavern_core.kernel.calls.running_call import (
+    CallLimits,
+    Frame,
+    RunningCall,
+    begin,
+    begin_traced,
+    enter,
+    frame,
+    frame_of,
+    leave,
+)
 from tavern_core.kernel.catalogue.plan import Plan
 from tavern_core.kernel.execution.modes import Mode, TimeLimit, cancellations, has_begun
 from tavern_core.kernel.hooks.dispatch import HookCalls, Wish
@@ -106,6 +117,8 @@ class Pipeline:
     """Runs calls. Holds no state of a call."""
 
     catalogue: Catalogue
+    ready: Callable[[str], Plan | None]
+    """`catalogue.ready`, one look-up away."""
     hooks: HookCalls
     limits: CallLimits
     approvals: Approvals
@@ -137,8 +150,9 @@ class Pipeline:
         own = CallLimits.of(config.limits, config.artifacts)
         governance = Governance(idempotency, conclusion, own)
         return cls(
-            catalogue, hooks, own, approvals, conclusion, governance, plans, background, artifacts, series, numbers
-        )
+            catalogue, catalogue.ready, hooks, own, approvals, conclusion, governance, plans, background, artifacts,
+            series, numbers,
+        )  # fmt: skip
 
     async def run(
         self,
@@ -167,66 +181,56 @@ class Pipeline:
         if phase is not None and phase.steps is not None:
             call = begin_traced(call, phase.steps)
         broken: BaseException | None = None
+        token: Token[Frame | None] | None = None
         try:
             if context is not None and not isinstance(context, CallContext):
                 call.context = None
                 raise no_context(written, context)
-            plan = call.plan = self.catalogue.ready(written) or await self.catalogue.find(written, context)
+            ready = self.ready  # by a local name: what is called as `self.ready(...)` is looked up as a method first
+            plan = call.plan = ready(written) or await self.catalogue.find(written, context)
             plan.usage.calls[call.number] = call
-
-            is_wanted = plan.inline_s is not None if phase is None else phase.is_job
-            if is_wanted and not job_id.get():
+            if (plan.inline_s is not None if phase is None else phase.is_job) and not job_id.get():
                 return await self._detached(plan, call, mode)
+
             call.stage = "admit"
             if context is None and call.outer is None:  # the host itself, with no call around it
-                context = call.context = plan.host
+                context, around = plan.host, plan.frame
+                call.context = context
                 if plan.seconds is not None:
                     call.deadline = call.clock + plan.seconds
             else:
-                context = admit(plan, call, self.limits.depth)
+                context, around = admit(plan, call, self.limits.depth), None
             if plan.guarded or context.profile is not None:
                 plan = call.plan = await self.catalogue.admits(plan, context)
 
-            take(plan, call, self.limits.argument_bytes)
-            if plan.needs_call:
-                call.call = tool_call(plan, call, context, self.series)
-            if plan.before:
-                await self._change(plan, call, mode)
-            call.stage = "validate_input"
-            if plan.fill is not None or not call.fits:
-                fill_and_validate(plan, call)
-            if phase is not None and phase.is_dry:
-                return self.conclusion.redacted(call, await self._planned(plan, call, context, mode))
-            if plan.gates or plan.approval is not None:
-                await self._judge(plan, call, mode)
-            if phase is not None and phase.token:
-                await self._use_token(plan, call, context, mode, phase.token)
-            if plan.is_recorded and (event := self.conclusion.record_beginning(plan, call)) is not None:
-                await self.hooks.tell(plan.events, {"event": event}, mode)
-            call.given, call.handed = call.values or {}, call.call
-            if plan.gives_copy:
-                give_copy(plan, call, self.limits.argument_bytes)
+            intake = plan.intake  # by a local name, as above
+            values = intake(arguments)
+            if values is not None and not plan.prepares and phase is None:
+                call.values = call.given = values
+            else:
+                call.values = values
+                planned = await self._prepare(plan, call, context, mode, phase)
+                if planned is not None:
+                    return self.conclusion.redacted(call, planned)
 
-            if plan.wants_control and call.call is not None:
-                RUNNING[call.call.id] = CallControl(call, self.conclusion.recorder, self.artifacts)
             if plan.governor is not None or key is not None or context.budget.max_retries:
                 result = await self.governance.run(plan, call, mode)
             else:
                 call.stage = "execute"
-                caller = None if context is plan.host else context
-                call.token = current.set((call.depth, call.deadline, caller, call.call.id if call.call else ""))
+                call.token = token = enter(around or frame_of(plan, call))
                 execute = plan.execute
                 value = execute(call, mode)
                 if plan.is_awaited:
                     value = await value
-                if type(value) not in SCALARS and inspect.isawaitable(value):
+                if type(value) not in NOT_AWAITABLE and inspect.isawaitable(value):
                     value = await mode.awaited(value, call.seconds)
-                call.value = value
-                result = accept(plan, call, self.limits, self.series)
+                result = accept(plan, call, value, self.limits, self.series)
         except BaseException as error:
             failed = error_of(error, call)
             broken = None if failed is error else error
-            result = failure(failed, call.trace(self.series), call.value if self.limits.keep_raw else None)
+            if (goes_on := getattr(error, "goes_on", None)) is not None and (left := on_left_behind.get()) is not None:
+                left(goes_on)
+            result = failure(failed, call.trace(self.series), call.value)
             if isinstance(error, GeneratorExit):  # the coroutine may be on its way out: nothing can be awaited any more
                 self.conclusion.record(call, result)
                 return result
@@ -238,15 +242,18 @@ class Pipeline:
                     raise asyncio.CancelledError from None
                 raise  # Ctrl-C, or the caller's own task is being cancelled: on the record, and then let it end
         finally:
-            if call.token is not None and current.get() is not call.outer:
-                current.reset(call.token)
-            if call.plan is not None and call.plan.wants_control and call.call is not None:
-                RUNNING.pop(call.call.id, None)
-            if call.plan is not None:
-                call.plan.usage.calls.pop(call.number, None)
+            if token is not None:
+                try:
+                    leave(token)
+                except ValueError:  # it ends in another context than the one in which it began
+                    pass
+            if (ended := call.plan) is not None:
+                ended.usage.calls.pop(call.number, None)
+                if ended.wants_control and call.call is not None:
+                    RUNNING.pop(call.call.id, None)
 
         if result.error is None and plan.ends_quietly and not self.conclusion.secrets.values:
-            return result if self.limits.inline_bytes is None else self._shortened(call, result)
+            return result
         result = self.conclusion.redacted(call, result)
         if self.limits.inline_bytes is not None:
             result = self._shortened(call, result)
@@ -257,6 +264,39 @@ class Pipeline:
             return await self.conclusion.finish(call.plan, call, result, mode)
         self.conclusion.record(call, result)
         return result
+
+    async def _prepare(
+        self, plan: Plan, call: RunningCall, context: CallContext, mode: Mode, phase: Phase | None
+    ) -> ToolResult | None:
+        """From the arguments to the tool, where the tool or the call has more steps between them than a copy.
+
+        Returns:
+            What the call would do, when that is all that is asked for.
+        """
+        call.fits = plan.intake_judges and call.values is not None
+        if call.values is None:
+            take(plan, call, self.limits.argument_bytes)
+        if plan.needs_call:
+            call.call = tool_call(plan, call, context, self.series)
+        if plan.before:
+            await self._change(plan, call, mode)
+        call.stage = "validate_input"
+        if plan.fill is not None or not call.fits:
+            fill_and_validate(plan, call)
+        if phase is not None and phase.is_dry:
+            return await self._planned(plan, call, context, mode)
+        if plan.gates or plan.approval is not None:
+            await self._judge(plan, call, mode)
+        if phase is not None and phase.token:
+            await self._use_token(plan, call, context, mode, phase.token)
+        if plan.is_recorded and (event := self.conclusion.record_beginning(plan, call)) is not None:
+            await self.hooks.tell(plan.events, {"event": event}, mode)
+        call.given, call.handed = call.values or {}, call.call
+        if plan.gives_copy:
+            give_copy(plan, call, self.limits.argument_bytes)
+        if plan.wants_control and call.call is not None:
+            RUNNING[call.call.id] = CallControl(call, self.conclusion.recorder, self.artifacts)
+        return None
 
     def cancel(self, call_id: str) -> bool:
         """Ask a running call to end, from any thread; False: there is none of this id here, or it is sync code on the thread of its caller.
@@ -274,7 +314,8 @@ class Pipeline:
         call.is_cancelled = True
         task, known = call.task, call.number
         if task is None:
-            return False
+            plan = call.plan
+            return plan is not None and plan.stop is not None and call.call is not None and plan.stop(call.call.id)
 
         def end() -> None:
             if self.catalogue.running(known) is call:
@@ -362,10 +403,14 @@ class Pipeline:
         if plan.preview is not None:
             call.stage = "preview"
             give_copy(plan, call, self.limits.argument_bytes)
-            call.token = current.set((call.depth, call.deadline, None if context is plan.host else context, asked.id))
-            seen: Any = plan.preview(call, mode)
-            if inspect.isawaitable(seen):
-                seen = await mode.awaited(seen, call.seconds)
+            call.token = entered = enter(frame_of(plan, call))
+            try:
+                seen: Any = plan.preview(call, mode)
+                if inspect.isawaitable(seen):
+                    seen = await mode.awaited(seen, call.seconds)
+            finally:
+                if frame() is not call.outer:
+                    leave(entered)
             value["preview"] = to_result(seen, call.trace(self.series), self.limits.output_bytes, plan.id).value
         return success(value, call.trace(self.series)).replace(meta={"dryRun": True})
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 from contextvars import ContextVar, Token
+from time import perf_counter, time
 from typing import Any
 
 from tavern_core.frozen import dataclass
@@ -20,7 +20,8 @@ Frame = tuple[int, float | None, CallContext | None, str]
 """(depth, deadline on the monotonic clock, context, call id) of the call that is running; the host itself has no context."""
 
 current: ContextVar[Frame | None] = ContextVar("tavern_call", default=None)
-_new = object.__new__
+frame, enter, leave = current.get, current.set, current.reset
+"""The methods of `current`, looked up once: each call of a tool needs all three."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +47,10 @@ class CallLimits:
 class RunningCall:
     """The state of one call. Each step reads what earlier steps stored, and adds its own."""
 
+    # Slots for what every call has. What few have is an attribute of the class until it is set: `begin` is on every path.
     __slots__ = (
-        "arguments", "asked", "call", "cancellations", "changes", "clock", "context", "deadline", "depth", "door", "fits", "given",
-        "handed", "is_cancelled", "is_recorded", "key", "limit", "moved_at", "number", "outer", "plan", "purpose", "stage", "started", "task", "token", "value",
-        "values", "written",
+        "__dict__", "arguments", "call", "clock", "context", "deadline", "depth", "door", "given", "handed", "key",
+        "number", "outer", "plan", "purpose", "stage", "started", "task", "token", "values", "written",
     )  # fmt: skip
 
     # What came in, and when.
@@ -61,7 +62,6 @@ class RunningCall:
     door: str
     number: int
     outer: Frame | None
-    cancellations: int
     started: float
     clock: float
     # What the steps find out.
@@ -73,32 +73,35 @@ class RunningCall:
     """On the monotonic clock."""
     values: Mapping[str, Any] | None
     """The arguments as plain JSON of the host's own."""
-    fits: bool
-    """Whether `values` are known to fit the schema."""
     call: ToolCall | None
     """None where no step looks at it; see `Plan.needs_call`."""
-    asked: Mapping[str, Any] | None
-    """`values` as the caller gave them, where hooks may have changed them."""
-    changes: list[Change] | None
-    """What hooks changed of the arguments; None where no hook may."""
-    is_recorded: bool
-    """Whether the log has the beginning of the call."""
     given: Mapping[str, Any]
     """What the tool gets of `values`."""
     handed: ToolCall | None
     """`call` as the tool gets it."""
-    is_cancelled: bool
-    """Whether somebody asked to end it (`Pipeline.cancel`)."""
-    limit: tuple[str, float] | None
-    """The limit of one try that ended it, and its milliseconds; None: none did."""
-    moved_at: float
-    """When it last said how far it is, on the monotonic clock."""
     task: asyncio.Task[Any] | None
     """The one in which it runs; None without an event loop."""
     token: Token[Frame | None] | None
     """Set while, and after, the tool runs."""
-    value: Any
-    """What the tool returned."""
+    # What few calls have.
+    cancellations: int = 0
+    """How many cancellations its task had had when it began; see `cancellations()`."""
+    asked: Mapping[str, Any] | None = None
+    """`values` as the caller gave them, where hooks may have changed them."""
+    fits: bool = False
+    """Whether `values` are known to fit the schema."""
+    changes: list[Change] | None = None
+    """What hooks changed of the arguments; None where no hook may."""
+    is_recorded: bool = False
+    """Whether the log has the beginning of the call."""
+    is_cancelled: bool = False
+    """Whether somebody asked to end it (`Pipeline.cancel`)."""
+    limit: tuple[str, float] | None = None
+    """The limit of one try that ended it, and its milliseconds; None: none did."""
+    value: Any = None
+    """What the tool returned; only when the host keeps it (`limits.keepRaw`)."""
+    moved_at: float = 0.0
+    """When it last said how far it is, on the monotonic clock."""
 
     @property
     def name(self) -> str:
@@ -115,7 +118,7 @@ class RunningCall:
         """
         if self.deadline is None:
             return None
-        left = self.deadline - time.perf_counter()
+        left = self.deadline - perf_counter()
         if left <= 0:
             raise TimeLimit(stopped=True, begun=False)
         return left
@@ -123,11 +126,11 @@ class RunningCall:
     @property
     def seconds(self) -> float | None:
         """Seconds until the deadline, at least 0; None: there is none."""
-        return None if self.deadline is None else max(self.deadline - time.perf_counter(), 0)
+        return None if self.deadline is None else max(self.deadline - perf_counter(), 0)
 
     def trace(self, series: str) -> CallTrace:
         """What the result says of the call itself: tool, number, when it started (s since the epoch), duration (s)."""
-        return (self.name, self.number, self.started, time.perf_counter() - self.clock, series)
+        return (self.name, self.number, self.started, perf_counter() - self.clock, series)
 
 
 class TracedCall(RunningCall):
@@ -144,18 +147,24 @@ class TracedCall(RunningCall):
     @stage.setter
     def stage(self, name: str) -> None:
         self._stage = name
-        self.steps.append((name, time.perf_counter()))
+        self.steps.append((name, perf_counter()))
 
 
 def begin_traced(call: RunningCall, steps: list[tuple[str, float]]) -> TracedCall:
     """`call`, just begun, with somebody who notes its steps."""
-    traced = _new(TracedCall)
+    traced = TracedCall()
     traced.steps = steps
     for name in RunningCall.__slots__:
         if name != "stage" and hasattr(call, name):
             setattr(traced, name, getattr(call, name))
     traced.stage = call.stage
     return traced
+
+
+def frame_of(plan: Plan, call: RunningCall) -> Frame:
+    """What the calls that a tool makes see of its own."""
+    caller = None if call.context is plan.host else call.context
+    return (call.depth, call.deadline, caller, call.call.id if call.call else "")
 
 
 def begin(
@@ -168,7 +177,7 @@ def begin(
     number: int,
 ) -> RunningCall:
     """A call that has just come in; the arguments are those of `Pipeline.run`."""
-    call = _new(RunningCall)  # and no __init__: through the type it would cost twice as much
+    call = RunningCall()  # and no __init__, which would cost half as much again
     call.written = written
     call.arguments = arguments
     call.context = context
@@ -176,24 +185,19 @@ def begin(
     call.key = key
     call.door = door
     call.number = number
-    call.outer = current.get()
+    call.outer = frame()
     loop = asyncio._get_running_loop()
     task = call.task = None if loop is None else asyncio.current_task(loop)
-    call.cancellations = 0 if task is None or not task.cancelling() else cancellations()
-    call.started = time.time()
-    call.clock = time.perf_counter()
+    if task is not None and task.cancelling():
+        call.cancellations = cancellations()
+    call.started = time()
+    call.clock = perf_counter()
     call.stage = "resolve"
     call.plan = None
     call.depth = 0
     call.deadline = None
     call.values = None
-    call.fits = False
     call.call = None
-    call.asked = None
-    call.changes = None
-    call.is_recorded = call.is_cancelled = False
-    call.moved_at = 0.0
-    call.limit = None
+    call.handed = None
     call.token = None
-    call.value = None
     return call

@@ -54,18 +54,12 @@ class _Found:
         """What the arguments are held against: like the host, the text refuses names that nobody declared."""
         return self.spec.input_schema if self.plan is None else self.plan.inputs.judged_by
 
-    def problems(self, arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    def problems(self, arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
         """What the tool's schema refuses: (JSON pointer, message)."""
-        if (plan := self.plan) is not None:
-            whole = arguments if plan.fill is None else plan.fill(arguments)
-            if not plan.accepts(whole):
-                for problem in plan.inputs.problems(whole):
-                    yield (
-                        problem.path,
-                        say(tam.WORDS["because"], what=problem.message, why=problem.hint)
-                        if problem.hint
-                        else problem.message,
-                    )
+        if (plan := self.plan) is None:
+            return []
+        whole = arguments if plan.fill is None else plan.fill(arguments)
+        return [] if plan.accepts(whole) else [tam.pointed(problem) for problem in plan.inputs.problems(whole)]
 
 
 class Transcript:

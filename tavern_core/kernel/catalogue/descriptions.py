@@ -76,7 +76,7 @@ class Descriptions:
         language: Literal["zh", "en"] | None,
         max_chars: int | None,
     ) -> str:
-        from tavern_core.kernel.catalogue.manual import how_to_search, render_manual, tam_rules
+        from tavern_core.kernel.catalogue.manual import Obstacles, how_to_search, render_manual, tam_rules
 
         if language not in (None, "zh", "en"):
             raise UsageError(f"the labels of the manual are there in zh and en, not in {language!r:.40}")
@@ -105,7 +105,7 @@ class Descriptions:
         room = limit - len(rules) - 2 if rules else limit
         hint = how_to_search(spoken) if self._tools.why(SEARCH_TOOLS, profile=profile, context=context) else ""
         tools = render_manual(
-            whole, max_chars=room, language=spoken, query=query, lacking=lacking, asks=asks, search_hint=hint
+            whole, max_chars=room, language=spoken, query=query, obstacles=Obstacles(lacking, asks), search_hint=hint
         )
         return f"{tools}\n\n{rules}" if rules else tools
 

@@ -60,6 +60,8 @@ class Plan:
     returns: Callable[[Any], bool] | None
     """Quick answer whether an answer fits; only for plain JSON. None when the tool has no output schema."""
     outputs: Validator | None
+    sure: frozenset[type]
+    """Types of answers that are plain JSON as they are, and of which the output schema takes every value."""
     is_annotated: bool
     """True when the output schema is the function's return annotation, and not written for the answer."""
     seconds: float | None
@@ -90,8 +92,14 @@ class Plan:
     """Lists the texts of the arguments that the schema marks as secret; None when it marks none."""
     needs_call: bool
     """True when any step looks at the ToolCall; without one it is never built."""
+    prepares: bool
+    """True when a validator, hooks, defaults, gates, an approval or the log come between `intake` and the tool."""
+    frame: Any
+    """What the calls that the tool makes see of a call by the host itself, where that is always the same; else None."""
     wants_control: bool
     """Whether the tool sees its own call while it runs (`ToolContext`)."""
+    stop: Callable[[str], bool] | None
+    """Ends a call, by its id, that runs without an event loop; None: nothing can."""
     ends_quietly: bool
     """True when nothing looks at a call that went well: no log, no hook, no secret among its arguments."""
     is_recorded: bool

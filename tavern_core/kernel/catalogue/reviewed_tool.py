@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tavern_core.kernel.hooks.arguments import is_its_code
+from tavern_core.model.node import NodeSpec
 from tavern_core.model.tool import ToolSpec
 
 
@@ -35,7 +36,7 @@ def why_not(answer: Any, spec: ToolSpec) -> str:
     return f"its change is no valid schema: {errors[0]}" if errors else ""
 
 
-def changed_parts(before: ToolSpec, after: ToolSpec) -> list[str]:
+def changed_parts(before: ToolSpec | NodeSpec, after: ToolSpec | NodeSpec) -> list[str]:
     """The parts that differ, by their JSON names."""
     old, new = before.to_json(), after.to_json()
     return sorted(key for key in {*old, *new} if old.get(key) != new.get(key))

@@ -262,15 +262,12 @@ class ToolSpecs:
                 else {}
             )
             seen.policy = compile_access(
-                self.config.tools,
-                self.config.callers,
+                self.config,
                 list(entries),
                 list(self.lifecycle.records),
                 aliases=aliases,
                 file=self._file,
-                approval=self.config.approval,
                 host=self.host_plugins(),
-                limits=self.config.limits,
             )
             for finding in (*self.registry.misfits(), *seen.policy.diagnostics):
                 self.diagnostics.add(finding.code, finding.located, hint=finding.hint)

@@ -11,16 +11,15 @@ At start the times of each folder and plugin.yaml are compared; tool files when 
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tavern_core.collector import collector_paused
 from tavern_core.kernel.discovery.distributions import (
     Distribution,
     PathEntry,
@@ -102,7 +101,7 @@ def discover(
     Returns:
         What was found. Never raises because of what is in a plugin.
     """
-    with _collector_paused():
+    with collector_paused():
         return _discover(
             [root if isinstance(root, Root) else Root(root) for root in roots], entry_points, index_file, sys_path
         )
@@ -121,18 +120,6 @@ def _discover(
     looking.forget_the_rest()
     index.save()
     return Discovery(plugins, (*looking.diagnostics, *conflicts), index)
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Without Python's cycle collector: it would search the growing index a dozen times for cycles that are not there."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def choose(found: Iterable[FoundPlugin]) -> tuple[tuple[FoundPlugin, ...], tuple[Diagnostic, ...]]:

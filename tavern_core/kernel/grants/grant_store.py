@@ -171,7 +171,7 @@ class GrantStore:
                 by,
                 facts.tier if TIER.id in granted else now.tier,
                 facts.target,
-                facts.tools if before is None or not before.tools else before.tools,
+                facts.tools() if before is None or not before.tools else before.tools,
             )
             return {**records, facts.name: record}
 
@@ -211,7 +211,7 @@ def _noted(facts: PluginFacts, record: GrantRecord | None) -> GrantRecord:
     if record is None:
         return GrantRecord(
             facts.name, facts.version, facts.manifest_hash, facts.artifact_hash, facts.requested, tier=facts.tier,
-            target=facts.target, tools=facts.tools,
+            target=facts.target, tools=facts.tools(),
         )  # fmt: skip
     return carried_over(facts, record)
 

@@ -13,7 +13,7 @@ that, until ``tier:host`` is granted. Trust in a skill (``skill:trust``) never c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from typing import Literal
 
@@ -45,8 +45,8 @@ class PluginFacts:
     """As plugin.yaml and the host's rules have it."""
     target: str = ""
     """Of an upstream: its exact address or command line."""
-    tools: Mapping[str, str] = field(default_factory=dict)
-    """Of an upstream: tool → hash of its definition, as it was last listed."""
+    tools: Callable[[], Mapping[str, str]] = dict
+    """Of an upstream: gives tool → hash of its definition, as it was last listed. Only those who write the lock file ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ def carried_over(facts: PluginFacts, record: GrantRecord) -> GrantRecord:
         record.granted_by,
         decision.tier,
         facts.target,
-        facts.tools or record.tools,
+        facts.tools() or record.tools,
     )
 
 

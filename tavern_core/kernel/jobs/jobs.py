@@ -26,7 +26,7 @@ from typing import Any, Final, Protocol
 from tavern_core.contract.protocols import Calls, RunJobs
 from tavern_core.errors import CallError, InternalError, JobNotFound, StateDamaged, TavernError, UsageError
 from tavern_core.kernel.calls.background import Request, job_id
-from tavern_core.kernel.calls.call_control import Progress, on_progress
+from tavern_core.kernel.calls.call_control import Progress, on_left_behind, on_progress
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.calls.stored_approvals import StoredApprovals
 from tavern_core.kernel.execution.portal import Portal
@@ -39,19 +39,21 @@ from tavern_core.model.event import JOB_CHANGED
 from tavern_core.model.job import JOB_STATUSES, Job, JobStatus, handle
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import ToolError, ToolResult, failure
+from tavern_core.schema.limits import json_copy
 
 _WATCH_S: Final = 0.2
 """How often a process looks whether somebody elsewhere cancelled or approved one of its jobs."""
 _SAVE_S: Final = 0.2
 """Progress is written so often at most."""
 _MOST_WAITING: Final = 10_000
+_HOST: Final = CallContext(principal=HOST_PRINCIPAL)
 _CANCELLED: Final = ToolError("CANCELLED", "the job was cancelled", {}, False, "unknown", None, "")
 
 
 class _Running:
     """A job of this process."""
 
-    __slots__ = ("done", "id", "is_cancelled", "owner", "saved_at", "task", "wake")
+    __slots__ = ("done", "id", "is_cancelled", "left", "owner", "saved_at", "task", "wake")
 
     def __init__(self, id: str, owner: str) -> None:  # noqa: A002 - the job's
         self.id = id
@@ -61,6 +63,8 @@ class _Running:
         self.wake = asyncio.Event()
         self.is_cancelled = False
         self.saved_at = 0.0
+        self.left: builtins.list[Future[Any]] = []
+        """Threads of it that could not be stopped."""
 
 
 class Engines(Protocol):
@@ -102,6 +106,7 @@ class Jobs(Mapping[str, Job]):
         self._process = secrets.token_hex(8)
         self._lock = threading.Lock()
         self._running: dict[str, _Running] = {}
+        self._starting: builtins.list[tuple[Request, _Running, int]] = []
         self._watcher: asyncio.Task[None] | None = None
         self._entered = False
         self._engines = engines
@@ -318,13 +323,14 @@ class Jobs(Mapping[str, Job]):
         id_ = f"{'run' if request.is_run else 'job'}-{secrets.token_hex(8)}"
         outer = current.get()
         context = request.context or (outer[2] if outer is not None else None)
-        caller = context or CallContext(principal=HOST_PRINCIPAL)
+        caller = context or _HOST
+        purpose = self._disk.text(request.purpose) if request.purpose else ""
         job = Job(
             id_, request.tool, "queued", caller.principal, now, now, None, (), None, "", self._poll_ms, self._ttl_ms,
-            self._disk.text(request.purpose), caller.request_id, caller.task_id,
+            purpose, "" if context is None else caller.request_id, caller.task_id,
         )  # fmt: skip
         arguments = _plain(request.arguments)
-        if arguments is not None:
+        if arguments:
             arguments = self._disk.arguments(arguments)
         facts = {
             "process": self._process, "caller": None if context is None else context.to_json(), "user": caller.user_id,
@@ -336,7 +342,9 @@ class Jobs(Mapping[str, Job]):
         except StateDamaged as error:
             raise InternalError(f"the job cannot be kept: {error.message}", hint=error.hint) from error
         self._tell(job)
-        self._go(replace(request, context=context), id_, _owner(caller), 0 if outer is None else outer[0] + 1)
+        if context is not request.context:
+            request = replace(request, context=context)
+        self._go(request, id_, _owner(caller), 0 if outer is None else outer[0] + 1)
         return job
 
     def inline(self, id: str) -> Future[ToolResult] | None:  # noqa: A002 - the job's
@@ -350,16 +358,22 @@ class Jobs(Mapping[str, Job]):
             self._entered = True
 
     def _go(self, request: Request, id_: str, owner: str, depth: int = 0) -> None:
-        running = _Running(id_, owner)
-        self._running[id_] = running
-
-        def start() -> None:
-            running.task = asyncio.ensure_future(self._through(request, running, depth))
-            if self._watcher is None or self._watcher.done():
-                self._watcher = asyncio.ensure_future(self._watch())
-
+        running = self._running[id_] = _Running(id_, owner)
+        with self._lock:
+            self._starting.append((request, running, depth))
+            if len(self._starting) > 1:  # the loop is about to look: waking it costs more than all the rest of this
+                return
         # Nothing of the caller's surroundings comes along: neither its deadline nor the places that it holds.
-        self._portal.loop().call_soon_threadsafe(start, context=contextvars.Context())
+        self._portal.loop().call_soon_threadsafe(self._start, context=contextvars.Context())
+
+    def _start(self) -> None:
+        """On the portal's loop: begin what was handed over."""
+        with self._lock:
+            starting, self._starting = self._starting, []
+        for request, running, depth in starting:
+            running.task = asyncio.ensure_future(self._through(request, running, depth))
+        if self._watcher is None or self._watcher.done():
+            self._watcher = asyncio.ensure_future(self._watch())
 
     async def _through(self, request: Request, running: _Running, depth: int) -> None:
         """A job from its beginning to its end."""
@@ -399,15 +413,26 @@ class Jobs(Mapping[str, Job]):
             )
         except asyncio.CancelledError:
             status = "cancelled"
+            if any(not one.done() for one in running.left):
+                result = result.replace(error=replace(_CANCELLED, details={"stopped": False}))
         except Exception as error:  # noqa: BLE001 - a job ends, whatever happens
             told = error if isinstance(error, CallError) else CallError(f"the job failed: {error}", outcome="unknown")
             result = failure(told).replace(job=running.id)
         finally:
             if has_place:
-                self._slots.leave()
+                self._leave(running)
             elif place is not None:
                 self._slots.give_up(running.owner, place)
             self._over(request, running, result.replace(job=running.id), status)
+
+    def _leave(self, running: _Running) -> None:
+        """Give its place back, as soon as the last thread of it has ended that could not be stopped."""
+        left = [one for one in running.left if not one.done()]
+        if not left:
+            self._slots.leave()
+            return
+        running.left = left[1:]
+        left[0].add_done_callback(lambda _: self._leave(running))
 
     async def _called(self, request: Request, running: _Running, depth: int) -> ToolResult:
         """The call, as often as it takes until nobody is asked any more."""
@@ -415,6 +440,7 @@ class Jobs(Mapping[str, Job]):
         assert calls is not None
         job_id.set(running.id)
         on_progress.set(lambda progress: self._moved(running, progress))
+        on_left_behind.set(running.left.append)
         if depth:
             current.set((depth, None, request.context, ""))
         while True:
@@ -495,6 +521,8 @@ class Jobs(Mapping[str, Job]):
         return job
 
     def _tell(self, job: Job) -> None:
+        if not self._recorder.is_on:
+            return
         data = {"job": job.id, "tool": job.tool, "status": job.status}
         if job.progress is not None:
             data["progress"] = job.progress  # type: ignore[assignment]
@@ -557,8 +585,6 @@ def _owner(context: CallContext) -> str:
 
 def _plain(arguments: Mapping[str, Any] | None) -> Any:
     """Arguments as they can be kept; None where they cannot."""
-    from tavern_core.schema.limits import json_copy
-
     if not isinstance(arguments, Mapping):
         return {} if arguments is None else None
     copy, problem = json_copy(dict(arguments))

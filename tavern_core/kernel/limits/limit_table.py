@@ -237,8 +237,17 @@ class LimitTable:
 
         return CircuitBreaker(rule, changed, lambda: self.clock())
 
+    def has_block(self, rate: Rate) -> bool:
+        """Count one use in the block that this process has, if it has one."""
+        with self._lock:
+            left, until = self._blocks.get(rate.key, (0, 0.0))
+            if not left or time.time() >= until:
+                return False
+            self._blocks[rate.key] = left - 1, until
+            return True
+
     async def take(self, rate: Rate, mode: Mode) -> float:
-        """Count one use.
+        """Count one use for which there is no block (`has_block`).
 
         Returns:
             0 when it was counted; else the seconds after which there is room again.
@@ -247,12 +256,6 @@ class LimitTable:
             InternalError: the store cannot be used (INTERNAL).
         """
         now, block = time.time(), rate.block
-        if block > 1:
-            with self._lock:
-                left, until = self._blocks.get(rate.key, (0, 0.0))
-                if left and now < until:
-                    self._blocks[rate.key] = left - 1, until
-                    return 0.0
         wait: float = await ask(mode, self.records, self.records.take, rate.key, rate.most // block, rate.seconds, now)
         if not wait and block > 1:
             with self._lock:

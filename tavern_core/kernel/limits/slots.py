@@ -33,6 +33,14 @@ class Slots:
         self.taken = 0
         self.waiting = 0
 
+    def enter_at_once(self) -> bool:
+        """Take a place if there is one and nobody waits."""
+        with self._lock:
+            if self.taken < self.size and not self.waiting:
+                self.taken += 1
+                return True
+            return False
+
     def enter(self, caller: str) -> Future[None] | None:
         """Take a place; a future that is done when there is one, None when there was one at once.
 

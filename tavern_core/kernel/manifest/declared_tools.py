@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tavern_core.kernel.manifest.tool_files import SpecReading, ToolFileReading
     from tavern_core.kernel.text.yaml_reader import YamlDocument
     from tavern_core.model.manifest import Manifest
-    from tavern_core.schema.rules import Flaw
+    from tavern_core.schema.problem import SchemaProblem
 
 CODE: Final = "TOOL_FILE_INVALID"
 MOST_TOOL_FILES: Final = 2_000
@@ -55,7 +55,7 @@ def read_declared_tools(
     document: YamlDocument,
     files: PluginFiles,
     *,
-    flaws: Callable[[object], list[Flaw]] | None = None,
+    flaws: Callable[[object], list[SchemaProblem]] | None = None,
 ) -> DeclaredTools:
     """Read everything that `tools:` and `skills:` of a manifest declare.
 
@@ -82,7 +82,7 @@ def read_declared_tools(
 
 
 def _read_tools(
-    manifest: Manifest, document: YamlDocument, files: PluginFiles, judge: Callable[[object], list[Flaw]]
+    manifest: Manifest, document: YamlDocument, files: PluginFiles, judge: Callable[[object], list[SchemaProblem]]
 ) -> DeclaredTools:
     from tavern_core.kernel.manifest.tool_files import tool_spec
     from tavern_core.model.manifest import Entry
@@ -99,7 +99,11 @@ def _read_tools(
 
 
 def _read_folder(
-    manifest: Manifest, document: YamlDocument, files: PluginFiles, entry: str, flaws: Callable[[object], list[Flaw]]
+    manifest: Manifest,
+    document: YamlDocument,
+    files: PluginFiles,
+    entry: str,
+    flaws: Callable[[object], list[SchemaProblem]],
 ) -> DeclaredTools:
     from tavern_core.kernel.manifest.tool_files import TOOL_FILE_SUFFIX, read_tool_file, tool_spec
 

@@ -133,6 +133,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "Implementation.timeout": "Milliseconds after which a call is given up.",
     "Implementation.env": "script: names of environment variables it may see; each needs the permission env:<NAME>.",
     "Implementation.cwd": "script: working folder inside the plugin.",
+    "Implementation.outputs": "script: names of files it leaves in TAVERN_OUTPUT that are kept, such as *.png; default: all.",
     "Implementation.service": "service: the service's name.",
     "Implementation.method": "service: a public method of it.",
     "Implementation.nodeType": "node: the node type, plugin:Type.",

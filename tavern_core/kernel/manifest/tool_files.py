@@ -33,8 +33,7 @@ from tavern_core.model.tool import Example, ToolSpec
 from tavern_core.model.toolfile import Implementation, ToolDefinition
 from tavern_core.schema.normalise import normalise_schema
 from tavern_core.schema.prepare import flaws_of
-from tavern_core.schema.problem import split_pointer
-from tavern_core.schema.rules import Flaw
+from tavern_core.schema.problem import SchemaProblem, split_pointer
 
 CODE: Final = "TOOL_FILE_INVALID"
 TOOL_FILE_SUFFIX: Final = ".tool.json"
@@ -114,7 +113,7 @@ def tool_spec(
     manifest: Manifest,
     document: Document,
     path: Path = (),
-    flaws: Callable[[object], list[Flaw]] = flaws_of,
+    flaws: Callable[[object], list[SchemaProblem]] = flaws_of,
 ) -> SpecReading:
     """Make the specification of one declared tool of the plugin `manifest` describes.
 
@@ -135,7 +134,7 @@ class _Making:
     manifest: Manifest
     document: Document
     path: Path
-    flaws: Callable[[object], list[Flaw]]
+    flaws: Callable[[object], list[SchemaProblem]]
     findings: list[Finding] = field(default_factory=list)
     id: str = ""
     """The canonical id, once it is known."""
@@ -203,7 +202,7 @@ class _Making:
             return written
         schema = normalise_schema(dict(written))
         for flaw in self.flaws(schema):
-            path = (key, *(int(p) if p.isdigit() else p for p in split_pointer(flaw.pointer)))
+            path = (key, *(int(p) if p.isdigit() else p for p in split_pointer(flaw.path)))
             self.report(path, flaw.message, flaw.hint, flaw.severity)
         if key == "parameters":
             if schema.get("type", "object") != "object":
@@ -221,8 +220,8 @@ class _Making:
             if item.key in seen:
                 self.refuse((*path, "key"), f"the setting {item.key!r} is declared twice", "rename or delete one")
             seen.add(item.key)
-            for key, message, hint in setting_problems(item):
-                self.refuse((*path, key), message, hint)
+            for problem in setting_problems(item):
+                self.refuse((*path, *problem.path), problem.message, problem.hint)
 
     def check_implementation(self, implementation: Implementation) -> None:
         if (check := KINDS.get(implementation.type)) is None:

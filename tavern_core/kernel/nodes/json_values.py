@@ -3,51 +3,58 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tavern_core.contract.nodes import Skip
 from tavern_core.model import depths
+from tavern_core.schema.limits import SCALARS
 
 _BYTES: Final = "$bytes"
 _SKIP: Final = "$skip"
 TAGS: Final = frozenset({_BYTES, _SKIP, "$plain"})
 """Keys that mark what JSON cannot say."""
-_JSON: Final = frozenset({str, int, float, bool, type(None)})
 
 
 class NotPlain(ValueError):
     """A value that no file can hold."""
 
 
-def to_plain(value: Any, depth: int = depths.WRAPPED, *, tagged: bool = True) -> Any:
+def to_plain(
+    value: Any, depth: int = depths.WRAPPED, *, tagged: bool = True, large: Callable[[bytes], Any] | None = None
+) -> Any:
     """`value` as JSON.
 
     Args:
         tagged: so that `from_plain` can tell bytes and Skip; else, for whoever reads it, bytes are base64 text and Skip is null.
+        large: what stands for bytes where they are too many; None from it: they stay.
 
     Raises:
         NotPlain: it holds an object that JSON cannot hold, or is nested too deeply.
     """
     kind = type(value)
-    if kind in _JSON:
+    if kind in SCALARS:
         return value
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if value is Skip:
         return {_SKIP: True} if tagged else None
     if isinstance(value, bytes | bytearray):
+        if large is not None and (link := large(bytes(value))) is not None:
+            return link
         text = base64.b64encode(value).decode()
         return {_BYTES: text} if tagged else text
     if depth == 0:
         raise NotPlain("nested too deeply")
     if kind is list or kind is tuple or isinstance(value, list | tuple):
-        return [item if type(item) in _JSON else to_plain(item, depth - 1, tagged=tagged) for item in value]
+        return [
+            item if type(item) in SCALARS else to_plain(item, depth - 1, tagged=tagged, large=large) for item in value
+        ]
     if kind is dict or isinstance(value, Mapping):
         if not all(type(key) is str or isinstance(key, str) for key in value):
             raise NotPlain("a key that is no text")
         plain = {
-            key: item if type(item) in _JSON else to_plain(item, depth - 1, tagged=tagged)
+            key: item if type(item) in SCALARS else to_plain(item, depth - 1, tagged=tagged, large=large)
             for key, item in value.items()
         }
         return {"$plain": plain} if tagged and TAGS & plain.keys() else plain

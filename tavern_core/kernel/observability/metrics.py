@@ -8,8 +8,11 @@ and gauges, worked out when somebody asks: calls that have a place and that wait
 
 from __future__ import annotations
 
-from collections import Counter
+import threading
+from bisect import bisect_left
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import Any, Final
 
 from tavern_core.errors import UsageError
@@ -20,6 +23,8 @@ from tavern_core.model.job import JOB_STATUSES
 from tavern_core.model.result import ToolResult
 
 _BUCKETS_MS: Final = (1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000)
+_AT_ONCE: Final = 1_000
+"""Calls that are added up at a time."""
 _UNKNOWN: Final = "unknown"
 """The name of tools that there are not: whoever calls could invent any number of them."""
 _STATES: Final = {"closed": 0, "half-open": 1, "open": 2}
@@ -45,30 +50,25 @@ class Metrics:
         self._jobs = jobs
         self._recorder = recorder
         self._is_tool = is_tool
-        self._children: dict[tuple[str, bool], tuple[Any, Any]] = {}
+        self._lock = threading.Lock()
+        self._ended: deque[tuple[str, bool, float | None]] = deque()
+        """Tool, whether it went well, milliseconds; of calls that are not added up yet."""
+        self._tools: set[str] = set()
+        """Names that are known to be of tools."""
+        self._counts: Counter[tuple[str, bool]] = Counter()
+        self._times: dict[str, _Times] = {}
+        self._denied: Counter[tuple[str, str]] = Counter()
         if not is_on:
             return
         try:
-            from prometheus_client import CollectorRegistry, Histogram
-            from prometheus_client import Counter as PrometheusCounter
+            from prometheus_client import CollectorRegistry
         except ImportError as error:
             raise UsageError(
                 "metrics.enabled is set, and the package prometheus-client is not installed",
                 hint="pip install 'tavern-core[metrics]'",
             ) from error
-        self._registry = registry = CollectorRegistry()
-        self._calls = PrometheusCounter("tool_invocations", "Calls of tools.", ["toolName", "ok"], registry=registry)
-        self._latency = Histogram(
-            "tool_latency_ms",
-            "How long calls took, in milliseconds.",
-            ["toolName"],
-            buckets=_BUCKETS_MS,
-            registry=registry,
-        )
-        self._denied = PrometheusCounter(
-            "policy_denied", "Calls that were refused.", ["toolName", "reason"], registry=registry
-        )
-        registry.register(self)
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
 
     def text(self) -> str:
         """Everything, in the text format of Prometheus.
@@ -83,32 +83,38 @@ class Metrics:
         return generate_latest(self._registry).decode()
 
     def called(self, result: ToolResult) -> None:
-        """Count a call that has ended."""
-        trace = result._trace
+        """Count a call that has ended: it is noted, and added up later, for many calls at once."""
+        trace, error = result._trace, result.error
         tool = trace[0] if trace is not None else _UNKNOWN
-        counter, latency = self._children.get((tool, result.ok)) or self._child(tool, result.ok)
-        counter.inc()
-        if trace is not None:
-            latency.observe(trace[3] * 1000)
-        error = result.error
+        if tool not in self._tools:
+            tool = self._name(tool)
+        self._ended.append((tool, result.ok, None if trace is None else trace[3] * 1000))
         if error is not None and error.kind in DENIALS:
             reason = str(error.details.get("plugin") or error.details.get("rule") or error.kind)[:80]
-            self._denied.labels(self._name(tool), reason).inc()
+            with self._lock:
+                self._denied[tool, reason] += 1
+        if len(self._ended) >= _AT_ONCE:
+            self._add_up()
 
-    def _child(self, tool: str, ok: bool) -> tuple[Any, Any]:
-        name = self._name(tool)
-        made = self._calls.labels(name, str(ok).lower()), self._latency.labels(name)
-        if name == tool:
-            self._children[tool, ok] = made
-        return made
+    def _add_up(self) -> None:
+        with self._lock:
+            for _ in range(len(self._ended)):
+                tool, ok, ms = self._ended.popleft()
+                self._counts[tool, ok] += 1
+                if ms is not None:
+                    (self._times.get(tool) or self._times.setdefault(tool, _Times())).add(ms)
 
     def _name(self, tool: str) -> str:
-        return tool if self._is_tool(tool) else _UNKNOWN
+        if not self._is_tool(tool):
+            return _UNKNOWN
+        self._tools.add(tool)
+        return tool
 
     def collect(self) -> Iterator[Any]:
         """Called by prometheus-client: what is worked out when somebody asks."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+        yield from self._calls()
         retries = CounterMetricFamily("tool_retries", "Further tries of calls.", labels=["toolName"])
         for tool, count in dict(self._recorder.retries).items():
             retries.add_metric([tool], count)
@@ -131,3 +137,37 @@ class Metrics:
         for status in JOB_STATUSES:
             jobs.add_metric([status], counts[status])
         yield from (retries, running, waiting, breakers, hits, size, jobs)
+
+    def _calls(self) -> Iterator[Any]:
+        from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+        from prometheus_client.utils import floatToGoString
+
+        self._add_up()
+        calls = CounterMetricFamily("tool_invocations", "Calls of tools.", labels=["toolName", "ok"])
+        latency = HistogramMetricFamily("tool_latency_ms", "How long calls took, in milliseconds.", labels=["toolName"])
+        denied = CounterMetricFamily("policy_denied", "Calls that were refused.", labels=["toolName", "reason"])
+        with self._lock:
+            for (tool, ok), count in self._counts.items():
+                calls.add_metric([tool, str(ok).lower()], count)
+            for tool, times in self._times.items():
+                sums = zip((*_BUCKETS_MS, float("inf")), accumulate(times.counts), strict=True)
+                buckets = [(str(floatToGoString(most)), count) for most, count in sums]  # type: ignore[no-untyped-call]
+                latency.add_metric([tool], buckets, times.total)
+            for names, count in self._denied.items():
+                denied.add_metric(names, count)
+        yield from (calls, latency, denied)
+
+
+class _Times:
+    """How long the calls of one tool took."""
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(_BUCKETS_MS) + 1)
+        """For each bucket, and for what is longer than all."""
+        self.total = 0.0
+
+    def add(self, ms: float) -> None:
+        self.counts[bisect_left(_BUCKETS_MS, ms)] += 1
+        self.total += ms

@@ -1,34 +1,54 @@
-"""The path of a call, watched: it counts calls and makes spans. A host that does neither has the plain path."""
+"""The path of a call, watched: it counts calls and makes spans. A host that can do neither has the plain path."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Coroutine, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.kernel.calls.pipeline import Phase, Pipeline
 from tavern_core.kernel.execution.modes import Mode
-from tavern_core.kernel.observability.metrics import Metrics
-from tavern_core.kernel.observability.spans import Spans
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult
 
+if TYPE_CHECKING:
+    from tavern_core.kernel.observability.metrics import Metrics
+    from tavern_core.kernel.observability.spans import Spans
+
+_SDK: Final = "opentelemetry.sdk.trace"
+_modules: Final = sys.modules
+
 
 class ObservedPipeline(Pipeline):
-    """`Pipeline` with somebody who looks on."""
+    """`Pipeline` with metrics and spans.
 
-    __slots__ = ("metrics", "spans")
+    Args:
+        wanted: `metrics.spans`; None: make spans as soon as the program has loaded the SDK of OpenTelemetry.
+
+    Raises:
+        UsageError: spans are wanted, and OpenTelemetry is not installed (USAGE).
+    """
+
+    __slots__ = ("awaits", "metrics", "spans", "version")
 
     metrics: Metrics | None
     spans: Spans | None
+    awaits: bool
+    """Whether there will be spans once the SDK is loaded."""
+    version: str
 
-    def __init__(self, pipeline: Pipeline, metrics: Metrics | None, spans: Spans | None) -> None:
+    def __init__(self, pipeline: Pipeline, metrics: Metrics | None, version: str, *, wanted: bool | None) -> None:
         for part in fields(pipeline):
             object.__setattr__(self, part.name, getattr(pipeline, part.name))
         object.__setattr__(self, "metrics", metrics)
-        object.__setattr__(self, "spans", spans)
+        object.__setattr__(self, "version", version)
+        object.__setattr__(self, "spans", None)
+        object.__setattr__(self, "awaits", wanted is None)
+        if wanted:
+            self._begin_spans()
 
-    async def run(
+    def run(
         self,
         mode: Mode,
         written: str,
@@ -38,16 +58,32 @@ class ObservedPipeline(Pipeline):
         key: str | None = None,
         door: str = "api",
         phase: Phase | None = None,
+    ) -> Coroutine[Any, Any, ToolResult]:
+        """See `Pipeline.run`; the plain coroutine while there is nothing to watch for."""
+        if self.awaits and _SDK in _modules:
+            self._begin_spans()
+        call = Pipeline.run(self, mode, written, arguments, context, purpose, key, door, phase)
+        if self.spans is not None:
+            call = self._spanned(self.spans, call, written, context, door)
+        return call if self.metrics is None else self._counted(self.metrics, call)
+
+    async def _spanned(
+        self, spans: Spans, call: Coroutine[Any, Any, ToolResult], written: str, context: CallContext | None, door: str
     ) -> ToolResult:
-        """See `Pipeline.run`."""
-        if self.spans is None:
-            result = await Pipeline.run(self, mode, written, arguments, context, purpose, key, door, phase)
-        else:
-            caller = context if isinstance(context, CallContext) else None
-            name = written if isinstance(written, str) else type(written).__name__
-            with self.spans.around(name, caller, door) as span:
-                result = await Pipeline.run(self, mode, written, arguments, context, purpose, key, door, phase)
-                self.spans.end(span, result)
-        if self.metrics is not None:
-            self.metrics.called(result)
+        caller = context if isinstance(context, CallContext) else None
+        name = written if isinstance(written, str) else type(written).__name__
+        with spans.around(name, caller, door) as span:
+            result = await call
+            spans.end(span, result)
         return result
+
+    async def _counted(self, metrics: Metrics, call: Coroutine[Any, Any, ToolResult]) -> ToolResult:
+        result = await call
+        metrics.called(result)
+        return result
+
+    def _begin_spans(self) -> None:
+        from tavern_core.kernel.observability.spans import Spans
+
+        object.__setattr__(self, "spans", Spans(self.version))
+        object.__setattr__(self, "awaits", False)

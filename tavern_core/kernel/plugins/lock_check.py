@@ -72,7 +72,7 @@ def _facts(candidate: Candidate, artifact: str) -> PluginFacts:
         scopes,
         candidate.tier,
         candidate.target,
-        candidate.tool_hashes(),
+        candidate.tool_hashes,
     )
 
 

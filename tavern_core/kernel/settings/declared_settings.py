@@ -132,7 +132,7 @@ def _row(plugin: str, given: SettingItem | Mapping[str, Any], tool: str, finding
         if (problem := key_problem(key, plugin)) is not None:
             findings.append(_finding(key, problem.message, problem.hint))
             return None
-    findings += [_finding(key, f"{p.field}: {p.message}", p.hint) for p in setting_problems(item)]
+    findings += [_finding(key, f"{p.path[0]}: {p.message}", p.hint) for p in setting_problems(item)]
     return Declared(key, plugin, key.removeprefix(start), item, tool)
 
 

@@ -23,22 +23,28 @@ Stored = Mapping[str, Any]
 _NOTHING: Final = object()
 
 
+def user_file(path: Path) -> JsonStateFile:
+    """The file of what the user saved, ``settings.json`` in the state folder."""
+    return JsonStateFile(path, "values")
+
+
 @dataclass(slots=True)
 class SettingLayers:
     """The layers of one host.
 
     Args:
-        file: what the user saved.
+        file: what the user saved (`user_file`).
         instance: ``settings:`` of the configuration, by full key.
         base: what ``{"$file": …}`` of the instance is relative to; of the user's file it is that file's folder.
         origins: where the instance's values stand, by full key or by key of the configuration (``settings.<key>``).
         env: for ``{"$env": …}``.
-        known: told every secret.
+        keyring: for ``{"$keyring": …}``.
+        known: told every secret that is resolved.
     """
 
     file: JsonStateFile
-    instance: Stored
-    base: Path
+    instance: Stored = field(default_factory=dict)
+    base: Path = field(default_factory=Path.cwd)
     origins: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=lambda: os.environ)
     keyring: Keyring = system_keyring

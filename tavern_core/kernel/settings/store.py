@@ -9,19 +9,17 @@ whether it was replaced before it reads, and `reload` tells what others changed.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Protocol
 
 from tavern_core.errors import Finding, Location, PluginError, PolicyDenied, SettingsInvalid
-from tavern_core.kernel.files.json_state import JsonStateFile, Values
+from tavern_core.kernel.files.json_state import Values
 from tavern_core.kernel.settings.declared_settings import PREFIX, Declared, SettingTable
-from tavern_core.kernel.settings.secrets import KnownSecrets, is_reference, is_secret, mask
+from tavern_core.kernel.settings.secrets import is_reference, is_secret, mask
 from tavern_core.kernel.settings.setting_layers import SettingLayers
 from tavern_core.kernel.settings.subscriptions import Callback, SettingWatches, Watch
-from tavern_core.kernel.settings.values import Keyring, all_refused, from_text, problem_of, refused, system_keyring
+from tavern_core.kernel.settings.values import all_refused, from_text, problem_of, refused
 from tavern_core.kernel.settings.view import Change, DescribedSetting, SavedChanges
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.settings import SettingItem
@@ -48,13 +46,7 @@ class SettingsStore:
     """All settings of one host. Thread-safe; callbacks run on the thread of whoever saves.
 
     Args:
-        path: the user's file, ``settings.json`` in the state folder.
-        instance: ``settings:`` of the configuration, by full key.
-        base_dir: what ``{"$file": …}`` of the instance is relative to; of the user's file it is that file's folder.
-        origins: where the instance's values stand, by full key or by key of the configuration (``settings.<key>``).
-        env: for ``{"$env": …}``; default: the process's environment.
-        keyring: for ``{"$keyring": …}``.
-        known: told every secret that is resolved.
+        layers: where values come from, above all the user's file, ``settings.json`` in the state folder.
         before_save: asked before each save, secrets masked: what to save instead, or None; may refuse by raising.
         undeclared: what is known of settings and was not worth declaring before somebody asked.
         on_saved: told what changed, secrets masked, after each save and each `reload` that found something.
@@ -63,14 +55,8 @@ class SettingsStore:
 
     def __init__(
         self,
-        path: Path,
-        instance: Mapping[str, Any] | None = None,
+        layers: SettingLayers,
         *,
-        base_dir: Path | None = None,
-        origins: Mapping[str, str] | None = None,
-        env: Mapping[str, str] | None = None,
-        keyring: Keyring = system_keyring,
-        known: KnownSecrets | None = None,
         before_save: BeforeSave | None = None,
         undeclared: UndeclaredSettings | None = None,
         on_saved: Callable[[SavedChanges], None] | None = None,
@@ -78,17 +64,9 @@ class SettingsStore:
     ) -> None:
         self._before_save = before_save
         self._undeclared = undeclared
-        self.known_secrets = known or KnownSecrets()
-        self._file = JsonStateFile(path, "values")
-        self._layers = SettingLayers(
-            self._file,
-            dict(instance or {}),
-            base_dir or Path.cwd(),
-            origins or {},
-            os.environ if env is None else env,
-            keyring,
-            self.known_secrets,
-        )
+        self.known_secrets = layers.known
+        self._file = layers.file
+        self._layers = layers
         self._on_saved = on_saved
         self._on_finding = on_finding
         self._lock = threading.RLock()

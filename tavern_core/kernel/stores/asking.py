@@ -16,7 +16,21 @@ async def ask(mode: Mode, records: RecordStore, method: Callable[..., Any], *arg
     Raises:
         InternalError: the store cannot be used; nothing has happened yet (INTERNAL).
     """
+    if records.is_quick:
+        return at_once(method, *args)
     try:
-        return method(*args) if records.is_quick else await mode.guarded(method, *args, seconds=None)
+        return await mode.guarded(method, *args, seconds=None)
     except StateDamaged as error:
-        raise InternalError(f"the state of this host cannot be used: {error.message}", hint=error.hint) from error
+        raise _unusable(error) from error
+
+
+def at_once(method: Callable[..., Any], *args: Any) -> Any:
+    """`ask`, for a store that is quick."""
+    try:
+        return method(*args)
+    except StateDamaged as error:
+        raise _unusable(error) from error
+
+
+def _unusable(error: StateDamaged) -> InternalError:
+    return InternalError(f"the state of this host cannot be used: {error.message}", hint=error.hint)

@@ -70,6 +70,8 @@ class SqliteRecords:
         self._presence = Presence(path.with_name("processes"))
         self._lock = threading.Lock()
         self._db: sqlite3.Connection | None = None
+        self._cursor: sqlite3.Cursor | None = None
+        """Of what is only written; making one for each statement costs as much as the lock."""
         self._added = 0
 
     def add(self, record: Record) -> Record | None:
@@ -79,7 +81,7 @@ class SqliteRecords:
             zlib.crc32(data.encode()),
         )  # fmt: skip
         while True:
-            if self._run(_ADD, values).rowcount:
+            if self._run(_ADD, values):
                 self._added += 1
                 if self._added % _PURGE_EVERY == 1:
                     self._run("DELETE FROM records WHERE expires > 0 AND expires <= ?", (record.created,))
@@ -95,10 +97,10 @@ class SqliteRecords:
         data = record.data
         crc = zlib.crc32(data.encode())
         values = (record.state, data, record.expires, crc, record.kind, record.key, record.version)
-        return self._run(_REPLACE, values).rowcount == 1
+        return self._run(_REPLACE, values) == 1
 
     def remove(self, kind: str, key: str) -> bool:
-        return self._run("DELETE FROM records WHERE kind = ? AND key = ?", (kind, key)).rowcount == 1
+        return self._run("DELETE FROM records WHERE kind = ? AND key = ?", (kind, key)) == 1
 
     def list(
         self, kind: str, *, owner: str | None = None, states: Collection[str] = (), most: int = 100
@@ -151,21 +153,33 @@ class SqliteRecords:
         with self._lock:
             if self._db is not None:
                 self._db.close()
-                self._db = None
+                self._db = self._cursor = None
         self._presence.close()
 
-    def _run(self, statement: str, values: Sequence[object]) -> sqlite3.Cursor:
-        """One statement, which is a transaction of its own. Not by `_open`, which takes twice as long."""
+    def _run(self, statement: str, values: Sequence[object]) -> int:
+        """One statement, which is a transaction of its own; how many rows it changed. Not by `_open`, which takes twice as long."""
         with self._lock:
             try:
-                return (self._db or self._opened()).execute(statement, values)
+                if (cursor := self._cursor) is None:
+                    cursor = self._cursor = self._opened().cursor()
+                return cursor.execute(statement, values).rowcount
             except Exception as error:
                 raise self._damage(error) from error
 
     def _rows(self, statement: str, values: Sequence[object]) -> builtins.list[_Row]:
         with self._lock:
             try:
-                return (self._db or self._opened()).execute(statement, values).fetchall()
+                db = self._db or self._opened()
+                try:
+                    return db.execute(statement, values).fetchall()
+                except Exception as error:
+                    if "decode" not in str(error):
+                        raise
+                    db.text_factory = _any_text  # a damaged row, which is told as such; all others cost nothing more
+                    try:
+                        return db.execute(statement, values).fetchall()
+                    finally:
+                        db.text_factory = str
             except Exception as error:
                 raise self._damage(error) from error
 
@@ -192,7 +206,7 @@ class SqliteRecords:
         if isinstance(error, sqlite3.Error) and is_damaged(error):
             if self._db is not None:
                 self._db.close()
-                self._db = None
+                self._db = self._cursor = None
             aside = put_aside(self._path)
             self._on_damage(self._path, aside)
             hint = f"it was put aside as {aside.name}, and a new one is begun: what was in it is not known any more"
@@ -239,8 +253,19 @@ class SqliteRecords:
         raise AssertionError("unreachable")
 
 
+def _any_text(text: bytes) -> str:
+    """Text of the file, whatever bytes it is; what is no UTF-8 becomes surrogates."""
+    return text.decode("utf-8", "surrogateescape")
+
+
+def _is_whole(text: object) -> bool:
+    return isinstance(text, str) and (text.isascii() or not any("\ud800" <= sign <= "\udfff" for sign in text))
+
+
 def _record(row: _Row) -> Record:
     kind, key, owner, state, data, created, expires, version, crc = row
+    if not (_is_whole(owner) and _is_whole(state)):
+        return Record(kind, key, "", DAMAGED, "", created, expires, version)
     if not isinstance(data, str) or zlib.crc32(data.encode("utf-8", "surrogateescape")) != crc:
         return Record(kind, key, owner, DAMAGED, "", created, expires, version)
     return Record(kind, key, owner, state, data, created, expires, version)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import yaml
 
@@ -39,9 +39,23 @@ __all__ = [
 ]  # fmt: skip
 
 
+class PathProblem(NamedTuple):
+    """One thing wrong at a path of a document; the document knows where in the file that is (`YamlDocument.locate`)."""
+
+    path: Path
+    message: str
+    hint: str = ""
+    severity: Literal["error", "warning", "info"] = "error"
+    at_key: bool = False
+
+    def below(self, path: Path) -> PathProblem:
+        """The same, where the document stands at `path` of another one."""
+        return self._replace(path=(*path, *self.path))
+
+
 @dataclass(frozen=True)
-class YamlDocument:
-    """What one YAML text holds.
+class Document:
+    """What one text holds, and where in it.
 
     Args:
         file: shown in findings.
@@ -64,9 +78,11 @@ class YamlDocument:
 
     @cached_property
     def _marks(self) -> Mapping[Path, tuple[Mark, Mark]]:
-        marks: dict[Path, tuple[Mark, Mark]] = {}
-        LocatedReading(self.text, self.file, self.code, marks).build()
-        return marks
+        """Path → where its key and its value begin; read when it is first asked for."""
+        return self._read_marks()
+
+    def _read_marks(self) -> Mapping[Path, tuple[Mark, Mark]]:
+        return {}
 
     def locate(self, path: Sequence[str | int], *, key: bool = False) -> Location:
         """Where the value at `path` begins, or (`key`) where its key does.
@@ -87,6 +103,15 @@ class YamlDocument:
         return lines[number - 1] if 0 < number <= len(lines) else ""
 
 
+class YamlDocument(Document):
+    """What one YAML text holds."""
+
+    def _read_marks(self) -> Mapping[Path, tuple[Mark, Mark]]:
+        marks: dict[Path, tuple[Mark, Mark]] = {}
+        LocatedReading(self.text, self.file, self.code, marks).build()
+        return marks
+
+
 def read_yaml(text: str | bytes, file: str, *, code: str = "MANIFEST_INVALID") -> YamlDocument:
     """Read one YAML document.
 
@@ -98,15 +123,10 @@ def read_yaml(text: str | bytes, file: str, *, code: str = "MANIFEST_INVALID") -
     Returns:
         A document; `data` is None and `findings` say why where nothing could be read. Never raises on content.
     """
-    if len(text) > LARGEST_FILE:
-        message = f"the file is larger than {LARGEST_FILE:,} bytes"
-        return YamlDocument(file, "", None, (Finding(code, message, SMALLER, Location(file)),), code)
-    if isinstance(text, bytes):
-        decoded = decode(text, file, code)
-        if isinstance(decoded, Finding):
-            return YamlDocument(file, "", None, (decoded,), code)
-        text = decoded
-    text = text.removeprefix("\ufeff")
+    found = text_of(text, file, code)
+    if isinstance(found, Finding):
+        return YamlDocument(file, "", None, (found,), code)
+    text = found
     if (bad := FORBIDDEN.search(text)) is not None:
         message = f"the character U+{ord(bad.group()):04X} is not allowed here"
         where = Location(file, *place(text, bad.start()))
@@ -118,6 +138,18 @@ def read_yaml(text: str | bytes, file: str, *, code: str = "MANIFEST_INVALID") -
         builder = LocatedReading(text, file, code)  # again, slower, to say what is wrong and where
         data = builder.build()
     return YamlDocument(file, text, data, tuple(builder.findings), code)
+
+
+def text_of(text: str | bytes, file: str, code: str, largest: int = LARGEST_FILE) -> str | Finding:
+    """The characters of a file without a byte order mark, or why there are none."""
+    if len(text) > largest:
+        return Finding(code, f"the file is larger than {largest:,} bytes", SMALLER, Location(file))
+    if isinstance(text, bytes):
+        decoded = decode(text, file, code)
+        if isinstance(decoded, Finding):
+            return decoded
+        text = decoded
+    return text.removeprefix("\ufeff")
 
 
 def place(text: str, offset: int) -> Mark:

@@ -46,12 +46,16 @@ class Awaited:
         self._step("close", None)
 
 
-def awaited(work: Awaitable[Any], take: Callable[[Any], Any], who: str) -> Awaited:
+def _same(value: Any) -> Any:
+    return value
+
+
+def awaited(work: Awaitable[Any], who: str, take: Callable[[Any], Any] = _same) -> Awaited:
     """`work` for somebody who must not see it.
 
     Args:
-        take: makes of its answer what may be seen; may raise.
         who: what failed, for messages.
+        take: makes of its answer what may be seen; may raise.
     """
     return Awaited(hidden(_step, _Work(work, take, who), "step"))
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from tavern_core import errors
 from tavern_core.errors import CallError, Finding, TavernError, UpstreamError, sayable
 from tavern_core.model import depths
-from tavern_core.schema.limits import json_copy
+from tavern_core.schema.limits import json_or
 
 _BUILTIN: Final = frozenset(
     thing for thing in vars(builtins).values() if isinstance(thing, type) and issubclass(thing, BaseException)
@@ -93,8 +93,7 @@ def _plain(args: tuple[Any, ...]) -> tuple[Any, ...]:
 def _value(value: Any) -> Any:
     if type(value) is bytes:
         return value
-    copy, problem = json_copy(value)
-    return _text(value) if problem is not None else copy
+    return json_or(value, _text(value))
 
 
 def _json(details: Any) -> dict[str, Any]:

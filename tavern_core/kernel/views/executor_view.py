@@ -69,7 +69,7 @@ class _Behind:
 def _call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     try:
         answer = function(*args, **kwargs)
-        return awaited(answer, _same, "the host") if inspect.iscoroutine(answer) else answer
+        return awaited(answer, "the host") if inspect.iscoroutine(answer) else answer
     except BaseException as error:  # noqa: BLE001 - raised again below
         failed = fresh(error, "the host")
     function = args = kwargs = answer = None  # type: ignore[assignment]  # the traceback keeps this frame: nothing is left in it
@@ -77,7 +77,3 @@ def _call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         raise failed
     finally:
         del failed
-
-
-def _same(value: Any) -> Any:
-    return value

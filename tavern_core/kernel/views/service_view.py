@@ -17,8 +17,8 @@ from tavern_core.errors import OutputTooLarge, ToolFailed
 from tavern_core.kernel.views.awaitable import awaited
 from tavern_core.kernel.views.clean_errors import fresh
 from tavern_core.kernel.views.sealed_functions import hidden
-from tavern_core.kernel.views.values import SCALARS, NotPlain, copied, flat_copy
-from tavern_core.schema.limits import json_copy
+from tavern_core.kernel.views.values import NotPlain, copied, flat_copy
+from tavern_core.schema.limits import SCALARS, json_or
 
 IS_ASYNC: Final = "__tavern_async__"
 """Attribute of a view's method: True for one that is awaited."""
@@ -142,7 +142,7 @@ class _Call:
             ToolFailed, OutputTooLarge: it cannot pass (TOOL_ERROR, OUTPUT_TOO_LARGE).
         """
         if type(value) not in _DATA and inspect.isawaitable(value):
-            return awaited(value, self.answer, self.who)
+            return awaited(value, self.who, self.answer)
         try:
             return copied(value, self.limits.output_bytes)
         except NotPlain as wrong:
@@ -212,8 +212,7 @@ def _signed(member: object, function: object) -> dict[str, Any]:
 def _default(value: Any) -> Any:
     if value is inspect.Parameter.empty:
         return value
-    copy, problem = json_copy(value)
-    return Ellipsis if problem is not None else copy
+    return json_or(value, Ellipsis)
 
 
 def _annotation(value: Any) -> Any:

@@ -45,7 +45,7 @@ class ReadStream(AsyncIterator[Any]):
 
 def _ask(reader: Reader, goes_on: object, /) -> Awaited | None:
     if goes_on:
-        return awaited(_next(reader), _same, "the stream")
+        return awaited(_next(reader), "the stream")
     reader.leave()
     return None
 
@@ -63,7 +63,3 @@ async def _next(reader: Reader) -> tuple[Any, bool, BaseException | None]:
             error.__traceback__ = error.__context__ = error.__cause__ = None
             return None, False, error
         return None, False, fresh(error, "the stream")
-
-
-def _same(value: Any) -> Any:
-    return value

@@ -12,10 +12,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from tavern_core.model import depths
-from tavern_core.schema.limits import MAX_NODES, json_copy, measure
-from tavern_core.schema.quick_copy import ROOM, quick_copy
+from tavern_core.schema.limits import MAX_NODES, ROOM, SCALARS, json_copy, measure, quick_copy
 
-SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 _FEW: Final = 64
 _SHORT: Final = 4096
 

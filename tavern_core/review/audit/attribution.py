@@ -1,10 +1,10 @@
-"""Whose doing is it? The nearest frame that is the plugin's, unless the host, the import system or a test comes before it.
+"""Who is responsible? The plugin, if the nearest known frame is its own and not one of the host, the import system or a test.
 
 open ← pathlib ← the plugin                          the plugin's
-open ← the import system ← the plugin                nobody's: a module that is imported late
-open ← tavern_core ← the plugin                      the host's: it answers for what it does when asked
+open ← the import system ← the plugin                no one's: a late import
+open ← tavern_core ← the plugin                      the host's: it works on request
 open ← a test's callback ← the plugin                the test's
-open ← urllib ← the bottom of a thread               whose did the thread begin?
+open ← urllib ← the bottom of a thread               whoever started the thread
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ Place = tuple[str, int]
 
 
 class Side(Enum):
-    """Whose code a file holds."""
+    """The owner of the code in a file."""
 
     OWN = 1
-    """The plugin's."""
+    """The plugin."""
     STOP = 2
-    """Of those who act on their own account: host, tests, test runner, import system."""
+    """Independent code: host, tests, test runner, import system."""
     STANDARD = 3
-    """The standard library: acts for whoever calls it."""
+    """The standard library: acts for its caller."""
     OTHER = 4
-    """Other packages: as well."""
+    """Other packages: act for their caller, too."""
 
 
 _PACKAGE: Final = str(package.FOLDER)
@@ -45,7 +45,7 @@ _HERE: Final = str(Path(__file__).parent)
 _FOR_PLUGINS: Final = tuple(
     str(Path(_PACKAGE, "contract", *names)) for names in (("guards", "folder.py"), ("context.py",))
 )
-"""Of the host, but what a plugin opens by it, or asks of it, is the plugin's doing."""
+"""Modules of the host whose use counts as the plugin's own."""
 _RUNNERS: Final = (
     "_pytest",
     "pytest",
@@ -59,9 +59,9 @@ _RUNNERS: Final = (
 _READ_SOURCES: Final = ("linecache.py", "tokenize.py")
 """They read sources to show a traceback or a warning."""
 _ASK_THE_MACHINE: Final = ("platform.py", "uuid.py")
-"""They ask programs such as `uname` what machine this is, and do without where they may not."""
+"""They run programs such as `uname`, and work without them if that is forbidden."""
 _METADATA: Final = "/importlib/metadata/"
-"""Part of the import system: it lists the folders of `sys.path` for whoever asks after an installed package."""
+"""Part of the import system: it lists the folders of `sys.path` to find installed packages."""
 _TEST_FOLDERS: Final = ("tests", "test")
 ENVIRONMENT: Final = frozenset(
     {"<frozen os>", "<frozen _collections_abc>", os.__file__, str(Path(os.__file__).with_name("_collections_abc.py"))}
@@ -73,7 +73,7 @@ class Stack:
 
     Args:
         folder: of the plugin.
-        tests: files and folders of tests; what is beneath the plugin's own folder and no test is the plugin's all the same.
+        tests: files and folders of tests; other files in the plugin's own folder belong to the plugin.
     """
 
     def __init__(self, folder: str, tests: Iterable[str] = ()) -> None:
@@ -90,7 +90,7 @@ class Stack:
         self._functions: dict[CodeType, Place] = {}
 
     def owner(self, frame: FrameType | None) -> Place | None:
-        """The line of the plugin that is answerable for what happens in `frame`; None: none is."""
+        """The responsible line of the plugin for an event in `frame`; None: there is none."""
         sides = self._sides
         last = frame
         while frame is not None:
@@ -104,13 +104,13 @@ class Stack:
         return self._begun(last) if last is not None else None
 
     def caller_of_host(self, frame: FrameType | None) -> Place | None:
-        """The same for what the host was asked to do: its own frames are passed over."""
+        """The same for work of the host on request: its own frames are skipped."""
         while frame is not None and package.is_own(frame.f_code.co_filename):
             frame = frame.f_back
         return self.owner(frame)
 
     def reader_of_environment(self, frame: FrameType | None) -> Place | None:
-        """The same for variables: what the standard library looks up for itself is nobody's question."""
+        """The same for variables: look-ups of the standard library for itself do not count."""
         while frame is not None and (
             frame.f_code.co_filename in ENVIRONMENT or frame.f_code.co_filename.startswith(_HERE)
         ):
@@ -120,7 +120,7 @@ class Stack:
         return self.owner(frame)
 
     def thread_begun(self, thread: threading.Thread, by: Place) -> None:
-        """The plugin started a thread: what happens in it and is nobody else's is the plugin's."""
+        """The plugin started a thread: unattributed events in it belong to the plugin."""
         self._threads[thread] = by
 
     def function_begun(self, function: object, by: Place) -> None:
@@ -133,11 +133,11 @@ class Stack:
         return self.side(file) is Side.OWN
 
     def place(self, code: CodeType) -> Place:
-        """Where a function of the plugin begins."""
+        """The place of a function of the plugin."""
         return self._relative(code.co_filename), code.co_firstlineno
 
     def side(self, file: str) -> Side:
-        """Whose code a file holds."""
+        """The owner of the code in a file."""
         if (known := self._sides.get(file)) is None:
             known = self._sides[file] = self._judged(file)
         return known

@@ -1,6 +1,6 @@
-"""What Python's audit events say: one row for each event that is a use of files, network, processes or native code.
+"""The meaning of Python's audit events: one row for each use of files, network, processes or native code.
 
-https://docs.python.org/3/library/audit_events.html lists them. A row answers what was used, as kind and raw target, or nothing.
+https://docs.python.org/3/library/audit_events.html lists them. A row returns what was used, as kind and raw target, or nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Row = Callable[[tuple[Any, ...]], Iterator[Seen]]
 
 NO_FOLDER: Final = -1
 _NOT_CONTENT: Final = getattr(os, "O_PATH", 0) | getattr(os, "O_DIRECTORY", 0)
-"""Flags of an open that reads nothing: on the way through folders."""
+"""Flags of an open that reads nothing: only to walk through folders."""
 _WRITING: Final = os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _TMPFILE: Final = getattr(os, "O_TMPFILE", 0) & ~getattr(os, "O_DIRECTORY", 0)
 WAYS: Final = "a socket that no host can name"
@@ -28,13 +28,13 @@ WAYS: Final = "a socket that no host can name"
 def _open(args: tuple[Any, ...]) -> Iterator[Seen]:
     path, mode, flags = args
     if isinstance(path, int) or path is None:
-        return  # a descriptor: it was opened before
+        return  # a descriptor: already open
     access = flags & os.O_ACCMODE
     writes = access in (os.O_WRONLY, os.O_RDWR) or flags & _WRITING
     if mode is None and flags & _NOT_CONTENT and not flags & _TMPFILE:
         return
     if writes and mode is not None and os.path.isdir(path):  # noqa: PTH112 - bytes, too
-        return  # fails, or is on the way to an opener's own file
+        return  # fails, or only leads to an opener's own file
     if access in (os.O_RDONLY, os.O_RDWR) and not flags & os.O_TRUNC and not (flags & os.O_CREAT and flags & os.O_EXCL):
         yield "read", path, NO_FOLDER
     if writes:
@@ -46,7 +46,7 @@ def _reads(args: tuple[Any, ...]) -> Iterator[Seen]:
 
 
 def _changes(folder: int = 0, *, at: int = 0) -> Row:
-    """Argument `at` is changed; argument `folder` is what it is relative to (0: none)."""
+    """Argument `at` is changed; it is relative to argument `folder` (0: none)."""
 
     def row(args: tuple[Any, ...]) -> Iterator[Seen]:
         yield "write", args[at], args[folder] if folder and len(args) > folder else NO_FOLDER
@@ -105,7 +105,7 @@ def _socket(args: tuple[Any, ...]) -> Iterator[Seen]:
 
 def _looked_up(args: tuple[Any, ...]) -> Iterator[Seen]:
     host = args[0].decode("ascii", "replace") if isinstance(args[0], bytes) else args[0]
-    if host and not _is_address(str(host)):  # an address needs no look-up, and connecting to it is an event of its own
+    if host and not _is_address(str(host)):  # an address needs no look-up, and connecting to it is a separate event
         yield "connect", (host, args[1] if len(args) > 1 else None), NO_FOLDER
 
 

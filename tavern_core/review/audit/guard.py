@@ -1,9 +1,9 @@
-"""The audit guard: hears every audit event of this process, and writes down those that a plugin's code is answerable for.
+"""The audit guard: receives every audit event of this process, and records those that a plugin's code causes.
 
-Python cannot take an audit hook back, so it is only ever put on in a process made for it, such as the tests of a plugin. It
-reports and stops nothing: code that wants to get around it can.
+Python cannot remove an audit hook, so it is only installed in a process for this purpose, such as the tests of a plugin. It
+reports and stops nothing: code can evade it.
 
-Some things raise no event, and are wrapped while the guard is on: the start of threads, `os.open` (its event does not say what a
+Some uses raise no event and are wrapped while the guard is on: the start of threads, `os.open` (its event does not say to what a
 path is relative to), `multiprocessing`, reading `os.environ`.
 """
 
@@ -25,11 +25,11 @@ from tavern_core.review.audit.patches import wrap
 from tavern_core.review.audit.path_names import Spelling, absolute
 
 MOST: Final = 10_000
-"""Different uses that are told; a plugin that opens a million files has made its point."""
+"""Maximum number of different uses that are reported."""
 _TEMPORARY: Final = ("tempfile.mkstemp", "tempfile.mkdtemp")
 _DATA: Final = "tavern_core.data_dir"
 _CHANGE: Final = "tavern_core.service_change"
-"""Raised behind a view, on behalf of whoever calls its method."""
+"""Raised in a view, for the caller of its method."""
 
 
 class Guard:
@@ -37,9 +37,9 @@ class Guard:
 
     Args:
         stack: whose code is whose.
-        spelling: how paths are told.
-        tell: is handed each use once; called in the thread that did it, one at a time.
-        workspace: the workspace of the call that is running, where there is one.
+        spelling: how paths are written.
+        tell: is called with each use once, in the thread of the use, one at a time.
+        workspace: the workspace of the running call, if there is one.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Guard:
     ) -> None:
         self.stack = stack
         self.troubles: list[str] = []
-        """What went wrong in the guard itself: something may have been overlooked."""
+        """Errors of the guard itself: uses may be missing."""
         self._spelling = spelling
         self._tell = tell
         self._workspace = workspace
@@ -60,12 +60,12 @@ class Guard:
         self._lock = threading.RLock()
         self._busy = threading.local()
         self._whole: set[Place] = set()
-        """Lines that read the whole environment: that they read each variable is no news."""
+        """Lines that read the whole environment, so their reads of single variables are not reported."""
         self._names = Names()
         self._rows: dict[str, Row] = {}
 
     def start(self) -> None:
-        """Begin to listen; for the rest of this process's life."""
+        """Install the hook, for the rest of the process."""
         rows = self._rows
         rows.update(EVENTS)
         rows.update(dict.fromkeys((*_TEMPORARY, _DATA), _nothing))
@@ -73,10 +73,10 @@ class Guard:
         sys.addaudithook(_hook(rows, self._seen))
 
     def stop(self) -> None:
-        """Hear nothing more; the hook itself stays, and ignores everything."""
+        """Ignore all further events; the hook itself stays."""
         self._rows.clear()
 
-    # What the wrapped functions tell ------------------------------------------------------------------------------------
+    # Reports of the wrapped functions -----------------------------------------------------------------------------------
 
     def thread_begins(self, thread: threading.Thread | None, function: object, frame: FrameType | None) -> None:
         """A thread is about to be started."""
@@ -89,7 +89,7 @@ class Guard:
                 self._note("thread", "", place)
 
     def opens_in(self, folder: int) -> None:
-        """The `os.open` that comes next in this thread has a path relative to this descriptor."""
+        """The next `os.open` in this thread has a path relative to this descriptor."""
         self._busy.folder = folder
 
     def reads_variable(self, name: str, frame: FrameType | None) -> None:
@@ -118,7 +118,7 @@ class Guard:
                 self._spelling.learn_data(str(args[1]))
                 return
             if event == "socket.getaddrinfo":
-                self._names.looked_up(args[0], args[1])  # whoever asks: another thread may connect
+                self._names.looked_up(args[0], args[1])  # for any caller, because another thread may connect
             place = self.stack.caller_of_host(frame) if event == _CHANGE else self.stack.owner(frame)
             if place is None:
                 return
@@ -160,7 +160,7 @@ class Guard:
 
 
 class _Undisturbed:
-    """While the guard works in a thread, what it does itself is no event; and its faults are nobody else's."""
+    """While the guard works in a thread, its own actions are no events, and its errors do not reach the caller."""
 
     __slots__ = ("_busy", "_is_mine", "_troubles")
 
@@ -185,7 +185,7 @@ class _Undisturbed:
 def _hook(
     rows: dict[str, Row], seen: Callable[[str, Row, tuple[Any, ...], FrameType | None], None]
 ) -> Callable[[str, tuple[Any, ...]], None]:
-    """The hook itself: for the thousands of events that are none of its business it has to be quick."""
+    """The hook itself: it must be fast for the thousands of irrelevant events."""
     row_of, frame_at = rows.get, sys._getframe
 
     def hook(event: str, args: tuple[Any, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Has a plugin put code of its own in the place of the host's, or of Python's? No event tells; the modules do."""
+"""Has a plugin replaced code of the host or of Python by its own? No event reports it, so the modules are inspected."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any, Final
 from tavern_core.review.audit.attribution import Place, Stack
 
 _PYTHON: Final = ("builtins", "io", "json", "os", "socket", "ssl", "subprocess", "sys", "threading", "time")
-"""Of the standard library, what it would be worth most to replace."""
+"""The most attractive modules of the standard library to replace."""
 _CALLED: Final = ("func", "fget", "__func__", "__wrapped__")
 
 
 def host_changes(stack: Stack) -> Iterator[tuple[str, Place]]:
-    """What of the host is code of the plugin now: dotted name, and where that code is."""
+    """The parts of the host that are now code of the plugin: dotted name, and the place of that code."""
     for name, module in list(sys.modules.items()):
         if module is None or not (name == "tavern_core" or name.startswith("tavern_core.") or name in _PYTHON):
             continue
@@ -35,7 +35,7 @@ def _place(value: Any, stack: Stack) -> Place | None:
     if code is not None and stack.is_own(code.co_filename):
         return stack.place(code)
     if isinstance(value, type):
-        for inner in vars(value).values():  # a class has no code; its methods do
+        for inner in vars(value).values():  # a class has no code, but its methods have
             if (code := _code(inner)) is not None:
                 return stack.place(code) if stack.is_own(code.co_filename) else None
     return None

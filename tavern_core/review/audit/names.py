@@ -1,4 +1,4 @@
-"""Addresses are connected to, names are granted: which name was an address looked up by?"""
+"""Connections use addresses, grants use names: which name was resolved to an address?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _WEB: Final = (80, 443)
 
 
 class Names:
-    """Remembers what names were looked up, and what they meant."""
+    """Records which names were resolved to which addresses."""
 
     def __init__(self) -> None:
         self._names: dict[str, dict[str, None]] = {}
@@ -17,7 +17,7 @@ class Names:
         self._asked: set[tuple[str, Any]] = set()
 
     def looked_up(self, host: Any, port: Any) -> None:
-        """Somebody asks for the addresses of a name; ask, too, and remember the answer."""
+        """A name is being resolved: resolve it, too, and record the answer."""
         name = _text(host)
         if not name or (name, port) in self._asked:
             return
@@ -31,7 +31,7 @@ class Names:
                 self._names.setdefault(str(address[0]), {})[name] = None
 
     def known_as(self, host: Any, port: Any) -> tuple[str, ...]:
-        """Host and port as a scope writes them, by the names that this address was looked up by if there are any."""
+        """Host and port as a scope writes them, by the names that were resolved to this address, if any."""
         name = _text(host)
         return tuple(written_host(known, port) for known in self._names.get(name, (name,)))
 

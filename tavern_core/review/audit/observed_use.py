@@ -1,4 +1,4 @@
-"""One thing that a plugin's code did to the world outside of it, and the line that did it."""
+"""One use of an outside resource by a plugin's code, with its line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Kind = Literal[
 ]
 KINDS: Final = frozenset(get_args(Kind))
 EVERYTHING: Final = "*"
-"""The target of a use that reaches all there is, such as a copy of the whole environment."""
+"""The target of a use of everything, such as a copy of the whole environment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Use:
 
     kind: Kind
     target: str
-    """As a scope would name it: ``$data/x``, ``./x``, ``/etc/x``, ``example.org:8443``, a program, a variable, a service."""
+    """In the notation of a scope: ``$data/x``, ``./x``, ``/etc/x``, ``example.org:8443``, a program, a variable, a service."""
     file: str
     """Of the plugin, relative to its folder."""
     line: int
@@ -44,7 +44,7 @@ class Use:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Use | None:
-        """The use that `to_json` wrote; None for anything else."""
+        """The inverse of `to_json`; None for anything else."""
         try:
             use = cls(**{field.name: data[field.name] for field in fields(cls)})
         except (KeyError, TypeError):

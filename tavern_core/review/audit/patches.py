@@ -1,6 +1,6 @@
-"""What raises no audit event, or one that does not say enough, tells the guard by being wrapped.
+"""Wrappers that report to the guard what raises no audit event, or one with too little information.
 
-Only in a process in which a guard is on; nothing of it is ever undone.
+Only in a process with a guard; the wrappers are never removed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import _posixsubprocess
 import _thread
 import functools
 import os
-import subprocess  # noqa: F401 - before its `fork_exec` is wrapped, for it keeps what it finds
+import subprocess  # noqa: F401 - before its `fork_exec` is wrapped, because it caches the function
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from tavern_core.review.audit.observed_use import EVERYTHING
 
 
 class Listener(Protocol):
-    """Who is told; `guard.Guard`."""
+    """The receiver of reports; `guard.Guard`."""
 
     def thread_begins(self, thread: threading.Thread | None, function: object, frame: FrameType | None) -> None: ...
 
@@ -32,7 +32,7 @@ class Listener(Protocol):
 
 
 def wrap(guard: Listener) -> None:
-    """Let threads, `os.open`, `multiprocessing` and `os.environ` tell `guard`."""
+    """Make threads, `os.open`, `multiprocessing` and `os.environ` report to `guard`."""
     _wrap_threads(guard)
     _wrap_open(guard)
     _wrap_spawning(guard)
@@ -57,7 +57,7 @@ def _wrap_threads(guard: Listener) -> None:
         return begin(function, *given, **named)
 
     threading.Thread.start = started  # type: ignore[method-assign]
-    _thread.start_new_thread = begun  # threading took its own copy long ago, and tells by `start`
+    _thread.start_new_thread = begun  # threading has its own reference, and reports through `start`
 
 
 def _wrap_open(guard: Listener) -> None:
@@ -70,11 +70,11 @@ def _wrap_open(guard: Listener) -> None:
         return opened(path, flags, mode, dir_fd=dir_fd)
 
     os.open = open_
-    os.supports_dir_fd.add(open_)  # those who ask whether it takes dir_fd ask by identity
+    os.supports_dir_fd.add(open_)  # checks for dir_fd support compare by identity
 
 
 def _wrap_spawning(guard: Listener) -> None:
-    """`multiprocessing` starts its processes by this; `subprocess` has its own reference, and an event."""
+    """`multiprocessing` starts its processes with this; `subprocess` has its own reference, and an event."""
     fork_exec = _posixsubprocess.fork_exec
 
     def forked(*given: Any) -> int:
@@ -85,7 +85,7 @@ def _wrap_spawning(guard: Listener) -> None:
 
 
 class _Watched(dict[bytes, bytes]):
-    """The data of `os.environ`; every way to read it comes by here."""
+    """The data of `os.environ`; every read goes through it."""
 
     def __init__(self, data: dict[bytes, bytes], guard: Listener) -> None:
         super().__init__(data)

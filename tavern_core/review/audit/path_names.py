@@ -1,7 +1,7 @@
-"""A path as a scope would say it: ``$plugin/x``, ``$data/x``, ``$workspace/x``, ``./x``, ``~/x``, or the path itself.
+"""A path in the notation of a scope: ``$plugin/x``, ``$data/x``, ``$workspace/x``, ``./x``, ``~/x``, or the path itself.
 
-``$TMP/x`` is a temporary file of the plugin's own making; in a worker it lies in its data folder. What tests lay into their own
-temporary folders stands for ``$workspace``: it is what a caller hands to the plugin, and is called otherwise each time.
+``$TMP/x`` is a temporary file of the plugin; in a worker, it is in the data folder. Files that tests create in their own
+temporary folders count as ``$workspace``: they are the input of a caller, with a new name each time.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ TEMPORARY: Final = "$TMP"
 WORKSPACE: Final = "$workspace"
 PLUGIN: Final = "$plugin"
 OWN: Final = (DATA, TEMPORARY)
-"""Places that are the plugin's own: nothing there has to be asked for."""
+"""The plugin's own places, which need no permission."""
 _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
 class Spelling:
-    """Knows where things are, and learns more while the plugin runs.
+    """Knows the places, and learns more while the plugin runs.
 
     Args:
         folder: of the plugin.
-        project: what ``./`` stands for; empty: nothing.
-        scratch: where tests keep what they make.
+        project: the folder of ``./``; empty: none.
+        scratch: folders for the files of tests.
     """
 
     def __init__(self, folder: str, project: str = "", scratch: Iterable[str] = ()) -> None:
@@ -43,11 +43,11 @@ class Spelling:
         self._machine = tuple({*machine, *map(os.path.realpath, machine)} - {"/"})
 
     def learn_temporary(self, path: str) -> None:
-        """The plugin's code made this by `tempfile`."""
+        """The plugin's code created this with `tempfile`."""
         self._temporary[os.path.realpath(path)] = None
 
     def learn_data(self, path: str) -> None:
-        """A data folder of the plugin: each host has another."""
+        """A data folder of the plugin: it differs per host."""
         self._data[os.path.realpath(path)] = None
 
     def learn_workspace(self, path: str) -> None:
@@ -55,7 +55,7 @@ class Spelling:
         self._workspaces[os.path.realpath(path)] = None
 
     def of(self, path: str, *, writes: bool) -> str:
-        """The spelling of an absolute path; empty for what every program reads: the interpreter and the system's libraries."""
+        """The spelling of an absolute path; empty for files that every program reads: the interpreter and system libraries."""
         real = os.path.realpath(path)
         if real in _DEVICES:
             return ""
@@ -80,7 +80,7 @@ def absolute(path: str | bytes | int, folder: int) -> str:
     """The absolute path that a call means.
 
     Args:
-        path: as it was given; a number is a descriptor of what is meant.
+        path: as passed; a number is a file descriptor.
         folder: the descriptor of the folder it is relative to; negative: the working folder.
     """
     if isinstance(path, int):

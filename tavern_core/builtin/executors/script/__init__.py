@@ -2,8 +2,9 @@
 
 command.py      what may be run                  script_input.py   what the script reads on stdin
 environment.py  what it sees of the host         script_output.py  what it prints, and what that means
-work_folder.py  a folder for each call           masking.py        no secret comes back out
-executor.py     one call, from top to bottom     queue.py          how many at once
+work_folder.py  folders for each call            script_artifacts.py  files that it is given and leaves
+executor.py     one call, from top to bottom     masking.py        no secret comes back out
+queue.py        how many at once
 
 What starts them, ends them and listens to them: `tavern_core/box` (script_client.py, script_job.py, output.py).
 """

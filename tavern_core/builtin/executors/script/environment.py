@@ -8,27 +8,17 @@ from __future__ import annotations
 import json
 import os
 import site
-import sysconfig
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from tavern_core.box import paths
 from tavern_core.box.holes import is_in
 from tavern_core.box.policy import BoxPolicy
 from tavern_core.errors import ToolFileInvalid
-from tavern_core.model.variables import PASSED, is_name, is_passed, is_refused
+from tavern_core.model.variables import for_programs, is_name, is_passed, is_refused
 from tavern_core.schema.secrets import is_secret_name
 
-FIXED: Final[Mapping[str, str]] = {
-    "PYTHONUTF8": "1",  # JSON is UTF-8 whatever the locale says
-    "PYTHONIOENCODING": "utf-8",
-    "PYTHONDONTWRITEBYTECODE": "1",  # the plugin's folder is not ours to write to
-    "NO_COLOR": "1",
-}
-"""What every script finds set."""
-
-_LIBRARIES: Final = str(sysconfig.get_config_var("LIBDIR") or "/lib")
-"""Where the library of this interpreter is."""
 _TELLING_ENDS: Final = ("KEY", "PASS", "AUTH", "CREDS")
 
 
@@ -56,7 +46,7 @@ def check_names(tool: str, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def environment(
-    host: Mapping[str, str], asked: Iterable[str], tool: str, call_id: str, work: str = ""
+    host: Mapping[str, str], asked: Iterable[str], tool: str, call_id: str, work: str = "", out: str = ""
 ) -> dict[str, str]:
     """The whole environment of one script.
 
@@ -65,16 +55,16 @@ def environment(
         asked: further names that the tool file asks for, each granted to the call as ``env:<NAME>``; those that are not set are left
             out.
         work: the folder of this call, in place of the host's home and temporary folder; empty: it sees those.
+        out: where it leaves files that are kept.
     """
-    wanted = PASSED.union(asked)
-    passed = {name: value for name, value in host.items() if name in wanted or name.startswith("LC_")}
-    if _LIBRARIES in host.get("LD_LIBRARY_PATH", "").split(os.pathsep):  # some interpreters need their own to start
-        passed["LD_LIBRARY_PATH"] = _LIBRARIES
+    passed = for_programs(host, paths.own_library(), frozenset(asked))
     if work:
         passed |= {"HOME": work, "TMPDIR": work}
         if site.ENABLE_USER_SITE:  # packages that are installed for this user are found from their home otherwise
             passed["PYTHONUSERBASE"] = site.getuserbase()
-    return {**passed, **FIXED, "TAVERN_TOOL": tool, "TAVERN_CALL_ID": call_id}
+    if out:
+        passed["TAVERN_OUTPUT"] = out
+    return {**passed, "TAVERN_TOOL": tool, "TAVERN_CALL_ID": call_id}
 
 
 def vcp_settings(config: Mapping[str, Any]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import sys
@@ -16,10 +17,13 @@ from tavern_core.builtin.executors.script.environment import check_names, enviro
 from tavern_core.builtin.executors.script.masking import Masking, secrets_of
 from tavern_core.builtin.executors.script.queue import Places
 from tavern_core.builtin.executors.script.refusals import Held
-from tavern_core.builtin.executors.script.report import Report
+from tavern_core.builtin.executors.script.report import Deadline, Report
+from tavern_core.builtin.executors.script.script_artifacts import artifact_parameters, with_files, with_links
 from tavern_core.builtin.executors.script.script_input import request, vcp_request
-from tavern_core.builtin.executors.script.work_folder import work_folder
+from tavern_core.builtin.executors.script.work_folder import WorkFolder, work_folder
 from tavern_core.contract.protocols import BoundTool, ToolHome
+from tavern_core.contract.running import ToolContext
+from tavern_core.contract.tracing import trace_headers
 from tavern_core.errors import SettingsInvalid, ToolFailed, ToolFileInvalid, UpstreamError
 from tavern_core.frozen import dataclass
 from tavern_core.model.call import Rights, ToolCall
@@ -27,7 +31,7 @@ from tavern_core.model.config import LimitsConfig
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
 
-KEYS: Final = ("type", "command", "protocol", "timeout", "env", "cwd")
+KEYS: Final = ("type", "command", "protocol", "timeout", "env", "cwd", "outputs")
 """Keys of `implementation`."""
 VCP: Final = "vcp"
 """The protocol of VCP plugins: what they are sent, how they are configured and what they answer. Its key `send` names the command."""
@@ -50,12 +54,20 @@ class ScriptExecutor:
         Raises:
             ToolFileInvalid: a key, the command, the folder or the environment is not allowed (TOOL_FILE_INVALID).
         """
-        script = _Script(tool, home, _read(tool, home), check_names(tool.name, _env(tool)), *_time_limit(tool, home))
+        script = _Script(
+            tool,
+            home,
+            _read(tool, home),
+            check_names(tool.name, _env(tool)),
+            _deadline(tool, home),
+            _outputs(tool),
+            artifact_parameters(tool),
+        )
 
         async def run(arguments: Mapping[str, Any], call: ToolCall | None) -> Any:
             return await self._run(script, arguments, call)
 
-        return BoundTool(run, is_async=True, blocking=False, wants_call=True, stoppable=True)
+        return BoundTool(run, is_async=True, blocking=False, wants_call=True, stoppable=True, wants_control=True)
 
     def close(self) -> None:
         """End the process that starts scripts."""
@@ -64,14 +76,21 @@ class ScriptExecutor:
     async def _run(self, script: _Script, arguments: Mapping[str, Any], call: ToolCall | None) -> Any:
         config = script.settings()
         masking = Masking(secrets_of(script.tool.config_schema, config))
+        ctx = ToolContext(call.id if call is not None else "")
+        in_thread = asyncio.get_running_loop().run_in_executor
         async with self._places.one(), work_folder(script.home.sandbox) as work:
+            if script.takes:
+                arguments = await in_thread(None, with_files, arguments, script.takes, ctx, work)
             launch, held = script.launch(arguments, config, call, work)
             async with script.gateway(call, held) as serve:
                 ended = await self._watched(launch, script.home.limits, serve)
                 if ended.reason == "untaken":  # the fork server was killed just before; the next one takes it
                     ended = await self._watched(launch, script.home.limits, serve)
-        script.noticed(ended)
-        return script.report(ended, masking, held).answer()
+            script.noticed(ended)
+            answer = script.report(ended, masking, held).answer()
+            if script.outputs or (work.out and os.listdir(work.out)):  # noqa: PTH208 - of a string, and mostly empty
+                return await in_thread(None, with_links, answer, script.outputs, ctx, work)
+        return answer
 
     async def _watched(self, launch: Launch, limits: LimitsConfig, serve: Serve | None) -> Ended:
         child = self._spawner.start(launch)
@@ -86,8 +105,11 @@ class _Script:
     home: ToolHome
     command: ScriptCommand
     names: tuple[str, ...]
-    timeout_ms: int
-    limit: str
+    deadline: Deadline
+    outputs: tuple[str, ...]
+    """Names of the files that it leaves; empty: whatever it leaves."""
+    takes: tuple[str, ...]
+    """Parameters that are artifacts."""
 
     @property
     def is_vcp(self) -> bool:
@@ -108,12 +130,12 @@ class _Script:
             ) from None
 
     def launch(
-        self, arguments: Mapping[str, Any], config: Mapping[str, Any], call: ToolCall | None, work: str
+        self, arguments: Mapping[str, Any], config: Mapping[str, Any], call: ToolCall | None, work: WorkFolder
     ) -> tuple[Launch, Held | None]:
         """What is started for one call, and the box that it runs in.
 
         Args:
-            work: the folder of this call; empty outside of a box.
+            work: the folders of this call.
 
         Raises:
             UpstreamError: its runner is not installed (UPSTREAM_ERROR).
@@ -126,16 +148,17 @@ class _Script:
                 hint=f"install {runner} so that it is found on PATH",
                 runner=runner,
             )
-        env = environment(os.environ, self.names, name, call_id, work)
+        env = environment(os.environ, self.names, name, call_id, work.home, work.out)
+        env |= {header.upper(): value for header, value in trace_headers().items()}
         if self.is_vcp:
             stdin = vcp_request(arguments, str(self.tool.implementation.get("send", "")), name)
             env = vcp_settings(config) | env
         elif self.tool.implementation.get("protocol") == TEXT:
             stdin = str(arguments.get("input", "")).encode("utf-8", "replace")
         else:
-            stdin = request(arguments, config, call_id, name, self.timeout_ms)
+            stdin = request(arguments, config, call_id, name, self.deadline.ms)
         policy, held, places = self._box(argv[0], call, work)
-        return Launch(argv, env | places, str(self.command.folder), stdin, self.timeout_ms / 1000, policy), held
+        return Launch(argv, env | places, str(self.command.folder), stdin, self.deadline.ms / 1000, policy), held
 
     def gateway(self, call: ToolCall | None, held: Held | None) -> AbstractAsyncContextManager[Serve | None]:
         """What its box reaches of the network, while it runs."""
@@ -148,23 +171,25 @@ class _Script:
         if ended.skipped and self.home.sandbox is not None:
             self.home.sandbox.weak(ended.skipped)
 
-    def _box(self, program: str, call: ToolCall | None, work: str) -> tuple[str, Held | None, dict[str, str]]:
+    def _box(self, program: str, call: ToolCall | None, work: WorkFolder) -> tuple[str, Held | None, dict[str, str]]:
         """The policy, what is told of it, and the variables that go with it."""
-        if self.home.sandbox is None or self.home.folder is None or not work:
+        if self.home.sandbox is None or self.home.folder is None or not work.home:
             return "", None, {}
         rights = call.rights if call is not None else Rights()
         workspace = (call.context.workspace_dir or "") if call is not None else ""
         own = {str(self.home.folder), str(self.home.folder.resolve()), str(self.command.file)}
         # An editable-strict install is a tree of links into the source folder.
         own.add(str((self.home.folder / "plugin.yaml").resolve().parent))
-        policy = self.home.sandbox.policy(program, rights, readable=sorted(own), writable=[work], workspace=workspace)
+        if self.takes:
+            own.add(work.given)
+        policy = self.home.sandbox.policy(
+            program, rights, readable=sorted(own), writable=[work.home, work.out], workspace=workspace
+        )
         return policy.to_json(), Held(self.home.sandbox, rights, policy), granted_places(policy, workspace)
 
     def report(self, ended: Ended, masking: Masking, held: Held | None) -> Report:
         file, limits = self.command.file.name, self.home.limits
-        return Report(
-            self.tool, ended, masking, limits, file=file, timeout_ms=self.timeout_ms, limit=self.limit, held=held
-        )
+        return Report(self.tool, ended, masking, limits, file=file, deadline=self.deadline, held=held)
 
 
 def _find(runner: str) -> str | None:
@@ -199,11 +224,20 @@ def _env(tool: ToolSpec) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _time_limit(tool: ToolSpec, home: ToolHome) -> tuple[int, str]:
-    """Milliseconds, and what sets them."""
+def _outputs(tool: ToolSpec) -> tuple[str, ...]:
+    names = tool.implementation.get("outputs") or ()
+    if not isinstance(names, list | tuple) or not all(isinstance(one, str) and one and "/" not in one for one in names):
+        raise ToolFileInvalid(
+            f"tool {tool.name}: implementation.outputs must be a list of file names, got {names!r:.200}",
+            hint='"outputs": ["report.pdf", "*.png"]',
+        )
+    return tuple(names)
+
+
+def _deadline(tool: ToolSpec, home: ToolHome) -> Deadline:
     own = tool.implementation.get("timeout") or tool.timeout_ms
     if own is None:
-        return home.limits.script_timeout_ms, "limits.scriptTimeoutMs"
+        return Deadline(home.limits.script_timeout_ms, "limits.scriptTimeoutMs")
     if isinstance(own, bool) or not isinstance(own, int) or own <= 0:
         raise ToolFileInvalid(f"tool {tool.name}: timeout must be a number of milliseconds above 0, got {own!r}")
-    return own, "the tool's timeout"
+    return Deadline(own, "the tool's timeout")

@@ -5,24 +5,27 @@ from __future__ import annotations
 import os
 from typing import Any, Final
 
+from tavern_core.box.fork_server_client import ending
 from tavern_core.box.output import Ended
 from tavern_core.box.policy import BoxUnavailable
 from tavern_core.builtin.executors.script.masking import Masking
 from tavern_core.builtin.executors.script.refusals import Held
-from tavern_core.builtin.executors.script.script_output import (
-    Unreadable,
-    error_in,
-    excerpt,
-    parse,
-    signal_name,
-    vcp_answer,
-)
+from tavern_core.builtin.executors.script.script_output import Unreadable, error_in, excerpt, parse, vcp_answer
 from tavern_core.errors import CallTimeout, ConnectionLost, Outcome, OutputTooLarge, PolicyDenied, UpstreamError
+from tavern_core.frozen import dataclass
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.tool import ToolSpec
 
 _LOOKED_AT: Final = 4096
 """Bytes of the output of which an excerpt is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """How long a script may take, and which limit says so."""
+
+    ms: int
+    limit: str
 
 
 class Report:
@@ -31,8 +34,7 @@ class Report:
     Args:
         ended: how it ended and what it said.
         file: the name of the file that ran, for messages.
-        timeout_ms: the time it had.
-        limit: what gave it that time.
+        deadline: the time it had.
         masking: strikes its secrets out of everything that is told here.
         held: the box that it ran in; None: none.
     """
@@ -45,8 +47,7 @@ class Report:
         limits: LimitsConfig,
         *,
         file: str,
-        timeout_ms: int,
-        limit: str,
+        deadline: Deadline,
         held: Held | None = None,
     ) -> None:
         self._name = tool.name
@@ -55,8 +56,7 @@ class Report:
         self._masking = masking
         self._limits = limits
         self._file = file
-        self._timeout_ms = timeout_ms
-        self._limit = limit
+        self._deadline = deadline
         self._held = held
         self._protocol = tool.implementation.get("protocol")
 
@@ -73,13 +73,13 @@ class Report:
         """
         match self._ended.reason:
             case "time":
-                ms = self._timeout_ms
+                ms, by = self._deadline.ms, self._deadline.limit
                 raise CallTimeout(
-                    f"{self._name} did not end within {ms} ms ({self._limit})",
-                    hint=f"ask for less, or raise {self._limit}",
+                    f"{self._name} did not end within {ms} ms ({by})",
+                    hint=f"ask for less, or raise {by}",
                     outcome=self._outcome,
                     stopped=not self._ended.left,
-                    limit=self._limit,
+                    limit=by,
                     timeoutMs=ms,
                     **self._stderr(),
                 )
@@ -87,7 +87,7 @@ class Report:
                 limit = self._limits.output_bytes
                 raise OutputTooLarge(
                     f"{self._name} printed more than {limit:,} bytes and was stopped",
-                    hint="ask for less, or raise limits.outputBytes",
+                    hint="ask for less, raise limits.outputBytes, or let it write files to the folder TAVERN_OUTPUT",
                     outcome=self._outcome,
                     limit=limit,
                 )
@@ -143,8 +143,8 @@ class Report:
         )
 
     def _crashed(self, code: int) -> UpstreamError:
-        how = f"was ended by {signal_name(code)}" if code < 0 else f"ended with exit code {code}"
-        which = {"signal": signal_name(code)} if code < 0 else {"exitCode": code}
+        how = f"was ended by {ending(code)}" if code < 0 else f"ended with exit code {code}"
+        which = {"signal": ending(code)} if code < 0 else {"exitCode": code}
         details: dict[str, Any] = {**which, **self._stderr(), **self._stdout()}
         last = str(details.get("stderr", "")).rstrip().rpartition("\n")[2]
         return UpstreamError(

@@ -12,7 +12,6 @@ Everything else that is not an answer (a crash, a signal, silence, broken JSON) 
 from __future__ import annotations
 
 import json
-import signal
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
@@ -125,14 +124,6 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
         raise Unreadable(f"the key {twice[:80]!r} appears twice in one object")
     return found
-
-
-def signal_name(code: int) -> str:
-    """The name of the signal behind a negative exit code."""
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
 
 
 def excerpt(text: str) -> str:

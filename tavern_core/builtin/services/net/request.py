@@ -11,8 +11,9 @@ import ssl
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tavern_core.builtin.services.net.response_body import Unpacker, as_data, whole
+from tavern_core.builtin.services.net.response_body import as_data, whole
 from tavern_core.contract.guards.addresses import Address, Target
+from tavern_core.contract.guards.unpacker import Unpacker
 from tavern_core.errors import ToolFailed, UpstreamError
 from tavern_core.frozen import dataclass
 

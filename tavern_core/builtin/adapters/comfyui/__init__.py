@@ -1,0 +1,108 @@
+"""``kind: comfyui``: workflows for a ComfyUI server as tools.
+
+    upstreams:
+      comfy:
+        kind: comfyui
+        url: http://127.0.0.1:8188
+        settings: {templates: comfyui}         a folder with workflows in API format; {{name}} in them is a parameter
+
+A call queues the workflow, follows it, fetches what it wrote as artifacts of the caller, and says with which workflow, seed and parameters.
+
+templates.py    the folder: which workflows there are, and where their parameters go
+parameters.py   what the parameters take, of the server's node types
+native.py       ComfyUI's own API
+jobs_api.py     the Comfy API v2 (Comfy Cloud, comfy-api-proxy)
+runs.py         the values of a call and the id of its run
+watch.py        messages about a run become progress
+history.py      what a run came to
+files.py        inputs go up, outputs come down, evidence
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tavern_core.builtin.adapters.comfyui.jobs_api import JobsApi
+from tavern_core.builtin.adapters.comfyui.native import Native
+from tavern_core.builtin.adapters.comfyui.parameters import classes_of, etag_of, tool_of
+from tavern_core.builtin.adapters.comfyui.runs import order_of
+from tavern_core.builtin.adapters.comfyui.templates import BadTemplate, Template, read_object_info, read_templates
+from tavern_core.contract.adapters import Listing, Target, Upstream, UpstreamCall, UpstreamTool
+
+SETTINGS: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["templates"],
+    "properties": {
+        "templates": {
+            "type": "string",
+            "minLength": 1,
+            "description": "A folder with workflows in API format, relative to tavern.yaml. Each is a tool.",
+        },
+        "api": {
+            "enum": ["v1", "v2"],
+            "default": "v1",
+            "description": "v1: ComfyUI itself. v2: the Comfy API v2 of Comfy Cloud and comfy-api-proxy.",
+        },
+        "previews": {
+            "type": "boolean",
+            "default": True,
+            "description": "Keep a preview now and then while a run goes on, and name it with the progress.",
+        },
+    },
+}
+
+
+class ComfyUI:
+    """The adapter; see `contract.adapters.Adapter`."""
+
+    settings: Mapping[str, Any] = SETTINGS
+    targets: frozenset[Target] = frozenset({"url"})
+
+    async def connect(self, upstream: Upstream) -> ComfyUIConnection:
+        return ComfyUIConnection(upstream)
+
+
+class ComfyUIConnection:
+    """Each request stands for itself; a run is found again by its id."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._http = upstream.http()
+        settings = upstream.settings
+        kind = JobsApi if settings.get("api") == "v2" else Native
+        self._server = kind(self._http, upstream.url, previews=settings.get("previews", True))
+
+    async def list_tools(self, etag: str = "") -> Listing | None:
+        folder = self._upstream.path(self._upstream.settings["templates"])
+        templates, left_out = await asyncio.to_thread(read_templates, folder)
+        if isinstance(self._server, Native):
+            info: Mapping[str, Any] | None = await self._server.object_info(_classes(templates))
+        else:
+            info = await asyncio.to_thread(read_object_info, folder) or None
+        tools: list[UpstreamTool] = []
+        for template in templates:
+            try:
+                tools.append(tool_of(template, info))
+            except BadTemplate as flaw:
+                left_out[template.name] = str(flaw)
+        listing = Listing(tools, etag=etag_of(tools, left_out), left_out=left_out)
+        return None if etag and etag == listing.etag else listing
+
+    async def invoke(self, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> Any:
+        return await self._server.run(order_of(self._upstream.name, tool, arguments, call))
+
+    async def check(self) -> None:
+        await self._server.check()
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+
+def _classes(templates: list[Template]) -> set[str]:
+    return {name for template in templates for name in classes_of(template)}
+
+
+adapter = ComfyUI()

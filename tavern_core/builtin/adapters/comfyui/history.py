@@ -1,0 +1,148 @@
+"""What a run of ComfyUI came to, as its history has it. ``completed`` and ``status_str`` do not say: only the messages do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from tavern_core.errors import InputInvalid, UpstreamError
+from tavern_core.frozen import dataclass
+
+_MOST_FILES: Final = 256
+_MOST_TEXTS: Final = 256
+_TYPES: Final = ("output", "temp", "input")
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFile:
+    """A file that a node wrote, by what names it at the server."""
+
+    node: str
+    name: str
+    where: Mapping[str, str]
+    """Parameters of ``/view``, or ``{"id"}`` of an asset."""
+    is_temporary: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What the nodes of a run gave."""
+
+    files: tuple[OutputFile, ...]
+    texts: tuple[str, ...]
+    is_cached: bool
+
+
+def outputs_of(run: str, entry: Mapping[str, Any], only: list[str]) -> Outputs:
+    """The outputs of a run that is over.
+
+    Args:
+        only: nodes whose outputs are wanted; empty: all, temporary files only where there are no others.
+
+    Raises:
+        UpstreamError: it failed, or was interrupted (UPSTREAM_ERROR).
+    """
+    messages = dict(_messages(entry))
+    if "execution_interrupted" in messages:
+        raise UpstreamError(
+            f"run {run} was interrupted at the server",
+            hint="it was stopped there by someone else; call again",
+            outcome="unknown",
+            reason="interrupted",
+        )
+    status = entry.get("status")
+    if "execution_error" in messages or (isinstance(status, Mapping) and status.get("status_str") == "error"):
+        raise _failure(run, messages.get("execution_error", {}))
+    files = [one for one in _files(entry) if not only or one.node in only]
+    kept = [one for one in files if not one.is_temporary] or files
+    cached = messages.get("execution_cached", {}).get("nodes")
+    return Outputs(tuple(kept[:_MOST_FILES]), tuple(_texts(entry, only)), bool(cached) and _is_all(cached, entry))
+
+
+def invalid(data: Any, places: Mapping[str, Any]) -> UpstreamError | InputInvalid:
+    """Why ``POST /prompt`` was refused; INPUT_SCHEMA_INVALID where only arguments are at fault.
+
+    Args:
+        places: parameter → ``[[node, input], …]``.
+    """
+    error = data.get("error") if isinstance(data, Mapping) else None
+    said = error.get("message") if isinstance(error, Mapping) else error
+    problems = list(_problems(data, places))
+    text = "; ".join(
+        f"{p['parameter'] or p['input'] or 'input'} of node {p['node']} ({p['class']}): {p['message']}"
+        for p in problems[:5]
+    )
+    message = f"ComfyUI refuses the workflow: {text or said!s:.300}"
+    if problems and all(problem["parameter"] for problem in problems):
+        return InputInvalid(message, hint="correct the argument", problems=problems)
+    return UpstreamError(
+        message, hint="open the template in ComfyUI, correct it and export it anew", reason="invalid", problems=problems
+    )
+
+
+def _problems(data: Any, places: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    nodes = data.get("node_errors") if isinstance(data, Mapping) else None
+    for node, found in nodes.items() if isinstance(nodes, Mapping) else ():
+        errors = found.get("errors") if isinstance(found, Mapping) else None
+        for error in errors[:20] if isinstance(errors, list) else ():
+            if isinstance(error, Mapping):
+                extra = error.get("extra_info")
+                slot = extra.get("input_name") if isinstance(extra, Mapping) else None
+                named = next((name for name, spots in places.items() if [node, slot] in spots), "")
+                yield {
+                    "node": str(node)[:40],
+                    "class": str(found.get("class_type"))[:80],
+                    "input": str(slot or "")[:80],
+                    "parameter": named,
+                    "type": str(error.get("type"))[:80],
+                    "message": f"{error.get('message')}: {error.get('details')}"[:300],
+                }
+
+
+def _failure(run: str, error: Mapping[str, Any]) -> UpstreamError:
+    where = f" at node {error.get('node_id')!s:.40} ({error.get('node_type')!s:.80})" if error else ""
+    said = str(error.get("exception_message") or "ComfyUI does not say why").strip()
+    return UpstreamError(
+        f"run {run} failed{where}: {said[:500]}",
+        hint="ComfyUI's log has the traceback",
+        outcome="unknown",
+        reason="failed",
+        exception=str(error.get("exception_type") or "")[:100],
+    )
+
+
+def _messages(entry: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    status = entry.get("status")
+    rows = status.get("messages") if isinstance(status, Mapping) else None
+    for row in rows if isinstance(rows, list) else ():
+        if isinstance(row, list) and len(row) == 2 and isinstance(row[0], str):
+            yield row[0], row[1] if isinstance(row[1], Mapping) else {}
+
+
+def _node_outputs(entry: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    outputs = entry.get("outputs")
+    for node, given in outputs.items() if isinstance(outputs, Mapping) else ():
+        for key, items in given.items() if isinstance(given, Mapping) else ():
+            for item in items if isinstance(items, list) else ():
+                yield str(node), str(key), item
+
+
+def _files(entry: Mapping[str, Any]) -> Iterator[OutputFile]:
+    for node, _, item in _node_outputs(entry):
+        if isinstance(item, Mapping) and isinstance(name := item.get("filename"), str) and name:
+            kind = item.get("type") if item.get("type") in _TYPES else "output"
+            where = {"filename": name, "subfolder": str(item.get("subfolder") or ""), "type": str(kind)}
+            yield OutputFile(node, name, where, is_temporary=kind == "temp")
+
+
+def _texts(entry: Mapping[str, Any], only: list[str]) -> list[str]:
+    rows = [
+        (node, item) for node, key, item in _node_outputs(entry) if key in ("text", "string") and isinstance(item, str)
+    ]
+    return [item for node, item in rows if not only or node in only][:_MOST_TEXTS]
+
+
+def _is_all(cached: Any, entry: Mapping[str, Any]) -> bool:
+    """Whether every node that gave something was answered from the cache."""
+    outputs = entry.get("outputs")
+    return isinstance(cached, list) and isinstance(outputs, Mapping) and all(node in cached for node in outputs)

@@ -1,0 +1,73 @@
+"""What both APIs of ComfyUI have in common: the values of a call, the id of its run, and what is said of it meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tavern_core.builtin.adapters.comfyui.watch import Preview
+from tavern_core.contract.adapters import UpstreamCall, UpstreamTool
+from tavern_core.frozen import dataclass
+
+_NAMESPACE: Final = uuid.UUID("6f1b1e0e-53b2-5b5c-9c1d-0c5ad1a6f3aa")
+_LARGEST_SEED: Final = 2**53 - 1
+"""What every reader of JSON can hold."""
+_BETWEEN_PREVIEWS_S: Final = 2.0
+_MOST_PREVIEWS: Final = 30
+_LARGEST_PREVIEW: Final = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What one call asks for."""
+
+    tool: UpstreamTool
+    run: str
+    """A UUID. With an idempotency key the same one for the same caller, tool and key, also after a restart."""
+    is_keyed: bool
+    values: Mapping[str, Any]
+    """The arguments, with the seeds that were drawn."""
+    call: UpstreamCall
+
+
+def order_of(upstream: str, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> Order:
+    """The order of a call. Seeds that it does not name are drawn: of its key where it has one, so that a repetition is one."""
+    context = call.call.context
+    if call.key:
+        parts = (upstream, tool.name, context.principal, context.user_id, call.key)
+        run = uuid.uuid5(_NAMESPACE, "\x1f".join(parts))
+        draw = random.Random(run.int)
+    else:
+        run, draw = uuid.uuid4(), random.Random()
+    seeds = {name: draw.randint(0, _LARGEST_SEED) for name in tool.data["seeds"] if arguments.get(name) is None}
+    return Order(tool, str(run), bool(call.key), {**arguments, **seeds}, call)
+
+
+class Teller:
+    """Tells the caller how far a run is, with a preview now and then."""
+
+    def __init__(self, call: UpstreamCall, *, previews: bool) -> None:
+        self._call = call
+        self._left = _MOST_PREVIEWS if previews else 0
+        self._not_before = 0.0
+        self._preview = ""
+
+    def progress(self, done: float, total: float | None, message: str) -> None:
+        shown = f"{message}, preview {self._preview}" if self._preview else message
+        self._call.context.progress(done, total, shown)
+
+    async def preview(self, preview: Preview | None, done: float, total: float | None, message: str) -> None:
+        """Keep a preview as an artifact, and name it from now on; not more than one in two seconds."""
+        now = time.monotonic()
+        if preview is None or not self._left or now < self._not_before or len(preview.data) > _LARGEST_PREVIEW:
+            return
+        self._left -= 1
+        self._not_before = now + _BETWEEN_PREVIEWS_S
+        suffix = preview.media_type.partition("/")[2]
+        link = await asyncio.to_thread(self._call.context.keep, preview.data, preview.media_type, f"preview.{suffix}")
+        self._preview = str(link["uri"])
+        self.progress(done, total, message)

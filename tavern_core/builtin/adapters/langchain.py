@@ -1,0 +1,225 @@
+"""LangChain: the tools of an installed package, found by their shape and called in this process.
+
+    upstreams:
+      search:
+        kind: langchain
+        package: langchain-tavily                          a distribution whose code the operator trusts
+        settings: {objects: ["langchain_tavily:TavilySearch"]}      default: the tools on the package's top level
+
+A tool is an object with `name`, `description`, `args_schema` and `invoke`; langchain-core is not needed to see that. Validation and defaults are
+the pipeline's. Callbacks of a surrounding LangChain run reach the tool, because it is called in the caller's own context.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import metadata
+from typing import Any, Final
+
+from tavern_core.contract.adapters import Listing, Target, Upstream, UpstreamCall, UpstreamTool
+from tavern_core.errors import InputInvalid, ToolFailed, UpstreamError
+from tavern_core.model.result import ToolResult
+from tavern_core.model.safe_text import printed
+
+_ANYTHING: Final[Mapping[str, Any]] = {"type": "object", "additionalProperties": True}
+MAX_TOOLS: Final = 1_000
+
+
+class LangChain:
+    """The adapter."""
+
+    targets: Final[frozenset[Target]] = frozenset({"package"})
+    in_process: Final = True
+    settings: Final[Mapping[str, Any]] = {
+        "type": "object",
+        "properties": {
+            "objects": {
+                "type": "array",
+                "items": {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*$"},
+                "description": "module:name of tools, lists of tools, toolkits, or functions and classes that make them",
+            }
+        },
+        "additionalProperties": False,
+    }
+
+    async def connect(self, upstream: Upstream) -> Tools:
+        """Import the package and look for tools; in a thread, because it may take seconds."""
+        tools = await asyncio.to_thread(lambda: list(_found(upstream.package, upstream.settings.get("objects"))))
+        return Tools(upstream.package, {str(tool.name): tool for tool in tools[:MAX_TOOLS]})
+
+
+class Tools:
+    """The tools that were found, as a connection."""
+
+    def __init__(self, package: str, tools: Mapping[str, Any]) -> None:
+        self._package = package
+        self._tools = tools
+
+    async def list_tools(self, etag: str = "") -> Listing | None:
+        found, left_out = [], {}
+        for name, tool in self._tools.items():
+            try:
+                found.append(UpstreamTool(name, str(tool.description or ""), schema_of(tool)))
+            except Exception as error:  # noqa: BLE001 - whatever a schema of the package's raises costs this tool
+                left_out[name] = f"its parameters cannot be described: {printed(error)}"
+        return Listing(found, left_out=left_out, version=_version(self._package))
+
+    async def invoke(self, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> Any:
+        thing = self._tools.get(tool.name)
+        if thing is None:
+            raise UpstreamError(f"{self._package} has no tool {tool.name!r} any more", outcome="none")
+        given: Any = dict(arguments)
+        if _is_langchain(thing):
+            given = {"type": "tool_call", "name": tool.name, "args": given, "id": call.call.id or "call"}
+        try:
+            if callable(run := getattr(thing, "ainvoke", None)):
+                return _answer(await run(given))
+            return _answer(await asyncio.to_thread(thing.invoke, given))
+        except Exception as error:
+            raise _as_call_error(error, tool.name) from error
+
+    async def check(self) -> None:
+        """It is in this process: there is nothing to ask."""
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def schema_of(tool: Any) -> Mapping[str, Any]:
+    """JSON Schema of a tool's parameters, without those that LangChain fills in itself."""
+    for described in (getattr(tool, "tool_call_schema", None), getattr(tool, "args_schema", None)):
+        if isinstance(described, Mapping):
+            return described
+        if callable(make := getattr(described, "model_json_schema", None)):
+            schema: Mapping[str, Any] = make()
+            return schema
+    return _ANYTHING
+
+
+def is_tool(thing: Any) -> bool:
+    """Whether an object has the shape of a LangChain tool."""
+    if isinstance(thing, type):
+        return False
+    return (
+        isinstance(getattr(thing, "name", None), str)
+        and isinstance(getattr(thing, "description", None), str)
+        and hasattr(thing, "args_schema")
+        and callable(getattr(thing, "invoke", None))
+    )
+
+
+def _found(package: str, objects: Iterable[str] | None) -> Iterator[Any]:
+    """Raises UpstreamError: the package or an object is not there, or its import failed (UPSTREAM_ERROR)."""
+    if objects is not None:
+        for written in objects:
+            module, _, path = written.partition(":")
+            thing = _imported(module, package)
+            for part in path.split("."):
+                if not hasattr(thing, part):
+                    raise UpstreamError(
+                        f"{written}: there is no {part!r}", hint="correct settings.objects", outcome="none"
+                    )
+                thing = getattr(thing, part)
+            yield from _tools_in(thing, written)
+        return
+    for module in modules_of(package):
+        for name, thing in sorted(vars(_imported(module, package)).items()):
+            if not name.startswith("_") and is_tool(thing):
+                yield thing
+
+
+def _tools_in(thing: Any, written: str) -> Iterator[Any]:
+    if is_tool(thing):
+        yield thing
+    elif isinstance(thing, list | tuple):
+        for item in thing:
+            yield from _tools_in(item, written)
+    elif not isinstance(thing, type) and callable(make := getattr(thing, "get_tools", None)):
+        yield from _tools_in(make(), written)
+    elif callable(thing):
+        try:
+            made = thing()
+        except Exception as error:
+            raise UpstreamError(
+                f"{written} could not be called without arguments: {printed(error)}",
+                hint="name a function in a module of yours that makes the tool, as module:function",
+                outcome="none",
+            ) from error
+        if callable(made) and not is_tool(made) and not hasattr(made, "get_tools"):
+            raise UpstreamError(f"{written} makes no tool", outcome="none")
+        yield from _tools_in(made, written)
+    else:
+        raise UpstreamError(f"{written} is no tool: it needs name, description, args_schema and invoke", outcome="none")
+
+
+def _imported(module: str, package: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except Exception as error:
+        raise UpstreamError(
+            f"{module} of {package} cannot be imported: {printed(error)}", hint=f"pip install {package}", outcome="none"
+        ) from error
+
+
+def modules_of(package: str) -> list[str]:
+    """The top-level modules of an installed distribution.
+
+    Raises:
+        UpstreamError: it is not installed (UPSTREAM_ERROR).
+    """
+    try:
+        distribution = metadata.distribution(package)
+    except metadata.PackageNotFoundError:
+        raise UpstreamError(f"{package} is not installed", hint=f"pip install {package}", outcome="none") from None
+    named = (distribution.read_text("top_level.txt") or "").split()
+    if not named:
+        files = (str(file) for file in distribution.files or ())
+        named = [
+            first
+            for file in files
+            if (first := file.partition("/")[0]) and file.endswith("/__init__.py") and file.count("/") == 1
+        ]
+    return sorted({name for name in named if name.isidentifier()}) or [package.replace("-", "_")]
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _is_langchain(thing: Any) -> bool:
+    loaded = sys.modules.get("langchain_core.tools")
+    return loaded is not None and isinstance(thing, loaded.BaseTool)
+
+
+def _answer(answer: Any) -> Any:
+    """A ToolMessage as a result; anything else as it is."""
+    if not hasattr(answer, "tool_call_id") or not hasattr(answer, "content"):
+        return answer
+    content = answer.content
+    if getattr(answer, "status", "success") == "error":
+        raise ToolFailed(str(content)[:2000] or "the tool failed")
+    artifact = getattr(answer, "artifact", None)
+    if isinstance(content, str):
+        return content if artifact is None else ToolResult(True, content, meta={"artifact": artifact})
+    blocks = tuple(block if isinstance(block, Mapping) else {"type": "text", "text": str(block)} for block in content)
+    return ToolResult(True, content, content=blocks, meta=None if artifact is None else {"artifact": artifact})
+
+
+def _as_call_error(error: Exception, tool: str) -> Exception:
+    kind = type(error).__name__
+    if isinstance(error, ToolFailed):
+        return error
+    if kind == "ToolException":
+        return ToolFailed(str(error)[:2000] or f"{tool} failed", outcome="unknown")
+    if kind == "ValidationError" and callable(getattr(error, "errors", None)):
+        return InputInvalid(f"{tool} refused its arguments: {printed(error)}", outcome="none")
+    return UpstreamError(f"{tool} failed with {printed(error)}", outcome="unknown")
+
+
+adapter: Final = LangChain()

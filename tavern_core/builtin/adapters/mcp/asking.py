@@ -1,0 +1,69 @@
+"""What a server wants to know of the person behind a call (elicitation), in both eras."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tavern_core.contract.adapters import UpstreamCall
+from tavern_core.errors import SchemaInvalid, UpstreamError
+from tavern_core.schema.defaults import compile_defaults
+from tavern_core.schema.rules import house_flaws
+
+MOST_QUESTIONS: Final = 20
+_LONGEST_MESSAGE: Final = 4_000
+_OPENED: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {"opened": {"type": "boolean", "description": "Whether you opened the address and did what it says"}},
+    "required": ["opened"],
+}
+
+
+async def answers_to(requests: object, call: UpstreamCall, roots: tuple[str, ...]) -> dict[str, Any]:
+    """Answer the ``inputRequests`` of a server, one after the other.
+
+    Raises:
+        UpstreamError: they are not what a server may ask (UPSTREAM_ERROR).
+        CallError: no one can be asked, or no one answered in time.
+    """
+    if not isinstance(requests, dict) or len(requests) > MOST_QUESTIONS:
+        raise UpstreamError(f"the server's questions are no object of at most {MOST_QUESTIONS}")
+    return {name: await _answer(name, request, call, roots) for name, request in requests.items()}
+
+
+async def _answer(name: str, request: object, call: UpstreamCall, roots: tuple[str, ...]) -> dict[str, Any]:
+    method = request.get("method") if isinstance(request, dict) else None
+    if method == "elicitation/create" and isinstance(request, dict):
+        params = request.get("params")
+        return await elicited(params if isinstance(params, dict) else {}, call, name)
+    if method == "roots/list" and roots:
+        return {"roots": [{"uri": root} for root in roots]}
+    raise UpstreamError(
+        f"the server asks for {str(method)[:60]!r}, which this host does not give to servers",
+        hint="`settings: {roots: [...]}` names folders for servers that ask for roots; there is no sampling",
+    )
+
+
+async def elicited(params: Mapping[str, Any], call: UpstreamCall, name: str = "answer") -> dict[str, Any]:
+    """Put one question to the person and return the result of ``elicitation/create``."""
+    message = str(params.get("message", ""))[:_LONGEST_MESSAGE]
+    if params.get("mode") == "url":
+        address = str(params.get("url", ""))[:_LONGEST_MESSAGE]
+        answer = await call.ask(f"{message}\nOpen this address: {address}", _OPENED, name)
+        return {"action": "accept" if answer and answer.get("opened") is True else "decline"}
+    schema = params.get("requestedSchema")
+    if not isinstance(schema, dict) or any(flaw.severity == "error" for flaw in house_flaws(schema)):
+        raise UpstreamError("the server asks a question whose form cannot be used")
+    answer = await call.ask(message, schema, name)
+    if answer is None:
+        return {"action": "decline"}
+    return {"action": "accept", "content": _complete(dict(answer), schema)}
+
+
+def _complete(answer: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    """With the defaults of the form, where the person said nothing."""
+    try:
+        fill = compile_defaults(schema)
+    except SchemaInvalid:
+        return answer
+    return answer if fill is None else fill(answer)

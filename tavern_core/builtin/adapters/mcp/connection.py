@@ -1,0 +1,371 @@
+"""One connection to an MCP server, and what a host asks of it.
+
+connected(upstream) → McpConnection
+    a task of its own enters the transport and the session, and leaves them again: what breaks in it breaks nothing else
+    calls come from other tasks of the loop, and wait for the answer to their own request
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+from mcp.client.session import ClientRequestContext, ClientSession, IncomingMessage
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import (
+    MCP_METHOD_HEADER,
+    MCP_NAME_HEADER,
+    MCP_PROTOCOL_VERSION_HEADER,
+    encode_header_value,
+    mcp_param_headers,
+    x_mcp_header_map,
+)
+from mcp.shared.message import SessionMessage
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    INVALID_REQUEST,
+    PROTOCOL_VERSION_META_KEY,
+    UNSUPPORTED_PROTOCOL_VERSION,
+    ElicitRequestParams,
+    ElicitResult,
+    ErrorData,
+    Implementation,
+    ListRootsResult,
+    Root,
+    ServerNotification,
+    ToolListChangedNotification,
+)
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from tavern_core.builtin.adapters.mcp.asking import answers_to, elicited
+from tavern_core.builtin.adapters.mcp.content import result_of
+from tavern_core.builtin.adapters.mcp.documents import Documents
+from tavern_core.builtin.adapters.mcp.failures import failure_of, text_of
+from tavern_core.builtin.adapters.mcp.listing import read_tools
+from tavern_core.builtin.adapters.mcp.requests import Progress, Requests
+from tavern_core.builtin.adapters.mcp.stdio import stdio_streams
+from tavern_core.builtin.adapters.mcp.tasks import EXTENSION, result_of_task
+from tavern_core.builtin.adapters.mcp.watching import watch_list
+from tavern_core.contract.adapters import Listing, Upstream, UpstreamCall, UpstreamTool
+from tavern_core.errors import CallError, ConnectionLost, UpstreamError
+from tavern_core.model.result import ToolResult
+
+if TYPE_CHECKING:
+    from mcp.client._transport import WriteStream
+
+    from tavern_core.builtin.adapters.mcp.login import Show
+
+LIST_S: Final = 60.0
+CHECK_S: Final = 10.0
+PERSON_S: Final = 300.0
+"""How much longer connecting may take where a person logs in."""
+CLOSE_S: Final = 10.0
+MOST_ROUNDS: Final = 20
+"""Times that one call may ask the person something."""
+_STATE_ONLY_S: Final = (0.05, 1.0)
+"""Between rounds in which a server asks nothing and only wants to be called again: at first, at most."""
+_CAPABILITIES: Final[Mapping[str, Any]] = {"elicitation": {"form": {}, "url": {}}, "extensions": {EXTENSION: {}}}
+
+
+async def connected(upstream: Upstream, show: Show | None = None) -> McpConnection:
+    """See `Adapter.connect`.
+
+    Args:
+        show: where a person can log in.
+    """
+    connection = McpConnection(upstream, show)
+    await connection.open()
+    return connection
+
+
+class McpConnection(Documents):
+    """`contract.adapters.Connection` and `contract.adapters.Documents`."""
+
+    def __init__(self, upstream: Upstream, show: Show | None = None) -> None:
+        self._upstream = upstream
+        self._show = show
+        self._most = int(upstream.settings.get("maxMessageBytes", 16_000_000))
+        self._roots = tuple(upstream.settings.get("roots", ()))
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._closing = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._lost: CallError | None = None
+        self._calls = itertools.count()
+        self._running: dict[int, UpstreamCall] = {}
+        self._failed: dict[int, CallError] = {}
+        """Request → why it has no answer, as the transport knows."""
+        self._refused: dict[int, CallError] = {}
+        """Call → why its person could not be asked."""
+        self._headers: dict[str, Mapping[tuple[str, ...], str]] = {}
+        self._meta: dict[str, Any] = {}
+
+    async def open(self) -> None:
+        """Connect; what was begun is taken back when that fails."""
+        self._task = asyncio.create_task(self._serve(), name=f"mcp {self._upstream.name}")
+        try:
+            seconds = self._upstream.settings.get("connectTimeoutMs", 60_000) / 1000
+            seconds += 0 if self._show is None else PERSON_S
+            async with asyncio.timeout(seconds):
+                await asyncio.shield(self._ready)
+        except TimeoutError:
+            await self.close()
+            raise UpstreamError(
+                f"{self._upstream.name} does not answer within {seconds:g} s", retryable=True
+            ) from self._lost
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """See `Connection.close`."""
+        self._closing.set()
+        if (task := self._task) is None or task.done():
+            return
+        if self._ready.done():
+            await asyncio.wait([task], timeout=CLOSE_S)
+        if not task.done():
+            task.cancel()
+            await asyncio.wait([task], timeout=CLOSE_S)
+
+    async def _serve(self) -> None:
+        """Enter the session, wait for its end, leave it; nothing that happens in it leaves this task."""
+        try:
+            async with AsyncExitStack() as opened:
+                reading, writing = await opened.enter_async_context(await self._transport())
+                self._requests = Requests(reading, writing, self._why_lost)
+                self._session = await opened.enter_async_context(self._new_session(writing))
+                await self._negotiate()
+                async with watch_list(self._session, self._upstream.changed):
+                    self._ready.set_result(None)
+                    await self._closing.wait()
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - an ExceptionGroup of whatever a transport met
+            self._end(self._reason(error))
+        finally:
+            self._end(ConnectionLost(f"the connection to {self._upstream.name} was closed", outcome="unknown"))
+
+    def _end(self, error: CallError) -> None:
+        """Remember why it ended; the first reason counts."""
+        self._lost = self._lost or error
+        if not self._ready.done():
+            error = self._lost
+            error.outcome = "none"
+            self._ready.set_exception(error)
+            self._ready.exception()  # whoever waited may have gone
+
+    def _reason(self, error: BaseException) -> CallError:
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        if isinstance(error, CallError):
+            return error
+        name = self._upstream.name
+        if isinstance(error, MCPError):
+            return failure_of(error, f"{name} cannot be connected to")
+        return ConnectionLost(f"the connection to {name} broke: {error!r:.300}", outcome="unknown", retryable=True)
+
+    async def _transport(self) -> AbstractAsyncContextManager[Any]:
+        if self._upstream.command:
+            return stdio_streams(await self._upstream.start(), self._most, self._note_loss, self._note_failure)
+        from tavern_core.builtin.adapters.mcp.http import http_streams
+
+        return http_streams(self._upstream, self._most, self._note_failure, self._show)
+
+    def _note_loss(self, error: CallError) -> None:
+        if not isinstance(error, ConnectionLost):  # whatever it was, it has ended the connection
+            error = ConnectionLost(error.message, hint=error.hint, outcome="unknown", retryable=True)
+        self._lost = self._lost or error
+
+    def _note_failure(self, number: int, error: CallError) -> None:
+        """Why one request has no answer, where the transport knows more than it can say."""
+        self._failed[number] = error
+
+    def _new_session(self, writing: WriteStream[SessionMessage]) -> ClientSession:
+        from tavern_core import __version__
+
+        self._info = Implementation(name="tavern_core", version=__version__)
+        return ClientSession(
+            self._requests,
+            writing,
+            elicitation_callback=self._elicit,
+            list_roots_callback=self._list_roots if self._roots else None,
+            message_handler=self._on_message,
+            client_info=self._info,
+            extensions={EXTENSION: {}},
+        )
+
+    async def _negotiate(self) -> None:
+        """The new era where the server knows it, else the old one."""
+        try:
+            await self._session.discover()
+        except (MCPError, ValidationError, RuntimeError) as error:
+            if self._lost is not None:
+                raise self._lost from error
+            try:
+                await self._session.initialize()
+            except MCPError as refused:
+                # A server that began slowly may have taken the new era for settled meanwhile.
+                if refused.code != UNSUPPORTED_PROTOCOL_VERSION:
+                    raise (self._lost or next(reversed(self._failed.values()), refused)) from error
+                await self._session.discover()
+        self._failed.clear()
+        self._is_modern = self._session.protocol_version in MODERN_PROTOCOL_VERSIONS
+        if self._is_modern:
+            self._meta = {
+                PROTOCOL_VERSION_META_KEY: self._session.protocol_version,
+                CLIENT_INFO_META_KEY: self._info.model_dump(by_alias=True, mode="json", exclude_none=True),
+                CLIENT_CAPABILITIES_META_KEY: {**_CAPABILITIES, **({"roots": {}} if self._roots else {})},
+            }
+
+    async def request(
+        self,
+        method: str,
+        params: dict[str, Any],
+        name: str = "",
+        *,
+        headers: Mapping[str, str] | None = None,
+        progress: Progress | None = None,
+        tool: str = "",
+    ) -> dict[str, Any]:
+        """Ask the server something and return the result as it came.
+
+        Args:
+            name: what the request is about, for the header of the new era.
+            tool: that is called.
+
+        Raises:
+            CallError: as `failure_of` says.
+        """
+
+        def failed(number: int, error: MCPError) -> CallError:
+            return self._failed.pop(number, None) or failure_of(error, tool or method, tool)
+
+        sent: dict[str, str] = {MCP_PROTOCOL_VERSION_HEADER: self._session.protocol_version or ""}
+        if self._is_modern:
+            params = {**params, "_meta": self._meta}
+            sent |= {MCP_METHOD_HEADER: method, **(headers or {})}
+            if name:
+                sent[MCP_NAME_HEADER] = encode_header_value(name)
+        return await self._requests.ask(method, params, sent, progress, failed)
+
+    def _why_lost(self) -> CallError:
+        """A fresh error for each who waits."""
+        known = self._lost or ConnectionLost(f"the connection to {self._upstream.name} was closed", retryable=True)
+        return type(known)(known.message, hint=known.hint, outcome="unknown", retryable=known.retryable)
+
+    async def list_tools(self, etag: str = "") -> Listing | None:
+        """See `Connection.list_tools`."""
+
+        async def page(params: Mapping[str, Any]) -> dict[str, Any]:
+            return await self.request("tools/list", dict(params))
+
+        try:
+            async with asyncio.timeout(LIST_S):
+                found = await read_tools(page)
+        except TimeoutError:
+            raise UpstreamError(f"the list of tools is not complete after {LIST_S:g} s", retryable=True) from None
+        self._headers = {}
+        info = self._session.server_info
+        return Listing(
+            tools=found.tools,
+            ttl_ms=found.ttl_ms,
+            left_out=found.left_out,
+            description=text_of(self._session.instructions),
+            version=text_of(info.version) if info is not None else "",
+        )
+
+    async def invoke(self, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> Any:
+        """See `Connection.invoke`."""
+        number = next(self._calls)
+        self._running[number] = call
+        try:
+            result = await self._call(tool, arguments, call)
+            if (refused := self._refused.get(number)) is not None:
+                raise refused
+            return await self._answer(result, tool, call)
+        finally:
+            del self._running[number]
+            self._refused.pop(number, None)
+
+    async def _answer(self, result: dict[str, Any], tool: UpstreamTool, call: UpstreamCall) -> ToolResult:
+        kind = result.get("resultType", "complete")
+        if kind == "task" or (kind == "complete" and "task" in result and "content" not in result):
+            result = await result_of_task(
+                result,
+                tool.name,
+                call,
+                lambda method, params: self.request(method, params, params["taskId"]),
+                lambda requests: answers_to(requests, call, self._roots),
+            )
+        elif kind != "complete":
+            raise UpstreamError(
+                f"{tool.name}: the server answers with {kind!r:.60}, which is unknown", outcome="unknown"
+            )
+        return await result_of(result, tool.name, call)
+
+    async def _call(self, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> dict[str, Any]:
+        """``tools/call``, again and again while the server wants to know something of the person."""
+
+        headers = mcp_param_headers(self._header_map(tool), arguments) if self._is_modern else None
+        extra: dict[str, Any] = {"task": {}} if tool.data.get("task") and not self._is_modern else {}
+        delay, rounds = _STATE_ONLY_S[0], 0
+        while True:
+            params = {"name": tool.name, "arguments": dict(arguments), **extra}
+            result = await self.request(
+                "tools/call", params, tool.name, headers=headers, progress=call.context.progress, tool=tool.name
+            )
+            if result.get("resultType") != "input_required":
+                return result
+            extra = {}
+            if isinstance(state := result.get("requestState"), str):
+                extra["requestState"] = state
+            if requests := result.get("inputRequests"):
+                rounds += 1
+                if rounds > MOST_ROUNDS:
+                    raise UpstreamError(f"{tool.name}: the server asks again and again", outcome="unknown")
+                extra["inputResponses"] = await answers_to(requests, call, self._roots)
+            else:
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, _STATE_ONLY_S[1])
+
+    def _header_map(self, tool: UpstreamTool) -> Mapping[tuple[str, ...], str]:
+        """Which arguments the server wants as headers, too."""
+        if (known := self._headers.get(tool.name)) is None:
+            known = self._headers[tool.name] = x_mcp_header_map(dict(tool.input_schema))
+        return known
+
+    async def check(self) -> None:
+        """See `Connection.check`."""
+        try:
+            async with asyncio.timeout(CHECK_S):
+                await self.request("server/discover" if self._is_modern else "ping", {})
+        except TimeoutError:
+            raise UpstreamError(f"no answer within {CHECK_S:g} s", retryable=True) from None
+
+    async def _elicit(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:
+        """A question during a call of the old era. It does not say which call: with several callers no one can be asked."""
+        calls = list(self._running.items())
+        if not calls or len({call.call.context.principal for _, call in calls}) != 1:
+            return ErrorData(code=INVALID_REQUEST, message="it is not known whom this question is for")
+        number, call = calls[-1]
+        try:
+            answer = await elicited(params.model_dump(by_alias=True, mode="json", exclude_none=True), call)
+        except CallError as error:
+            self._refused[number] = error
+            return ElicitResult(action="cancel")
+        return ElicitResult.model_validate(answer)
+
+    async def _list_roots(self, context: ClientRequestContext) -> ListRootsResult:
+        return ListRootsResult(roots=[Root.model_validate({"uri": root}) for root in self._roots])
+
+    async def _on_message(self, message: IncomingMessage) -> None:
+        if isinstance(message, ServerNotification) and isinstance(message, ToolListChangedNotification):
+            self._upstream.changed()
+
+    @property
+    def roots(self) -> Sequence[str]:
+        """What the server is told when it asks for roots."""
+        return self._roots

@@ -1,0 +1,75 @@
+"""What a tool answered: the parts of a result as blocks of a ToolResult, bytes as artifacts of the caller."""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tavern_core.builtin.adapters.mcp.failures import text_of, tool_failure
+from tavern_core.contract.adapters import UpstreamCall
+from tavern_core.errors import OutputTooLarge, UpstreamError
+from tavern_core.model.result import ToolResult
+
+MOST_PARTS: Final = 1_000
+_LINK_KEYS: Final = ("uri", "name", "title", "description", "mimeType", "size")
+
+
+async def result_of(result: Mapping[str, Any], tool: str, call: UpstreamCall) -> ToolResult:
+    """The answer of a call.
+
+    Raises:
+        ToolFailed: the tool says that it failed (TOOL_ERROR).
+        OutputTooLarge: too many parts (OUTPUT_TOO_LARGE).
+        UpstreamError: it is no result (UPSTREAM_ERROR).
+    """
+    parts = result.get("content", [])
+    if not isinstance(parts, list):
+        raise UpstreamError(f"{tool}: the content of its answer is no list", outcome="unknown")
+    if len(parts) > MOST_PARTS:
+        raise OutputTooLarge(
+            f"{tool} answered in {len(parts):,} parts, more than {MOST_PARTS:,}", outcome="done", limit=MOST_PARTS
+        )
+    blocks = [await block_of(part, tool, call) for part in parts]
+    if result.get("isError") is True:
+        raise tool_failure(result, blocks, tool)
+    if "structuredContent" in result:
+        return ToolResult(True, result["structuredContent"], content=tuple(blocks))
+    words = [block["text"] for block in blocks if block["type"] == "text"]
+    return ToolResult(True, "\n".join(words) if words else None, content=tuple(blocks))
+
+
+async def block_of(part: object, tool: str, call: UpstreamCall) -> dict[str, Any]:
+    """One part. A part that is nothing known becomes a text that says so: the others are of use without it."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    if isinstance(part, dict):
+        if kind == "text" and isinstance(part.get("text"), str):
+            return {"type": "text", "text": part["text"]}
+        if kind in ("image", "audio") and isinstance(part.get("data"), str):
+            return await _kept(part["data"], part.get("mimeType"), f"{tool}-{kind}", call)
+        if kind == "resource_link" and isinstance(part.get("uri"), str):
+            return {"type": "resource_link", **{key: part[key] for key in _LINK_KEYS if key in part}}
+        if kind == "resource" and isinstance(resource := part.get("resource"), dict):
+            return await _resource(resource, tool, call)
+    return {"type": "text", "text": f"[a part of kind {text_of(kind)[:40] or 'unknown'}, which cannot be shown]"}
+
+
+async def _resource(resource: Mapping[str, Any], tool: str, call: UpstreamCall) -> dict[str, Any]:
+    """An embedded resource: its text as it is, its bytes as an artifact."""
+    uri, kind = text_of(resource.get("uri")), text_of(resource.get("mimeType"))
+    if isinstance(text := resource.get("text"), str):
+        return {"type": "resource", "resource": {"uri": uri, "mimeType": kind or "text/plain", "text": text}}
+    if isinstance(blob := resource.get("blob"), str):
+        return await _kept(blob, kind, uri.rpartition("/")[2] or f"{tool}-resource", call)
+    return {"type": "text", "text": f"[the resource {uri[:200]} holds nothing that can be shown]"}
+
+
+async def _kept(data: str, kind: object, name: str, call: UpstreamCall) -> dict[str, Any]:
+    """Keep base64 as an artifact; in a thread, because it may be large and is written to the disk."""
+    try:
+        raw = binascii.a2b_base64(data.encode("ascii"))
+    except ValueError:
+        return {"type": "text", "text": "[a part that is no base64]"}
+    media_type = text_of(kind) or "application/octet-stream"
+    return await asyncio.to_thread(call.context.keep, raw, media_type, name[:200])

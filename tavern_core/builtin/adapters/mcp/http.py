@@ -1,0 +1,213 @@
+"""MCP over streamable HTTP: the transport of the library, on a client that the host made.
+
+The library ends a whole session when one of its requests meets a broken connection. So its client sends through `_Contained`: what goes
+wrong with one request becomes an answer to this one request, and why is noted for whoever waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import httpx2
+from mcp.client.auth import OAuthFlowError, OAuthTokenError
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import CONNECTION_CLOSED
+from pydantic import ValidationError
+from pydantic_core import from_json, to_json
+
+from tavern_core.builtin.adapters.mcp.login import LoginNeeded, Show, login, login_needed
+from tavern_core.builtin.adapters.mcp.wire import FEW_VALUES, values_in
+from tavern_core.contract.adapters import Upstream
+from tavern_core.errors import CallError, ConnectionLost, OutputTooLarge, PolicyDenied, UpstreamError
+
+CONNECT_S: Final = 30.0
+Note = Callable[[int, CallError], None]
+"""Number of a request, why it has no answer."""
+_MOST_WAIT_S: Final = 3_600.0
+_MOST_LOGIN_BYTES: Final = 1_000_000
+
+
+@asynccontextmanager
+async def http_streams(upstream: Upstream, most: int, note: Note, show: Show | None = None) -> AsyncIterator[Any]:
+    """(what to read, what to write to).
+
+    Args:
+        show: where a person can log in.
+    """
+    inner: httpx2.AsyncClient = upstream.http(timeout_s=_MOST_WAIT_S, max_bytes=most)
+    # Calls have deadlines of their own, and a stream of changes is silent for days.
+    timeout = httpx2.Timeout(CONNECT_S, read=None)
+    async with (
+        inner,
+        login(upstream, show) as auth,
+        httpx2.AsyncClient(transport=_Origins(upstream, inner), timeout=timeout, trust_env=False) as sender,
+    ):
+        transport = _Contained(sender, upstream.name, note, auth)
+        headers = dict(upstream.headers)  # of requests to the server, and not of those to who knows its users
+        async with (
+            httpx2.AsyncClient(transport=transport, timeout=timeout, headers=headers, trust_env=False) as client,
+            streamable_http_client(upstream.url, http_client=client, max_sse_event_size=most) as streams,
+        ):
+            yield streams
+
+
+class _Contained(httpx2.AsyncBaseTransport):
+    """A request that fails is answered instead of raising.
+
+    Args:
+        sender: goes through the host's clients.
+        auth: adds tokens to requests.
+    """
+
+    def __init__(self, sender: httpx2.AsyncClient, name: str, note: Note, auth: httpx2.Auth | None) -> None:
+        self._sender = sender
+        self._auth = auth
+        self._name = name
+        self._note = note
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """See `httpx2.AsyncBaseTransport`."""
+        number = _number_of(request)
+        try:
+            response = await self._sender.send(request, stream=True, follow_redirects=False, auth=self._auth)
+        except CallError as error:
+            return self._failed(request, number, error)
+        except LoginNeeded:
+            return self._failed(request, number, login_needed(self._name))
+        except (OAuthFlowError, OAuthTokenError, ValidationError) as error:
+            return self._failed(
+                request,
+                number,
+                UpstreamError(f"logging in to {self._name} failed: {str(error)[:500]}", fixFor="operator"),
+            )
+        except httpx2.TransportError as error:
+            return self._failed(request, number, _lost(error, self._name))
+        if (
+            response.status_code >= 400
+            and (refusal := _refusal(response, self._name)) is not None
+            and number is not None
+        ):
+            self._note(number, refusal)
+        stream = _Checked(response, lambda error: None if number is None else self._note(number, error), self._name)
+        return httpx2.Response(response.status_code, headers=_plain_headers(response), stream=stream, request=request)
+
+    async def aclose(self) -> None:
+        """The host's client is closed by whoever made this."""
+
+    def _failed(self, request: httpx2.Request, number: int | None, error: CallError) -> httpx2.Response:
+        if number is None:
+            return httpx2.Response(502, request=request)
+        self._note(number, error)
+        reply = {"jsonrpc": "2.0", "id": number, "error": {"code": CONNECTION_CLOSED, "message": error.message}}
+        return httpx2.Response(
+            502, headers={"content-type": "application/json"}, content=to_json(reply), request=request
+        )
+
+
+class _Origins(httpx2.AsyncBaseTransport):
+    """Sends through the host's clients: one for the upstream, one for each other origin that was granted, such as who knows its users."""
+
+    def __init__(self, upstream: Upstream, inner: httpx2.AsyncClient) -> None:
+        self._upstream = upstream
+        self._own = _origin(httpx2.URL(upstream.url))
+        self._clients = {self._own: inner}
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """See `httpx2.AsyncBaseTransport`."""
+        if (client := self._clients.get(origin := _origin(request.url))) is None:
+            url = f"{request.url.scheme}://{request.url.netloc.decode('ascii')}"
+            client = self._clients[origin] = self._upstream.http(url, timeout_s=CONNECT_S, max_bytes=_MOST_LOGIN_BYTES)
+        return await client.send(request, stream=True, follow_redirects=False)
+
+    async def aclose(self) -> None:
+        """Close the clients of other origins; that of the upstream is closed by whoever made it."""
+        for origin, client in self._clients.items():
+            if origin != self._own:
+                await client.aclose()
+
+
+def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port
+
+
+class _Checked(httpx2.AsyncByteStream):
+    """The body of an answer: an error in the middle ends it, and so do more values than can be parsed at once."""
+
+    def __init__(self, response: httpx2.Response, note: Callable[[CallError], None], name: str) -> None:
+        self._response = response
+        self._note = note
+        self._name = name
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """The bytes, unpacked."""
+        values = 0
+        try:
+            async for chunk in self._response.aiter_bytes():
+                end = max(chunk.rfind(b"\n\n"), chunk.rfind(b"\r\n\r\n"))  # of an event
+                values = values_in(chunk) + values if end < 0 else values_in(chunk[end:])
+                if values > FEW_VALUES:
+                    raise OutputTooLarge(
+                        f"{self._name} sent a message of more than {FEW_VALUES:,} values",
+                        outcome="unknown",
+                        limit=FEW_VALUES,
+                    )
+                yield chunk
+        except CallError as error:
+            self._note(error)
+        except httpx2.HTTPError as error:
+            self._note(_lost(error, self._name))
+
+    async def aclose(self) -> None:
+        """See `httpx2.AsyncByteStream`."""
+        await self._response.aclose()
+
+
+def _plain_headers(response: httpx2.Response) -> list[tuple[str, str]]:
+    """Without those that speak of the packed body."""
+    return [
+        (name, value)
+        for name, value in response.headers.multi_items()
+        if name.lower() not in ("content-encoding", "content-length", "transfer-encoding")
+    ]
+
+
+def _number_of(request: httpx2.Request) -> int | None:
+    """The id of the JSON-RPC request in a request's body."""
+    if request.method != "POST":
+        return None
+    message = from_json(request.content)
+    number = message.get("id") if isinstance(message, dict) and "method" in message else None
+    return number if isinstance(number, int) else None
+
+
+def _refusal(response: httpx2.Response, name: str) -> CallError | None:
+    """What a status says that a JSON-RPC error does not."""
+    status = response.status_code
+    if status == 401:
+        return login_needed(name)
+    if status == 403:
+        return PolicyDenied(f"{name} refuses (HTTP 403)", hint=f"tavern upstreams connect {name} asks for more rights")
+    if status in (429, 503):
+        return UpstreamError(
+            f"{name} has no time (HTTP {status})", retryable=True, retry_after_ms=_retry_after(response), outcome="none"
+        )
+    if status in (502, 504):
+        return UpstreamError(
+            f"{name} cannot be reached behind its proxy (HTTP {status})", retryable=True, outcome="unknown"
+        )
+    return None
+
+
+def _retry_after(response: httpx2.Response) -> int | None:
+    written = response.headers.get("retry-after", "")
+    return int(written) * 1000 if written.isascii() and written.isdigit() and len(written) < 7 else None
+
+
+def _lost(error: httpx2.HTTPError, name: str) -> CallError:
+    """Only a server that no one can connect to is a lost connection; other requests have connections of their own."""
+    why = f"{type(error).__name__}: {error}"[:300] if str(error) else type(error).__name__
+    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+        return ConnectionLost(f"{name}: {why}", outcome="none", retryable=True)
+    return UpstreamError(f"{name}: the answer broke off: {why}", outcome="unknown", retryable=True)

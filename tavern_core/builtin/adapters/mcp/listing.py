@@ -1,0 +1,167 @@
+"""The list of tools of a server: every page, each tool judged alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from mcp.shared.inbound import X_MCP_HEADER_KEY, find_invalid_x_mcp_header
+from pydantic_core import to_json
+
+from tavern_core.builtin.adapters.mcp.failures import text_of
+from tavern_core.contract.adapters import UpstreamTool
+from tavern_core.errors import UpstreamError, sayable
+from tavern_core.frozen import dataclass
+from tavern_core.schema.rules import house_flaws
+
+MOST_ITEMS: Final = 10_000
+"""Tools, resources or prompts of one server."""
+MOST_PAGES: Final = 1_000
+MOST_TOOL_BYTES: Final = 200_000
+MOST_BYTES: Final = 64_000_000
+"""Of all tools."""
+MOST_LEFT_OUT: Final = 1_000
+_LONGEST_NAME: Final = 256
+_LONGEST_DESCRIPTION: Final = 20_000
+_LONGEST_CURSOR: Final = 10_000
+_TURN: Final = 20
+
+Ask = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
+"""Ask for one page: parameters → result."""
+
+
+async def pages(ask: Ask, key: str) -> AsyncIterator[tuple[dict[str, Any], list[Any]]]:
+    """Each page of a list: (the result, its items). Ends where a server has no end.
+
+    Raises:
+        UpstreamError: a page is no list (UPSTREAM_ERROR).
+    """
+    params: dict[str, Any] = {}
+    seen: set[str] = set()
+    for _ in range(MOST_PAGES):
+        result = await ask(params)
+        items = result.get(key)
+        if not isinstance(items, list):
+            raise UpstreamError(f"the server's list of {key} is no list")
+        yield result, items
+        cursor = result.get("nextCursor")
+        if not isinstance(cursor, str) or not cursor or len(cursor) > _LONGEST_CURSOR or cursor in seen:
+            return
+        seen.add(cursor)
+        params = {"cursor": cursor}
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What came of a list."""
+
+    tools: tuple[UpstreamTool, ...]
+    left_out: Mapping[str, str]
+    ttl_ms: int | None
+
+
+async def read_tools(ask: Ask) -> Tools:
+    """List the tools; what cannot be used is left out, with the reason."""
+    reader = _Reader()
+    async for page, items in pages(ask, "tools"):
+        reader.hold(page.get("ttlMs"))
+        for number, item in enumerate(items):
+            if number % _TURN == 0:
+                await asyncio.sleep(0)  # a page may be long
+            if not reader.read(item):
+                return reader.done()
+    return reader.done()
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self._tools: dict[str, UpstreamTool] = {}
+        self._left_out: dict[str, str] = {}
+        self._twice: set[str] = set()
+        self._ttls: list[int] = []
+        self._bytes = 0
+        self._count = 0
+
+    def hold(self, ttl: object) -> None:
+        if isinstance(ttl, int) and not isinstance(ttl, bool) and ttl > 0:
+            self._ttls.append(ttl)
+
+    def done(self) -> Tools:
+        return Tools(tuple(self._tools.values()), self._left_out, min(self._ttls, default=None))
+
+    def read(self, item: object) -> bool:
+        """Take one tool; False: no more are taken."""
+        self._count += 1
+        if self._count > MOST_ITEMS or self._bytes > MOST_BYTES:
+            self._leave_out(
+                "…", f"more than {MOST_ITEMS:,} tools, or {MOST_BYTES:,} bytes of them: the rest is left out"
+            )
+            return False
+        name = item.get("name") if isinstance(item, dict) else None
+        if not isinstance(item, dict) or not isinstance(name, str) or not name:
+            self._leave_out(f"tool number {self._count}", "it has no name")
+        elif name in self._twice:
+            pass
+        elif name in self._tools:
+            del self._tools[name]
+            self._twice.add(name)
+            self._leave_out(name, "the server lists several tools of this name, and none of them can be meant")
+        elif (why := self._unusable(item, name)) is not None:
+            self._leave_out(name, why)
+        else:
+            self._tools[name] = tool_of(item, name)
+        return True
+
+    def _unusable(self, item: dict[str, Any], name: str) -> str | None:
+        if len(name) > _LONGEST_NAME or not name.isprintable():
+            return f"a name is 1 to {_LONGEST_NAME} printable characters"
+        try:
+            size = len(to_json(item))
+        except ValueError as error:
+            return f"its definition is no JSON: {error}"
+        if size > MOST_TOOL_BYTES:
+            return f"its definition takes {size:,} bytes, more than {MOST_TOOL_BYTES:,}"
+        self._bytes += size
+        schema, output = item.get("inputSchema"), item.get("outputSchema")
+        if not isinstance(schema, dict) or not isinstance(output, dict | None):
+            return "its schemas are no objects"
+        for one in (schema, output or {}):
+            if flaws := [flaw for flaw in house_flaws(one) if flaw.severity == "error"]:
+                return f"its schema cannot be used: {flaws[0].path or '/'}: {flaws[0].message}"
+        return find_invalid_x_mcp_header(schema) if X_MCP_HEADER_KEY in repr(schema) else None
+
+    def _leave_out(self, name: str, why: str) -> None:
+        if len(self._left_out) < MOST_LEFT_OUT:
+            self._left_out[name[:_LONGEST_NAME]] = sayable(why)
+
+
+def tool_of(item: Mapping[str, Any], name: str) -> UpstreamTool:
+    """A tool whose definition can be used."""
+    notes, execution = _object(item.get("annotations")), _object(item.get("execution"))
+    needs_task = execution.get("taskSupport") == "required"
+    return UpstreamTool(
+        name=name,
+        description=_description(item.get("description")),
+        input_schema=item["inputSchema"],
+        output_schema=item.get("outputSchema"),
+        display_name=text_of(item.get("title")) or text_of(notes.get("title")),
+        read_only=_claim(notes, "readOnlyHint"),
+        destructive=_claim(notes, "destructiveHint"),
+        idempotent=_claim(notes, "idempotentHint"),
+        is_job=needs_task,
+        data={"task": True} if needs_task else {},
+    )
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _claim(notes: Mapping[str, Any], name: str) -> bool | None:
+    value = notes.get(name)
+    return value if isinstance(value, bool) else None
+
+
+def _description(written: object) -> str:
+    return written[:_LONGEST_DESCRIPTION] if isinstance(written, str) else ""

@@ -1,0 +1,222 @@
+"""OAuth for servers that want it: discovery, PKCE and refreshing by the library; tokens are kept by the host, for this upstream alone.
+
+tavern upstreams connect NAME     shows an address; the browser comes back to a port of this machine with the permission
+any other use                     takes the tokens that are kept and refreshes them; it never asks anybody
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+from mcp.client.auth import OAuthClientProvider, OAuthFlowError
+from mcp.shared.auth import (
+    AuthorizationCodeResult,
+    OAuthClientInformationFull,
+    OAuthClientMetadata,
+    OAuthMetadata,
+    OAuthToken,
+    ProtectedResourceMetadata,
+)
+from pydantic import AnyUrl, BaseModel, ValidationError
+
+from tavern_core.contract.adapters import Upstream
+from tavern_core.errors import UpstreamError
+
+KEPT: Final = "oauth"
+"""The name under which the host keeps tokens."""
+PERSON_S: Final = 300.0
+"""How long the person may take in the browser."""
+_MOST_REQUEST: Final = 16_384
+_PAGE: Final = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\n\r\n"
+    b"Done. You can close this page and go back to the terminal.\n"
+)
+_NO_PAGE: Final = b"HTTP/1.1 404 Not Found\r\nconnection: close\r\n\r\n"
+
+Show = Callable[[str], None]
+"""Shows the person an address to open."""
+
+
+class LoginNeeded(OAuthFlowError):
+    """Only a person can go on."""
+
+
+def login_needed(name: str) -> UpstreamError:
+    """The error for a server that was not logged in to."""
+    return UpstreamError(
+        f"{name} wants to know who calls (HTTP 401)",
+        hint=f"tavern upstreams connect {name}, or set `headers: {{Authorization: …}}` in tavern.yaml",
+        fixFor="operator",
+    )
+
+
+@asynccontextmanager
+async def login(upstream: Upstream, show: Show | None) -> AsyncIterator[OAuthClientProvider | None]:
+    """What adds tokens to requests; None where there are none and no one can be asked.
+
+    Args:
+        show: where a person sits at the terminal.
+    """
+    if any(name.lower() == "authorization" for name in upstream.headers):
+        yield None
+    elif show is not None:
+        async with _Callback(int(upstream.settings.get("redirectPort", 0))) as callback:
+
+            async def redirect(address: str) -> None:
+                show(address)
+
+            yield _provider(upstream, callback.address, redirect, callback.result, fresh=True)
+    elif upstream.load(KEPT) is not None:
+
+        async def refuse(address: str) -> None:
+            raise LoginNeeded("the tokens that are kept hold no longer")
+
+        yield _provider(upstream, "http://127.0.0.1/callback", refuse, None, fresh=False)
+    else:
+        yield None
+
+
+def _provider(upstream: Upstream, address: str, redirect: Any, callback: Any, *, fresh: bool) -> OAuthClientProvider:
+    settings = upstream.settings
+    wanted = OAuthClientMetadata(
+        redirect_uris=[AnyUrl(address)],
+        client_name="tavern_core",
+        grant_types=["authorization_code", "refresh_token"],
+        scope=settings.get("scope"),
+        token_endpoint_auth_method=None if settings.get("clientSecret") else "none",
+    )
+    storage = _Kept(upstream, address)
+    provider = OAuthClientProvider(
+        upstream.url, wanted, storage, redirect, callback, client_metadata_url=settings.get("clientMetadataUrl")
+    )
+    storage.restore(provider, fresh)
+    return provider
+
+
+class _Kept:
+    """The library's `TokenStorage` on `Upstream.load` and `save`: tokens, when they end, and where they came from."""
+
+    def __init__(self, upstream: Upstream, address: str) -> None:
+        self._upstream = upstream
+        self._address = address
+        self._kept: dict[str, Any] = {}
+
+    def restore(self, provider: OAuthClientProvider, fresh: bool) -> None:
+        """Give the library back what it has forgotten with the last process.
+
+        Args:
+            fresh: a person logs in: what was registered for another port is of no use.
+        """
+        self._context = context = provider.context
+        with suppress(ValueError):
+            kept = json.loads(self._upstream.load(KEPT) or "{}")
+            self._kept = kept if isinstance(kept, dict) else {}
+        if fresh:
+            self._kept.pop("client", None)
+        context.oauth_metadata = _read(OAuthMetadata, self._kept.get("metadata"))
+        context.protected_resource_metadata = _read(ProtectedResourceMetadata, self._kept.get("resource"))
+        context.auth_server_url = self._kept.get("server")
+        context.token_expiry_time = self._kept.get("expires")
+
+    async def get_tokens(self) -> OAuthToken | None:
+        tokens: OAuthToken | None = _read(OAuthToken, self._kept.get("tokens"))
+        return tokens
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        context = self._context
+        self._kept |= {
+            "tokens": _written(tokens),
+            "expires": context.token_expiry_time,
+            "metadata": _written(context.oauth_metadata),
+            "resource": _written(context.protected_resource_metadata),
+            "server": context.auth_server_url,
+        }
+        self._save()
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        settings = self._upstream.settings
+        if number := settings.get("clientId"):
+            secret = settings.get("clientSecret")
+            return OAuthClientInformationFull(
+                client_id=number,
+                client_secret=secret,
+                redirect_uris=[AnyUrl(self._address)],
+                token_endpoint_auth_method="client_secret_basic" if secret else "none",
+            )
+        client: OAuthClientInformationFull | None = _read(OAuthClientInformationFull, self._kept.get("client"))
+        return client
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        self._kept["client"] = _written(client_info)
+        self._save()
+
+    def _save(self) -> None:
+        self._upstream.save(KEPT, json.dumps(self._kept))
+
+
+def _written(model: BaseModel | None) -> Any:
+    return None if model is None else model.model_dump(mode="json", exclude_none=True)
+
+
+def _read(model: type[Any], kept: object) -> Any:
+    try:
+        return None if kept is None else model.model_validate(kept)
+    except ValidationError:
+        return None
+
+
+class _Callback:
+    """A port of this machine that the browser is sent back to."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._result: asyncio.Future[AuthorizationCodeResult] = asyncio.get_running_loop().create_future()
+
+    async def __aenter__(self) -> _Callback:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port, limit=_MOST_REQUEST)
+        self.address = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/callback"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def result(self) -> AuthorizationCodeResult:
+        """What the browser brought; each login has a result of its own."""
+        try:
+            async with asyncio.timeout(PERSON_S):
+                return await self._result
+        except TimeoutError:
+            raise LoginNeeded(f"no one came back from the browser within {PERSON_S:g} s") from None
+        finally:
+            self._result = asyncio.get_running_loop().create_future()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(10):
+                head = await reader.readuntil(b"\r\n\r\n")
+            writer.write(_PAGE if self._take(head.split(b"\r\n", 1)[0]) else _NO_PAGE)
+            await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # whoever connected is no browser that brings anything
+        finally:
+            writer.close()
+
+    def _take(self, line: bytes) -> bool:
+        words = line.decode("ascii", "replace").split(" ")
+        address = urlsplit(words[1]) if len(words) == 3 and words[0] == "GET" else None
+        if address is None or address.path != "/callback" or self._result.done():
+            return False
+        given = {name: values[0] for name, values in parse_qs(address.query).items()}
+        if "error" in given:
+            self._result.set_exception(LoginNeeded(f"the server refused: {given['error'][:200]}"))
+        else:
+            self._result.set_result(
+                AuthorizationCodeResult(code=given.get("code", ""), state=given.get("state"), iss=given.get("iss"))
+            )
+        return True

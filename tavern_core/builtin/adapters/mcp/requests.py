@@ -1,0 +1,162 @@
+"""Requests of our own, beside those that the library makes on the same streams.
+
+Its dispatcher counts on a peer that is known. Here an answer is taken as it comes, without being validated as a whole (one bad tool would
+cost the list), and each request costs a third. Everything else that is read goes on to the library: its own answers, and what the server asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import anyio
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ClientMessageMetadata, SessionMessage
+from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
+
+from tavern_core.builtin.adapters.mcp.stdio import Stream
+from tavern_core.errors import CallError
+
+if TYPE_CHECKING:
+    from mcp.client._transport import ReadStream, WriteStream
+
+_FIRST_ID: Final = 1_000_000
+"""The library counts its own from 1."""
+_CANCEL_S: Final = 5.0
+
+Progress = Callable[[float, float | None, str], None]
+"""``progress(done, total, message)``."""
+
+
+class Reason(Protocol):
+    def __call__(self) -> CallError:
+        """Why there are no more answers."""
+        ...
+
+
+class Requests(Stream):
+    """The stream that the library reads; `ask` makes requests.
+
+    Args:
+        reason: for whoever waits when the stream ends.
+    """
+
+    def __init__(
+        self,
+        reading: ReadStream[SessionMessage | Exception],
+        writing: WriteStream[SessionMessage],
+        reason: Reason,
+    ) -> None:
+        self._reading = reading
+        self._writing = writing
+        self._reason = reason
+        self._ids = itertools.count(_FIRST_ID)
+        self._waiting: dict[object, tuple[asyncio.Future[dict[str, Any]], Progress | None]] = {}
+        self._is_over = False
+
+    async def ask(
+        self,
+        method: str,
+        params: dict[str, Any],
+        headers: dict[str, str],
+        progress: Progress | None = None,
+        failed: Callable[[int, MCPError], CallError] | None = None,
+    ) -> dict[str, Any]:
+        """Make a request and wait for its result; cancelled, it tells the server.
+
+        Args:
+            failed: makes the error of the call of a JSON-RPC error, with the number of the request.
+
+        Raises:
+            CallError: what `failed` says, or why there will be no answer.
+        """
+        if self._is_over:
+            raise self._reason()
+        number = next(self._ids)
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future, progress
+        if progress is not None:
+            params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": number}}
+        request = JSONRPCRequest.model_construct(jsonrpc="2.0", id=number, method=method, params=params)
+        try:
+            await self._writing.send(SessionMessage(request, ClientMessageMetadata(headers=headers)))
+            return await future
+        except MCPError as error:
+            raise (failed(number, error) if failed is not None else self._reason()) from None
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            raise self._reason() from None
+        except asyncio.CancelledError:
+            await self._cancel(number)
+            raise
+        finally:
+            del self._waiting[number]
+
+    async def _cancel(self, number: int) -> None:
+        """Tell the server that no one waits any more; a stuck transport does not hold the caller for ever."""
+        params = {"requestId": number, "reason": "the caller has given up"}
+        note = JSONRPCNotification.model_construct(jsonrpc="2.0", method="notifications/cancelled", params=params)
+        with anyio.move_on_after(_CANCEL_S, shield=True):
+            try:
+                await self._writing.send(SessionMessage(note))
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                return
+
+    def end(self) -> None:
+        """There will be no more answers."""
+        self._is_over = True
+        for future, _ in self._waiting.values():
+            if not future.done():
+                future.set_exception(self._reason())
+
+    def __aiter__(self) -> Requests:
+        return self
+
+    async def receive(self) -> SessionMessage | Exception:
+        """The next message that is not ours; raises EndOfStream."""
+        try:
+            return await self.__anext__()
+        except StopAsyncIteration:
+            raise anyio.EndOfStream from None
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            while True:
+                item = await self._reading.__anext__()
+                if isinstance(item, Exception) or not self._take(item.message):
+                    return item
+        except BaseException:
+            self.end()
+            raise
+
+    def _take(self, message: object) -> bool:
+        """Whether a message is for one of our own requests."""
+        if isinstance(message, JSONRPCResponse | JSONRPCError):
+            if (waiting := self._waiting.get(message.id)) is None:
+                return isinstance(message.id, int) and message.id >= _FIRST_ID  # nobody waits any more
+            if not waiting[0].done():
+                if isinstance(message, JSONRPCResponse):
+                    waiting[0].set_result(message.result)
+                else:
+                    waiting[0].set_exception(MCPError.from_error_data(message.error))
+            return True
+        if isinstance(message, JSONRPCNotification) and message.method == "notifications/progress":
+            params = message.params or {}
+            waiting = self._waiting.get(token) if isinstance(token := params.get("progressToken"), int) else None
+            if waiting is not None and waiting[1] is not None:
+                _report(params, waiting[1])
+            return True
+        return False
+
+    async def aclose(self) -> None:
+        """Close what is read."""
+        self.end()
+        await self._reading.aclose()
+
+
+def _report(params: Mapping[str, Any], progress: Progress) -> None:
+    done, total, message = params.get("progress"), params.get("total"), params.get("message")
+    if isinstance(done, int | float) and not isinstance(done, bool):
+        known = total if isinstance(total, int | float) and not isinstance(total, bool) else None
+        progress(done, known, message if isinstance(message, str) else "")

@@ -1,0 +1,150 @@
+"""MCP over the standard streams of a program: one message a line."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Final, Self
+
+import anyio
+from mcp.shared.message import SessionMessage
+from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCResponse
+
+from tavern_core.builtin.adapters.mcp.wire import NotAMessage, answered_by, message_of, read_json
+from tavern_core.contract.adapters import Process
+from tavern_core.errors import CallError, ConnectionLost, OutputTooLarge, UpstreamError
+
+MOST_GARBAGE: Final = 1_000
+"""Lines that are no messages: some servers print what they do. More of them are no server."""
+MOST_UNASKED: Final = 500
+"""Messages in a second that no one asked for; and ten times as many without an answer in between."""
+Lost = Callable[[CallError], None]
+Note = Callable[[int, CallError], None]
+_TURN: Final = 64
+"""Messages after which others have their turn, however quickly they come."""
+
+
+class Stream:
+    """What the library expects of each of its streams."""
+
+    async def aclose(self) -> None:
+        """Nothing to do: the program is closed by its connection."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class Incoming(Stream):
+    """What a program says, as messages; ends when it ends.
+
+    Args:
+        lost: is given the reason of the end.
+        note: is given the number of a request whose answer cannot be read, and why.
+    """
+
+    def __init__(self, process: Process, most: int, lost: Lost, note: Note) -> None:
+        self._lines = process.lines(most)
+        self._lost = lost
+        self._note = note
+        self._garbage = 0
+        self._count = 0
+        self._unasked = 0
+        self._in_a_row = 0
+        self._second = 0.0
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def receive(self) -> SessionMessage | Exception:
+        try:
+            return await self.__anext__()
+        except StopAsyncIteration:
+            raise anyio.EndOfStream from None
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            while True:
+                line = await anext(self._lines)
+                self._count += 1
+                if self._count % _TURN == 0:
+                    await asyncio.sleep(0)
+                if (message := await self._message(line)) is not None:
+                    return SessionMessage(message)
+        except CallError as error:
+            self._lost(error)
+            raise StopAsyncIteration from None
+
+    async def _message(self, line: bytes) -> Any:
+        try:
+            message = message_of(await read_json(line))
+        except NotAMessage as error:
+            return self._garbled(line, UpstreamError(f"the answer is no MCP: {error}", outcome="unknown"))
+        except OutputTooLarge as error:
+            return self._garbled(line, error)
+        if isinstance(message, JSONRPCResponse | JSONRPCError):
+            self._in_a_row = 0
+        else:
+            self._bounded()
+        return message
+
+    def _garbled(self, line: bytes, why: CallError) -> JSONRPCError | None:
+        """What stands for a line that cannot be read: an error for the request that it answers, if it answers one."""
+        if (number := answered_by(line)) is not None:
+            self._note(number, why)
+            error = ErrorData(code=PARSE_ERROR, message=why.message)
+            return JSONRPCError.model_construct(jsonrpc="2.0", id=number, error=error)
+        self._garbage += 1
+        if self._garbage > MOST_GARBAGE:
+            raise ConnectionLost(
+                f"the server wrote more than {MOST_GARBAGE:,} lines that are no messages", outcome="unknown"
+            )
+        return None
+
+    def _bounded(self) -> None:
+        now = time.monotonic()
+        if now - self._second >= 1:
+            self._second, self._unasked = now, 0
+        self._unasked += 1
+        self._in_a_row += 1
+        if self._unasked > MOST_UNASKED or self._in_a_row > 10 * MOST_UNASKED:
+            raise ConnectionLost(
+                f"the server sent too many messages that were not asked for: {self._unasked:,} in a second, {self._in_a_row:,} in a row",
+                outcome="unknown",
+            )
+
+
+class Outgoing(Stream):
+    """Writes messages to a program."""
+
+    def __init__(self, process: Process, lost: Lost) -> None:
+        self._process = process
+        self._lost = lost
+
+    async def send(self, item: SessionMessage, /) -> None:
+        """Write one; raises BrokenResourceError where the program has ended."""
+        line = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+        try:
+            await self._process.write(line.encode() + b"\n")
+        except CallError as error:
+            self._lost(error)
+            raise anyio.BrokenResourceError from error
+
+
+@asynccontextmanager
+async def stdio_streams(
+    process: Process, most: int, lost: Lost, note: Note
+) -> AsyncIterator[tuple[Incoming, Outgoing]]:
+    """(what to read, what to write to); closes the program."""
+    try:
+        yield Incoming(process, most, lost, note), Outgoing(process, lost)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await process.close()

@@ -1,0 +1,89 @@
+"""Tasks: a server that does not answer at once, but says where the answer will be. Polled until it ends, as part of the call.
+
+Two forms: the extension of 2026 (``resultType: task``, the result comes with ``tasks/get``) and the experiment of 2025-11-25
+(a tool that requires it is called with ``task``, the result comes with ``tasks/result``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from mcp.shared.exceptions import MCPError
+from mcp_types import INTERNAL_ERROR
+
+from tavern_core.builtin.adapters.mcp.failures import failure_of, text_of
+from tavern_core.contract.adapters import UpstreamCall
+from tavern_core.errors import CallCancelled, CallError, UpstreamError
+
+EXTENSION: Final = "io.modelcontextprotocol/tasks"
+_SOONEST_S: Final = 0.05
+_LATEST_S: Final = 30.0
+_USUAL_S: Final = 1.0
+_CANCEL_S: Final = 5.0
+
+Ask = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
+"""Method, parameters → result."""
+Answer = Callable[[object], Awaitable[dict[str, Any]]]
+"""``inputRequests`` → ``inputResponses``."""
+
+
+async def result_of_task(
+    begun: Mapping[str, Any], tool: str, call: UpstreamCall, ask: Ask, answer: Answer
+) -> dict[str, Any]:
+    """Wait for a task and return the result of the call. Cancelled, it cancels the task.
+
+    Raises:
+        UpstreamError: the task failed, or is none (UPSTREAM_ERROR).
+        CallCancelled: the server cancelled it (CANCELLED).
+    """
+    is_old = isinstance(begun.get("task"), dict)
+    state: Mapping[str, Any] = begun["task"] if is_old else begun
+    number = state.get("taskId")
+    if not isinstance(number, str) or not number:
+        raise UpstreamError(f"{tool}: the server began a task without an id", outcome="unknown")
+    try:
+        while (status := state.get("status")) in ("working", "input_required", "submitted"):
+            if status == "input_required" and not is_old:
+                responses = await answer(state.get("inputRequests") or {})
+                await ask("tasks/update", {"taskId": number, "inputResponses": responses})
+            else:
+                await asyncio.sleep(_interval(state))
+            state = await ask("tasks/get", {"taskId": number})
+            if said := text_of(state.get("statusMessage")):
+                call.context.progress(0, None, said)
+    except (asyncio.CancelledError, CallError):
+        with contextlib.suppress(CallError, TimeoutError):
+            await asyncio.wait_for(ask("tasks/cancel", {"taskId": number}), _CANCEL_S)
+        raise
+    if status == "completed":
+        return await ask("tasks/result", {"taskId": number}) if is_old else _inlined(state, tool)
+    raise _end_of(state, tool)
+
+
+def _inlined(state: Mapping[str, Any], tool: str) -> dict[str, Any]:
+    result = state.get("result")
+    if not isinstance(result, dict):
+        raise UpstreamError(f"{tool}: the task is completed and has no result", outcome="done")
+    return result
+
+
+def _end_of(state: Mapping[str, Any], tool: str) -> CallError:
+    if state.get("status") == "cancelled":
+        return CallCancelled(f"{tool}: the server cancelled its task", outcome="unknown")
+    error, said = state.get("error"), text_of(state.get("statusMessage"))
+    if isinstance(error, dict):
+        code = error.get("code")
+        number = code if isinstance(code, int) and not isinstance(code, bool) else INTERNAL_ERROR
+        return failure_of(MCPError(number, text_of(error.get("message")) or said, error.get("data")), tool)
+    return UpstreamError(f"{tool}: the task failed: {said or 'it gives no reason'}", outcome="unknown")
+
+
+def _interval(state: Mapping[str, Any]) -> float:
+    """Seconds until the server wants to be asked again."""
+    wanted = state.get("pollIntervalMs", state.get("pollInterval"))
+    if not isinstance(wanted, int | float) or isinstance(wanted, bool):
+        return _USUAL_S
+    return min(max(wanted / 1000, _SOONEST_S), _LATEST_S)

@@ -1,0 +1,47 @@
+"""Hear of changes of the list of tools, in the new era: a request whose answer is the changes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+from mcp.client.session import ClientSession
+from mcp.client.subscriptions import SubscriptionLost, listen
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+_AGAIN_S: Final = (1.0, 300.0)
+
+
+@asynccontextmanager
+async def watch_list(session: ClientSession, changed: Callable[[], None]) -> AsyncIterator[None]:
+    """Call `changed` whenever the server says that its tools are others. The old era says so unasked."""
+    capabilities = session.server_capabilities
+    tools = capabilities.tools if capabilities is not None else None
+    if session.protocol_version not in MODERN_PROTOCOL_VERSIONS or tools is None or not tools.list_changed:
+        yield
+        return
+    task = asyncio.create_task(_watch(session, changed))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def _watch(session: ClientSession, changed: Callable[[], None]) -> None:
+    delay = _AGAIN_S[0]
+    while True:
+        with contextlib.suppress(MCPError, SubscriptionLost, TimeoutError):
+            async with listen(session, tools_list_changed=True) as subscription:
+                if not subscription.honored.tools_list_changed:
+                    return
+                delay = _AGAIN_S[0]
+                async for _ in subscription:
+                    changed()
+        await asyncio.sleep(delay)
+        delay = min(delay * 2, _AGAIN_S[1])
+        changed()  # nobody knows what was missed

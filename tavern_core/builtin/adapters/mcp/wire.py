@@ -1,0 +1,112 @@
+"""Messages of a server, from bytes: bounded before they are parsed, and never parsed for long on the event loop.
+
+A parser in C holds the interpreter until it is done. So the values of a message are counted first, and one with many is parsed by the
+standard library's parser in Python, in a thread: slower, and everything else goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from json import scanner
+from typing import Any, Final
+
+from mcp_types import (
+    ErrorData,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+)
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from tavern_core.errors import OutputTooLarge
+
+FEW_VALUES: Final = 20_000
+"""Values that are parsed at once: some 30 ms at worst."""
+MOST_VALUES: Final = 1_000_000
+_LONGEST_METHOD: Final = 200
+_BEGINNING: Final = 100
+_ANSWER: Final = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,12})\s*,')
+
+
+class NotAMessage(ValueError):
+    """It is no JSON-RPC message."""
+
+
+def values_in(data: bytes) -> int:
+    """About how many values the JSON text holds: at least as many as there are."""
+    return data.count(b",") + data.count(b"[") + data.count(b"{")
+
+
+async def read_json(data: bytes) -> Any:
+    """Parse JSON of a stranger.
+
+    Raises:
+        NotAMessage: it is no JSON.
+        OutputTooLarge: more values than anything here is made for (OUTPUT_TOO_LARGE).
+    """
+    count = values_in(data)
+    if count > MOST_VALUES:
+        raise OutputTooLarge(
+            f"a message of about {count:,} values, more than {MOST_VALUES:,}", outcome="unknown", limit=MOST_VALUES
+        )
+    try:
+        return _quickly(data) if count <= FEW_VALUES else await asyncio.to_thread(_slowly, data)
+    except (ValueError, RecursionError) as error:
+        raise NotAMessage(str(error)) from None
+
+
+def _quickly(data: bytes) -> Any:
+    try:
+        return from_json(data, allow_inf_nan=False)
+    except ValueError:  # also what is deeper than 200 levels: one deep schema must not cost a list
+        return json.loads(data, parse_constant=_refuse)
+
+
+def _slowly(data: bytes) -> Any:
+    """Parse in steps between which other threads have their turn."""
+    decoder = json.JSONDecoder(parse_constant=_refuse)
+    decoder.scan_once = scanner.py_make_scanner(decoder)  # type: ignore[attr-defined]  # the one in C is the default
+    return decoder.decode(data.decode("utf-8"))
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not allowed")
+
+
+def answered_by(data: bytes) -> int | None:
+    """The number of the request that a message answers which cannot be read, where it says so at its beginning."""
+    found = _ANSWER.match(data, 0, _BEGINNING)
+    return None if found is None else int(found[1])
+
+
+def message_of(value: Any) -> JSONRPCMessage:
+    """The JSON-RPC message that a JSON value is.
+
+    Raises:
+        NotAMessage: it is none.
+    """
+    if not isinstance(value, dict):
+        raise NotAMessage("a message is an object")
+    number = value.get("id")
+    if number is not None and (isinstance(number, bool) or not isinstance(number, int | str)):
+        raise NotAMessage("an id is a number or a text")
+    if isinstance(result := value.get("result"), dict) and number is not None:
+        # Without validation: it would look at the result several times. Whoever asked for it reads it.
+        return JSONRPCResponse.model_construct(jsonrpc="2.0", id=number, result=result)
+    if "error" in value:
+        try:
+            error = ErrorData.model_validate(value["error"])
+        except ValidationError:
+            raise NotAMessage("an error has a code and a message") from None
+        return JSONRPCError.model_construct(jsonrpc="2.0", id=number, error=error)
+    method, params = value.get("method"), value.get("params")
+    if not isinstance(method, str) or len(method) > _LONGEST_METHOD or not isinstance(params, dict | None):
+        raise NotAMessage("neither request nor answer")
+    if number is None:
+        return JSONRPCNotification.model_construct(jsonrpc="2.0", method=method, params=params)
+    return JSONRPCRequest.model_construct(jsonrpc="2.0", id=number, method=method, params=params)

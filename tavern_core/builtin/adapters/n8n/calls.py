@@ -1,0 +1,140 @@
+"""One call of a webhook of n8n: what it answers, and what its failures mean.
+
+n8n answers 404 with a hint where no active workflow has the webhook, 500 without an execution id where a workflow failed, and whatever
+the workflow says otherwise. It does not look at idempotency keys: that is for the workflow to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+from tavern_core.builtin.adapters.n8n.executions import Api
+from tavern_core.contract.adapters import UpstreamCall, UpstreamTool
+from tavern_core.contract.exchange import Answer, exchange
+from tavern_core.errors import ToolFailed, UpstreamError
+from tavern_core.model.result import Evidence, ToolResult
+
+_MOST_BYTES: Final = 64_000_000
+_TIMEOUTS: Final = (30.0, None, 30.0, 30.0)
+"""Connecting, reading, writing, waiting for a place: a workflow may think as long as the deadline of the call lets it."""
+_IN_QUERY: Final = frozenset({"GET", "HEAD", "DELETE"})
+_JOB_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+_STARTED: Final = "Workflow was started"
+_PARAMETER: Final = re.compile(r":([A-Za-z_][A-Za-z0-9_]*)\Z")
+
+
+async def call_webhook(
+    http: Any, api: Api | None, tool: UpstreamTool, arguments: Mapping[str, Any], key: Mapping[str, str], call: UpstreamCall
+) -> Any:  # fmt: skip
+    """Call the webhook of `tool`; where it names an execution, follow that to its end.
+
+    Args:
+        key: the header with the idempotency key, or none.
+
+    Raises:
+        UpstreamError: ``details.reason`` is ``unreachable``, ``inactive``, ``unauthorized``, ``busy`` or ``failed`` (UPSTREAM_ERROR).
+        ToolFailed: an argument cannot stand in the path (TOOL_ERROR).
+    """
+    method = str(tool.data["method"])
+    path, left = _path(str(tool.data["path"]), arguments)
+    sent: dict[str, Any] = {"params": _query(left)} if method in _IN_QUERY else {"json": left}
+    answer = await exchange(
+        http, method, path, most=_MOST_BYTES, outcome="unknown", headers=dict(key), timeout=_TIMEOUTS, **sent
+    )
+    if not 200 <= answer.status < 300:
+        raise _failure(tool, answer)
+    if answer.status == 202 and api is not None and (job := _job(answer)):
+        return await api.follow(job, call)
+    return await _answered(answer, tool, call)
+
+
+async def _answered(answer: Answer, tool: UpstreamTool, call: UpstreamCall) -> Any:
+    kind = answer.media_type
+    if not answer.body or kind == "application/json" or kind.endswith("+json"):
+        value = answer.json("n8n")
+        if isinstance(value, Mapping) and value.get("message") == _STARTED:
+            seen = Evidence(
+                "text", f"n8n:{tool.name}", "n8n started the workflow; what came of it is not known", time.time()
+            )
+            return ToolResult(True, value, evidence=(seen,))
+        return value
+    if kind.startswith("text/"):
+        return answer.body.decode("utf-8", "replace")
+    link = await asyncio.to_thread(call.context.keep, answer.body, kind, tool.name)
+    return ToolResult(True, {"file": link["uri"], "mediaType": kind, "bytes": len(answer.body)}, content=(link,))
+
+
+def _job(answer: Answer) -> str:
+    """The id of the execution that a workflow named; empty where it named none."""
+    if answer.media_type != "application/json":
+        return ""
+    value = answer.json("n8n")
+    job = value.get("jobId") if isinstance(value, Mapping) else None
+    text = str(job) if isinstance(job, str | int) else ""
+    return text if _JOB_ID.match(text) else ""
+
+
+def _failure(tool: UpstreamTool, answer: Answer) -> UpstreamError:
+    said = _said(answer)
+    hint = said.get("hint")
+    if answer.status == 404 and isinstance(hint, str):
+        return UpstreamError(
+            f"n8n knows no active webhook {tool.data['method']} {tool.data['path']}: {said.get('message', '')!s:.300}",
+            hint="activate the workflow in n8n, and see that its webhook has this method and path",
+            reason="inactive",
+        )
+    if answer.status in (401, 403):
+        return UpstreamError(
+            f"the webhook of {tool.name} refuses the credentials ({answer.status}): {said.get('message', '')!s:.300}",
+            hint="write what its webhook node asks for into `headers` of the upstream",
+            outcome="none" if "uthorization" in str(said.get("message")) else "unknown",
+            reason="unauthorized",
+        )
+    if answer.status == 429:
+        return UpstreamError(
+            "n8n has too much to do",
+            hint="call again later",
+            retryable=True,
+            retry_after_ms=answer.retry_after_ms,
+            reason="busy",
+        )
+    return UpstreamError(
+        f"the workflow of {tool.name} failed ({answer.status}): {said.get('message', '')!s:.300}",
+        hint="n8n → Executions shows at which node; a workflow that answers 202 {jobId} with its execution id is followed to its error",
+        outcome="unknown",
+        reason="failed",
+        status=answer.status,
+    )
+
+
+def _said(answer: Answer) -> Mapping[str, Any]:
+    try:
+        value = answer.json()
+    except Exception:  # noqa: BLE001 - an error page is no JSON, and says less than its status
+        return {}
+    return value if isinstance(value, Mapping) else {}
+
+
+def _path(path: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The path with ``:name`` replaced by arguments, and the arguments that are left."""
+    left, parts = dict(arguments), []
+    for part in path.split("/"):
+        if (found := _PARAMETER.match(part)) is not None:
+            value = left.pop(found[1], None)
+            if not isinstance(value, str | int | float) or str(value) in ("", ".", ".."):
+                raise ToolFailed(f"{found[1]} is part of the path of this webhook: a text or a number is needed")
+            part = str(value)
+        parts.append(quote(part, safe=""))
+    return "/webhook/" + "/".join(parts), left
+
+
+def _query(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Arguments as a query: texts as they are, everything else as JSON."""
+    from pydantic_core import to_json
+
+    return {k: v if isinstance(v, str) else to_json(v).decode() for k, v in arguments.items()}

@@ -1,0 +1,195 @@
+"""Which webhooks of an n8n instance are tools: those that the operator lists, and those of active workflows.
+
+A workflow says what it takes in a sticky note with a block of the language ``tavern``, or in ``meta.tavern``:
+
+    Sends a message to Slack.
+    ```tavern
+    {"parameters": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}}
+    ```
+
+Without one its tool takes any object.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from pydantic_core import to_json
+
+from tavern_core.contract.adapters import UpstreamTool
+from tavern_core.errors import sayable
+from tavern_core.schema.json_reader import NotJson, read_json
+
+METHODS: Final = ("POST", "GET", "PUT", "PATCH", "DELETE", "HEAD")
+MARK: Final[Mapping[str, Any]] = {
+    "description": {"type": "string"},
+    "parameters": {"type": "object", "description": "JSON Schema of the arguments: an object."},
+    "output": {"type": "object", "description": "JSON Schema of the answer."},
+    "job": {"type": "boolean", "description": "It takes long: a call becomes a job."},
+    "readOnly": {"type": "boolean"},
+    "destructive": {"type": "boolean"},
+    "idempotent": {"type": "boolean", "description": "It may be called twice with the same idempotency key."},
+}
+CONFIGURED: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["path"],
+    "properties": {
+        "path": {"type": "string", "minLength": 1, "description": "What follows /webhook/ in the production URL."},
+        "method": {"enum": list(METHODS), "default": "POST"},
+        **MARK,
+    },
+}
+_ANYTHING: Final[Mapping[str, Any]] = {"type": "object", "additionalProperties": True}
+_WEBHOOK: Final = "n8n-nodes-base.webhook"
+_NOTE: Final = "n8n-nodes-base.stickyNote"
+_BLOCK: Final = re.compile(r"^```tavern[ \t]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+_JOB_MS: Final = 1_800_000
+_LONGEST_NOTE: Final = 100_000
+_LONGEST_PATH: Final = 500
+
+
+class _NoTool(Exception):
+    """Why a webhook is no tool."""
+
+
+Found = tuple[dict[str, UpstreamTool], dict[str, str]]
+"""The tools by name, and name → why it is none."""
+
+
+def configured(webhooks: Mapping[str, Mapping[str, Any]]) -> Found:
+    """The webhooks of the settings, which fit `CONFIGURED`."""
+    tools: dict[str, UpstreamTool] = {}
+    flaws: dict[str, str] = {}
+    for name, written in webhooks.items():
+        try:
+            tools[name] = _tool(name, written["path"], written.get("method", "POST"), written)
+        except _NoTool as flaw:
+            flaws[name] = str(flaw)
+    return tools, flaws
+
+
+def discovered(workflows: Iterable[Any], taken: frozenset[str]) -> Found:
+    """The webhooks of workflows as the API gives them; of a name that two have, none is a tool.
+
+    Args:
+        taken: names that the operator gave to others.
+    """
+    tools: dict[str, UpstreamTool] = {}
+    flaws: dict[str, str] = {}
+    for workflow in workflows:
+        if not isinstance(workflow, Mapping) or workflow.get("active") is not True:
+            continue
+        for name, node, is_mark_of in _webhooks(workflow):
+            if name in tools or name in flaws:
+                tools.pop(name, None)
+                flaws[name] = "two webhooks of n8n have this name; rename one of the workflows"
+            elif name not in taken:
+                try:
+                    tools[name] = _of_node(name, node, is_mark_of)
+                except _NoTool as flaw:
+                    flaws[name] = str(flaw)
+    return tools, flaws
+
+
+def etag_of(tools: Iterable[UpstreamTool], left_out: Mapping[str, str]) -> str:
+    """Names the state of a list."""
+    rows = sorted(
+        (t.name, t.description, t.input_schema, t.output_schema, t.is_job, t.read_only, t.destructive, t.idempotent, t.data)
+        for t in tools
+    )  # fmt: skip
+    return hashlib.sha256(to_json([rows, sorted(left_out.items())])).hexdigest()
+
+
+def _webhooks(workflow: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+    """(name of the tool, node, workflow) for each webhook of one workflow."""
+    nodes = [node for node in _items(workflow.get("nodes")) if isinstance(node, Mapping)]
+    hooks = [node for node in nodes if node.get("type") == _WEBHOOK and not node.get("disabled")]
+    for node in hooks:
+        name = str(workflow.get("name") or workflow.get("id") or "")
+        yield (name if len(hooks) == 1 else f"{name}/{node.get('name')}")[:256], node, workflow
+
+
+def _of_node(name: str, node: Mapping[str, Any], workflow: Mapping[str, Any]) -> UpstreamTool:
+    parameters = node.get("parameters")
+    given = parameters if isinstance(parameters, Mapping) else {}
+    own = node.get("webhookId")
+    path = given.get("path") or own
+    if not isinstance(path, str):
+        raise _NoTool("its webhook has no path")
+    if isinstance(own, str) and re.search(r"(?:^|/):", path):
+        path = f"{own}/{path}"  # as n8n registers paths with parameters
+    methods = given.get("httpMethod", "GET")
+    method = next((m for m in METHODS if m in methods), "") if isinstance(methods, list) else methods
+    return _tool(name, path, method, _mark(workflow))
+
+
+def _tool(name: str, path: str, method: Any, mark: Mapping[str, Any]) -> UpstreamTool:
+    if method not in METHODS:
+        raise _NoTool(f"its webhook is called with {method!r:.40}, which is not known")
+    parts = path.strip("/").split("/")
+    if len(path) > _LONGEST_PATH or not path.isprintable() or {"", ".", ".."} & set(parts):
+        raise _NoTool(f"{path!r:.80} is no path of a webhook")
+    parameters = mark.get("parameters", _ANYTHING)
+    if parameters.get("type", "object") != "object":
+        raise _NoTool("its parameters are no object; write {type: object, properties: …}")
+    return UpstreamTool(
+        name=name,
+        description=mark.get("description", ""),
+        input_schema={"type": "object", **parameters},
+        output_schema=mark.get("output"),
+        read_only=mark.get("readOnly"),
+        destructive=mark.get("destructive"),
+        idempotent=mark.get("idempotent"),
+        is_job=mark.get("job", False),
+        timeout_ms=_JOB_MS if mark.get("job") else None,
+        data={"path": path.strip("/"), "method": method},
+    )
+
+
+def _mark(workflow: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a workflow says of itself, of the right types."""
+    meta = workflow.get("meta")
+    said = meta.get("tavern") if isinstance(meta, Mapping) else None
+    text = workflow.get("description")
+    where, mark = "meta.tavern", {"description": text} if isinstance(text, str) and text else {}
+    for note in _notes(workflow):
+        if found := _BLOCK.search(note):
+            where, said = "its sticky note", _read(found[1])
+            mark["description"] = (note[: found.start()] + note[found.end() :]).strip()
+            break
+    if said is None:
+        return mark
+    if isinstance(said, Mapping) and "parameters" not in said and said.get("type") == "object":
+        said = {"parameters": said}
+    if not isinstance(said, Mapping):
+        raise _NoTool(f"{where} holds no object")
+    for key, value in said.items():
+        kinds = {"string": str, "object": Mapping, "boolean": bool}
+        if key not in MARK:
+            raise _NoTool(f"{where} has {sayable(str(key), 60)!r}; known are {', '.join(MARK)}")
+        if not isinstance(value, kinds[MARK[key]["type"]]):
+            raise _NoTool(f"{where}: {key} is no {MARK[key]['type']}")
+    return {**mark, **said}
+
+
+def _read(text: str) -> Any:
+    try:
+        return read_json(text)
+    except NotJson as error:
+        raise _NoTool(f"the block in its sticky note is no JSON: {error}") from None
+
+
+def _notes(workflow: Mapping[str, Any]) -> Iterator[str]:
+    for node in _items(workflow.get("nodes")):
+        if isinstance(node, Mapping) and node.get("type") == _NOTE and isinstance(node.get("parameters"), Mapping):
+            content = node["parameters"].get("content")
+            if isinstance(content, str) and len(content) <= _LONGEST_NOTE:
+                yield content
+
+
+def _items(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, list) else ()

@@ -1,0 +1,139 @@
+"""One request of an adapter over `Upstream.http()`: its answer within bounds, and what it means when there is none.
+
+    answer = await exchange(http, "POST", "/webhook/slack", json={"text": "Hello"})
+    answer.status, answer.json()
+
+What an adapter needs to know of a failure is whether the upstream may have begun: `CallError.outcome` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from pydantic_core import from_json
+
+from tavern_core.errors import CallTimeout, Outcome, OutputTooLarge, UpstreamError
+from tavern_core.frozen import dataclass
+
+MOST_JSON: Final = 4_000_000
+"""Bytes of JSON in one answer: reading more at once would hold up the event loop."""
+_LONGEST_WAIT_S: Final = 3_600
+_HINTS: Final[Mapping[Outcome, str]] = {
+    "none": "see that it is well, and call again",
+    "done": "it took effect; do not call again",
+    "unknown": "look there whether it took effect before you call again",
+}
+_READING: Final = frozenset({"GET", "HEAD"})
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    headers: Mapping[str, str]
+    """Names in lower case."""
+    body: bytes
+
+    @property
+    def media_type(self) -> str:
+        """As in ``image/png``; empty: not said."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    @property
+    def retry_after_ms(self) -> int | None:
+        """How long the upstream asks to wait, where it says so in seconds; at most an hour."""
+        written = self.headers.get("retry-after", "").strip()
+        return min(int(written[:9]), _LONGEST_WAIT_S) * 1000 if written.isascii() and written.isdigit() else None
+
+    def json(self, who: str = "the upstream", outcome: Outcome = "unknown") -> Any:
+        """The body as JSON; None where it is empty.
+
+        Raises:
+            UpstreamError: it is none (UPSTREAM_ERROR).
+            OutputTooLarge: it has more than `MOST_JSON` bytes (OUTPUT_TOO_LARGE).
+        """
+        if not self.body.strip():
+            return None
+        if len(self.body) > MOST_JSON:
+            text = f"{who} answered more than {MOST_JSON:,} bytes of JSON"
+            raise OutputTooLarge(text, hint="ask for less", outcome=outcome, limit=MOST_JSON)
+        try:
+            return from_json(self.body, allow_inf_nan=False)
+        except ValueError as error:
+            raise UpstreamError(
+                f"{who} answered {self.status} with something that is no JSON: {error}",
+                hint="see that `url` is right, and that nothing in between answers instead",
+                outcome=outcome,
+                start=self.body[:200].decode("utf-8", "replace"),
+            ) from None
+
+
+async def exchange(
+    http: Any, method: str, path: str, *, most: int = MOST_JSON, outcome: Outcome | None = None, **options: Any
+) -> Answer:
+    """Send one request and read the whole answer. Every status is an answer.
+
+    Args:
+        http: what `Upstream.http()` returned.
+        path: relative to the address of the upstream.
+        most: bytes of the answer.
+        outcome: what a request may have changed that was sent and not answered; default: ``none`` for GET, else ``unknown``.
+        options: of ``httpx2.AsyncClient.stream``: params, json, headers, files, data, timeout.
+
+    Raises:
+        UpstreamError: ``details.reason`` is "unreachable" (with the outcome ``none``) or "broken off" (UPSTREAM_ERROR). Not
+            ConnectionLost: each request stands for itself, and others that are under way are not over.
+        CallTimeout: it was silent for too long (TIMEOUT).
+        OutputTooLarge: the answer is (OUTPUT_TOO_LARGE).
+    """
+    if outcome is None:
+        outcome = "none" if method in _READING else "unknown"
+    who = str(http.base_url).rstrip("/")
+    with failures(who, outcome):
+        async with http.stream(method, path, **options) as response:
+            body = bytearray()
+            async for chunk in response.aiter_bytes():
+                body += chunk
+                if len(body) > most:
+                    text = f"{who} answered more than {most:,} bytes"
+                    raise OutputTooLarge(text, hint="ask for less", outcome=outcome, limit=most)
+            headers = {name.lower(): value for name, value in response.headers.items()}
+            return Answer(response.status_code, headers, bytes(body))
+
+
+@contextmanager
+def failures(who: str, outcome: Outcome) -> Iterator[None]:
+    """What ``httpx2`` raises, as errors of a call; see `exchange`."""
+    import httpx2
+
+    try:
+        yield
+    except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
+        raise UpstreamError(
+            f"{who} cannot be reached: {_said(error)}",
+            hint="see that it runs, and that the url of the upstream is right",
+            retryable=True,
+            outcome="none",
+            reason="unreachable",
+        ) from error
+    except httpx2.TimeoutException as error:
+        text = f"{who} was silent for too long"
+        raise CallTimeout(text, hint=_HINTS[outcome], retryable=outcome == "none", outcome=outcome) from error
+    except (httpx2.NetworkError, httpx2.ProtocolError) as error:
+        raise UpstreamError(
+            f"{who} broke off: {_said(error)}",
+            hint=_HINTS[outcome],
+            retryable=outcome == "none",
+            outcome=outcome,
+            reason="broken off",
+        ) from error
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        text = f"{who} could not be asked: {_said(error)}"
+        raise UpstreamError(text, hint=_HINTS[outcome], outcome=outcome) from error
+
+
+def _said(error: Exception) -> str:
+    return (str(error) or type(error).__name__)[:200]

@@ -1,0 +1,72 @@
+"""Bytes that come packed, unpacked within a limit: a small answer may stand for gigabytes."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+from tavern_core.errors import OutputTooLarge, UpstreamError
+
+_WINDOWS: Final = {"": 0, "identity": 0, "gzip": 31, "x-gzip": 31, "deflate": 15}
+"""Content-Encoding → zlib's window bits."""
+
+
+class Unpacker:
+    """Bytes in, unpacked bytes out, at most `limit` of them.
+
+    Args:
+        encoding: the Content-Encoding of the answer.
+
+    Raises:
+        UpstreamError: an encoding that nobody asked for (UPSTREAM_ERROR).
+    """
+
+    def __init__(self, encoding: str, limit: int, who: str) -> None:
+        name = encoding.strip().lower()
+        if name not in _WINDOWS:
+            raise UpstreamError(f"{who} answered with the encoding {encoding[:60]!r}, which was not asked for")
+        self._bits = _WINDOWS[name]
+        self._limit = limit
+        self._who = who
+        self._raw = 0
+        self._size = 0
+        self._zip = zlib.decompressobj(self._bits) if self._bits else None
+
+    def feed(self, chunk: bytes) -> bytes:
+        """The unpacked bytes of one chunk.
+
+        Raises:
+            OutputTooLarge: more than the limit, packed or unpacked (OUTPUT_TOO_LARGE).
+            UpstreamError: the bytes are not what they were said to be (UPSTREAM_ERROR).
+        """
+        self._raw += len(chunk)
+        if self._raw > self._limit:
+            raise self._too_large()
+        out = chunk if self._zip is None else self._unpacked(chunk)
+        self._size += len(out)
+        if self._size > self._limit:
+            raise self._too_large()
+        return out
+
+    def _unpacked(self, chunk: bytes) -> bytes:
+        found = b""
+        assert self._zip is not None
+        try:
+            while chunk:
+                if self._zip.eof:  # one member behind the other
+                    self._zip = zlib.decompressobj(self._bits)
+                room = self._limit - self._size - len(found) + 1
+                found += self._zip.decompress(chunk, room)
+                if self._zip.unconsumed_tail or len(found) >= room:
+                    raise self._too_large()
+                chunk = self._zip.unused_data
+        except zlib.error as error:
+            raise UpstreamError(f"{self._who} answered with damaged packed data: {error}") from None
+        return found
+
+    def _too_large(self) -> OutputTooLarge:
+        return OutputTooLarge(
+            f"{self._who} answered more than {self._limit:,} bytes",
+            hint="ask for less, or raise max_bytes",
+            outcome="done",
+        )

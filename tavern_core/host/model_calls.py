@@ -1,0 +1,99 @@
+"""Tools for models and agents of other parties: native calls of model APIs, and tools for LangChain's agents.
+
+Both go down the one path of every call; a profile decides what is offered, a context what may be done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from tavern_core.errors import InputInvalid, ToolNotFound, UsageError
+from tavern_core.kernel.calls.native_calls import NativeCall, NativeOutcome, read_calls, write_results
+from tavern_core.kernel.catalogue.descriptions import Descriptions
+from tavern_core.model.call import CallContext
+from tavern_core.model.result import ToolResult, failure
+from tavern_core.model.tool import ToolSpec
+from tavern_core.schema.dialects import export_tool
+
+Invoke = Callable[..., Awaitable[ToolResult]]
+
+
+async def run_native_calls(
+    response: Any, context: CallContext | None, descriptions: Descriptions, invoke: Invoke
+) -> NativeOutcome:
+    """Make the calls of a model's response, in their order; see `Tavern.run_tool_calls`."""
+    api, calls = read_calls(response)
+    if api is None:
+        return NativeOutcome(None)
+    results = [await _made(call, context, descriptions, invoke) for call in calls]
+    return NativeOutcome(api, tuple(results), write_results(api, calls, results))
+
+
+async def _made(
+    call: NativeCall, context: CallContext | None, descriptions: Descriptions, invoke: Invoke
+) -> ToolResult:
+    try:
+        tool = descriptions.tool_id(call.name)
+    except ToolNotFound as error:
+        return failure(error)
+    if call.arguments is None:
+        return failure(
+            InputInvalid(
+                f"{tool}: the arguments are no JSON object: {call.written[:200]}",
+                hint='write the arguments as one JSON object, such as {} or {"text": "…"}',
+            )
+        )
+    return await invoke("native", tool, dict(call.arguments), context=context)
+
+
+def langchain_tools(
+    specs: list[ToolSpec], context: CallContext | None, invoke: Invoke, invoke_sync: Callable[..., ToolResult]
+) -> list[Any]:
+    """The tools as objects of LangChain; see `Tavern.langchain_tools`.
+
+    Raises:
+        UsageError: the extra ``langchain`` is not installed (USAGE).
+    """
+    try:
+        from langchain_core.tools import BaseTool, ToolException
+    except ImportError:
+        raise UsageError("langchain-core is not installed", hint="pip install 'tavern-core[langchain]'") from None
+
+    class TavernTool(BaseTool):  # type: ignore[misc, unused-ignore]
+        """A tool of a tavern_core host: validated, judged and recorded there."""
+
+        tool_id: str
+        response_format: Any = "content_and_artifact"
+
+        def _to_args_and_kwargs(self, tool_input: Any, tool_call_id: str | None) -> tuple[tuple[()], dict[str, Any]]:
+            # One argument of ours, so that no parameter of a tool can be mistaken for one of LangChain's.
+            return (), {"tavern_arguments": dict(tool_input) if isinstance(tool_input, dict) else {"input": tool_input}}
+
+        async def _arun(self, tavern_arguments: dict[str, Any], **_: Any) -> tuple[Any, ToolResult]:
+            return self._answer(await invoke("langchain", self.tool_id, tavern_arguments, context=context))
+
+        def _run(self, tavern_arguments: dict[str, Any], **_: Any) -> tuple[Any, ToolResult]:
+            return self._answer(invoke_sync("langchain", self.tool_id, tavern_arguments, context=context))
+
+        def _answer(self, result: ToolResult) -> tuple[Any, ToolResult]:
+            if result.error is not None:
+                fix = f" {result.error.fix}" if result.error.fix else ""
+                raise ToolException(f"{result.error.kind}: {result.error.message}{fix}")
+            texts = [block.get("text", "") for block in result.content if block.get("type") == "text"]
+            plain = len(texts) == len(result.content)
+            return "\n".join(texts) if plain else [dict(block) for block in result.content], result
+
+    made = []
+    for spec in specs:
+        shown = export_tool(spec, "openai")["function"]
+        made.append(
+            TavernTool(
+                name=shown["name"],
+                description=shown["description"] or spec.id,
+                args_schema=shown["parameters"],
+                tool_id=spec.id,
+                metadata={"tavern_tool": spec.id, "capabilities": sorted(spec.capabilities)},
+            )
+        )
+    return made

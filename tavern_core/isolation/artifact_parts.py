@@ -1,0 +1,110 @@
+"""Artifacts on their way into a worker and out of it.
+
+Parts that come out are put together in a nameless file, and then kept by the call that they belong to.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from typing import IO, Any, Final
+
+from tavern_core.contract.running import RUNNING, Control
+from tavern_core.errors import OutputTooLarge, ToolFailed
+from tavern_core.isolation.worker_client import Incarnation
+
+MOST_AT_ONCE: Final = 16
+"""Artifacts of one worker that are on their way."""
+_CHUNK: Final = 1 << 20
+
+Key = tuple[int, int]
+"""Call and upload, as the worker numbers them."""
+
+
+def control_of(worker: Incarnation, number: object) -> Control | None:
+    """The host's side of a call that is under way in a worker; None: there is none, or its tool has no `ToolContext`."""
+    frame = worker.frames.get(number) if type(number) is int else None
+    return None if frame is None else RUNNING.get(frame[3])
+
+
+class Uploads:
+    """The uploads of the workers of one plugin.
+
+    Args:
+        most_bytes: of one artifact.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._lock = threading.Lock()
+        self._files: dict[Incarnation, dict[Key, IO[bytes]]] = {}
+
+    def add(self, worker: Incarnation, message: dict[str, Any]) -> None:
+        """One more part.
+
+        Raises:
+            ToolFailed: no such call, or too many uploads (TOOL_ERROR).
+            OutputTooLarge: more than an artifact may have (OUTPUT_TOO_LARGE).
+        """
+        running_control(worker, message)
+        key, data = _key(message), b64decode(str(message["data"]), validate=True)
+        with self._lock:
+            files = self._files.setdefault(worker, {})
+            for gone in [known for known in files if known[0] not in worker.frames]:
+                files.pop(gone).close()
+            if key not in files and len(files) >= MOST_AT_ONCE:
+                raise ToolFailed(f"{MOST_AT_ONCE} artifacts are on their way already", hint="keep them one by one")
+            file = files.get(key) or files.setdefault(key, tempfile.TemporaryFile())  # noqa: SIM115 - closed when it is kept
+        file.write(data)
+        if file.tell() > self._most:
+            self._take(worker, key)
+            file.close()
+            raise OutputTooLarge(
+                f"an artifact has at most {self._most:,} bytes", hint="make less of it, or raise artifacts.maxBytes",
+                outcome="done", limit=self._most,
+            )  # fmt: skip
+
+    def keep(self, worker: Incarnation, message: dict[str, Any]) -> dict[str, Any]:
+        """All parts are there: the content block that links to the artifact. Raises as `ToolContext.keep`."""
+        control, file = running_control(worker, message), self._take(worker, _key(message))
+        return control.keep(_chunks(file), str(message["media_type"]), str(message["name"]))
+
+    def forget(self, worker: Incarnation) -> None:
+        """A worker is dead."""
+        with self._lock:
+            files = self._files.pop(worker, {})
+        for file in files.values():
+            file.close()
+
+    def _take(self, worker: Incarnation, key: Key) -> IO[bytes] | None:
+        with self._lock:
+            return self._files.get(worker, {}).pop(key, None)
+
+
+def _key(message: dict[str, Any]) -> Key:
+    return int(message["call"]), int(message["upload"])
+
+
+def running_control(worker: Incarnation, message: dict[str, Any]) -> Control:
+    if (control := control_of(worker, message.get("call"))) is None:
+        raise ToolFailed("this call is over: it has no artifacts", hint="keep and read artifacts while the tool runs")
+    return control
+
+
+def part_of(worker: Incarnation, message: dict[str, Any]) -> str:
+    """A part of an artifact, for a tool in a worker that reads one, as base64. Raises as `ToolContext.artifact`."""
+    start, length = int(message["start"]), min(int(message["length"]), _CHUNK)
+    return b64encode(
+        running_control(worker, message).read_artifact(str(message["artifact"]), start, max(length, 0))
+    ).decode()
+
+
+def _chunks(file: IO[bytes] | None) -> Iterator[bytes]:
+    if file is None:  # no part ever came: it is empty
+        return
+    with file:
+        file.seek(0)
+        while chunk := file.read(_CHUNK):
+            yield chunk

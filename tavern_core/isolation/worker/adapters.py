@@ -1,0 +1,143 @@
+"""Adapters of an isolated plugin, inside its worker: the host opens connections and uses them by their numbers.
+
+An adapter here has the same contract as in the host. It reaches the network only through the service `net`, with what its own plugin was
+granted: a worker has no sockets and starts no programs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+from tavern_core.contract.adapters import Adapter, Connection, UpstreamTool
+from tavern_core.contract.running import ToolContext
+from tavern_core.errors import CallError, ConnectionLost, ToolFailed
+from tavern_core.model.call import ToolCall
+from tavern_core.model.result import ToolResult
+
+DESK: Final = "-adapters"
+"""The name under which the host reaches the desk; no service of a plugin can have it."""
+_NO_WAY: Final = "the service `net` fetches for isolated plugins, as far as they were granted `network` or `read:web`"
+
+
+class AdapterDesk:
+    """The adapters of one plugin and the connections that they opened."""
+
+    def __init__(self) -> None:
+        self._adapters: dict[str, Adapter] = {}
+        self._open: dict[int, Connection] = {}
+        self._numbers = itertools.count(1)
+
+    def offered(self, adapters: Mapping[str, Adapter]) -> list[Any]:
+        """What the host needs to know of the adapters: (kind, schema of its settings, targets)."""
+        self._adapters.update(adapters)
+        return [[kind, dict(one.settings), sorted(one.targets)] for kind, one in adapters.items()]
+
+    async def connect(self, kind: str, facts: Mapping[str, Any]) -> int:
+        connection = await self._adapters[kind].connect(_Upstream(facts))
+        number = next(self._numbers)
+        self._open[number] = connection
+        return number
+
+    async def list_tools(self, number: int, etag: str) -> Any:
+        listing = await self._of(number).list_tools(etag)
+        if listing is None:
+            return None
+        tools = [tool_json(tool) for tool in listing.tools]
+        return [tools, listing.ttl_ms, listing.etag, dict(listing.left_out), listing.description, listing.version]
+
+    async def invoke(
+        self, number: int, tool: Mapping[str, Any], arguments: Mapping[str, Any], call: Mapping[str, Any]
+    ) -> Any:
+        answer = await self._of(number).invoke(tool_of(tool), arguments, _call(tool, arguments, call))
+        if not isinstance(answer, ToolResult):
+            return ["value", answer]
+        data = answer.to_json()
+        return ["result", {key: data[key] for key in ("ok", "value", "content", "evidence", "error", "meta")}]
+
+    async def check(self, number: int) -> None:
+        await self._of(number).check()
+
+    async def close(self, number: int) -> None:
+        if (connection := self._open.pop(number, None)) is not None:
+            await connection.close()
+
+    def _of(self, number: int) -> Connection:
+        if (connection := self._open.get(number)) is None:
+            raise ConnectionLost("the process of the adapter was started anew", outcome="none", retryable=True)
+        return connection
+
+
+class _Upstream:
+    """`contract.adapters.Upstream` without a way out of the process."""
+
+    def __init__(self, facts: Mapping[str, Any]) -> None:
+        self.name: str = facts["name"]
+        self.url: str = facts["url"]
+        self.command: tuple[str, ...] = tuple(facts["command"])
+        self.package: str = facts["package"]
+        self.folder: Path | None = None if facts["folder"] is None else Path(facts["folder"])
+        self.settings: Mapping[str, Any] = facts["settings"]
+        self.headers: Mapping[str, str] = facts["headers"]
+        self.idempotency_header: str | None = facts["idempotencyHeader"]
+        self.log = logging.getLogger(f"tavern.upstream.{self.name}")
+        self._kept: dict[str, str] = {}
+
+    def changed(self) -> None:
+        """The host lists again when the time of the last listing is over: `Listing.ttl_ms`."""
+
+    def path(self, written: str) -> Path:
+        return Path(written)
+
+    def http(self, *_: Any, **__: Any) -> Any:
+        raise ToolFailed("an isolated adapter opens no connections itself", hint=_NO_WAY)
+
+    async def start(self) -> Any:
+        raise ToolFailed(
+            "an isolated adapter starts no programs", hint="let the plugin run in the host, or use another adapter"
+        )
+
+    def load(self, name: str) -> str | None:
+        return self._kept.get(name)
+
+    def save(self, name: str, text: str | None) -> None:
+        if text is None:
+            self._kept.pop(name, None)
+        else:
+            self._kept[name] = text
+
+
+def _call(tool: Mapping[str, Any], arguments: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:
+    from tavern_core.isolation.codec import unpack_context
+
+    call = ToolCall(
+        str(tool["name"]), arguments, unpack_context(facts["context"]), facts["id"], facts["purpose"], facts["key"]
+    )
+
+    async def ask(message: str, schema: Mapping[str, Any], name: str = "answer") -> Any:
+        raise CallError(f"an isolated adapter can ask no one: {message[:500]}")
+
+    return SimpleNamespace(call=call, context=ToolContext(call.id), key=facts["key"], ask=ask)
+
+
+def tool_json(tool: UpstreamTool) -> dict[str, Any]:
+    """A tool as it crosses, without its examples."""
+    return {
+        "name": tool.name, "description": tool.description, "inputSchema": tool.input_schema, "outputSchema": tool.output_schema,
+        "displayName": tool.display_name, "tags": list(tool.tags), "version": tool.version, "readOnly": tool.read_only,
+        "destructive": tool.destructive, "idempotent": tool.idempotent, "capabilities": sorted(tool.capabilities),
+        "job": tool.is_job, "timeoutMs": tool.timeout_ms, "data": dict(tool.data),
+    }  # fmt: skip
+
+
+def tool_of(data: Mapping[str, Any]) -> UpstreamTool:
+    """The inverse of `tool_json`."""
+    return UpstreamTool(
+        data["name"], data["description"], data["inputSchema"], data["outputSchema"], data["displayName"], tuple(data["tags"]),
+        data["version"], (), data["readOnly"], data["destructive"], data["idempotent"], frozenset(data["capabilities"]),
+        data["job"] is True, data["timeoutMs"], data["data"],
+    )  # fmt: skip

@@ -1,0 +1,100 @@
+"""One running call, as a tool in a worker sees it (`contract.running.Control`): its deadline came along with it, the rest crosses to the host."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from base64 import b64decode, b64encode
+from typing import Any, Final
+
+from tavern_core.contract.running import RUNNING
+from tavern_core.isolation.worker.host_client import Hotline
+
+_PART: Final = 256 * 1024
+"""Bytes of an artifact that cross at once."""
+_uploads = itertools.count(1)
+
+
+class InsideControl:
+    """
+    Args:
+        number: the worker's number of the call.
+        seconds: until its deadline; None: there is none.
+    """
+
+    __slots__ = ("_ends", "_hotline", "_number", "is_cancelled")
+
+    def __init__(self, hotline: Hotline, number: int, seconds: float | None) -> None:
+        self._hotline = hotline
+        self._number = number
+        self._ends = None if seconds is None else time.perf_counter() + seconds
+        self.is_cancelled = False
+
+    @property
+    def seconds_left(self) -> float | None:
+        return None if self._ends is None else max(self._ends - time.perf_counter(), 0)
+
+    def progress(self, done: float, total: float | None, message: str) -> None:
+        # A question, so that a tool that says too much waits for the host.
+        self._hotline.ask("progress", call=self._number, done=done, total=total, message=message)
+
+    def keep(self, data: Any, media_type: str, name: str) -> dict[str, Any]:
+        from tavern_core.kernel.artifacts.artifacts import chunks_of  # of use to few tools
+
+        upload, parts = next(_uploads), bytearray()
+        most = min(_PART, self._hotline.longest // 2)
+
+        def send(size: int) -> None:
+            part = b64encode(parts[:size]).decode()
+            del parts[:size]
+            self._hotline.ask("keep_part", call=self._number, upload=upload, data=part)
+
+        for chunk in chunks_of(data):
+            parts += chunk
+            while len(parts) >= most:
+                send(most)
+        send(len(parts))
+        kept: dict[str, Any] = self._hotline.ask(
+            "keep", call=self._number, upload=upload, media_type=media_type, name=str(name)
+        )
+        return kept
+
+    def artifact_facts(self, uri: str) -> dict[str, Any]:
+        known: dict[str, Any] = self._hotline.ask("artifact", call=self._number, artifact=str(uri))
+        return known
+
+    def read_artifact(self, uri: str, start: int, length: int) -> bytes:
+        found = bytearray()
+        while length < 0 or len(found) < length:
+            most = _PART if length < 0 else min(_PART, length - len(found))
+            part = b64decode(
+                self._hotline.ask("read", call=self._number, artifact=str(uri), start=start + len(found), length=most)
+            )
+            found += part
+            if len(part) < most:
+                break
+        return bytes(found)
+
+
+class InsideCalls:
+    """The running calls of tools that have a `ToolContext`."""
+
+    def __init__(self, hotline: Hotline) -> None:
+        self._hotline = hotline
+        self._running: dict[int, tuple[str, InsideControl]] = {}
+        """The worker's number of a call → its id and control."""
+
+    def begin(self, call_id: str, number: int, seconds: float | None) -> None:
+        """A call begins; see `InsideControl`."""
+        control = RUNNING[call_id] = InsideControl(self._hotline, number, seconds)
+        self._running[number] = call_id, control
+
+    def cancelled(self, number: int) -> None:
+        """The host wants a call to end."""
+        if (known := self._running.get(number)) is not None:
+            known[1].is_cancelled = True
+
+    def over(self, number: int) -> None:
+        """A call has ended."""
+        if (known := self._running.pop(number, None)) is not None:
+            RUNNING.pop(known[0], None)

@@ -1,0 +1,184 @@
+"""Tool calls in the answers of model APIs: read from a response, and what came of them as the API wants it back.
+
+    openai      choices[0].message.tool_calls            → {"role": "tool", "tool_call_id": …, "content": …}
+    responses   output[] of type function_call           → {"type": "function_call_output", "call_id": …, "output": …}
+    anthropic   content[] of type tool_use               → one user message with tool_result blocks
+    gemini      candidates[0].content.parts[]            → one user content with functionResponse parts
+
+A response is a mapping, an object of the vendor's SDK, or the message inside of it. Pure: nothing is called here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Literal
+
+from tavern_core.errors import UsageError
+from tavern_core.frozen import dataclass
+from tavern_core.model.result import ToolResult
+from tavern_core.tam import neutralise
+
+Api = Literal["openai", "responses", "anthropic", "gemini"]
+MAX_CALLS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class NativeCall:
+    """One call as the model wrote it."""
+
+    name: str
+    """The tool's wire name."""
+    arguments: Mapping[str, Any] | None
+    """None: they are no JSON object."""
+    id: str = ""
+    """By which the API refers to it."""
+    written: str = ""
+    """Arguments that could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class NativeOutcome:
+    """What came of the calls of one response."""
+
+    api: Api | None
+    """None: the response holds no call."""
+    results: tuple[ToolResult, ...] = ()
+    """One for each call, in the order of the response."""
+    messages: tuple[Mapping[str, Any], ...] = ()
+    """To be appended to the conversation behind the response."""
+
+    @property
+    def ok(self) -> bool:
+        return all(result.ok for result in self.results)
+
+
+def read_calls(response: Any) -> tuple[Api | None, tuple[NativeCall, ...]]:
+    """The calls in a response, and whose form it has.
+
+    Raises:
+        UsageError: it is no response of these APIs, or holds too many calls (USAGE).
+    """
+    data = _plain(response)
+    if isinstance(data, Mapping):
+        for api, read in _READERS.items():
+            if (items := read(data)) is not None:
+                found = tuple(items)
+                if len(found) > MAX_CALLS:
+                    raise UsageError(f"the response holds {len(found):,} tool calls; {MAX_CALLS:,} are read")
+                return (api, found) if found else (None, ())
+    raise UsageError(
+        f"{type(response).__name__} is no response of a model API",
+        hint="pass the response or message of OpenAI, Anthropic or Gemini, as a mapping or as the object of their SDK",
+    )
+
+
+def write_results(
+    api: Api, calls: Sequence[NativeCall], results: Sequence[ToolResult]
+) -> tuple[Mapping[str, Any], ...]:
+    """The messages that tell the model what came of its calls. Text in them cannot be read as a call."""
+    pairs = list(zip(calls, results, strict=True))
+    if api == "openai":
+        return tuple({"role": "tool", "tool_call_id": call.id, "content": text_of(result)} for call, result in pairs)
+    if api == "responses":
+        return tuple({"type": "function_call_output", "call_id": c.id, "output": text_of(r)} for c, r in pairs)
+    if api == "anthropic":
+        blocks = [
+            {"type": "tool_result", "tool_use_id": call.id, "content": text_of(result), "is_error": not result.ok}
+            for call, result in pairs
+        ]
+        return ({"role": "user", "content": blocks},)
+    parts = [
+        {"functionResponse": {**({"id": call.id} if call.id else {}), "name": call.name, "response": _response(result)}}
+        for call, result in pairs
+    ]
+    return ({"role": "user", "parts": parts},)
+
+
+def text_of(result: ToolResult) -> str:
+    """A result as text for a model: the content, or the error with its repair."""
+    if result.error is not None:
+        fix = f" {result.error.fix}" if result.error.fix else ""
+        return neutralise(f"{result.error.kind}: {result.error.message}{fix}")
+    texts = [
+        str(b["text"]) if b.get("type") == "text" else json.dumps(dict(b), ensure_ascii=False) for b in result.content
+    ]
+    return neutralise("\n".join(texts))
+
+
+def _response(result: ToolResult) -> dict[str, Any]:
+    return {"output": text_of(result)} if result.ok else {"error": text_of(result)}
+
+
+def _plain(response: Any) -> Any:
+    if callable(dump := getattr(response, "model_dump", None)):
+        return dump(mode="json", by_alias=True, exclude_none=True)
+    return response
+
+
+def _openai(data: Mapping[str, Any]) -> Iterable[NativeCall] | None:
+    message = data
+    if isinstance(choices := data.get("choices"), Sequence) and choices:
+        message = _mapping(_mapping(choices[0]).get("message"))
+    elif "tool_calls" not in data and data.get("role") != "assistant":
+        return None
+    if isinstance(message.get("content"), list) and "tool_calls" not in message:
+        return None  # a message of Anthropic's
+    calls = message.get("tool_calls") or ()
+    functions = ((_mapping(call), _mapping(_mapping(call).get("function"))) for call in _list(calls))
+    return [_call(function.get("name"), function.get("arguments"), call.get("id")) for call, function in functions]
+
+
+def _responses(data: Mapping[str, Any]) -> Iterable[NativeCall] | None:
+    if not isinstance(output := data.get("output"), list):
+        return None
+    items = (_mapping(item) for item in output)
+    return [
+        _call(i.get("name"), i.get("arguments"), i.get("call_id")) for i in items if i.get("type") == "function_call"
+    ]
+
+
+def _anthropic(data: Mapping[str, Any]) -> Iterable[NativeCall] | None:
+    if not isinstance(content := data.get("content"), list):
+        return None
+    items = (_mapping(item) for item in content)
+    return [_call(i.get("name"), i.get("input"), i.get("id")) for i in items if i.get("type") == "tool_use"]
+
+
+def _gemini(data: Mapping[str, Any]) -> Iterable[NativeCall] | None:
+    content = data
+    if isinstance(candidates := data.get("candidates"), list):
+        content = _mapping(_mapping(candidates[0]).get("content")) if candidates else {}
+    elif not isinstance(data.get("parts"), list):
+        return None
+    parts = (_mapping(part) for part in _list(content.get("parts")))
+    asked = (_mapping(part.get("functionCall", part.get("function_call"))) for part in parts)
+    return [_call(call.get("name"), call.get("args", {}), call.get("id")) for call in asked if call]
+
+
+_READERS: Final[Mapping[Api, Callable[[Mapping[str, Any]], Iterable[NativeCall] | None]]] = {
+    "openai": _openai,
+    "responses": _responses,
+    "anthropic": _anthropic,
+    "gemini": _gemini,
+}
+
+
+def _call(name: Any, arguments: Any, call_id: Any) -> NativeCall:
+    written = ""
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except (ValueError, RecursionError):
+            written, arguments = arguments[:2000], None
+    if not isinstance(arguments, Mapping):
+        written, arguments = written or repr(arguments)[:2000], None
+    return NativeCall(str(name or ""), arguments, str(call_id or ""), written)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()

@@ -1,0 +1,171 @@
+"""What carries the requests of one connection: to one origin, at addresses that were judged, with bounded answers."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Final
+from urllib.parse import urljoin
+
+import httpx2
+
+from tavern_core.contract.guards.addresses import PORTS, Address, BadUrl, Target, read_url
+from tavern_core.contract.guards.connecting import NoAddress
+from tavern_core.contract.guards.unpacker import Unpacker
+from tavern_core.errors import UpstreamError
+
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_PIECE: Final = 4_096
+"""Packed bytes that are unpacked at a time: at most 4 MB come of them, so the event loop is never held up."""
+_STREAM_FACTOR: Final = 16
+_OF_PACKING: Final = frozenset({"content-encoding", "content-length"})
+"""Headers of an answer that do not hold any more once it is unpacked."""
+
+
+class OriginTransport(httpx2.AsyncBaseTransport):
+    """Sends to `target` alone.
+
+    Args:
+        addresses: those of the target, judged; asked once, before the first request.
+        max_bytes: of one answer.
+        connections: how many there are at most at one time.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        addresses: Callable[[], Awaitable[Sequence[Address]]],
+        tls: ssl.SSLContext,
+        max_bytes: int,
+        connections: int,
+    ) -> None:
+        self._target = target
+        self._ask = addresses
+        self._addresses: Sequence[Address] = ()
+        self._max_bytes = max_bytes
+        self._asking = asyncio.Lock()
+        self._wire = httpx2.AsyncHTTPTransport(
+            verify=tls, trust_env=False, retries=0, limits=httpx2.Limits(max_connections=connections)
+        )
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        self._check(request.url)
+        response = await self._send(request, await self._known())
+        if response.status_code == 101:
+            return response
+        try:
+            self._stay(request.url, response)
+            return self._bounded(response)
+        except BaseException:
+            await response.aclose()
+            raise
+
+    async def aclose(self) -> None:
+        await self._wire.aclose()
+
+    def _check(self, url: httpx2.URL) -> None:
+        port = url.port or PORTS.get(url.scheme, 0)
+        if (url.scheme, url.raw_host.decode("ascii").strip("[]").removesuffix("."), port) != self._origin:
+            raise UpstreamError(
+                f"{_origin(str(url))} is not {self._target}, which was granted; nothing was sent to it",
+                hint="the upstream points to another host; grant that one as an upstream of its own",
+            )
+
+    @property
+    def _origin(self) -> tuple[str, str, int]:
+        return self._target.scheme, self._target.host, self._target.port
+
+    async def _known(self) -> Sequence[Address]:
+        async with self._asking:
+            if not self._addresses:
+                try:
+                    self._addresses = await self._ask()
+                except NoAddress as error:
+                    raise httpx2.ConnectError(f"{self._target.host} has no address: {error}") from None
+            return self._addresses
+
+    async def _send(self, request: httpx2.Request, addresses: Sequence[Address]) -> httpx2.Response:
+        request.headers["host"] = self._target.netloc
+        if self._target.address is None:
+            request.extensions = {**request.extensions, "sni_hostname": self._target.host}
+        url, failed = request.url, httpx2.ConnectError("no address")
+        for address in addresses:
+            request.url = url.copy_with(host=str(address))
+            try:
+                response = await self._wire.handle_async_request(request)
+            except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+                failed = error if isinstance(error, httpx2.ConnectError) else httpx2.ConnectError(str(error))
+                continue
+            finally:
+                request.url = url
+            self._addresses = (address, *(other for other in addresses if other != address))
+            return response
+        raise failed
+
+    def _stay(self, url: httpx2.URL, response: httpx2.Response) -> None:
+        """Raises UpstreamError: the answer redirects to another origin."""
+        location = response.headers.get("location", "")
+        if response.status_code not in _REDIRECTS or not location:
+            return
+        to = location[:8192]
+        try:
+            to = urljoin(str(url), to)
+            other = read_url(to)
+            same = (other.scheme, other.host, other.port) == self._origin
+        except ValueError:
+            same = False
+        if not same:
+            raise UpstreamError(
+                f"{self._target} redirects to {_origin(to)}, which was not granted",
+                hint="write the address it redirects to into `url` of the upstream, and grant it",
+                outcome="unknown",
+                redirectedTo=_origin(to),
+            )
+
+    def _bounded(self, response: httpx2.Response) -> httpx2.Response:
+        headers = response.headers
+        is_stream = headers.get("content-type", "").lower().startswith("text/event-stream")
+        limit = self._max_bytes * (_STREAM_FACTOR if is_stream else 1)
+        unpacker = Unpacker(headers.get("content-encoding", ""), limit, str(self._target))
+        is_packed = "content-encoding" in headers
+        dropped = _OF_PACKING | {"set-cookie"} if is_packed else {"set-cookie"}
+        kept = [(name, value) for name, value in headers.multi_items() if name.lower() not in dropped]
+        stream = response.stream
+        assert isinstance(stream, httpx2.AsyncByteStream)
+        return httpx2.Response(
+            response.status_code,
+            headers=kept,
+            stream=_Bounded(stream, unpacker, is_packed),
+            extensions=response.extensions,
+        )
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """A body, unpacked, with an end."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, unpacker: Unpacker, is_packed: bool) -> None:
+        self._stream = stream
+        self._unpacker = unpacker
+        self._is_packed = is_packed
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self._stream:
+            if not self._is_packed:
+                yield self._unpacker.feed(chunk)
+                continue
+            for start in range(0, len(chunk), _PIECE):
+                if piece := self._unpacker.feed(chunk[start : start + _PIECE]):
+                    yield piece
+                await asyncio.sleep(0)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def _origin(url: str) -> str:
+    """``scheme://host:port`` of an address, fit for a message."""
+    try:
+        return str(read_url(url))
+    except BadUrl:
+        return f"{url.partition('?')[0].rpartition('@')[2]!r:.100}"

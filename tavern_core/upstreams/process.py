@@ -1,0 +1,321 @@
+"""The program of an upstream: started in the sandbox of scripts, or outside of it where that was granted; ended with all it started.
+
+    process = await start_process(["mcp-server-time"], Home(folder, environment), sandbox, rights)
+    await process.write(b"…\\n")
+    async for line in process.lines(4_000_000): ...
+    await process.close()
+
+Inside or outside of a box, a program has a guard that belongs to no process of the host (`box/script_job.py`): what it leaves behind is
+killed, also what made itself a session of its own, and also when the host is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import site
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from tavern_core.box import paths
+from tavern_core.box.output import STOPPING_S, Ended, HeadAndTail, Reports
+from tavern_core.box.script_client import Child, Launch
+from tavern_core.contract.protocols import Sandbox
+from tavern_core.errors import CallError, ConnectionLost, OutputTooLarge, PolicyDenied, UpstreamError
+from tavern_core.frozen import dataclass
+from tavern_core.model.call import Rights
+from tavern_core.model.variables import for_programs, is_refused
+from tavern_core.schema.secret_text import redact_text
+
+START_S: Final = 20.0
+"""How long the guard may take to start a program."""
+_FOR_EVER_S: Final = 30_000_000.0
+"""Of one program, about a year: select takes no larger number everywhere."""
+_AT_ONCE: Final = 65_536
+_STDERR_HALF: Final = 8_192
+_TAIL: Final = 600
+"""Characters of stderr that an error quotes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a program starts, and what it is given."""
+
+    folder: str
+    """The working directory: the folder of tavern.yaml."""
+    environment: Mapping[str, str]
+    """What the entry says, secrets resolved; in addition to what every program sees. Variables that are never passed are left out."""
+    secrets: tuple[str, ...] = ()
+    """To be removed from what it writes to stderr."""
+
+
+async def start_process(
+    argv: Sequence[str], home: Home, sandbox: Sandbox, rights: Rights, *, trusted: bool = False
+) -> RunningProcess:
+    """Start a program and return when it runs.
+
+    Args:
+        argv: program and arguments. The program is looked for on PATH, then beside this interpreter; with a slash, from `home.folder`.
+        sandbox: of the upstream.
+        rights: what was granted to the upstream: paths, network, other programs.
+        trusted: outside of every sandbox, with the rights of the host; its whole process tree is ended all the same.
+
+    Raises:
+        PolicyDenied: the sandbox cannot be made on this machine (POLICY_DENIED).
+        UpstreamError: there is no such program, or it cannot be run (UPSTREAM_ERROR).
+        ConnectionLost: what starts programs cannot be reached (CONNECTION_LOST).
+    """
+    program = _found(argv[0], home)
+    words = (program, *argv[1:])
+    async with contextlib.AsyncExitStack() as opened:
+        work = "" if trusted else _work_folder(sandbox, opened)
+        policy, serve = "", None
+        if not trusted:
+            named = [path for word in argv[1:] if (path := _existing(word, home.folder))]
+            policy = sandbox.policy(program, rights, readable=named, writable=[work]).to_json()
+            serve = await opened.enter_async_context(sandbox.gateway(rights, None))
+        launch = Launch(words, _environment(home, work), home.folder, None, _FOR_EVER_S, policy)
+        process = RunningProcess(argv[0], sandbox.start(launch), home.secrets)
+        opened.callback(process.kill)
+        process.listen(sandbox.weak, serve)
+        await process.begun(START_S)
+        process.keep(opened.pop_all())
+        return process
+
+
+class RunningProcess:
+    """`contract.adapters.Process`. Belongs to the event loop that it was started on."""
+
+    def __init__(self, name: str, child: Child, secrets: tuple[str, ...]) -> None:
+        self._name = name
+        self._child = child
+        self._secrets = secrets
+        self._loop = asyncio.get_running_loop()
+        self._stderr = HeadAndTail(_STDERR_HALF)
+        self._started: asyncio.Future[Ended | None] = self._loop.create_future()
+        self._ended: asyncio.Future[Ended] = self._loop.create_future()
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._writing = asyncio.Lock()
+        self._opened: contextlib.AsyncExitStack | None = None
+        self._is_closed = False
+        self._stdin = child.stdin
+
+    def listen(self, weak: Callable[[Mapping[str, str]], None], serve: Callable[..., None] | None) -> None:
+        """Begin to read what is said of it, and its stderr."""
+
+        def finish(ended: Ended) -> None:
+            self._read_stderr()
+            if ended.skipped:
+                weak(ended.skipped)
+            self._ended.set_result(ended)
+            if not self._started.done():
+                self._started.set_result(ended)
+
+        self._loop.add_reader(self._child.stderr, self._read_stderr)
+        self._reports = Reports(self._child, finish, serve, lambda: self._started.set_result(None))
+
+    async def begun(self, seconds: float) -> None:
+        """Wait until it runs; raises as `start_process` does."""
+        await asyncio.wait([self._started], timeout=seconds)
+        ended = self._started.result() if self._started.done() else Ended("lost")
+        if ended is not None:
+            raise self._why(ended)
+
+    def keep(self, opened: contextlib.AsyncExitStack) -> None:
+        """Take over what is to be closed after it."""
+        self._opened = opened
+
+    async def write(self, data: bytes) -> None:
+        """Write all of `data` to its stdin; raises ConnectionLost (CONNECTION_LOST)."""
+        rest = memoryview(data)
+        async with self._writing:
+            while rest:
+                if self._stdin < 0:
+                    raise self._lost()
+                try:
+                    rest = rest[os.write(self._stdin, rest[:_AT_ONCE]) :]
+                except BlockingIOError:
+                    await self._until(self._stdin, self._loop.add_writer, self._loop.remove_writer)
+                except OSError:
+                    raise await self._ending() from None
+
+    async def lines(self, most: int) -> AsyncIterator[bytes]:
+        """See `Process.lines`. Raises ConnectionLost when it has ended (CONNECTION_LOST)."""
+        begun: list[bytes] = []
+        size = 0
+        while True:
+            first, *further = (await self._read()).split(b"\n")
+            begun.append(first)
+            size += len(first)
+            if size > most:
+                raise OutputTooLarge(
+                    f"{self._name} wrote a line of more than {most:,} bytes", outcome="unknown", limit=most
+                )
+            if further:
+                yield b"".join(begun)
+                for line in further[:-1]:
+                    yield line
+                begun, size = [further[-1]], len(further[-1])
+
+    @property
+    def errors(self) -> str:
+        """The end of what it wrote to stderr, redacted."""
+        ends = self._stderr.content()
+        text = (ends.tail if ends.dropped else ends.head + ends.tail).decode("utf-8", "replace")
+        return redact_text(text, self._secrets)
+
+    async def close(self, grace_s: float = 2.0) -> None:
+        """See `Process.close`. What still waits for it fails with ConnectionLost (CONNECTION_LOST)."""
+        if self._is_closed:
+            return
+        try:
+            self._close_stdin()
+            await asyncio.wait([self._ended], timeout=grace_s)
+            if not self._ended.done():
+                self._child.say("stop")
+                await asyncio.wait([self._ended], timeout=STOPPING_S)
+        finally:
+            if self._opened is not None:
+                await self._opened.aclose()
+
+    def kill(self) -> None:
+        """End it at once, with all it started, and let go of its descriptors."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._close_stdin()
+        self._reports.close()
+        self._loop.remove_reader(self._child.stderr)
+        self._wake(self._child.stdout)
+        self._child.say("kill")
+        self._child.close()
+
+    async def _read(self) -> bytes:
+        while not self._is_closed:
+            try:
+                data = os.read(self._child.stdout, _AT_ONCE)
+            except BlockingIOError:
+                await self._until(self._child.stdout, self._loop.add_reader, self._loop.remove_reader)
+                continue
+            if not data:
+                raise await self._ending()
+            if len(data) == _AT_ONCE:  # it writes faster than is read: others have their turn
+                await asyncio.sleep(0)
+            return data
+        raise self._lost()
+
+    async def _until(self, descriptor: int, add: Callable[..., object], remove: Callable[[int], object]) -> None:
+        """Wait until a descriptor can be read or written, or is closed."""
+        ready = self._waiting[descriptor] = self._loop.create_future()
+        add(descriptor, _set, ready)
+        try:
+            await ready
+        finally:
+            if self._waiting.get(descriptor) is ready:
+                del self._waiting[descriptor]
+                remove(descriptor)
+
+    def _wake(self, descriptor: int) -> None:
+        if (ready := self._waiting.pop(descriptor, None)) is not None:
+            self._loop.remove_reader(descriptor)
+            self._loop.remove_writer(descriptor)
+            _set(ready)
+
+    def _close_stdin(self) -> None:
+        if self._stdin >= 0:
+            self._wake(self._stdin)
+            self._child = self._child.without_stdin()
+            self._stdin = -1
+
+    def _read_stderr(self) -> None:
+        try:
+            data = os.read(self._child.stderr, _AT_ONCE)
+        except OSError:
+            return
+        if data:
+            self._stderr.add(data)
+        else:
+            self._loop.remove_reader(self._child.stderr)
+
+    async def _ending(self) -> CallError:
+        """The error for its end, which is reported a moment after its streams have closed."""
+        await asyncio.wait([self._ended], timeout=0.5)
+        return self._lost()
+
+    def _lost(self) -> CallError:
+        if self._is_closed:
+            return ConnectionLost(f"the connection to {self._name} was closed", outcome="unknown", retryable=True)
+        return self._why(self._ended.result() if self._ended.done() else Ended("stop"))
+
+    def _why(self, ended: Ended) -> CallError:
+        """The error that tells how it ended, with the end of its stderr."""
+        if ended.reason == "boxless" and ended.missing is not None:
+            return PolicyDenied(
+                f"{self._name} may only run in a sandbox, and this machine lacks a layer of it: {': '.join(ended.missing)}",
+                hint="`isolation: {level: best-effort}` in tavern.yaml starts it without; `tavern doctor` says what is missing",
+            )
+        if ended.reason == "failed":
+            return UpstreamError(f"{self._name} cannot be run: {os.strerror(ended.errno)}")
+        if ended.reason in ("lost", "untaken"):
+            return ConnectionLost(f"{self._name} could not be started, or what watches it was killed", retryable=True)
+        code = os.waitstatus_to_exitcode(ended.status) if ended.status >= 0 else None
+        how = (
+            "closed its output"
+            if code is None
+            else f"ended with code {code}"
+            if code >= 0
+            else f"ended by signal {-code}"
+        )
+        said = self.errors.strip()
+        return ConnectionLost(
+            f"{self._name} {how}" + (f": {said[-_TAIL:]}" if said else ""), outcome="unknown", retryable=True
+        )
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _found(program: str, home: Home) -> str:
+    if "/" in program:
+        path = str(Path(home.folder, program))
+        found = path if os.access(path, os.X_OK) and Path(path).is_file() else None
+    else:
+        places = (home.environment.get("PATH") or os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent))
+        found = shutil.which(program, path=os.pathsep.join(places))
+    if found is None:
+        raise UpstreamError(
+            f"{program!r:.200} is no program of this machine", hint="install it, or name it by its path in `command`"
+        )
+    return str(Path(found).absolute())
+
+
+def _existing(word: str, folder: str) -> str:
+    """The path that an argument names; empty where it names none. What was reviewed on the command line may be read."""
+    with contextlib.suppress(OSError, ValueError):
+        if not word.startswith("-") and (path := Path(folder, word)).exists():
+            return str(path.resolve())
+    return ""
+
+
+def _work_folder(sandbox: Sandbox, opened: contextlib.AsyncExitStack) -> str:
+    try:
+        work = sandbox.work_folder()
+    except OSError as error:
+        raise UpstreamError(f"no work folder can be made: {error.strerror or error}", retryable=True) from error
+    opened.push_async_callback(asyncio.to_thread, shutil.rmtree, work, ignore_errors=True)
+    return work
+
+
+def _environment(home: Home, work: str) -> dict[str, str]:
+    environment = for_programs(os.environ, paths.own_library())
+    if work:
+        environment |= {"HOME": work, "TMPDIR": work}
+        if site.ENABLE_USER_SITE:  # packages that are installed for this user are found from their home otherwise
+            environment["PYTHONUSERBASE"] = site.getuserbase()
+    return environment | {name: value for name, value in home.environment.items() if not is_refused(name)}

@@ -1,0 +1,121 @@
+"""What belongs to one caller is never shown to another, nor joined by him, whatever he guesses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tavern_core import CallContext, Plugin, Tavern, tool
+from tavern_core.errors import ArtifactNotFound, JobNotFound, PolicyDenied, TavernError
+
+SECRET = "the plans of ann"
+ANN = CallContext(principal="user:ann", user_id="ann")
+STRANGERS = [
+    CallContext(principal="user:bob", user_id="ann"),
+    CallContext(principal="user:ann", user_id="bob"),
+    CallContext(principal="user:ann"),
+    CallContext(principal="user:ann\x1fann"),
+    CallContext(principal="host"),
+    CallContext(principal=""),
+    CallContext(principal="user:bob", roles=frozenset({"admin", "host"})),
+]
+ran: list[str] = []
+
+
+@tool(limits={"cache_ms": 60_000}, read_only=True)
+def looks(word: str) -> str:
+    ran.append("looks")
+    return f"{SECRET} {word}"
+
+
+@tool(requires_approval=True)
+def pays(word: str) -> str:
+    return f"{SECRET} {word}"
+
+
+@tool
+async def slow(word: str) -> str:
+    ran.append("slow")
+    await asyncio.sleep(0.05)
+    return f"{SECRET} {word}"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Tavern]:
+    ran.clear()
+    with Tavern.open({}, home=tmp_path / "home", plugins=[Plugin([looks, pays, slow], name="t")]) as opened:
+        yield opened
+
+
+strangers = pytest.mark.parametrize("stranger", STRANGERS, ids=lambda one: repr((one.principal, one.user_id)))
+WORDS = {"word": "x"}
+
+
+@strangers
+def test_a_key_in_flight_is_not_joined_and_its_answer_not_replayed(host: Tavern, stranger: CallContext) -> None:
+    async def both() -> list[Any]:
+        calls = (host.invoke("t:slow", WORDS, context=who, idempotency_key="k") for who in (ANN, stranger))
+        return await asyncio.gather(*calls)
+
+    assert all(result.ok for result in asyncio.run(both()))
+    assert ran == ["slow", "slow"]
+    again = host.invoke_sync("t:slow", {"word": "other"}, context=stranger, idempotency_key="k")
+    assert again.error is not None
+    assert again.error.kind == "IDEMPOTENCY_CONFLICT"
+    assert host.invoke_sync("t:slow", {"word": "other"}, context=ANN, idempotency_key="j").ok
+    assert "idempotency" not in host.invoke_sync("t:slow", WORDS, context=stranger, idempotency_key="j").meta
+
+
+@strangers
+def test_a_kept_answer_is_its_callers(host: Tavern, stranger: CallContext) -> None:
+    for who in (ANN, stranger, ANN, stranger):
+        assert host.invoke_sync("t:looks", WORDS, context=who).ok
+    assert ran == ["looks", "looks"]
+
+
+@strangers
+def test_a_plan_is_its_callers(host: Tavern, stranger: CallContext) -> None:
+    token = host.invoke_sync("t:looks", WORDS, context=ANN, dry_run=True).value["planToken"]
+    refused = host.commit_sync(token, context=stranger).error
+    assert refused is not None
+    assert refused.kind == "POLICY_DENIED"
+    assert SECRET not in str(refused)
+    assert host.commit_sync(token, context=ANN).ok
+
+
+@strangers
+def test_an_approval_is_for_its_caller(host: Tavern, stranger: CallContext) -> None:
+    waiting = host.invoke_sync("t:pays", WORDS, context=ANN).error
+    assert waiting is not None
+    with pytest.raises(PolicyDenied):
+        host.approvals.approve(waiting.details["approval"], by=stranger)
+    host.approvals.approve(waiting.details["approval"])
+    assert host.invoke_sync("t:pays", WORDS, context=stranger).status == "input_required"
+    assert host.invoke_sync("t:pays", WORDS, context=ANN).ok
+
+
+@strangers
+def test_jobs_and_artifacts_are_their_callers(host: Tavern, stranger: CallContext) -> None:
+    job = str(host.invoke_sync("t:slow", WORDS, context=ANN, job=True).job)
+    host.wait(host.jobs.wait(job, 30))
+    kept = host.artifacts.put(SECRET, "text/plain", context=ANN)
+    asks: list[tuple[Callable[..., Any], str, type[TavernError]]] = [
+        (host.jobs.find, job, JobNotFound), (host.jobs.result, job, JobNotFound), (host.jobs.cancel, job, JobNotFound),
+        (host.artifacts.get, kept.id, ArtifactNotFound), (host.artifacts.read, kept.uri, ArtifactNotFound),
+        (host.artifacts.remove, kept.id, ArtifactNotFound),
+    ]  # fmt: skip
+    for ask, name, error in asks:
+        with pytest.raises(error) as told:
+            ask(name, context=stranger)
+        assert job not in told.value.hint
+        assert kept.id not in told.value.hint
+    assert host.jobs.list(context=stranger) == host.artifacts.list(context=stranger) == ()
+    for name in ("getStatus", "getResult", "cancel"):
+        result = host.invoke_sync(f"jobs:{name}", {"jobId": job}, context=stranger)
+        assert result.error is not None, name
+        assert SECRET not in str(result)
+    assert host.invoke_sync("jobs:list", context=stranger).value in ([], {"jobs": []})

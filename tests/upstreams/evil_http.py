@@ -1,0 +1,162 @@
+"""An HTTP server that answers MCP requests in one evil way, in a thread of the test."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+META: Final = {"io.modelcontextprotocol/serverInfo": {"name": "evil", "version": "1"}}
+DISCOVERED: Final = {
+    "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}, "ttlMs": 0, "cacheScope": "private", "_meta": META,
+}  # fmt: skip
+TOOLS: Final = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ("good", "bad")]}
+WELL: Final = {"content": [{"type": "text", "text": "well"}]}
+JSON: Final = "application/json"
+EVENTS: Final = "text/event-stream"
+Answer = Callable[["Handler", Any], None]
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    protocol_version = "HTTP/1.1"
+    evil: Answer
+    is_strict = False
+    """Whether it is evil from the first request on."""
+
+    def do_POST(self) -> None:
+        """Answer one message."""
+        message = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        method, number = message.get("method"), message.get("id")
+        with suppress(BrokenPipeError, ConnectionResetError):
+            if self.is_strict or (method == "tools/call" and message["params"]["name"] == "bad"):
+                type(self).evil(self, number)
+            elif method == "server/discover":
+                self.reply(200, result(number, DISCOVERED))
+            elif method == "tools/list":
+                self.reply(200, result(number, TOOLS))
+            else:
+                self.reply(200, result(number, WELL))
+
+    def reply(self, status: int, body: bytes, kind: str = JSON, **headers: str) -> None:
+        """A whole answer."""
+        self.begin(status, kind, **{"content-length": str(len(body)), **headers})
+        self.wfile.write(body)
+
+    def begin(self, status: int, kind: str, **headers: str) -> None:
+        """Status and headers."""
+        self.send_response(status)
+        for name, value in {"content-type": kind, **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+
+    def chunk(self, data: bytes) -> None:
+        """A part of an answer without a length."""
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Say nothing."""
+
+
+def result(number: Any, value: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": number, "result": value}).encode()
+
+
+def _redirect(self: Handler, number: Any) -> None:
+    self.reply(307, b"", location="http://127.0.0.2:9/mcp")
+
+
+BOMB: Final = gzip.compress(b"x" * 1_000_000) * 100
+"""A hundred members of a million bytes."""
+
+
+def _bomb(self: Handler, number: Any) -> None:
+    self.reply(200, BOMB, content_encoding="gzip")
+
+
+def _headers(self: Handler, number: Any) -> None:
+    self.wfile.write(b"HTTP/1.1 200 OK\r\n")
+    while True:
+        self.wfile.write(b"x-more: " + b"y" * 1_000 + b"\r\n")
+
+
+def _endless(kind: str, piece: bytes) -> Answer:
+    def answer(self: Handler, number: Any) -> None:
+        self.begin(200, kind, transfer_encoding="chunked")
+        while True:
+            self.chunk(piece)
+
+    return answer
+
+
+def _cut(self: Handler, number: Any) -> None:
+    self.begin(200, JSON, content_length="1000")
+    self.wfile.write(b'{"jsonrpc"')
+    self.close_connection = True
+
+
+def _cut_events(self: Handler, number: Any) -> None:
+    self.begin(200, EVENTS, transfer_encoding="chunked")
+    self.chunk(b": hello\n\n")
+    self.chunk(b"")
+
+
+def _silent(self: Handler, number: Any) -> None:
+    stopping.wait(20)
+
+
+def _parts(self: Handler, number: Any) -> None:
+    self.reply(200, result(number, {"content": [{"type": "text", "text": "x"}] * 200_000}))
+
+
+def _status(status: int, **headers: str) -> Answer:
+    def answer(self: Handler, number: Any) -> None:
+        self.reply(status, b"<h1>no</h1>", "text/html", **headers)
+
+    return answer
+
+
+stopping = threading.Event()
+EVIL: Final[dict[str, Answer]] = {
+    "redirects": _redirect,
+    "compressed-bomb": _bomb,
+    "endless-headers": _headers,
+    "endless-body": _endless(JSON, b"x" * 65_536),
+    "endless-event": _endless(EVENTS, b"data: " + b"x" * 65_536),
+    "cut-body": _cut,
+    "cut-events": _cut_events,
+    "never-answers": _silent,
+    "many-parts": _parts,
+    "html": _status(200),
+    "401": _status(401),
+    "403": _status(403),
+    "404": _status(404),
+    "429": _status(429, retry_after="7"),
+    "500": _status(500),
+    "accepted": lambda self, number: self.reply(202, b""),
+    "empty": lambda self, number: self.reply(200, b""),
+    "other-number": lambda self, number: self.reply(200, result(-7, WELL)),
+}
+
+
+@contextmanager
+def serving(mode: str, *, strict: bool = False) -> Iterator[str]:
+    """The address of a server that is evil in this way."""
+    stopping.clear()
+    handler = type("Evil", (Handler,), {"evil": staticmethod(EVIL[mode]), "is_strict": strict})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/mcp"
+    finally:
+        stopping.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()

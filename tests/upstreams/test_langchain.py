@@ -1,0 +1,220 @@
+"""Tools of LangChain packages and of plugins of `llm`, and ours for LangChain's agents."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tavern_core import CallContext, Plugin, Tavern, tool
+
+DISTRIBUTION = {
+    "toolkit_of_tests/__init__.py": '''\
+from types import SimpleNamespace
+from langchain_core.callbacks import CallbackManagerForToolRun
+from langchain_core.tools import ToolException, tool
+
+@tool
+def add(a: int, b: int = 2) -> int:
+    """Add two numbers."""
+    return a + b
+
+@tool(response_format="content_and_artifact")
+def draw(what: str) -> tuple[str, dict]:
+    """Draw something."""
+    return f"a picture of {what}", {"pixels": [1, 2, 3]}
+
+@tool
+def fail(how: str) -> str:
+    """Fail."""
+    raise ToolException(how) if how == "politely" else ValueError(how)
+
+class Shape:
+    """No LangChain at all, but its shape."""
+    name, description, args_schema = "shape", "Has the shape of a tool.", {"type": "object", "properties": {"n": {"type": "integer"}}}
+    def invoke(self, given):
+        return {"given": given}
+
+shape = Shape()
+not_a_tool = SimpleNamespace(name="no")
+
+def make():
+    return [add]
+''',
+    "toolkit_of_tests-1.5.dist-info/METADATA": "Metadata-Version: 2.1\nName: toolkit-of-tests\nVersion: 1.5\n",
+    "toolkit_of_tests-1.5.dist-info/top_level.txt": "toolkit_of_tests\n",
+    "broken_of_tests/__init__.py": "raise RuntimeError('broken at import')\n",
+    "broken_of_tests-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: broken-of-tests\nVersion: 1\n",
+    "broken_of_tests-1.dist-info/top_level.txt": "broken_of_tests\n",
+}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Path]:
+    """Installed distributions."""
+    folder = tmp_path / "site"
+    for name, text in DISTRIBUTION.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    sys.path.insert(0, str(folder))
+    yield folder
+    sys.path.remove(str(folder))
+    for name in ("toolkit_of_tests", "broken_of_tests"):
+        sys.modules.pop(name, None)
+
+
+def opened(home: Path, granted: bool = True, **entry: Any) -> Tavern:
+    config = {"plugins": {"entryPoints": False}, "upstreams": {"lc": {"kind": "langchain", **entry}}}
+    if granted:
+        with ThreadPoolExecutor(1) as threads:  # the test may be inside an event loop
+            threads.submit(_grant, config, home).result()
+    return Tavern.open(config, home=home)
+
+
+def _grant(config: dict[str, Any], home: Path) -> None:
+    with Tavern.open(config, home=home, activate="none") as host:
+        host.grant("lc", "process:host")
+
+
+def test_the_tools_of_an_installed_package_are_tools_of_the_host(site: Path, tmp_path: Path) -> None:
+    with opened(tmp_path / "home", package="toolkit-of-tests") as host:
+        status = host.upstreams.connect_sync("lc")
+        assert status.tools == ("lc:add", "lc:draw", "lc:fail", "lc:shape")
+        assert host.tools.get("lc:add").input_schema["required"] == ["a"]
+        assert host.invoke_sync("lc:add", {"a": 1}).value == "3"
+        assert host.invoke_sync("lc:shape", {"n": 1}).value == {"given": {"n": 1}}
+        drawn = host.invoke_sync("lc:draw", {"what": "a cat"})
+    assert drawn.value == "a picture of a cat" and drawn.meta["artifact"] == {"pixels": [1, 2, 3]}
+
+
+FAILURES = {
+    "politely": ({"how": "politely"}, "TOOL_ERROR", "politely"),
+    "rudely": ({"how": "rudely"}, "UPSTREAM_ERROR", "ValueError"),
+    "wrong arguments": ({"how": 1}, "INPUT_SCHEMA_INVALID", "how"),
+}
+
+
+@pytest.mark.parametrize("case", FAILURES)
+def test_a_failure_of_a_tool_is_an_error_of_the_call(case: str, site: Path, tmp_path: Path) -> None:
+    arguments, kind, word = FAILURES[case]
+    with opened(tmp_path / "home", package="toolkit-of-tests") as host:
+        result = host.invoke_sync("lc:fail", arguments)
+    assert result.error is not None and (result.error.kind, word in result.error.message) == (kind, True)
+
+
+OBJECTS = {
+    "a tool": (["toolkit_of_tests:add"], ("lc:add",)),
+    "a function that makes tools": (["toolkit_of_tests:make"], ("lc:add",)),
+    "two": (["toolkit_of_tests:add", "toolkit_of_tests:shape"], ("lc:add", "lc:shape")),
+}
+
+
+@pytest.mark.parametrize("case", OBJECTS)
+def test_named_objects_are_taken_instead_of_a_scan(case: str, site: Path, tmp_path: Path) -> None:
+    objects, tools = OBJECTS[case]
+    with opened(tmp_path / "home", package="toolkit-of-tests", settings={"objects": objects}) as host:
+        assert host.upstreams.connect_sync("lc").tools == tools
+
+
+UNUSABLE = {
+    "not installed": ({"package": "no-such-package"}, "not installed", "pip install no-such-package"),
+    "broken at import": ({"package": "broken-of-tests"}, "broken at import", ""),
+    "no such object": (
+        {"package": "toolkit-of-tests", "settings": {"objects": ["toolkit_of_tests:nothing"]}},
+        "nothing",
+        "objects",
+    ),
+    "no tool": (
+        {"package": "toolkit-of-tests", "settings": {"objects": ["toolkit_of_tests:not_a_tool"]}},
+        "no tool",
+        "",
+    ),
+    "a url instead": ({"url": "http://a.example"}, "reached by `package`", ""),
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_what_cannot_be_scanned_says_why(case: str, site: Path, tmp_path: Path) -> None:
+    entry, message, hint = UNUSABLE[case]
+    config = {"plugins": {"entryPoints": False}, "upstreams": {"lc": {"kind": "langchain", **entry}}}
+    with Tavern.open(config, home=tmp_path / "home", activate="none") as host:
+        host.grant("lc", all_requested=True)
+    with Tavern.open(config, home=tmp_path / "home") as host, pytest.raises(Exception, match=message) as error:
+        host.upstreams.connect_sync("lc")
+    assert hint in str(getattr(error.value, "hint", ""))
+
+
+def test_a_package_is_not_imported_before_it_was_granted(site: Path, tmp_path: Path) -> None:
+    with opened(tmp_path / "home", granted=False, package="toolkit-of-tests") as host:
+        assert not host.invoke_sync("lc:add", {"a": 1}).ok
+        assert host.upstreams["lc"].state == "pending_consent"
+        with pytest.raises(Exception, match="process:host"):
+            host.upstreams.connect_sync("lc")
+    assert "toolkit_of_tests" not in sys.modules
+
+
+def test_callbacks_of_a_surrounding_run_reach_the_tool(site: Path, tmp_path: Path) -> None:
+    from langchain_core.callbacks import BaseCallbackHandler
+
+    seen: list[str] = []
+
+    class Seen(BaseCallbackHandler):
+        def on_tool_start(self, serialized: Any, input_str: str, **_: Any) -> None:
+            seen.append(serialized["name"])
+
+    async def run() -> None:
+        async with opened(tmp_path / "home", package="toolkit-of-tests") as host:
+            await host.upstreams.connect("lc")
+            (ours,) = host.langchain_tools({"tool_ids_inventory": ["lc:add"]})
+            call = {"type": "tool_call", "name": ours.name, "args": {"a": 5}, "id": "1"}
+            message = await ours.ainvoke(call, config={"callbacks": [Seen()]})
+            assert message.content == "7" and message.artifact.ok
+
+    asyncio.run(run())
+    assert seen == ["lc__add", "add"]
+
+
+@tool
+def half(number: int, config: str = "none", run_manager: int = 2) -> float:
+    """Halve a number; its parameters have names that LangChain uses itself."""
+    return number / run_manager
+
+
+def test_our_tools_serve_the_agents_of_langchain(tmp_path: Path) -> None:
+    from langchain_core.tools import ToolException
+
+    with Tavern.open(home=tmp_path, plugins=[Plugin([half], name="t")]) as host:
+        (ours,) = host.langchain_tools({"tool_ids_inventory": ["t:half"]})
+        assert ours.name == "t__half" and ours.args_schema["required"] == ["number"]
+        assert ours.invoke({"number": 3}) == "1.5"
+        message = ours.invoke(
+            {"type": "tool_call", "name": ours.name, "args": {"number": 4, "run_manager": 4}, "id": "1"}
+        )
+        assert (message.content, message.artifact.value) == ("1.0", 1.0)
+        with pytest.raises(ToolException, match="INPUT_SCHEMA_INVALID"):
+            ours.invoke({"number": "many"})
+        (mine,) = host.langchain_tools({"tool_ids_inventory": ["t:half"]}, context=CallContext(principal="ann"))
+        assert mine.invoke({"number": 8}) == "4.0"
+
+
+def test_the_tools_of_a_plugin_of_llm_are_tools_of_the_host(tmp_path: Path) -> None:
+    config = {
+        "plugins": {"entryPoints": False},
+        "upstreams": {
+            "calc": {"kind": "llm", "package": "llm-tools-simpleeval"},
+            "no": {"kind": "llm", "package": "pluggy"},
+        },
+    }
+    with Tavern.open(config, home=tmp_path, activate="none") as host:
+        host.grant("calc", "process:host")
+        host.grant("no", "process:host")
+    with Tavern.open(config, home=tmp_path) as host:
+        assert host.upstreams.connect_sync("calc").tools == ("calc:simple_eval",)
+        assert host.invoke_sync("calc:simple_eval", {"expression": "6 * 7"}).value in (42, "42")
+        with pytest.raises(Exception, match="no plugin of llm"):
+            host.upstreams.connect_sync("no")

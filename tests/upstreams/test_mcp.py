@@ -1,0 +1,168 @@
+"""MCP servers of both eras as upstreams: what their tools answer, how they fail, ask, take long and change."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tavern_core import CallContext, Tavern, ToolResult
+from tests.upstreams.mcp_hosts import ERAS, host, program
+
+
+@pytest.fixture(params=ERAS)
+def era(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "server.log"
+
+
+@pytest.fixture
+def mini(era: str, tmp_path: Path, log: Path) -> Iterator[Tavern]:
+    """A host with the server of `mini_mcp.py`, outside of the sandbox, so that it can write its log."""
+    entry = {"command": program("mini_mcp.py", era, str(log)), "trusted": True, "tools": {"wait": {"timeoutMs": 1_000}}}
+    with host(tmp_path / "home", mini=entry) as opened:
+        opened.upstreams.refresh_sync("mini")
+        yield opened
+
+
+def test_all_pages_of_the_list_are_read(mini: Tavern) -> None:
+    tools = mini.upstreams["mini"].tools
+    assert len(tools) == 15 and "mini:echo" in tools and "mini:wait" in tools
+    assert mini.upstreams["mini"].version == "7"
+    assert mini.upstreams["mini"].description == "Be brief."
+
+
+def test_a_structured_answer_is_the_value(mini: Tavern) -> None:
+    result = mini.invoke_sync("mini:echo", {"text": "你好"})
+    assert result.value == {"text": "你好"}
+    assert result.content == ({"type": "text", "text": "你好"},)
+
+
+def test_arguments_are_validated_before_the_server_sees_them(mini: Tavern) -> None:
+    assert mini.invoke_sync("mini:echo", {"text": 5}).error.kind == "INPUT_SCHEMA_INVALID"  # type: ignore[union-attr]
+
+
+def test_every_kind_of_content_arrives_and_bytes_are_artifacts_of_the_caller(mini: Tavern) -> None:
+    alice = CallContext(principal="user:alice", permissions=frozenset({"process:host", "process:spawn"}))
+    result = mini.invoke_sync("mini:parts", {}, context=alice)
+    kinds = [block["type"] for block in result.content]
+    assert kinds == [
+        "text",
+        "resource_link",
+        "resource_link",
+        "resource_link",
+        "resource",
+        "resource_link",
+        "text",
+        "text",
+    ]
+    image = result.content[1]
+    assert image["mimeType"] == "image/png"
+    assert mini.artifacts.read(image["uri"].rpartition(":")[2], context=alice) == b"\x89PNG pixel"
+    assert result.content[3] == {"type": "resource_link", "uri": "mini://note", "name": "note"}
+    assert result.content[4]["resource"]["text"] == "inside"
+    assert result.content[5]["name"] == "blob.bin"
+    assert "hologram" in result.content[6]["text"]
+
+
+FAILURES: dict[str, tuple[str, str, str]] = {
+    "fail": ("TOOL_ERROR", "the disk is full", "unknown"),
+    "refuse": ("INPUT_SCHEMA_INVALID", "x must be a number", "none"),
+    "missing": ("TOOL_NOT_FOUND", "no tool 'missing' any more", "none"),
+    "broken": ("UPSTREAM_ERROR", "out of order", "unknown"),
+    "strange": ("UPSTREAM_ERROR", "'riddle', which is unknown", "unknown"),
+    "die": ("CONNECTION_LOST", "ended with code 3: I cannot go on", "unknown"),
+}
+
+
+@pytest.mark.parametrize("tool", FAILURES)
+def test_each_failure_has_its_own_error(tool: str, mini: Tavern) -> None:
+    kind, message, outcome = FAILURES[tool]
+    error = mini.invoke_sync(f"mini:{tool}", {}).error
+    assert error is not None
+    assert (error.kind, error.outcome) == (kind, outcome)
+    assert message in error.message
+    assert "abcdefgh" not in str(error.to_json())
+
+
+def test_a_server_that_died_is_started_again(mini: Tavern) -> None:
+    assert not mini.invoke_sync("mini:die", {}).ok
+    mini.upstreams.check_sync("mini")
+    assert mini.invoke_sync("mini:echo", {"text": "again"}).ok
+
+
+def test_progress_reaches_whoever_listens(mini: Tavern) -> None:
+    seen: list[Any] = []
+    mini.events.subscribe(seen.append, "TOOL_PROGRESS")
+    assert mini.invoke_sync("mini:steps", {}).value == "walked"
+    assert seen[0].data["message"] == "step 0"
+
+
+def test_a_cancelled_call_is_cancelled_at_the_server(mini: Tavern, log: Path) -> None:
+    async def call() -> None:
+        begun = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        mini.events.subscribe(lambda event: loop.call_soon_threadsafe(begun.set), "TOOL_PROGRESS")
+        task = asyncio.create_task(mini.invoke("mini:wait", {}))
+        await begun.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        assert (await mini.invoke("mini:echo", {"text": "still there"})).ok
+
+    asyncio.run(call())
+    assert log.read_text().split() == ["waiting", "cancelled"]
+
+
+def test_a_deadline_ends_the_work_at_the_server(mini: Tavern, log: Path) -> None:
+    result = mini.invoke_sync("mini:wait", {})
+    assert result.error is not None and result.error.kind == "TIMEOUT"
+    assert mini.invoke_sync("mini:echo", {"text": "x"}).ok
+    assert log.read_text().split() == ["waiting", "cancelled"]
+
+
+def test_many_calls_share_one_server(mini: Tavern) -> None:
+    async def calls() -> list[ToolResult]:
+        return await asyncio.gather(*(mini.invoke("mini:echo", {"text": str(n)}) for n in range(50)))
+
+    assert [result.value["text"] for result in asyncio.run(calls())] == [str(n) for n in range(50)]
+
+
+def test_a_changed_list_is_listed_again(mini: Tavern) -> None:
+    changed = threading.Event()
+    mini.events.subscribe(lambda event: changed.set(), "TOOLS_CHANGED")
+    assert mini.invoke_sync("mini:change", {}).ok
+    assert changed.wait(10)
+    assert "mini:added" in mini.upstreams["mini"].tools
+
+
+def test_resources_and_prompts_can_be_read(mini: Tavern) -> None:
+    async def read() -> tuple[Any, ...]:
+        upstreams = mini.upstreams
+        return (
+            await upstreams.resources("mini"),
+            await upstreams.read_resource("mini", "mini://note"),
+            await upstreams.prompts("mini"),
+            await upstreams.get_prompt("mini", "greet", {"who": "Ada"}),
+        )
+
+    resources, note, prompts, prompt = asyncio.run(read())
+    assert [one.get("uri") or one["uriTemplate"] for one in resources] == ["mini://note", "mini://{id}"]
+    assert note["contents"][0]["text"] == "a note"
+    assert [one["name"] for one in prompts] == ["greet"]
+    assert prompt["messages"][0]["content"]["text"] == "Greet Ada."
+
+
+def test_a_task_is_followed_to_its_end(mini: Tavern) -> None:
+    result = mini.invoke_sync("mini:later", {})
+    if result.job is not None:
+        asyncio.run(mini.jobs.wait(result.job, 10))
+        result = mini.jobs.result(result.job)
+    assert result.value == "at last"

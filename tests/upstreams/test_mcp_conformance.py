@@ -1,0 +1,32 @@
+"""The official conformance suite of the protocol, in both eras, with the adapter as the client."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.mcp_server.conformance import NODE, SUITE
+from tests.upstreams.mcp_hosts import HERE
+
+pytestmark = pytest.mark.slow
+ROOT = HERE.parents[1]
+
+
+@pytest.mark.parametrize(("revision", "scenarios"), [("2026-07-28", 32), ("2025-11-25", 18)])
+def test_the_client_passes_every_scenario_that_a_revision_requires(
+    revision: str, scenarios: int, tmp_path: Path
+) -> None:
+    client = shlex.join([sys.executable, "-m", "tests.upstreams.conformance_client"])
+    command = [str(NODE), str(SUITE), "client", "--command", client, "--requirements", revision]
+    # The suite starts all of its clients at once; what is read is what it says of each scenario.
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=590, check=False)
+    written = done.stdout + done.stderr
+    extra = set(re.findall(r"✗ ([\w/.-]+) \((?:extension|added-after-release|pending)\)", written))
+    found = dict(re.findall(r"[✓✗~] ([\w/.-]+): \d+ passed, (\d+) failed", written.rpartition("SUITE SUMMARY")[2]))
+    assert {name for name, failed in found.items() if failed != "0"} <= extra, written
+    assert len(found.keys() - extra) >= scenarios, written

@@ -1,0 +1,176 @@
+"""A hostile MCP server, in each mode of its start, its list and its answers: a clear error, nothing left behind, and other tools go on."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tavern_core import Tavern
+from tavern_core.errors import TavernError
+from tests.executors.workbench import open_descriptors, processes_with
+from tests.upstreams.mcp_hosts import host, program
+
+SETTINGS = {"connectTimeoutMs": 10_000, "maxMessageBytes": 8_000_000}
+SLOW = {"many-parts", "many-values", "floods", "floods-requests", "endless-line", "garbage"}
+"""Modes with so much to read that it takes its time."""
+STARTS: dict[str, tuple[str, str]] = {
+    "start-silent": ("UPSTREAM_ERROR", "does not answer within 1.5 s"),
+    "start-dies": ("CONNECTION_LOST", "ended with code 1: there is no such file"),
+    "start-floods": ("CONNECTION_LOST", "not asked for"),
+    "start-garbage": ("CONNECTION_LOST", "lines that are no messages"),
+    "start-endless-line": ("CONNECTION_LOST", "a line of more than 8,000,000 bytes"),
+    "start-closes-stdout": ("CONNECTION_LOST", "closed its output"),
+    "unknown-version": ("UPSTREAM_ERROR", "no such method"),
+    "no-list": ("UPSTREAM_ERROR", "list of tools is no list"),
+}
+ANSWERS: dict[str, tuple[str, str, str]] = {
+    "never-answers": ("TIMEOUT", "", "unknown"),
+    "dies": ("CONNECTION_LOST", "ended with code 1", "unknown"),
+    "floods": ("CONNECTION_LOST", "not asked for", "unknown"),
+    "floods-requests": ("CONNECTION_LOST", "not asked for", "unknown"),
+    "endless-line": ("CONNECTION_LOST", "a line of more than", "unknown"),
+    "garbage": ("CONNECTION_LOST", "no messages", "unknown"),
+    "many-parts": ("OUTPUT_TOO_LARGE", "200,000 parts, more than 1,000", "done"),
+    "many-values": ("OUTPUT_TOO_LARGE", "values", "unknown"),
+    "deep": ("UPSTREAM_ERROR", "is no MCP", "unknown"),
+    "nan": ("UPSTREAM_ERROR", "is no MCP", "unknown"),
+    "half-character": ("OUTPUT_SCHEMA_INVALID", "lone surrogate", "done"),
+    "no-content": ("UPSTREAM_ERROR", "is no list", "unknown"),
+    "no-result": ("UPSTREAM_ERROR", "is no MCP", "unknown"),
+    "long-error": ("UPSTREAM_ERROR", "xxx", "unknown"),
+    "odd-error": ("UPSTREAM_ERROR", "is no MCP", "unknown"),
+    "endless-task": ("TIMEOUT", "", "unknown"),
+    "task-without-id": ("UPSTREAM_ERROR", "without an id", "unknown"),
+    "endless-input": ("TIMEOUT", "", "unknown"),
+    "closes-stdout": ("CONNECTION_LOST", "closed its output", "unknown"),
+}
+"""Mode → kind of the error, words of it, what is known of the outcome."""
+
+
+def evil(mode: str, home: Path, **entry: Any) -> Any:
+    settings = {**SETTINGS, **({"connectTimeoutMs": 1_500} if mode == "start-silent" else {})}
+    limits = {"bad": {"timeoutMs": 30_000 if mode in SLOW else 1_500}}
+    written = {"command": program("evil_mcp.py", mode), "settings": settings, "tools": limits}
+    return host(home, evil={**written, **entry}, mini={"command": program("mini_mcp.py", "2026")})
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind() -> Any:
+    before = open_descriptors()
+    yield
+    assert processes_with("evil_mcp") == []
+    assert open_descriptors() <= before + 2
+
+
+@pytest.mark.parametrize("mode", STARTS)
+def test_a_server_that_cannot_be_used_is_a_clear_error_and_harms_no_other(mode: str, tmp_path: Path) -> None:
+    kind, message = STARTS[mode]
+    with evil(mode, tmp_path) as opened:
+        with pytest.raises(TavernError) as error:
+            opened.upstreams.refresh_sync("evil")
+        assert (error.value.code, getattr(error.value, "outcome", "none")) == (kind, "none")
+        assert message in error.value.message
+        assert message in opened.upstreams["evil"].last_error
+        opened.upstreams.refresh_sync("mini")
+        assert opened.invoke_sync("mini:echo", {"text": "well"}).ok
+
+
+@pytest.mark.parametrize("mode", ANSWERS)
+def test_an_evil_answer_costs_its_own_call_and_no_other(mode: str, tmp_path: Path) -> None:
+    kind, message, outcome = ANSWERS[mode]
+    with evil(mode, tmp_path) as opened:
+        opened.upstreams.refresh_sync()
+        error = opened.invoke_sync("evil:bad", {}).error
+        assert error is not None
+        assert (error.kind, error.outcome) == (kind, outcome), error
+        assert message in error.message
+        assert opened.invoke_sync("mini:echo", {"text": "well"}).ok
+        opened.upstreams.check_sync("evil")
+        assert opened.invoke_sync("evil:good", {}).value == "well"
+
+
+def test_only_the_answer_with_the_right_number_counts(tmp_path: Path) -> None:
+    with evil("other-ids", tmp_path) as opened:
+        opened.upstreams.refresh_sync("evil")
+        assert opened.invoke_sync("evil:bad", {}).value == "right"
+        assert opened.invoke_sync("evil:good", {}).value == "well"
+
+
+def test_a_part_that_is_damaged_costs_itself(tmp_path: Path) -> None:
+    with evil("no-base64", tmp_path) as opened:
+        opened.upstreams.refresh_sync("evil")
+        assert opened.invoke_sync("evil:bad", {}).content[0]["text"] == "[a part that is no base64]"
+
+
+def test_one_bad_tool_never_costs_the_list(tmp_path: Path) -> None:
+    with evil("bad-tools", tmp_path) as opened:
+        opened.upstreams.refresh_sync("evil")
+        status = opened.upstreams["evil"]
+        assert status.tools == ("evil:also-good", "evil:exploding", "evil:good")
+        assert len(status.left_out) >= 15
+        assert "several tools of this name" in status.left_out["twice"]
+        assert "$ref" in status.left_out["remote"]
+        assert all(name.isprintable() and why.isprintable() for name, why in status.left_out.items())
+        assert opened.invoke_sync("evil:good", {}).value == "well"
+
+
+BOUNDS: dict[str, int] = {"ten-thousand": 10_000, "endless-cursors": 1_000, "same-cursor": 2, "odd-ttl": 1}
+
+
+@pytest.mark.parametrize("mode", BOUNDS)
+def test_a_list_without_end_has_one(mode: str, tmp_path: Path) -> None:
+    with evil(mode, tmp_path) as opened:
+        opened.upstreams.refresh_sync("evil")
+        assert len(opened.upstreams["evil"].tools) == BOUNDS[mode]
+
+
+@pytest.mark.parametrize("mode", ["start-family", "stubborn", "start-stderr"])
+@pytest.mark.parametrize("trusted", [False, True], ids=["sandbox", "trusted"])
+def test_nothing_survives_of_a_server_and_what_it_started(mode: str, trusted: bool, tmp_path: Path) -> None:
+    rights = {"trusted": True} if trusted else {"permissions": ["process:spawn"]}
+    with evil(mode, tmp_path, **rights) as opened:
+        opened.upstreams.refresh_sync("evil")
+        assert opened.invoke_sync("evil:good", {}).value == "well"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("mode", [*STARTS, *ANSWERS, "bad-tools", "ten-thousand", "endless-cursors"])
+def test_the_loop_is_never_blocked_for_long(mode: str, tmp_path: Path) -> None:
+    async def longest(opened: Tavern) -> float:
+        """Seconds between two turns of the host's own loop, while the evil server does its worst."""
+        worst, last = 0.0, time.perf_counter()
+
+        async def watch() -> None:
+            nonlocal worst, last
+            while True:
+                await asyncio.sleep(0.001)
+                now = time.perf_counter()
+                worst, last = max(worst, now - last), now
+
+        watching = asyncio.create_task(watch())
+        try:
+            await opened.upstreams.refresh("evil")
+            await opened.invoke("evil:bad", {})
+        except TavernError:
+            pass
+        watching.cancel()
+        return worst
+
+    gc.disable()  # its pauses grow with the heap of the tests, and are not the server's doing
+    try:
+        _check(mode, tmp_path, longest)
+    finally:
+        gc.enable()
+
+
+def _check(mode: str, home: Path, longest: Callable[[Tavern], Coroutine[Any, Any, float]]) -> None:
+    with evil(mode, home) as opened:
+        portal = opened.upstreams._connections._base.portal  # the loop that connections live on
+        opened.upstreams.refresh_sync("mini")
+        assert portal.run(longest(opened)) < 0.1

@@ -1,0 +1,138 @@
+"""MCP over streamable HTTP: servers of both eras, made with the library, and hostile ones."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tavern_core import Tavern
+from tavern_core.errors import TavernError
+from tests.programs import Program
+from tests.upstreams.evil_http import serving
+from tests.upstreams.mcp_hosts import HERE, host
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+@pytest.fixture(scope="module", params=["new", "old"])
+def lab(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of the server of `mcp_lab.py`."""
+    port = free_port()
+    with Program([sys.executable, str(HERE / "mcp_lab.py"), str(port), request.param]) as program:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                assert program.poll() is None and time.monotonic() < deadline
+                time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}/mcp"
+        program.kill()
+
+
+@pytest.fixture
+def opened(lab: str, tmp_path: Path) -> Iterator[Tavern]:
+    entry = {"url": lab, "headers": {"X-Team": "seven"}, "tools": {"wait": {"timeoutMs": 1_500}}}
+    with host(tmp_path, lab=entry) as tavern:
+        tavern.upstreams.refresh_sync("lab")
+        yield tavern
+
+
+def test_calls_over_http(opened: Tavern) -> None:
+    assert opened.invoke_sync("lab:add", {"a": 1, "b": 2}).value == {"sum": 3}
+    assert opened.upstreams["lab"].state == "open"
+
+
+def test_many_calls_at_once(opened: Tavern) -> None:
+    async def calls() -> list[Any]:
+        return await asyncio.gather(*(opened.invoke("lab:add", {"a": n, "b": 1}) for n in range(30)))
+
+    assert [result.value["sum"] for result in asyncio.run(calls())] == list(range(1, 31))
+
+
+def test_progress_over_http(opened: Tavern) -> None:
+    seen: list[Any] = []
+    opened.events.subscribe(seen.append, "TOOL_PROGRESS")
+    assert opened.invoke_sync("lab:steps", {}).ok
+    assert seen[0].data["message"] == "step 0"
+
+
+def test_a_deadline_ends_the_work_at_the_server(opened: Tavern) -> None:
+    before = opened.invoke_sync("lab:waited", {}).value.count("wait")
+    error = opened.invoke_sync("lab:wait", {}).error
+    assert error is not None and error.kind == "TIMEOUT"
+    deadline = time.monotonic() + 10
+    while opened.invoke_sync("lab:waited", {}).value.count("wait") == before:
+        assert time.monotonic() < deadline
+
+
+EVIL: dict[str, tuple[str, str, str]] = {
+    "redirects": ("UPSTREAM_ERROR", "redirects to http://127.0.0.2:9", "unknown"),
+    "compressed-bomb": ("OUTPUT_TOO_LARGE", "", "done"),
+    "endless-headers": ("UPSTREAM_ERROR", "broke off", "unknown"),
+    "endless-body": ("OUTPUT_TOO_LARGE", "", "done"),
+    "endless-event": ("UPSTREAM_ERROR", "broke off", "unknown"),
+    "cut-body": ("UPSTREAM_ERROR", "broke off", "unknown"),
+    "cut-events": ("UPSTREAM_ERROR", "ended without a response", "unknown"),
+    "never-answers": ("TIMEOUT", "", "unknown"),
+    "many-parts": ("OUTPUT_TOO_LARGE", "values", "unknown"),
+    "html": ("UPSTREAM_ERROR", "text/html", "none"),
+    "401": ("UPSTREAM_ERROR", "wants to know who calls", "none"),
+    "403": ("POLICY_DENIED", "refuses", "none"),
+    "404": ("TOOL_NOT_FOUND", "", "none"),
+    "429": ("UPSTREAM_ERROR", "has no time", "none"),
+    "500": ("UPSTREAM_ERROR", "error response", "unknown"),
+    "accepted": ("UPSTREAM_ERROR", "202", "none"),
+    "empty": ("UPSTREAM_ERROR", "is no MCP", "unknown"),
+    "other-number": ("TIMEOUT", "", "unknown"),
+}
+"""Mode → kind of the error, words of it, what is known of the outcome."""
+
+
+def evil(url: str, home: Path) -> Any:
+    settings = {"connectTimeoutMs": 3_000, "maxMessageBytes": 4_000_000}
+    return host(home, evil={"url": url, "settings": settings, "tools": {"bad": {"timeoutMs": 2_000}}})
+
+
+@pytest.mark.parametrize("mode", EVIL)
+def test_an_evil_answer_costs_its_own_call_and_no_other(mode: str, tmp_path: Path) -> None:
+    kind, message, outcome = EVIL[mode]
+    with serving(mode) as url, evil(url, tmp_path) as opened:
+        opened.upstreams.refresh_sync("evil")
+        error = opened.invoke_sync("evil:bad", {}).error
+        assert error is not None
+        assert (error.kind, error.outcome) == (kind, outcome), error
+        assert message in error.message
+        assert opened.invoke_sync("evil:good", {}).value == "well"
+
+
+@pytest.mark.parametrize(
+    "mode", ["401", "html", "redirects", "cut-body", "endless-headers", "never-answers", "500", "empty"]
+)
+def test_a_server_that_is_evil_from_the_start_is_a_clear_error(mode: str, tmp_path: Path) -> None:
+    with serving(mode, strict=True) as url, evil(url, tmp_path) as opened:
+        with pytest.raises(TavernError) as error:
+            opened.upstreams.refresh_sync("evil")
+        assert error.value.code in ("UPSTREAM_ERROR", "CONNECTION_LOST")
+        assert getattr(error.value, "outcome", "none") == "none"
+        if mode == "401":
+            assert "tavern upstreams connect evil" in error.value.hint
+
+
+def test_where_no_one_listens_is_a_clear_error(tmp_path: Path) -> None:
+    with evil(f"http://127.0.0.1:{free_port()}/mcp", tmp_path) as opened:
+        with pytest.raises(TavernError, match="ConnectError") as error:
+            opened.upstreams.refresh_sync("evil")
+        assert error.value.code == "CONNECTION_LOST"

@@ -1,0 +1,160 @@
+"""What an MCP server asks the person behind a call, and tasks that go on at the server: at the adapter, with a person who answers at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tavern_core.builtin.adapters.mcp import adapter
+from tavern_core.contract.adapters import Connection, UpstreamTool
+from tavern_core.errors import CallError, PolicyDenied
+from tests.upstreams.direct import DirectCall, DirectUpstream
+from tests.upstreams.mcp_hosts import ERAS, program
+
+Use = Callable[[Connection, Mapping[str, UpstreamTool]], Awaitable[None]]
+
+
+def connected(folder: Path, era: str, use: Use, settings: Mapping[str, Any] = {}) -> list[str]:
+    """Use a connection to the server of `mini_mcp.py`; what it wrote down."""
+    log = folder / "server.log"
+
+    async def main() -> None:
+        upstream = DirectUpstream(folder, command=tuple(program("mini_mcp.py", era, str(log))), settings=settings)
+        try:
+            connection = await adapter.connect(upstream)
+            try:
+                listing = await connection.list_tools()
+                assert listing is not None and listing.ttl_ms == 90_000
+                await use(connection, {tool.name: tool for tool in listing.tools})
+            finally:
+                await connection.close()
+        finally:
+            upstream.close()
+
+    asyncio.run(main())
+    return log.read_text().splitlines() if log.exists() else []
+
+
+ANSWERS: dict[str, tuple[Mapping[str, Any] | None, dict[str, Any]]] = {
+    "an answer, with the defaults of the form": (
+        {"name": "Ada"},
+        {"action": "accept", "content": {"name": "Ada", "size": "medium"}},
+    ),
+    "a refusal": (None, {"action": "decline"}),
+}
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("case", ANSWERS)
+def test_a_question_is_put_to_the_person_and_the_answer_goes_back(case: str, era: str, tmp_path: Path) -> None:
+    answer, sent = ANSWERS[case]
+
+    async def use(connection: Connection, tools: Mapping[str, UpstreamTool]) -> None:
+        call = DirectCall(answer)
+        result = await connection.invoke(tools["ask"], {}, call)
+        assert json.loads(result.value) == sent
+        message, schema, name = call.asked[0]
+        assert message == "Who are you?"
+        assert schema["required"] == ["name"]
+        assert name == ("who" if era == "2026" else "answer")
+
+    connected(tmp_path, era, use)
+
+
+class Deaf(DirectCall):
+    """A call behind which no one can be asked."""
+
+    async def ask(self, message: str, schema: Mapping[str, Any], name: str = "answer") -> Mapping[str, Any] | None:
+        raise PolicyDenied("no one is there")
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_where_no_one_can_be_asked_the_call_fails_with_that(era: str, tmp_path: Path) -> None:
+    async def use(connection: Connection, tools: Mapping[str, UpstreamTool]) -> None:
+        with pytest.raises(PolicyDenied, match="no one is there"):
+            await connection.invoke(tools["ask"], {}, Deaf())
+
+    connected(tmp_path, era, use)
+
+
+def test_a_question_of_the_old_era_that_may_be_for_two_callers_is_put_to_none(tmp_path: Path) -> None:
+    async def use(connection: Connection, tools: Mapping[str, UpstreamTool]) -> None:
+        other = DirectCall({"name": "Eve"}, principal="user:eve")
+        waiting = asyncio.create_task(connection.invoke(tools["wait"], {}, other))
+        await asyncio.wait_for(other.moved.wait(), 10)
+        call = DirectCall({"name": "Ada"})
+        result = await connection.invoke(tools["ask"], {}, call)
+        assert "not known whom" in result.value
+        assert call.asked == other.asked == []
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+    connected(tmp_path, "2025", use)
+
+
+REFUSED: dict[str, tuple[str, str]] = {
+    "nag": ("again and again", "2026"),
+    "pry": ("'sampling/createMessage', which this host does not give", "2026"),
+}
+
+
+@pytest.mark.parametrize("tool", REFUSED)
+def test_what_a_server_may_not_ask_ends_the_call(tool: str, tmp_path: Path) -> None:
+    message, era = REFUSED[tool]
+
+    async def use(connection: Connection, tools: Mapping[str, UpstreamTool]) -> None:
+        with pytest.raises(CallError, match=message):
+            await connection.invoke(tools[tool], {}, DirectCall({"name": "Ada"}))
+
+    connected(tmp_path, era, use)
+
+
+TASKS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "completed": ({}, "at last", ""),
+    "with a question": ({"wants": "input_required"}, "at last", ""),
+    "failed": ({"wants": "failed"}, "", "it broke"),
+    "cancelled by the server": ({"wants": "cancelled"}, "", "cancelled its task"),
+    "in a state that there is not": ({"wants": "dreaming"}, "", "the task failed"),
+}
+
+
+@pytest.mark.parametrize("case", TASKS)
+def test_a_task_of_the_new_era_is_followed_to_its_end(case: str, tmp_path: Path) -> None:
+    arguments, value, error = TASKS[case]
+
+    async def use(connection: Connection, tools: Mapping[str, UpstreamTool]) -> None:
+        call = DirectCall({"name": "Ada"})
+        if error:
+            with pytest.raises(CallError, match=error):
+                await connection.invoke(tools["later"], arguments, call)
+        else:
+            assert (await connection.invoke(tools["later"], arguments, call)).value == value
+
+    log = connected(tmp_path, "2026", use)
+    if case == "with a question":
+        assert log == ['update {"who": {"action": "accept", "content": {"name": "Ada", "size": "medium"}}}']
+
+
+def test_cancelling_a_call_cancels_its_task(tmp_path: Path) -> None:
+    async def use(connection: Connection, tools: Mapping[str, UpstreamTool]) -> None:
+        call = DirectCall()
+        task = asyncio.create_task(connection.invoke(tools["later"], {"wants": "working"}, call))
+        await asyncio.wait_for(call.moved.wait(), 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    assert connected(tmp_path, "2026", use) == ["task cancelled"]
+
+
+def test_a_tool_that_needs_a_task_is_a_job(tmp_path: Path) -> None:
+    async def use(connection: Connection, tools: Mapping[str, UpstreamTool]) -> None:
+        assert tools["later"].is_job
+        assert not tools["echo"].is_job
+
+    connected(tmp_path, "2025", use)

@@ -1,0 +1,365 @@
+"""n8n: its webhooks as tools, what its answers mean, and runs that are followed over its API."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from tavern_core import CallContext, Tavern, ToolResult
+from tests.upstreams.n8n_stub import KEY, Handler, N8nStub, answers, execution, sticky, webhook_node, workflow
+from tests.upstreams.opening import failure, opened
+
+pytestmark = pytest.mark.anyio
+
+SLACK = {
+    "path": "slack",
+    "description": "Send a message to Slack (an n8n workflow)",
+    "parameters": {
+        "type": "object",
+        "properties": {"channel": {"type": "string"}, "text": {"type": "string"}},
+        "required": ["channel", "text"],
+        "additionalProperties": False,
+    },
+    "output": {
+        "type": "object",
+        "properties": {"ok": {"type": "boolean"}, "ts": {"type": "string"}},
+        "required": ["ok"],
+        "additionalProperties": True,
+    },
+}
+HELLO = {"channel": "#alerts", "text": "Hello"}
+
+
+def entry(n8n: N8nStub, *, api: bool = False, **webhooks: Any) -> dict[str, Any]:
+    settings: dict[str, Any] = {"webhooks": webhooks, **({"apiKey": {"$secret": "n8n"}} if api else {})}
+    return {"kind": "n8n", "url": n8n.url, "idempotencyHeader": "Idempotency-Key", "settings": settings}
+
+
+async def call(
+    tmp_path: Path, n8n: N8nStub, name: str, arguments: Any, *, api: bool = False, **options: Any
+) -> ToolResult:
+    """One call of a new host that knows the webhook ``slack`` and, with the API, what it finds there."""
+    upstream = {**entry(n8n, api=api, slack={"path": "slack"}), **options.pop("more", {})}
+    async with opened(tmp_path, {"n8n": upstream}, secrets={"n8n": KEY}) as host:
+        return await host.invoke(f"n8n:{name}", arguments, **options)
+
+
+async def test_the_example_of_the_design_runs(tmp_path: Path) -> None:
+    async with N8nStub() as n8n:
+        n8n.webhooks["POST slack"] = answers({"ok": True, "ts": "1732111111.000100"})
+        upstream = {
+            **entry(n8n, send_slack_message=SLACK),
+            "tools": {"send_slack_message": {"capabilities": ["network"]}},
+        }
+        aliases = {"aliases": {"workflow/send_slack_message": "n8n:send_slack_message"}}
+        async with opened(tmp_path, {"n8n": upstream}, tools=aliases) as host:
+            await host.upstreams.refresh("n8n")
+            result = await host.invoke(
+                "workflow/send_slack_message",
+                HELLO,
+                purpose="Notify deployment result",
+                idempotency_key="request-1:task-1:slack",
+                context=CallContext(principal="user:ann", permissions=frozenset({"network"})),
+            )
+            assert result.value == {"ok": True, "ts": "1732111111.000100"}
+            assert n8n.bodies[-1] == HELLO
+            assert n8n.headers[-1]["idempotency-key"] == "request-1:task-1:slack"
+            refused = await host.invoke("n8n:send_slack_message", {"channel": "#alerts"})
+            assert refused.error is not None and refused.error.kind == "INPUT_SCHEMA_INVALID"
+            assert n8n.asked == ["POST /webhook/slack"]
+
+
+async def gone(request: web.Request) -> web.StreamResponse:
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+async def half(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": "100"})
+    await response.prepare(request)
+    await response.write(b'{"half":')
+    assert request.transport is not None
+    request.transport.abort()
+    return response
+
+
+async def garbage(request: web.Request) -> web.StreamResponse:
+    return web.Response(body=b"<html>bad gateway</html>", content_type="application/json")
+
+
+async def elsewhere(request: web.Request) -> web.StreamResponse:
+    return web.Response(status=302, headers={"Location": "http://169.254.169.254/latest"})
+
+
+async def deep(request: web.Request) -> web.StreamResponse:
+    return web.Response(body=b"[" * 100_000, content_type="application/json")
+
+
+@pytest.mark.parametrize(
+    ("handler", "kind", "outcome", "reason"),
+    [
+        (None, "UPSTREAM_ERROR", "none", "inactive"),
+        (answers({"message": "Error in workflow"}, 500), "UPSTREAM_ERROR", "unknown", "failed"),
+        (answers({"message": "Authorization is required!"}, 403), "UPSTREAM_ERROR", "none", "unauthorized"),
+        (answers({"code": 0, "message": "no such order"}, 404), "UPSTREAM_ERROR", "unknown", "failed"),
+        (answers({}, 429, **{"Retry-After": "7"}), "UPSTREAM_ERROR", "none", "busy"),
+        (answers([1, 2], 502), "UPSTREAM_ERROR", "unknown", "failed"),
+        (gone, "UPSTREAM_ERROR", "unknown", "broken off"),
+        (half, "UPSTREAM_ERROR", "unknown", "broken off"),
+        (garbage, "UPSTREAM_ERROR", "unknown", None),
+        (deep, "UPSTREAM_ERROR", "unknown", None),
+        (elsewhere, "UPSTREAM_ERROR", "unknown", None),
+        (answers("x" * 5_000_000), "OUTPUT_TOO_LARGE", "unknown", None),
+    ],
+)
+async def test_each_failure_says_what_it_is_and_whether_anything_may_have_happened(
+    tmp_path: Path, handler: Handler | None, kind: str, outcome: str, reason: str | None
+) -> None:
+    async with N8nStub() as n8n:
+        if handler is not None:
+            n8n.webhooks["POST slack"] = handler
+        result = await call(tmp_path, n8n, "slack", {}, more={"tools": {"slack": {"limits": {"retries": 0}}}})
+        assert failure(result) == (kind, outcome, reason), result.error
+        assert result.error is not None and result.error.fix
+        if handler is elsewhere:
+            assert n8n.url in result.error.message and "http://169.254.169.254" in result.error.message
+
+
+async def test_an_instance_that_is_not_there_has_done_nothing(tmp_path: Path) -> None:
+    async with N8nStub() as n8n:
+        upstream = entry(n8n, slack={"path": "slack"})
+    async with opened(tmp_path, {"n8n": upstream}) as host:
+        await host.upstreams.refresh("n8n")
+        result = await host.invoke("n8n:slack", {})
+        assert failure(result) == ("UPSTREAM_ERROR", "none", "unreachable")
+
+
+async def text(request: web.Request) -> web.StreamResponse:
+    return web.Response(text="straße", charset="utf-8")
+
+
+async def nothing(request: web.Request) -> web.StreamResponse:
+    return web.Response(status=200)
+
+
+@pytest.mark.parametrize(
+    ("handler", "value"),
+    [
+        (answers([{"a": 1}, {"a": 2}]), [{"a": 1}, {"a": 2}]),
+        (answers({"message": "Workflow was started"}), {"message": "Workflow was started"}),
+        (answers({"jobId": "7"}, 202), {"jobId": "7"}),
+        (answers({"jobId": "../workflows"}, 202), {"jobId": "../workflows"}),
+        (text, "straße"),
+        (nothing, None),
+    ],
+)
+async def test_what_a_workflow_answers_is_the_value(tmp_path: Path, handler: Handler, value: Any) -> None:
+    async with N8nStub() as n8n:
+        n8n.webhooks["POST slack"] = handler
+        result = await call(tmp_path, n8n, "slack", {})
+        assert (result.ok, result.value) == (True, value)
+        is_open = isinstance(value, dict) and "message" in value
+        assert any("not known" in seen.summary for seen in result.evidence) is is_open
+
+
+async def test_a_key_is_sent_where_the_operator_says_and_nowhere_else(tmp_path: Path) -> None:
+    async with N8nStub() as n8n:
+        n8n.webhooks["POST slack"] = answers({})
+        upstream = {"kind": "n8n", "url": n8n.url, "settings": {"webhooks": {"slack": {"path": "slack"}}}}
+        await call(tmp_path, n8n, "slack", {"a": 1}, more=upstream, idempotency_key="k")
+        assert n8n.bodies == [{"a": 1}]
+        upstream["settings"]["idempotencyField"] = "key"
+        upstream["idempotencyHeader"] = None
+        await call(tmp_path, n8n, "slack", {"a": 1}, more=upstream, idempotency_key="l")
+        assert n8n.bodies[1:] == [{"a": 1, "key": "l"}]
+        await call(tmp_path, n8n, "slack", {"a": 1}, more=upstream)
+        assert n8n.bodies[2:] == [{"a": 1}]
+
+
+async def test_a_file_becomes_an_artifact_of_the_caller(tmp_path: Path) -> None:
+    async def picture(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=b"\x89PNG", content_type="image/png")
+
+    async with N8nStub() as n8n:
+        n8n.webhooks["POST slack"] = picture
+        async with opened(tmp_path, {"n8n": entry(n8n, slack={"path": "slack"})}) as host:
+            ann = CallContext(principal="user:ann", permissions=frozenset({"network"}))
+            result = await host.invoke("n8n:slack", {}, context=ann)
+            assert host.artifacts.read(result.value["file"], context=ann) == b"\x89PNG"
+            assert result.content[0]["mimeType"] == "image/png"
+
+
+@pytest.mark.parametrize(
+    ("webhook", "arguments", "asked", "body"),
+    [
+        ({"path": "q", "method": "GET"}, {"a": "x y", "b": [1]}, "GET /webhook/q", {"a": "x y", "b": "[1]"}),
+        ({"path": "users/:id/mail"}, {"id": "a/../b", "x": 1}, "POST /webhook/users/a%2F..%2Fb/mail", {"x": 1}),
+        ({"path": "größe"}, {}, "POST /webhook/gr%C3%B6%C3%9Fe", {}),
+    ],
+)
+async def test_arguments_go_where_the_webhook_takes_them(
+    tmp_path: Path, webhook: dict[str, Any], arguments: Any, asked: str, body: Any
+) -> None:
+    async with N8nStub() as n8n, opened(tmp_path, {"n8n": entry(n8n, t=webhook)}) as host:
+        await host.invoke("n8n:t", arguments)
+        assert (n8n.asked, n8n.bodies) == ([asked], [body])
+
+
+NOTE = """Says hello.
+```tavern
+{"parameters": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}, "job": true}
+```
+Really."""
+
+
+async def test_active_workflows_are_tools_with_what_they_say_of_themselves(tmp_path: Path) -> None:
+    dynamic = webhook_node("users/:id", webhookId="abc")
+    async with N8nStub() as n8n:
+        n8n.page = 2
+        n8n.workflows = [
+            workflow("greet", webhook_node("greet"), sticky("To do: nothing"), sticky(NOTE)),
+            workflow(
+                "meta", webhook_node("m"), meta={"tavern": {"type": "object", "properties": {"n": {"type": "integer"}}}}
+            ),
+            workflow("plain", webhook_node("p", "GET")),
+            workflow("sleeping", webhook_node("s"), active=False),
+            workflow("cron", {"type": "n8n-nodes-base.scheduleTrigger", "name": "Cron", "parameters": {}}),
+            workflow("users", dynamic),
+            workflow("slack", webhook_node("other")),
+        ]
+        async with opened(tmp_path, {"n8n": entry(n8n, api=True, slack=SLACK)}, secrets={"n8n": KEY}) as host:
+            await host.upstreams.refresh("n8n")
+            tools = {tool.id: tool for tool in host.tools.list() if tool.id.startswith("n8n:")}
+            assert sorted(tools) == ["n8n:greet", "n8n:meta", "n8n:plain", "n8n:slack", "n8n:users"]
+            greet = tools["n8n:greet"]
+            assert "Says hello." in greet.description and "Really." in greet.description and greet.job
+            assert greet.input_schema["required"] == ["name"]
+            assert tools["n8n:meta"].input_schema["properties"] == {"n": {"type": "integer"}}
+            assert "Send a message" in tools["n8n:slack"].description  # the operator's own
+            await host.invoke("n8n:plain", {"any": "thing"})
+            await host.invoke("n8n:users", {"id": 7})
+            assert n8n.asked[-2:] == ["GET /webhook/p", "POST /webhook/abc/users/7"]
+            assert "x-n8n-api-key" not in n8n.headers[-1]
+
+
+BAD: list[Any] = [
+    None,
+    5,
+    {"active": True},
+    workflow("no path", {"type": "n8n-nodes-base.webhook", "name": "Webhook", "parameters": []}),
+    workflow("dots", webhook_node("../../api/v1/users")),
+    workflow("odd method", webhook_node("x", "EXECUTE")),
+    workflow("bad note", webhook_node("x"), sticky("```tavern\n{oops}\n```")),
+    workflow("unknown key", webhook_node("x"), sticky('```tavern\n{"paramters": {}}\n```')),
+    workflow("no object", webhook_node("x"), sticky('```tavern\n{"parameters": {"type": "string"}}\n```')),
+    workflow("remote ref", webhook_node("x"), sticky('```tavern\n{"parameters": {"$ref": "http://x.example/s"}}\n```')),
+    workflow("twice", webhook_node("a")),
+    workflow("twice", webhook_node("b")),
+]
+
+
+async def test_a_workflow_that_cannot_be_a_tool_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    async with N8nStub() as n8n:
+        n8n.workflows = [*BAD, workflow("good", webhook_node("good"))]
+        async with opened(tmp_path, {"n8n": entry(n8n, api=True)}, secrets={"n8n": KEY}) as host:
+            await host.upstreams.refresh("n8n")
+            status = host.upstreams["n8n"]
+            assert status.tools == ("n8n:good",)
+            assert set(status.left_out) == {row["name"] for row in BAD[3:]}
+            assert all(status.left_out.values())
+
+
+@pytest.mark.parametrize(
+    ("states", "kind", "told"),
+    [
+        (["running", ("success", [{"a": 1}])], "", {"a": 1}),
+        (["new", "waiting", ("success", [{"a": 1}, {"a": 2}])], "", [{"a": 1}, {"a": 2}]),
+        ([("success", [])], "", []),
+        ([("error", None)], "failed", "at the node 'HTTP Request': The service refused"),
+        ([("crashed", None)], "failed", "ended as crashed"),
+        ([("canceled", None)], "canceled", "ended as canceled"),
+        ([], "lost", "n8n does not know this execution"),
+        (["running", 5], "lost", "something that is no object"),
+        ([{"status": ["running"]}], "failed", "ended as ['running']"),
+    ],
+)
+async def test_a_run_is_followed_to_its_end(tmp_path: Path, states: list[Any], kind: str, told: Any) -> None:
+    error = {"message": "The service refused", "node": {"name": "HTTP Request"}}
+    async with N8nStub() as n8n:
+        n8n.webhooks["POST slack"] = answers({"jobId": 7}, 202)
+        n8n.executions["7"] = [
+            execution(s) if isinstance(s, str) else execution(s[0], s[1], error if s[0] == "error" else None)
+            if isinstance(s, tuple) else s for s in states
+        ]  # fmt: skip
+        result = await call(tmp_path, n8n, "slack", {}, api=True)
+        if not kind:
+            assert result.value == told
+            assert any(seen.ref.endswith("/api/v1/executions/7") for seen in result.evidence)
+        else:
+            assert failure(result) == ("UPSTREAM_ERROR", "unknown", kind)
+            assert result.error is not None and told in result.error.message and result.error.fix
+        assert not [asked for asked in n8n.asked if asked.endswith(("/execute", "/run", "/stop"))]
+
+
+async def test_a_workflow_that_says_so_is_a_job_with_progress(tmp_path: Path) -> None:
+    async with N8nStub() as n8n:
+        n8n.workflows = [workflow("greet", webhook_node("greet"), sticky(NOTE))]
+        n8n.webhooks["POST greet"] = answers({"jobId": "7"}, 202)
+        n8n.executions["7"] = [execution("running"), execution("running"), execution("success", [{"hello": "Ann"}])]
+        async with opened(tmp_path, {"n8n": entry(n8n, api=True)}, secrets={"n8n": KEY}) as host:
+            events: list[Any] = []
+            host.events.subscribe(events.append, "TOOL_PROGRESS")
+            begun = await host.invoke("n8n:greet", {"name": "Ann"})
+            assert begun.status == "job" and begun.job is not None
+            await host.jobs.wait(begun.job, 30)
+            done = host.jobs.result(begun.job)
+            assert done is not None and done.value == {"hello": "Ann"}
+            assert "n8n execution 7: running" in [event.data["message"] for event in events]
+
+
+async def test_a_call_that_is_cancelled_lets_go_at_once(tmp_path: Path) -> None:
+    begun, over = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: web.Request) -> web.StreamResponse:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            over.set()
+        return web.Response()
+
+    async with N8nStub() as n8n:
+        n8n.webhooks["POST slack"] = slow
+        async with opened(tmp_path, {"n8n": entry(n8n, slack={"path": "slack"})}) as host:
+            calling = asyncio.create_task(host.invoke("n8n:slack", {}))
+            await begun.wait()
+            calling.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await calling
+            async with asyncio.timeout(10):
+                await over.wait()
+
+
+async def listed(host: Tavern) -> str:
+    with pytest.raises(Exception) as failed:
+        await host.upstreams.refresh("n8n")
+    return str(failed.value)
+
+
+@pytest.mark.parametrize("data", [None, 5, [], {"data": {}}, {"data": "x"}])
+async def test_an_api_that_answers_something_else_is_an_error_with_a_hint(tmp_path: Path, data: Any) -> None:
+    async with N8nStub() as n8n:
+        n8n._api = lambda request, path: web.json_response(data)  # type: ignore[method-assign]
+        async with opened(tmp_path, {"n8n": entry(n8n, api=True)}, secrets={"n8n": KEY}) as host:
+            assert "no list of workflows" in (said := await listed(host)) or "no object" in said
+
+
+async def test_a_wrong_key_names_the_setting(tmp_path: Path) -> None:
+    async with N8nStub() as n8n, opened(tmp_path, {"n8n": entry(n8n, api=True)}, secrets={"n8n": "wrong"}) as host:
+        assert "refuses the key" in await listed(host)
+        assert "wrong" not in host.upstreams["n8n"].last_error.replace("wrong key", "")
