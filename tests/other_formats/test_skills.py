@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 from typing import Any
@@ -196,6 +197,29 @@ def test_a_plugin_brings_skills(project: Project) -> None:
     ]
     assert "# letters of office" in value(read)["instructions"]
     assert value(ran) == {"exitCode": 0, "stdout": "said ['a b'] c\n", "stderr": ""}
+
+
+def test_a_plugin_of_nothing_but_skills_may_be_an_object_too(project: Project) -> None:
+    project.skill("mine/unused")
+    folder = project.skill("office/know-how/letters").parents[1]
+    manifest = folder / "plugin.yaml"
+    manifest.write_text('name: office\nversion: "1.0"\nskills: {entry: know-how}\n')
+    (folder / "__init__.py").write_text("")
+    module = module_of(folder)
+    config = {"plugins": {"roots": [], "entryPoints": False}, "skills": {"roots": [], "user": []}}
+    with Tavern.open(config=config, plugins=[module], home=project.root / "home") as tavern:
+        assert value(tavern.invoke_sync("skill:letters"))["skill"] == "letters"
+
+
+def module_of(folder: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(
+        "office", folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_the_project_goes_before_the_user_and_both_before_plugins(project: Project) -> None:

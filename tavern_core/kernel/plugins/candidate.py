@@ -262,7 +262,7 @@ def _manifest_of(
 
 
 def _declared(manifest: Manifest, document: YamlDocument | None, folder: Path | None) -> DeclaredTools:
-    if manifest.tools is None or document is None:
+    if (manifest.tools is None and manifest.skills is None) or document is None:
         return DeclaredTools()
     return read_declared_tools(manifest, document, FolderFiles(folder or Path()))
 
