@@ -311,15 +311,10 @@ def _kept_files(loaded: LoadedConfig) -> tuple[Path, ...]:
 
 
 def _code(base: Foundation, records: Records) -> Iterator[Path]:
-<<<<<<< HEAD
-    """The folders that are searched for plugins and profiles, and the folders of found plugins."""
-    yield from map(Path, (*base.config.plugins.roots, *base.config.profiles))
-=======
-    """Where plugins and profiles are looked for, and where those that were found are."""
+    """The folders that are searched for plugins, profiles and skills, and the folders of found plugins."""
     config = base.config
     yield from map(Path, (*config.plugins.roots, *config.plugins.vcp, *config.profiles))
     yield from map(Path, (*config.skills.roots, *config.skills.user))
->>>>>>> skills-vcp
     for record in records.values():
         if record.candidate.folder is not None:
             yield record.candidate.folder

@@ -5,17 +5,10 @@
     not requested     not usable   not usable   not usable
 
 A refusal beats a grant, and an empty list allows nothing. Grants are bound to a version, a manifest and an artifact. When
-<<<<<<< HEAD
 one of these changes, decisions carry over as far as the plugin still requests the permission, and only requests made *in
 addition* wait; a grant that a version no longer requested is removed when the lock file is updated, and must be
 given again. The tier is part of what is granted: a plugin that was granted for its own process stays there when it no longer requests
-that, until ``tier:host`` is granted. A *locked* host uses no plugin that is not exactly as in the file (`difference`). Pure: no files here.
-=======
-one of these changes, what was decided carries over as far as the plugin still asks for it, and only what it asks for *in
-addition* waits; a grant that a version no longer asked for is gone once the lock file was brought up to date, and must be
-given again. The tier is part of what is granted: a plugin that was granted for a process of its own stays there when it no longer asks for
 that, until ``tier:host`` is granted. Trust in a skill (``skill:trust``) never carries over: it is for exactly these files. A *locked* host uses no plugin that is not exactly as in the file (`difference`). Pure: no files here.
->>>>>>> skills-vcp
 """
 
 from __future__ import annotations
