@@ -5,6 +5,7 @@
     ├── PluginError                PLUGIN_FAILED          one plugin cannot be used; the host goes on without it
     │   ├── ManifestInvalid        MANIFEST_INVALID       plugin.yaml is missing or wrong
     │   ├── ToolFileInvalid        TOOL_FILE_INVALID      a *.tool.json file is wrong
+    │   ├── SkillInvalid           SKILL_INVALID          the SKILL.md of a skill is wrong
     │   ├── SchemaInvalid          SCHEMA_INVALID         a JSON Schema is wrong or not allowed here
     │   ├── NameConflict           NAME_CONFLICT          two plugins claim one name
     │   ├── DependencyUnmet        DEPENDENCY_UNMET       a needed plugin or host version is missing
@@ -20,6 +21,7 @@
     ├── NodeNotFound               NODE_NOT_FOUND         no node type has this name
     ├── RunNotFound                RUN_NOT_FOUND          no run has this id
     ├── JobNotFound                JOB_NOT_FOUND          no job of this caller has this id
+    ├── SkillNotFound              SKILL_NOT_FOUND        no skill has this name
     ├── UpstreamNotFound           UPSTREAM_NOT_FOUND     tavern.yaml names no upstream of this name
     ├── StateDamaged               STATE_DAMAGED          a state file (lock, index, audit log) cannot be read
     └── CallError                  (becomes ToolResult.error; the code is the wire value `kind`)
@@ -164,6 +166,12 @@ class ToolFileInvalid(PluginError):
     code = "TOOL_FILE_INVALID"
 
 
+class SkillInvalid(PluginError):
+    """The SKILL.md of a skill cannot be used."""
+
+    code = "SKILL_INVALID"
+
+
 class SchemaInvalid(PluginError):
     """A JSON Schema is wrong, too large, or uses a keyword that is not allowed here."""
 
@@ -252,6 +260,12 @@ class JobNotFound(TavernError):
     """No job has this id, or it belongs to another caller."""
 
     code = "JOB_NOT_FOUND"
+
+
+class SkillNotFound(TavernError):
+    """No skill has this name."""
+
+    code = "SKILL_NOT_FOUND"
 
 
 class UpstreamNotFound(TavernError):
@@ -417,6 +431,11 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         4,
         "Go to the named line and pointer; `tavern schema tool` prints the schema.",
     ),
+    "SKILL_INVALID": ErrorCode(
+        "The SKILL.md of a skill is wrong.",
+        4,
+        "Correct the file at the named place; `tavern skills check` says it all.",
+    ),
     "SCHEMA_INVALID": ErrorCode(
         "A JSON Schema is wrong, too large, refers to another file or has a dangerous pattern.",
         4,
@@ -470,6 +489,9 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "RUN_NOT_FOUND": ErrorCode("No run has this id.", 5, "`tavern workflows runs` shows the stored runs."),
     "JOB_NOT_FOUND": ErrorCode("No job of this caller has this id.", 5, "`tavern jobs list` shows the jobs."),
+    "SKILL_NOT_FOUND": ErrorCode(
+        "No skill has this name.", 5, "`tavern skills list` shows the names; the message names the nearest."
+    ),
     "UPSTREAM_NOT_FOUND": ErrorCode(
         "tavern.yaml names no upstream of this name.", 5, "`tavern upstreams list` shows the upstreams."
     ),

@@ -183,7 +183,7 @@ def activate(session: Session, names: tuple[str, ...], everything: bool, as_json
 
 
 def _source(status: PluginStatus) -> str:
-    return status.distribution or {"builtin": "the host", "folder": "folder"}.get(status.source, status.source)
+    return status.distribution or {"builtin": "the host"}.get(status.source, status.source)
 
 
 def _milliseconds(status: PluginStatus, what: str) -> Any:

@@ -66,6 +66,7 @@ from tavern_core.kernel.plugins.record import Records
 from tavern_core.kernel.plugins.roster import Roster, Sources
 from tavern_core.kernel.plugins.section_lookup import Sections
 from tavern_core.kernel.plugins.services import Services
+from tavern_core.kernel.plugins.skills import Skills
 from tavern_core.kernel.plugins.tables import Tables
 from tavern_core.kernel.plugins.upkeep import Upkeep
 from tavern_core.kernel.registry import Registry
@@ -215,6 +216,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         upkeep=upkeep,
         consent=consent,
         plugins=plugins,
+        skills=Skills(lifecycle, consent),
         specs=specs,
         tools=tools,
         descriptions=Descriptions(tools, specs, inventories),
@@ -309,8 +311,10 @@ def _kept_files(loaded: LoadedConfig) -> tuple[Path, ...]:
 
 
 def _code(base: Foundation, records: Records) -> Iterator[Path]:
-    """The folders that are searched for plugins and profiles, and the folders of found plugins."""
-    yield from map(Path, (*base.config.plugins.roots, *base.config.profiles))
+    """The folders that are searched for plugins, profiles and skills, and the folders of found plugins."""
+    config = base.config
+    yield from map(Path, (*config.plugins.roots, *config.plugins.vcp, *config.profiles))
+    yield from map(Path, (*config.skills.roots, *config.skills.user))
     for record in records.values():
         if record.candidate.folder is not None:
             yield record.candidate.folder

@@ -69,6 +69,7 @@ class Tavern:
         self._loop_mode = host.base.mode
         self._inline_mode = host.base.inline
         self.plugins = host.plugins
+        self.skills = host.skills
         self.tools = host.tools
         self.settings = host.tables.settings
         self.services = host.tables.services

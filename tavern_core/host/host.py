@@ -32,6 +32,7 @@ from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.plugins import Plugins
 from tavern_core.kernel.plugins.roster import Activate
 from tavern_core.kernel.plugins.section_lookup import Sections
+from tavern_core.kernel.plugins.skills import Skills
 from tavern_core.kernel.plugins.tables import Tables
 from tavern_core.kernel.plugins.upkeep import Upkeep
 from tavern_core.model.call import CallContext
@@ -48,6 +49,7 @@ class Host:
     upkeep: Upkeep
     consent: Consent
     plugins: Plugins
+    skills: Skills
     specs: ToolSpecs
     tools: Tools
     descriptions: Descriptions

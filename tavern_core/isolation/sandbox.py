@@ -24,6 +24,7 @@ from tavern_core.isolation.sandbox_report import allows, what_would_allow
 from tavern_core.isolation.work_folders import WorkFolders
 from tavern_core.kernel.config.configuration import state_root
 from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.discovery.other_formats import MARKS
 from tavern_core.kernel.execution.portal import Portal
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.model.call import Rights, ToolCall
@@ -76,11 +77,15 @@ class Sandboxes:
 
     def of(self, record: Record) -> PluginSandbox:
         """The box of one plugin."""
-        is_isolated = bool(record.candidate.apart or record.standing.kept_apart)
+        # Folders in the formats of other systems say nothing of what they need, so they are always held.
+        is_foreign = record.candidate.source in MARKS
+        is_isolated = is_foreign or bool(record.candidate.apart or record.standing.kept_apart)
         level = self.level(record) if is_isolated or self.config.level is not None else "best-effort"
         # Programs of other plugins: by default confined, too; else as trusted as their code, which runs in the host itself,
         # and only contained: their own process tree, limits, a work folder, no access to the host's own files.
         is_whole = is_isolated or self.config.scripts == "granted"
+        if is_foreign and level == "none":
+            level = "required"
         return PluginSandbox(
             self, record.name, level, self.home / "data" / record.name, is_whole, record.candidate.requested,
             record.candidate.source == "builtin",

@@ -38,6 +38,7 @@ def check_isolated(host: Tavern, name: str) -> None:
             "python",
             "script",
             "service",
+            "skill",
             "workflow",
             "node",
             "system",

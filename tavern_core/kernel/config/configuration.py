@@ -29,12 +29,20 @@ from tavern_core.kernel.config.places import APP_NAME, HOME_VARIABLE, home_and_u
 from tavern_core.kernel.config.sources import Layer, file_layer, find_project_layer, mapping_layer, yaml_layer
 from tavern_core.kernel.files.atomic_file import make_private_folder
 from tavern_core.kernel.settings.secrets import mask_setting
-from tavern_core.model.config import HostConfig
+from tavern_core.model.config import HostConfig, PluginsConfig, SkillsConfig, WorkflowsConfig
 from tavern_core.model.nearest import did_you_mean
 
 _KEPT: Final = ("tavern.lock", "audit", "settings.json", "plugins.json", "runs.db")
 DEFAULT: Final = "default"
-_PATH_LISTS: Final[tuple[Keys, ...]] = (("plugins", "roots"), ("profiles",), ("workflows", "roots"))
+_FOLDERS: Final[Mapping[Keys, tuple[str, ...]]] = {
+    ("plugins", "roots"): PluginsConfig().roots,
+    ("plugins", "vcp"): PluginsConfig().vcp,
+    ("profiles",): HostConfig().profiles,
+    ("skills", "roots"): SkillsConfig().roots,
+    ("skills", "user"): SkillsConfig().user,
+    ("workflows", "roots"): WorkflowsConfig().roots,
+}
+"""The lists of folders, with their defaults."""
 _MAY_HOLD_SECRETS: Final = frozenset({"config", "secrets", "settings", "upstreams"})
 _MOST_SHOWN: Final = 5
 
@@ -44,7 +52,7 @@ class LoadedConfig:
     """The configuration of one host and where each value comes from."""
 
     config: HostConfig
-    """Its folders (`plugins.roots`, `profiles`, `workflows.roots`) are absolute."""
+    """Its folders (`plugins.roots`, `plugins.vcp`, `profiles`, `skills`, `workflows.roots`) are absolute."""
     origins: Mapping[str, str]
     """Dotted key → ``default``, ``/path/tavern.yaml:3``, ``TAVERN_LIMITS__DEPTH``, ``flag`` …"""
     base_dir: Path
@@ -286,31 +294,39 @@ def _place(finding: Finding) -> tuple[str, int, int]:
 
 def _with_folders(config: HostConfig, folders: Mapping[Keys, tuple[str, ...]]) -> HostConfig:
     """`config` with its folders absolute. Each was checked as written; the path to its file may hold what JSON cannot."""
-    plugins = config.plugins.model_copy(update={"roots": folders["plugins", "roots"]})
+    plugins = config.plugins.model_copy(update={"roots": folders["plugins", "roots"], "vcp": folders["plugins", "vcp"]})
+    skills = config.skills.model_copy(update={"roots": folders["skills", "roots"], "user": folders["skills", "user"]})
     workflows = config.workflows.model_copy(update={"roots": folders["workflows", "roots"]})
-    return config.model_copy(update={"plugins": plugins, "profiles": folders["profiles",], "workflows": workflows})
+    return config.model_copy(
+        update={"plugins": plugins, "profiles": folders["profiles",], "skills": skills, "workflows": workflows}
+    )
 
 
 def _merge(layers: list[Layer], base: Path) -> tuple[dict[str, Any], dict[Keys, tuple[str, ...]], dict[str, str]]:
     """All values as written, the folders among them made absolute, and where each value stands."""
-    defaults = Layer(
-        DEFAULT,
-        {"plugins": {"roots": ["plugins"]}, "profiles": ["profiles"], "workflows": {"roots": ["workflows"]}},
-        _default_place,
-        base,
-    )
     merged: dict[str, Any] = {}
+    default: dict[str, Any] = {}
+    for path, names in _FOLDERS.items():
+        _put(default, path, list(names))
+    defaults = Layer(DEFAULT, default, _default_place, base)
     folders: dict[Keys, tuple[str, ...]] = {}
     origins: dict[str, str] = {}
     for layer in (defaults, *layers):
         for path, value in leaves(layer.data):
             if not path:
                 continue  # an empty layer
-            if path in _PATH_LISTS:
-                folders[path] = tuple(str(layer.base / Path(item).expanduser()) for item in value)
+            if path in _FOLDERS:
+                folders[path] = tuple(_folder(layer.base, item) for item in value)
             _put(merged, path, value)
             origins[".".join(path)] = layer.origin(path)
     return merged, folders, origins
+
+
+def _folder(base: Path, written: str) -> str:
+    try:
+        return str(base / Path(written).expanduser())
+    except RuntimeError:  # an account without a home: there is nothing in such a folder
+        return str(base / written)
 
 
 def _default_place(_: Keys) -> Location:

@@ -56,7 +56,7 @@ class FoundPlugin:
 
     @property
     def source(self) -> Source:
-        """ "folder" or "entry_point"."""
+        """Where it was found: folder, entry_point, vcp, skill."""
         return self.candidate.source
 
     @cached_property
@@ -232,6 +232,10 @@ class FoundPlugin:
         if fingerprint not in self._hashes:
             self._hashes[fingerprint] = self.files.hash()
         return self._hashes[fingerprint]
+
+    def fingerprint(self) -> str:
+        """One short text for the names, times and sizes of all files; another one where something changed."""
+        return "" if self.files is None else _fingerprint(self.files)
 
     @cached_property
     def _hashes(self) -> dict[str, str]:

@@ -23,7 +23,7 @@ from tavern_core.kernel.discovery.distributions import Distribution, PathEntry
 from tavern_core.kernel.discovery.index_rows import Details, Row
 from tavern_core.kernel.files.regular_file import open_regular
 
-FORMAT: Final = 6
+FORMAT: Final = 7
 _LARGEST: Final = 200_000_000
 _MOST_FILES: Final = 16
 """The number of stored indexes of other environments."""

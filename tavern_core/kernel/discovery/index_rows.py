@@ -31,6 +31,8 @@ class Candidate(NamedTuple):
     distribution: Distribution | None = None
     value: str = ""
     """For entry points: what is behind the ``=``."""
+    is_trusted: bool = True
+    """False for a skill of a project, which its operator must trust first."""
 
     @property
     def module(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from tavern_core.errors import Finding, Location
@@ -25,6 +26,7 @@ from tavern_core.kernel.discovery.index_rows import (
     finding_row,
     pack_tools,
 )
+from tavern_core.kernel.discovery.other_formats import MARKS, WATCHED, marked, name_of, translate
 from tavern_core.kernel.discovery.packages import Place
 from tavern_core.kernel.discovery.plugin_facts import Facts, facts_of
 from tavern_core.kernel.files.plugin_files import PluginFiles, is_settled, stamp_of
@@ -45,6 +47,8 @@ def read_plugin(candidate: Candidate, folder: str, prefix: str, now: int) -> Row
         now: nanoseconds since the epoch, from before anything was read.
     """
     row = Row(candidate.key, folder, candidate.name, prefix)
+    if candidate.source in MARKS:
+        return _read_translated(row, candidate, now)
     if candidate.distribution is not None and not prefix:
         row.source_folder = _link_source(folder)
     _watch(row, now, "", *(() if prefix else (f"/{MANIFEST_FILE}",)))
@@ -64,6 +68,8 @@ def read_plugin(candidate: Candidate, folder: str, prefix: str, now: int) -> Row
     )  # its modules are imported, with or without a package
     if isinstance(manifest.tools, Entry) and not prefix:
         _watch(row, now, f"/{manifest.tools.entry}")
+    if manifest.skills is not None and not prefix:
+        _watch(row, now, f"/{manifest.skills.entry}")
     tools = read_declared_tools(manifest, reading.document, files)
     facts = facts_of(manifest)
     row.name = facts.name
@@ -75,6 +81,35 @@ def read_plugin(candidate: Candidate, folder: str, prefix: str, now: int) -> Row
     if tools != DeclaredTools():
         row.details.put(TOOLS, pack_tools(tools))
     row.details.put(TOOL_FINDINGS, [finding_row(finding) for finding in tools.findings])
+    return row
+
+
+def _read_translated(row: Row, candidate: Candidate, now: int) -> Row:
+    """Read a folder in the format of another system; whatever code is in it, none is ever imported."""
+    _watch(row, now, "", *(f"/{name}" for name in WATCHED[candidate.source]))
+    files = FoundPlugin(candidate, row).files
+    assert files is not None
+    mark = marked(files.names(".") or (), candidate.source)
+    content = files.read(mark) if mark else None
+    if content is None:
+        problem = (files.problem(mark) if mark else "") or f"{mark or 'the folder'} cannot be read"
+        failed = _failed(row, candidate, [Finding(CODE, problem, "put the file itself there", Location(mark))])
+        failed.name = name_of(candidate.source, candidate.name)
+        return failed
+    row.digest = hashlib.sha256(content).hexdigest()
+    found = translate(candidate.source, candidate.name, content, files, is_trusted=candidate.is_trusted)
+    if found.manifest is None:
+        failed = _failed(row, candidate, found.findings)
+        failed.name = found.name
+        return failed
+    facts = facts_of(found.manifest)
+    row.name = facts.name
+    row.details.put(FACTS, replace(facts, requested=facts.requested | found.asks, off=found.off).to_json())
+    row.details.put(FINDINGS, [finding_row(finding) for finding in found.findings])
+    row.ids = list(found.tools.ids)
+    row.details.put(MANIFEST, found.manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True))
+    row.details.put(TOOLS, pack_tools(found.tools))
+    row.details.put(TOOL_FINDINGS, [])
     return row
 
 

@@ -8,7 +8,7 @@ A refusal beats a grant, and an empty list allows nothing. Grants are bound to a
 one of these changes, decisions carry over as far as the plugin still requests the permission, and only requests made *in
 addition* wait; a grant that a version no longer requested is removed when the lock file is updated, and must be
 given again. The tier is part of what is granted: a plugin that was granted for its own process stays there when it no longer requests
-that, until ``tier:host`` is granted. A *locked* host uses no plugin that is not exactly as in the file (`difference`). Pure: no files here.
+that, until ``tier:host`` is granted. Trust in a skill (``skill:trust``) never carries over: it is for exactly these files. A *locked* host uses no plugin that is not exactly as in the file (`difference`). Pure: no files here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from typing import Literal
 
-from tavern_core.contract.permissions import TIER, canonical_hook, is_permission, known_permissions
+from tavern_core.contract.permissions import TIER, TRUST, canonical_hook, is_permission, known_permissions
 from tavern_core.errors import Finding, UsageError
 from tavern_core.frozen import dataclass
 from tavern_core.model.capability import is_dangerous
@@ -148,6 +148,11 @@ def decide(facts: PluginFacts, record: GrantRecord | None) -> Decision:
     requested = asked(facts, record)
     refused = record.refused & requested
     allowed = (record.granted & facts.requested) - refused
+    if (record.manifest_hash, record.artifact_hash) != (
+        facts.manifest_hash,
+        facts.artifact_hash,
+    ) or not facts.artifact_hash:
+        allowed -= {TRUST.id}  # it is for exactly these files, and nobody trusts what cannot be read whole
     shared = {name: common(name, record.scopes.get(name), facts.scopes.get(name)) for name in allowed}
     granted = frozenset(name for name, scope in shared.items() if scope != ())
     grown = frozenset(n for n in allowed if not within(n, facts.scopes.get(n), record.scopes.get(n)))

@@ -57,7 +57,7 @@ def read_declared_tools(
     *,
     flaws: Callable[[object], list[SchemaProblem]] | None = None,
 ) -> DeclaredTools:
-    """Read everything that `tools:` of a manifest declares.
+    """Read everything that `tools:` and `skills:` of a manifest declare.
 
     Args:
         manifest: of the plugin.
@@ -65,11 +65,28 @@ def read_declared_tools(
         files: the source of tool files.
         flaws: checks schemas; None: `schema.prepare.flaws_of`.
     """
-    from tavern_core.kernel.manifest.tool_files import tool_spec
-    from tavern_core.model.manifest import Entry
     from tavern_core.schema.prepare import flaws_of
 
-    judge = flaws or flaws_of
+    tools = _read_tools(manifest, document, files, flaws or flaws_of)
+    if manifest.skills is None:
+        return tools
+    from tavern_core.kernel.manifest.skill_tools import read_plugin_skills
+
+    skills = read_plugin_skills(manifest.name, manifest.skills.entry, files)
+    return DeclaredTools(
+        (*tools.specs, *skills.specs),
+        tools.sketches,
+        (*tools.findings, *skills.findings),
+        (*tools.stamps, *skills.stamps),
+    )
+
+
+def _read_tools(
+    manifest: Manifest, document: YamlDocument, files: PluginFiles, judge: Callable[[object], list[SchemaProblem]]
+) -> DeclaredTools:
+    from tavern_core.kernel.manifest.tool_files import tool_spec
+    from tavern_core.model.manifest import Entry
+
     if manifest.tools is None:
         return DeclaredTools()
     if isinstance(manifest.tools, Entry):

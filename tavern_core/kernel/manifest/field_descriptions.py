@@ -21,6 +21,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "Manifest.keywords": "Words to find it by.",
     "Manifest.nodes": "Node types for workflows: a file or folder.",
     "Manifest.tools": "The tools: `{entry: ./tools}` for a folder of *.tool.json files, or the list itself.",
+    "Manifest.skills": "Skills: a folder whose folders hold a SKILL.md each.",
     "Manifest.frontend": "Files for the browser. Data only: none of it runs in the host.",
     "Manifest.configOptions": "Settings that people can change; keys are extensions.<plugin>.<option>.",
     "Manifest.permissions": "What the plugin requests. Usable only if the operator grants it.",

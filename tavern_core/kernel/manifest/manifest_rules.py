@@ -236,7 +236,7 @@ def _paths(manifest: Manifest) -> Iterator[PathProblem]:
 
 def declared_paths(manifest: Manifest) -> Iterator[tuple[Path, str]]:
     """Every path that the manifest names, with where it does."""
-    for key in ("nodes", "tools", "profiles", "workflows"):
+    for key in ("nodes", "tools", "skills", "profiles", "workflows"):
         section = getattr(manifest, key)
         if isinstance(section, Entry):
             yield (key, "entry"), section.entry

@@ -79,6 +79,8 @@ class Candidate:
     """Its code registers tools whose ids are not declared: it must be activated to know them."""
     artifact: Callable[[], str] = field(default=lambda: "")
     """Hash of its files."""
+    fingerprint: Callable[[], str] = field(default=lambda: "")
+    """Of the names, times and sizes of its files: another one where something changed."""
     manifest_hash: str = ""
     unpack: Callable[[Path], Path] | None = None
     """For a zipped plugin: puts its files below the given cache folder and returns the plugin's own."""
@@ -260,7 +262,7 @@ def _manifest_of(
 
 
 def _declared(manifest: Manifest, document: YamlDocument | None, folder: Path | None) -> DeclaredTools:
-    if manifest.tools is None or document is None:
+    if (manifest.tools is None and manifest.skills is None) or document is None:
         return DeclaredTools()
     return read_declared_tools(manifest, document, FolderFiles(folder or Path()))
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final, Protocol
 
-from tavern_core.contract.permissions import TIER
+from tavern_core.contract.permissions import TIER, TRUST
 from tavern_core.errors import DependencyUnmet, ManifestInvalid, NameConflict, PluginError
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
@@ -96,6 +96,8 @@ def _judge_alone(record: Record, around: Circumstances, diagnostics: Diagnostics
         hint = f"tavern plugins check {candidate.name}"
         wrong = record.failed(ManifestInvalid(f"{first}{more}", hint=hint))
         return replace(wrong, code=first.code)
+    if candidate.facts.off:
+        return replace(reviewed, state="disabled", reason=candidate.facts.off)
     if is_reserved(candidate.name):
         return record.failed(
             NameConflict(f"the name {candidate.name!r} is reserved for the host", hint="rename the plugin")
@@ -271,6 +273,8 @@ def _granted(record: Record, around: Circumstances) -> Standing:
         return Standing("granted", granted=candidate.requested, findings=candidate.findings, scopes=candidate.scopes)
     decision = around.decide(candidate)
     granted = decision.granted & candidate.requested
+    if TRUST.id in candidate.requested - granted:
+        return _untrusted(candidate, decision)
     kept_apart = "" if decision.tier == candidate.tier else f"it was granted for there, and {TIER.id} was not"
     if not decision.undecided:
         missing = candidate.requested - granted | ({TIER.id} if kept_apart else frozenset())
@@ -283,6 +287,23 @@ def _granted(record: Record, around: Circumstances) -> Standing:
         standing = Standing("pending_consent", reason, "", granted, decision.undecided, candidate.findings, fix=fix)
     return replace(
         standing, scopes=decision.scopes, changed=decision.changed, note=decision.note, kept_apart=kept_apart
+    )
+
+
+def _untrusted(candidate: Candidate, decision: Granted) -> Standing:
+    """A skill that nobody trusts as it is now: none of it is read to a model."""
+    skill = candidate.facts.display_name
+    why = "its files are not those that were trusted" if decision.changed else "it came with the project"
+    if TRUST.id not in decision.undecided:
+        why = "its operator does not trust it"
+    return Standing(
+        "disabled",
+        f"{why}; `tavern skills show {skill}` shows it, `tavern skills trust {skill}` lets it be used",
+        undecided=decision.undecided,
+        findings=candidate.findings,
+        fix=f"tavern skills trust {skill}",
+        changed=decision.changed,
+        note=decision.note,
     )
 
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from tavern_core.contract.permissions import TIER
-from tavern_core.errors import DependencyUnmet, PluginError, PluginNotFound, SettingsInvalid
+from tavern_core.contract.permissions import TIER, TRUST
+from tavern_core.errors import ActivationFailed, DependencyUnmet, PluginError, PluginNotFound, SettingsInvalid
 from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.plugins import activation, deactivation
@@ -201,10 +201,19 @@ class Lifecycle:
         Raises:
             LockMismatch: it is not, and the host is locked (LOCK_MISMATCH).
         """
+        files = (
+            record.candidate.fingerprint() if TRUST.id in record.candidate.requested else None
+        )  # before they are hashed
         decision = reviewed(record.candidate, self._grants)
         if decision is None:
             return
+        record.trusted_files = files
         record.noticed(changed=decision.changed, note=decision.note)
+        if TRUST.id in record.candidate.requested - decision.granted:
+            skill = record.candidate.facts.display_name
+            raise ActivationFailed(
+                f"the files of the skill {skill} are not those that were trusted", hint=f"tavern skills trust {skill}"
+            )
         if decision.note:
             if told := changed_since_review(record):
                 self.tables.diagnostics.put(told)

@@ -95,6 +95,8 @@ class Record:
         """Factories without names: their tools are known after a call for a caller."""
         self.provides: dict[str, tuple[str, ...]] = {}
         self.timings: dict[str, float] = {}
+        self.trusted_files: str | None = None
+        """For a skill that had to be trusted: the names and times of its files when they were compared with what was trusted."""
         self._lock = threading.Lock()
 
     @property
@@ -217,6 +219,10 @@ class Record:
         self.tool_findings = declared.findings
         self.sketches = {spec.name: spec for spec in declared.sketches}
         return declared
+
+    def is_intact(self) -> bool:
+        """False when it is used for the trust in its files, and these have changed since it became active."""
+        return self.trusted_files is None or self.candidate.fingerprint() == self.trusted_files
 
     def capabilities(self, spec: ToolSpec) -> frozenset[str]:
         """What the plugin lets this tool do: declared and granted; all of it for an object without a manifest."""

@@ -169,7 +169,7 @@ def _has_left(record: Record, now: Candidate | None) -> bool:
     known = record.candidate
     if now is None:
         return known.source != "object"
-    return known.source in ("folder", "entry_point", "upstream") and now.stamp != known.stamp
+    return known.source not in ("builtin", "object") and now.stamp != known.stamp
 
 
 def _clash(candidate: Candidate, used: str, unused: str) -> Diagnostic:

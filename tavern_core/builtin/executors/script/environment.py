@@ -5,17 +5,18 @@ Everything else is withheld, above all apparent secrets: a script gets secrets o
 
 from __future__ import annotations
 
+import json
 import os
 import site
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tavern_core.box import paths
 from tavern_core.box.holes import is_in
 from tavern_core.box.policy import BoxPolicy
 from tavern_core.errors import ToolFileInvalid
-from tavern_core.model.variables import for_programs, is_name, is_refused
+from tavern_core.model.variables import for_programs, is_name, is_passed, is_refused
 from tavern_core.schema.secrets import is_secret_name
 
 _TELLING_ENDS: Final = ("KEY", "PASS", "AUTH", "CREDS")
@@ -66,6 +67,18 @@ def environment(
     if out:
         passed["TAVERN_OUTPUT"] = out
     return {**passed, "TAVERN_TOOL": tool, "TAVERN_CALL_ID": call_id}
+
+
+def vcp_settings(config: Mapping[str, Any]) -> dict[str, str]:
+    """The settings of a VCP plugin as variables: what is not set, or may not be one, is left out."""
+    found = {}
+    for name, value in config.items():
+        if value is None or value == "" or not is_name(name) or is_refused(name) or is_passed(name):
+            continue
+        text = json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else value
+        if "\0" not in text:
+            found[name] = text
+    return found
 
 
 def granted_places(policy: BoxPolicy, workspace: str) -> dict[str, str]:

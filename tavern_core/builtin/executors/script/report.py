@@ -10,7 +10,7 @@ from tavern_core.box.output import Ended
 from tavern_core.box.policy import BoxUnavailable
 from tavern_core.builtin.executors.script.masking import Masking
 from tavern_core.builtin.executors.script.refusals import Held
-from tavern_core.builtin.executors.script.script_output import Unreadable, error_in, excerpt, parse
+from tavern_core.builtin.executors.script.script_output import Unreadable, error_in, excerpt, parse, vcp_answer
 from tavern_core.errors import CallTimeout, ConnectionLost, Outcome, OutputTooLarge, PolicyDenied, UpstreamError
 from tavern_core.frozen import dataclass
 from tavern_core.model.config import LimitsConfig
@@ -58,6 +58,7 @@ class Report:
         self._file = file
         self._deadline = deadline
         self._held = held
+        self._protocol = tool.implementation.get("protocol")
 
     def answer(self) -> Any:
         """The value on stdout.
@@ -105,8 +106,12 @@ class Report:
 
     def _exited(self) -> Any:
         code = os.waitstatus_to_exitcode(self._ended.status)
+        if self._protocol == "text":
+            stdout = self._masking.text(self._ended.stdout.decode("utf-8", "replace"))
+            return {"exitCode": code, "stdout": stdout, "stderr": self._stderr().get("stderr", "")}
         try:
-            value = self._masking.value(parse(self._ended.stdout))
+            value = parse(self._ended.stdout)
+            value = self._masking.value(vcp_answer(value) if self._protocol == "vcp" else value)
         except Unreadable as error:
             if code:
                 raise self._crashed(code) from None

@@ -18,6 +18,24 @@ from tavern_core.errors import InputInvalid
 from tavern_core.schema.limits import measure
 
 
+def vcp_request(arguments: Mapping[str, Any], command: str, tool: str) -> bytes:
+    """The bytes for the stdin of a VCP plugin: the arguments, and which of its commands is meant.
+
+    Raises:
+        InputInvalid: a value that JSON cannot say, with its path (INPUT_SCHEMA_INVALID).
+    """
+    given = dict(arguments)
+    _refuse_unsayable(tool, "argument", given)
+    return json.dumps({**given, "command": command}, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _refuse_unsayable(tool: str, what: str, value: Mapping[str, Any]) -> None:
+    if (problem := measure(value)) is not None:
+        raise InputInvalid(
+            f"{tool}: {what} {problem.path} {problem.message}", hint=problem.hint, problems=[problem.to_json()]
+        )
+
+
 def request(arguments: Mapping[str, Any], config: Mapping[str, Any], call_id: str, tool: str, timeout_ms: int) -> bytes:
     """The bytes for stdin.
 
@@ -25,11 +43,8 @@ def request(arguments: Mapping[str, Any], config: Mapping[str, Any], call_id: st
         InputInvalid: a value that JSON cannot express, with its path (INPUT_SCHEMA_INVALID).
     """
     given, settings = dict(arguments), dict(config)
-    for what, value in (("argument", given), ("setting", settings)):
-        if (problem := measure(value)) is not None:
-            raise InputInvalid(
-                f"{tool}: {what} {problem.path} {problem.message}", hint=problem.hint, problems=[problem.to_json()]
-            )
+    _refuse_unsayable(tool, "argument", given)
+    _refuse_unsayable(tool, "setting", settings)
     call = {"id": call_id, "tool": tool, "timeoutMs": timeout_ms}
     message = {**given, "arguments": given, "config": settings, "call": call}
     return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()

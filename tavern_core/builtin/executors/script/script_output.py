@@ -87,6 +87,23 @@ def error_in(value: Any, outcome: Outcome) -> ToolFailed | None:
     return failed
 
 
+def vcp_answer(value: Any) -> Any:
+    """What a VCP plugin answers: `result` of ``{"status": "success", "result": …}``.
+
+    ``{"status": "error", "error": …}`` stays as it is, for `error_in`.
+
+    Raises:
+        Unreadable: it is neither.
+    """
+    status = value.get("status") if isinstance(value, dict) else None
+    if status == "success":
+        return value.get("result")
+    if status != "error":
+        raise Unreadable('it is no {"status": "success" or "error", …}, which VCP plugins print')
+    error = value.get("error") or value.get("message") or "the plugin reported an error without saying which"
+    return {"status": "error", "error": error if isinstance(error, str) or "message" in error else json.dumps(error)}
+
+
 def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
