@@ -353,7 +353,7 @@ def test_jobs_of_a_process_that_was_killed_have_failed_and_can_be_taken_up(tmp_p
         taken.wait(taken.jobs.resume(harmless))
         assert taken.wait(taken.jobs.wait(harmless, 30)).status == "completed", taken.jobs[harmless]
         assert taken.jobs.result(harmless).value == 1
-        with pytest.raises(UsageError, match="nothing to take up"):
+        with pytest.raises(UsageError, match="nothing to resume"):
             taken.wait(taken.jobs.resume(harmless))
 
 
