@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "tools": Lazy(f"{_HERE}.tools", "tools", "List, explain and call tools."),
     "nodes": Lazy(f"{_HERE}.nodes", "nodes", "List, show and run nodes of workflows."),
     "workflows": Lazy(f"{_HERE}.workflows", "workflows", "List, check, draw and run workflows."),
+    "skills": Lazy(f"{_HERE}.skills", "skills", "List, show, check and trust skills."),
     "run": Lazy(f"{_HERE}.run", "run", "Run the tool calls in the text of a model."),
     "config": Lazy(f"{_HERE}.config", "config", "Show and change configuration and settings."),
     "hooks": Lazy(f"{_HERE}.hooks", "hooks", "List the hooks and who implements them, in the order in which they run."),
@@ -212,7 +213,11 @@ def _misused(error: click.ClickException) -> int:
     ctx = getattr(error, "ctx", None)
     lines = [f"  --> {ctx.get_usage().replace('Usage: ', '', 1)}"] if ctx is not None else []
     errors.tell(
-        "error", "USAGE", message, hint or (f"`{ctx.command_path} --help` tells what there is" if ctx else ""), lines
+        "error",
+        "USAGE",
+        message,
+        hint or (f"`{ctx.command_path} --help` lists the commands and options" if ctx else ""),
+        lines,
     )
     return errors.USAGE
 

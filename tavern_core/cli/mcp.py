@@ -35,7 +35,7 @@ def _address(ctx: click.Context, param: click.Parameter, value: str | None) -> A
         return None
     host, _, port = value.rpartition(":")
     if not port.isdecimal() or int(port) > 65_535:
-        raise click.BadParameter(f"{value!r} is no HOST:PORT, for example 127.0.0.1:8765")
+        raise click.BadParameter(f"{value!r} is not a HOST:PORT, for example 127.0.0.1:8765")
     return Address(host.strip("[]") or "127.0.0.1", int(port))
 
 

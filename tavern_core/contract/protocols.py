@@ -198,6 +198,12 @@ class ToolHome:
     """Runs workflows and nodes; None only outside of a host."""
     depends_on: frozenset[str] = frozenset()
     """The plugins that it depends on."""
+    plugin_settings: Callable[[], Mapping[str, Any]] = dict
+    """Values of the plugin's own settings (`configOptions`), as `settings`; for programs that all tools of a plugin share."""
+    delegate: Callable[[ToolSpec], BoundTool] | None = None
+    """Binds a tool of another kind for the same plugin, for the host's own executors; raises a PluginError or CallError."""
+    is_intact: Callable[[], bool] = lambda: True
+    """False when files of the plugin that were trusted as they are have changed since: then nothing of them may be used."""
 
 
 @runtime_checkable

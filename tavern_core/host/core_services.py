@@ -1,6 +1,6 @@
-"""The host's own parts as services: what plugins see of tools, nodes, workflows and language models (`contract/core_services.py`).
+"""The host's own parts as services for plugins: tools, nodes, workflows and language models (`contract/core_services.py`).
 
-Each plugin gets an object of its own. It shows copies, and acts with what the plugin was granted within what the caller of its tool may do.
+Each plugin gets its own object. It returns copies, and acts with the grants of the plugin within the permissions of its tool's caller.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ HOST: Final = ServiceUser("core", lambda capability: None, is_builtin=True)
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the services are made of."""
+    """The parts behind the services."""
 
     tools: Tools
     nodes: Nodes
@@ -55,7 +55,7 @@ class Parts:
 
 
 def core_services(parts: Parts) -> dict[str, Service]:
-    """Name → service, to be registered before any plugin is active."""
+    """Name → service, registered before any plugin is active."""
 
     def made(name: str, kind: Callable[[Parts, ServiceUser], Any], interface: type, description: str) -> Service:
         return Service(
@@ -74,7 +74,10 @@ def core_services(parts: Parts) -> dict[str, Service]:
 
 
 def caller_of(user: ServiceUser) -> CallContext | None:
-    """Who a plugin calls as: itself, within what the caller of its own tool may do; a plugin of the host as that caller. None: the host itself."""
+    """The caller of a plugin's calls; None: the host itself.
+
+    That is the plugin itself, within the permissions of its tool's caller; for a plugin of the host, it is that caller.
+    """
     frame = current.get()
     outer = frame[2] if frame is not None else None
     if user.is_builtin:
@@ -130,9 +133,9 @@ class _Nodes(_Part):
 class _Workflows(_Part):
     def list(self) -> list[dict[str, Any]]:
         found = []
-        for id_, shelved in self._parts.workflows.shelf.list().items():
+        for id_, shelved in self._parts.workflows.workflow_files.list().items():
             try:
-                workflow = self._parts.workflows.shelf.open(shelved)
+                workflow = self._parts.workflows.workflow_files.open(shelved)
             except TavernError as error:
                 found.append(
                     {
@@ -156,7 +159,7 @@ class _Workflows(_Part):
 
     def get(self, workflow: str) -> dict[str, Any] | None:
         try:
-            return dict(self._parts.workflows.shelf.get(workflow).raw)
+            return dict(self._parts.workflows.workflow_files.get(workflow).raw)
         except WorkflowNotFound:
             return None
 

@@ -1,7 +1,7 @@
 """A change that others want to hear of.
 
-Whoever remembers something worked out from elsewhere takes the signal when it is built and subscribes; whoever changes that
-emits it and need not know who listens.
+A cache of derived values receives the signal at construction and subscribes; the code that changes the source
+emits it and need not know its subscribers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 class Signal:
-    """Subscribers are called in the order of subscribing, on the thread of whoever emits; they must not raise."""
+    """Subscribers are called in the order of subscribing, on the emitting thread; they must not raise."""
 
     __slots__ = ("_subscribers",)
 

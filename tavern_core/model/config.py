@@ -45,13 +45,13 @@ def _alias(written: str) -> str:
 
 def _target(written: str) -> str:
     if not all(split_id(written)):
-        raise ValueError(f"{written!r} is no id of a tool: write plugin:tool")
+        raise ValueError(f"{written!r} is not an id of a tool: write plugin:tool")
     return written
 
 
 def _capability(name: str) -> str:
     if (unknown := unknown_capability([name])) is not None:
-        raise refused(f"{unknown[0]!r:.80} is no capability", unknown[1])
+        raise refused(f"{unknown[0]!r:.80} is not a capability", unknown[1])
     return name
 
 
@@ -68,6 +68,8 @@ ApprovalEntry = Annotated[str, AfterValidator(_approval_entry)]
 class PluginsConfig(_Section):
     roots: tuple[str, ...] = ("plugins",)
     """Folders with ``<name>/plugin.yaml``, relative to the file that names them."""
+    vcp: tuple[str, ...] = ()
+    """Folders that hold VCP plugins (``<name>/plugin-manifest.json``)."""
     entry_points: bool = True
     """Find installed packages with an entry point in ``tavern.plugins``."""
     load: tuple[str, ...] | None = None
@@ -214,6 +216,15 @@ class WorkflowsConfig(_Section):
     """Offer every workflow as the tool ``workflow:<id>``."""
 
 
+class SkillsConfig(_Section):
+    """Where skills (folders with a SKILL.md) are looked for, besides those that plugins bring."""
+
+    roots: tuple[str, ...] = (".agents/skills", "skills")
+    """Of the project: each of their skills needs the operator's trust once."""
+    user: tuple[str, ...] = ("~/.agents/skills",)
+    """The operator's own, for all projects."""
+
+
 class TamConfig(_Section):
     references: bool = False
     """Let a chain step use the answer of an earlier step (docs/tam.md)."""
@@ -358,6 +369,7 @@ class HostConfig(_Section):
     audit: AuditConfig = AuditConfig()
     tam: TamConfig = TamConfig()
     workflows: WorkflowsConfig = WorkflowsConfig()
+    skills: SkillsConfig = SkillsConfig()
     upstreams: dict[str, Any] = Field(default_factory=dict)
     """Systems whose tools become tools of this host: name → `model.upstream.UpstreamConfig`."""
     slots: dict[str, str] = Field(default_factory=dict)

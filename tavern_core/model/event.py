@@ -61,7 +61,9 @@ def event_types(written: Iterable[object]) -> frozenset[str]:
     for type_ in written:
         if not isinstance(type_, str) or type_ not in EVENT_TYPES:
             near = did_you_mean(type_.upper(), EVENT_TYPES) if isinstance(type_, str) else ""
-            raise UsageError(f"{type_!r:.80} is no type of event", hint=near or f"there are: {', '.join(EVENT_TYPES)}")
+            raise UsageError(
+                f"{type_!r:.80} is not a type of event", hint=near or f"there are: {', '.join(EVENT_TYPES)}"
+            )
         types.add(type_)
     return frozenset(types)
 

@@ -157,7 +157,10 @@ def _missing_imports(names: OwnNames) -> Iterator[Finding]:
             if not names.has_module(imported.module) and imported.module:
                 near = did_you_mean(imported.module, [dotted for dotted in names.modules if dotted])
                 yield Finding(
-                    CODE, f"{written!r} is no module of the plugin", near or "create it, or correct the import", where
+                    CODE,
+                    f"{written!r} is not a module of the plugin",
+                    near or "create it, or correct the import",
+                    where,
                 )
                 continue
             own = names.modules.get(imported.module)

@@ -124,6 +124,7 @@ def test_every_command_that_a_message_names_exists() -> None:
         "tavern config",
         "tavern logs",
         "tavern nodes",
+        "tavern skills",
         "tavern workflows",
         "tavern approvals",
         "tavern jobs",

@@ -97,7 +97,6 @@ COMING = [
     "agent",
     "assist",
     "llms",
-    "skills",
     "serve",
     "cluster",
     "state",

@@ -49,6 +49,8 @@ class ComfyStub:
         self.messages: list[Any] = []
         """What is sent besides, while the second node works."""
         self.sockets = True
+        self.padding = ""
+        """Makes the queue as large as one with many workflows in it."""
         self.flaws: list[tuple[str, Handler]] = []
         """How method and path begin, and what answers instead."""
         self.runs: list[str] = []
@@ -129,7 +131,7 @@ class ComfyStub:
             case "POST", ["prompt"]:
                 return self._prompt(await request.json())
             case "GET", ["queue"]:
-                running = [[0, self.running, {}, {}, []]] if self.running else []
+                running = [[0, self.running, {"padding": self.padding}, {}, []]] if self.running else []
                 waiting = [[n, run, graph, {}, []] for n, (run, graph, _) in enumerate(self.pending)]
                 return web.json_response({"queue_running": running, "queue_pending": waiting})
             case "POST", ["queue"]:

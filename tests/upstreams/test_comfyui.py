@@ -233,6 +233,20 @@ async def test_cancelling_takes_a_run_out_of_the_queue_and_leaves_others_alone(t
         assert len(comfy.runs) == 1
 
 
+async def test_a_queue_that_is_too_large_to_be_read_still_says_whether_a_run_is_in_it(tmp_path: Path) -> None:
+    write(tmp_path)
+    async with ComfyStub() as comfy, served(tmp_path, comfy) as host:
+        comfy.sockets = False
+        comfy.hold.clear()
+        comfy.padding = "x" * 4_100_000
+        calling = asyncio.create_task(host.invoke("comfy:invert", ARGUMENTS))
+        await comfy.begun.wait()
+        for _ in range(2):
+            await comfy.was_asked("GET /queue")
+        comfy.hold.set()
+        assert (await calling).ok
+
+
 async def test_without_messages_a_run_is_followed_by_asking(tmp_path: Path) -> None:
     write(tmp_path)
     async with ComfyStub() as comfy, served(tmp_path, comfy) as host:

@@ -247,6 +247,14 @@ async def test_active_workflows_are_tools_with_what_they_say_of_themselves(tmp_p
             assert "x-n8n-api-key" not in n8n.headers[-1]
 
 
+async def test_large_workflows_are_listed_a_few_at_a_time(tmp_path: Path) -> None:
+    async with N8nStub() as n8n:
+        n8n.workflows = [workflow(f"w{n}", webhook_node(f"w{n}"), pinData="x" * 500_000) for n in range(12)]
+        async with opened(tmp_path, {"n8n": entry(n8n, api=True)}, secrets={"n8n": KEY}) as host:
+            await host.upstreams.refresh("n8n")
+            assert len(host.upstreams["n8n"].tools) == 12
+
+
 BAD: list[Any] = [
     None,
     5,

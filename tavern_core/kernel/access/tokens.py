@@ -125,7 +125,7 @@ class Tokens:
         expires = 0.0 if days is None else now + days * 86_400
         granted, held = _names(permissions, "permissions"), _names(roles, "roles")
         made = Token(id_, principal, granted, profile, held, user_id, approver, audience, name[:_LONGEST], now, expires)
-        made.context()  # refuses what is no capability
+        made.context()  # refuses what is not a capability
         told = {**made.to_json(), "expires": expires, "hash": _hash(secret)}
         self._records.add(Record(KIND, id_, principal, "valid", to_json(told).decode(), now, expires))
         return made, f"tvn_{id_}_{secret}"
@@ -168,7 +168,7 @@ class Tokens:
 
 def _check(principal: object, approver: str, audience: object, days: float | None) -> None:
     if not isinstance(principal, str) or not principal.strip() or not principal.isprintable():
-        raise UsageError(f"{principal!r:.80} is no principal", hint='tavern.tokens.create("agent:claude")')
+        raise UsageError(f"{principal!r:.80} is not a principal", hint='tavern.tokens.create("agent:claude")')
     if principal == HOST_PRINCIPAL or principal.startswith("plugin:"):
         raise UsageError(f"{principal!r:.80} is a name of the host's own", hint="for example agent:claude or user:ann")
     if approver == principal:
@@ -178,7 +178,7 @@ def _check(principal: object, approver: str, audience: object, days: float | Non
     if not isinstance(audience, str) or not audience:
         raise UsageError("a token has an audience", hint=f"audience={AUDIENCE!r}")
     if days is not None and not 0 < days < 36_500:
-        raise UsageError(f"days={days!r:.40} is no time for which a token holds", hint="days=30")
+        raise UsageError(f"days={days!r:.40} is not a time for which a token holds", hint="days=30")
 
 
 def _names(given: Iterable[str], what: str) -> frozenset[str]:

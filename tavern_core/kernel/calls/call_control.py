@@ -1,4 +1,4 @@
-"""One running call, as its tool and whoever follows it see it."""
+"""One running call, as its tool and its observers see it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 from tavern_core.contract.running import LONGEST_MESSAGE, LogLevel, json_number
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.calls.conversation import conversation, unanswered
-from tavern_core.kernel.calls.large_results import Shelf
+from tavern_core.kernel.calls.large_results import ArtifactStore
 from tavern_core.kernel.calls.running_call import RunningCall
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.model.call import CallContext
@@ -37,7 +37,7 @@ class Progress:
 
 
 on_progress: Final[ContextVar[Callable[[Progress], None] | None]] = ContextVar("tavern_on_progress", default=None)
-"""Told how far the calls within are: what runs a job sets it."""
+"""Receives the progress of inner calls; the runner of a job sets it."""
 
 on_left_behind: Final[ContextVar[Callable[[Future[Any]], None] | None]] = ContextVar(
     "tavern_on_left_behind", default=None
@@ -50,7 +50,7 @@ class CallControl:
 
     __slots__ = ("_artifacts", "_call", "_conversation", "_listener", "_recorder", "_told_at", "_was_complete")
 
-    def __init__(self, call: RunningCall, recorder: Recorder, artifacts: Shelf) -> None:
+    def __init__(self, call: RunningCall, recorder: Recorder, artifacts: ArtifactStore) -> None:
         self._call = call
         self._artifacts = artifacts
         self._recorder = recorder

@@ -1,4 +1,4 @@
-"""What a model is told about tools: schemas in the dialects of its API, and the manual."""
+"""Describes tools to a model: schemas in the dialects of its API, and the manual."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Descriptions:
     def whole(self, profile: ProfileLike | None, context: CallContext | None) -> list[ToolSpec]:
         """The tools that a caller may see, each with its parameters: what is only declared is activated.
 
-        A plugin that cannot be activated costs its own tools and nobody else's; its status and a diagnostic say why.
+        A plugin that cannot be activated loses only its own tools; its status and a diagnostic say why.
         """
         listed = self._tools.list(profile, context=context)
         known = {

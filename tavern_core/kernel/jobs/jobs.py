@@ -4,7 +4,7 @@
                 ↕
           input_required: a person must approve or answer
 
-A job is a whole call, down the one path. It runs on the host's own loop, and is kept where every process of the state folder
+A job is a whole call on the usual path. It runs on the host's own loop, and is stored where every process of the state folder
 sees it. A run of a workflow is a job with the id of the run.
 """
 
@@ -53,7 +53,7 @@ from tavern_core.model.result import ToolError, ToolResult, failure
 from tavern_core.schema.limits import json_copy
 
 _WATCH_S: Final = 0.2
-"""How often a process looks whether somebody elsewhere cancelled or approved one of its jobs."""
+"""How often a process checks for cancellations and approvals of its jobs by other processes."""
 _SAVE_S: Final = 0.2
 """Progress is written so often at most."""
 _MOST_WAITING: Final = 10_000
@@ -120,10 +120,10 @@ class Jobs(Mapping[str, Job]):
     """The jobs of a host and of every other process of its state folder.
 
     Args:
-        engines: how calls are made, and the runs of workflows.
-        disk: takes secrets out of what is kept.
-        concurrency: jobs of this process that run at a time; callers take turns.
-        poll_ms: how long callers should wait before they ask again.
+        engines: runs calls and workflows.
+        disk: redacts secrets before storing.
+        concurrency: jobs of this process that run at a time; callers alternate.
+        poll_ms: how long callers should wait before they poll again.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class Jobs(Mapping[str, Job]):
         wanted = (status,) if isinstance(status, str) and status else tuple(status)
         if unknown := [one for one in wanted if one not in JOB_STATUSES]:
             raise UsageError(
-                f"{unknown[0]!r:.80} is no status of a job",
+                f"{unknown[0]!r:.80} is not a status of a job",
                 hint=did_you_mean(str(unknown[0]), JOB_STATUSES) or f"there are: {', '.join(JOB_STATUSES)}",
             )
         owner = None if context is None else _owner(context)
@@ -211,15 +211,15 @@ class Jobs(Mapping[str, Job]):
         """One job as it is now.
 
         Args:
-            context: who asks; None: the host.
+            context: the caller; None: the host.
 
         Raises:
-            JobNotFound: there is none, or it is another caller's (JOB_NOT_FOUND).
+            JobNotFound: it does not exist, or is another caller's (JOB_NOT_FOUND).
         """
         return self._found(id, context)[0]
 
     def get(self, id: str, default: Any = None, *, context: CallContext | None = None) -> Any:  # noqa: A002 - the job's
-        """`find`, and `default` where there is none."""
+        """`find`, and `default` if there is none."""
         try:
             return self.find(id, context=context)
         except JobNotFound:
@@ -240,7 +240,7 @@ class Jobs(Mapping[str, Job]):
         return ToolResult(True, handle(job), status=status, job=id)
 
     async def wait(self, id: str, seconds: float | None = None, *, context: CallContext | None = None) -> Job:  # noqa: A002 - the job's
-        """Wait until a job is over or asks a person something, for at most `seconds`; the job as it is then. Raises as `find`."""
+        """Wait until a job is finished or has a question, for at most `seconds`; the job at that time. Raises as `find`."""
         end = None if seconds is None else time.monotonic() + seconds
         pause = 0.01
         while True:
@@ -264,13 +264,13 @@ class Jobs(Mapping[str, Job]):
         """Make a call in the background. The arguments are those of `Tavern.invoke`.
 
         Raises:
-            CallError: it cannot be kept (INTERNAL), or too many wait (BUDGET_EXCEEDED).
+            CallError: it cannot be stored (INTERNAL), or too many wait (BUDGET_EXCEEDED).
         """
         is_run = isinstance(tool, str) and tool.startswith("workflow:")
         return self.begin(Request(tool, arguments, context, purpose, idempotency_key, "api", is_run))
 
     def cancel(self, id: str, *, context: CallContext | None = None) -> bool:  # noqa: A002 - the job's
-        """Ask a job to end, in whichever process it runs; False: it is over already. Raises as `find`."""
+        """Ask a job to end, in any process; False: it is finished already. Raises as `find`."""
         job, kept = self._found(id, context)
         if job.is_over:
             return False
@@ -285,17 +285,17 @@ class Jobs(Mapping[str, Job]):
         return self._changed(id, lambda job: ended(job, "cancelled", _CANCELLED)) is not None
 
     def answer(self, id: str, value: Any, question: str = "", *, context: CallContext | None = None) -> bool:  # noqa: A002 - the job's
-        """Answer what a job asks; False: it asks nothing (any more).
+        """Answer a question of a job; False: it has no open question.
 
         Args:
-            value: True or False where it waits for approval, else what its question wants.
-            question: which, where it asks several.
-            context: who answers; an approval takes somebody who may approve.
+            value: True or False if it waits for approval, else the answer to its question.
+            question: which one, if it has several.
+            context: who answers; an approval needs an approver.
 
         Raises:
-            JobNotFound: there is none, or it is another caller's (JOB_NOT_FOUND).
-            PolicyDenied: whoever answers may not approve (POLICY_DENIED).
-            UsageError: it asks several questions and none is named, or there is no such question (USAGE).
+            JobNotFound: it does not exist, or is another caller's (JOB_NOT_FOUND).
+            PolicyDenied: the caller may not approve (POLICY_DENIED).
+            UsageError: it has several questions and none is named, or the named one does not exist (USAGE).
             InputInvalid: the answer does not fit (INPUT_SCHEMA_INVALID).
         """
         is_approver = context is not None and "approver" in context.roles
@@ -357,19 +357,21 @@ class Jobs(Mapping[str, Job]):
         """Start a job again whose process ended, as its own caller: one that had not begun, or whose tool may do the same twice.
 
         Raises:
-            JobNotFound: there is none, or it is another caller's (JOB_NOT_FOUND).
-            UsageError: it runs, is over, may have happened, or its arguments held secrets (USAGE).
+            JobNotFound: it does not exist, or is another caller's (JOB_NOT_FOUND).
+            UsageError: it runs, is finished, may have happened, or its arguments held secrets (USAGE).
         """
         job, kept = self._found(id, context)
         if kept is None:
             raise UsageError(f"{id} is a run of a workflow", hint=f"tavern.workflows.resume({id!r})")
         is_waiting = job.status == "input_required" and id not in self._running
         if not is_waiting and (job.error is None or job.error.kind != "CONNECTION_LOST"):
-            raise UsageError(f"{id} is {job.status}: there is nothing to take up", hint="start it again")
+            raise UsageError(f"{id} is {job.status}: there is nothing to resume", hint="start it again")
         if not is_waiting and job.error is not None and job.error.outcome != "none" and not kept.facts.get("again"):
-            raise UsageError(f"{id} had begun, and nobody knows whether it happened", hint="look, then start it again")
+            raise UsageError(
+                f"{id} had started, and it is unknown whether it happened", hint="look, then start it again"
+            )
         if kept.facts.get("arguments") is None:
-            raise UsageError(f"the arguments of {id} held secrets and were not kept", hint="start it again")
+            raise UsageError(f"the arguments of {id} held secrets and were not stored", hint="start it again")
         caller = kept.facts.get("caller")
         request = Request(
             job.tool,
@@ -417,7 +419,7 @@ class Jobs(Mapping[str, Job]):
             self._enter()
             self._records.add(job, _owner(caller), facts)
         except StateDamaged as error:
-            raise InternalError(f"the job cannot be kept: {error.message}", hint=error.hint) from error
+            raise InternalError(f"the job cannot be stored: {error.message}", hint=error.hint) from error
         self._tell(job)
         if context is not request.context:
             request = replace(request, context=context)
@@ -515,7 +517,7 @@ class Jobs(Mapping[str, Job]):
         left[0].add_done_callback(lambda _: self._leave(running))
 
     async def _called(self, request: Request, running: _Running, depth: int) -> ToolResult:
-        """The call, as often as it takes until nobody is asked any more."""
+        """The call, repeated until no approval is missing."""
         calls = self._engines.calls
         assert calls is not None
         job_id.set(running.id)
@@ -558,7 +560,7 @@ class Jobs(Mapping[str, Job]):
 
     def _over(self, request: Request, running: _Running, result: ToolResult, status: JobStatus) -> None:
         clean = self._disk.result(result, request.arguments)
-        with suppress(TavernError, ValueError):  # it is told as over all the same; the result is known here
+        with suppress(TavernError, ValueError):  # it is still reported as finished; the result is known here
             self._records.put_result(running.id, running.owner, clean)
         with suppress(TavernError):
             self._changed(running.id, lambda job: ended(job, status, clean.error), approval=None)
@@ -588,7 +590,7 @@ class Jobs(Mapping[str, Job]):
             self._changed(running.id, lambda job: replace(job, progress=told))
 
     async def _watch(self) -> None:
-        """While jobs run here: look whether somebody elsewhere asked to end one."""
+        """While jobs run here: check for requests of other processes to end one."""
         while self._running:
             await asyncio.sleep(_WATCH_S)
             with suppress(TavernError):  # tried again in a moment
@@ -634,7 +636,7 @@ class Jobs(Mapping[str, Job]):
         )
 
     def _seen(self, job: Job) -> Job:
-        """A job that is a run which asks something: what it asks now."""
+        """The open questions of a job that is a run."""
         if job.status == "input_required" and job.id.startswith("run-") and self._engines.runs is not None:
             known = self._engines.runs.job(job.id)
             if known is not None and known.status in ("input_required", "running"):
@@ -655,7 +657,7 @@ class Jobs(Mapping[str, Job]):
 
 
 def asyncio_future(place: Future[None]) -> Future[None]:
-    """A future beside another: cancelling the wait for it leaves the other as it is."""
+    """A second future for another one: cancelling the wait for it leaves the other alone."""
     beside: Future[None] = Future()
 
     def done(_: object) -> None:

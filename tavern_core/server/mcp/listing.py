@@ -172,7 +172,7 @@ def _names(specs: Mapping[str, ToolSpec], given: Mapping[str, str]) -> dict[str,
     for id_ in specs:
         name = given.get(id_) or wire_name(id_)
         if not _WIRE.fullmatch(name):
-            raise NameConflict(f"{name!r:.150} is no name for {id_}", hint="1 to 128 of A-Z a-z 0-9 _ . -")
+            raise NameConflict(f"{name!r:.150} is not a name for {id_}", hint="1 to 128 of A-Z a-z 0-9 _ . -")
         if (other := taken.setdefault(name, id_)) != id_:
             raise NameConflict(f"{other} and {id_} are both {name!r}", hint="change wire_names of the profile")
         names[id_] = name

@@ -25,12 +25,13 @@ from tavern_core.builtin.adapters.comfyui.history import OutputFile, invalid, ou
 from tavern_core.builtin.adapters.comfyui.runs import Order, Teller
 from tavern_core.builtin.adapters.comfyui.templates import fill
 from tavern_core.builtin.adapters.comfyui.watch import Watch, preview_of
-from tavern_core.contract.exchange import Answer, exchange
+from tavern_core.contract.exchange import MOST_JSON, Answer, exchange
 from tavern_core.errors import CallError, CallTimeout, UpstreamError
 from tavern_core.model.result import ToolResult
 
 State = Literal["queued", "running", "gone"]
 _LONGEST_MESSAGE: Final = 5_000_000
+_LARGEST_QUEUE: Final = 64_000_000
 _WATCHED_S: Final = 5.0
 """Between two looks at the history while messages come: one may be lost."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
@@ -54,7 +55,7 @@ class Native:
         self._previews = previews
 
     async def check(self) -> None:
-        await self._json("GET", "/queue")
+        await self._json("/queue")
 
     async def object_info(self, classes: set[str]) -> dict[str, Any]:
         """What the server says of these node types; those that it does not know are missing."""
@@ -184,14 +185,22 @@ class Native:
     async def _state(self, run: str) -> Mapping[str, Any] | State:
         """The history of a run, or where it is."""
         for _ in range(2):  # it may pass from the queue into the history between two questions
-            history = await self._json("GET", f"/history/{quote(run, safe='')}")
+            history = await self._json(f"/history/{quote(run, safe='')}")
             if isinstance(entry := history.get(run), Mapping):
                 return entry
-            queue = await self._json("GET", "/queue")
-            for key, state in (("queue_running", "running"), ("queue_pending", "queued")):
-                if run in _ids(queue.get(key)):
-                    return "running" if state == "running" else "queued"
+            if (place := await self._place(run)) != "gone":
+                return place
         return "gone"
+
+    async def _place(self, run: str) -> State:
+        """Where a run is in the queue. The queue holds every workflow that waits, so it may be too large to be read."""
+        answer = await exchange(self._http, "GET", "/queue", most=_LARGEST_QUEUE)
+        if len(answer.body) > MOST_JSON:
+            return "queued" if run.encode() in answer.body else "gone"
+        queue = _object("/queue", answer)
+        if run in _ids(queue.get("queue_running")):
+            return "running"
+        return "queued" if run in _ids(queue.get("queue_pending")) else "gone"
 
     async def _looked_up(self, run: str) -> Mapping[str, Any] | State:
         try:
@@ -204,8 +213,7 @@ class Native:
         with suppress(CallError, TimeoutError):
             async with asyncio.timeout(_CANCEL_S):
                 await exchange(self._http, "POST", "/queue", json={"delete": [run]})
-                queue = await self._json("GET", "/queue")
-                if run in _ids(queue.get("queue_running")):
+                if await self._place(run) == "running":
                     await exchange(self._http, "POST", "/interrupt", json={"prompt_id": run})
 
     async def _fetch(self, file: OutputFile, order: Order) -> Kept:
@@ -213,14 +221,8 @@ class Native:
         url = f"{self._url}/view?{urlencode(file.where)}"
         return await keep(answer.body, answer.media_type, file.name, file.node, url, order.call)
 
-    async def _json(self, method: str, path: str) -> Mapping[str, Any]:
-        answer = await exchange(self._http, method, path)
-        value = answer.json("ComfyUI", "none") if answer.status == 200 else None
-        if not isinstance(value, Mapping):
-            raise UpstreamError(
-                f"ComfyUI answers {path} with {answer.status}", hint="see that `url` is that of ComfyUI", retryable=True
-            )
-        return value
+    async def _json(self, path: str) -> Mapping[str, Any]:
+        return _object(path, await exchange(self._http, "GET", path))
 
     @asynccontextmanager
     async def _messages(self, client: str) -> AsyncIterator[asyncio.Queue[str | bytes | None]]:
@@ -249,6 +251,15 @@ class Native:
         except Exception:  # noqa: BLE001 - whatever ends the messages, the run is followed without them
             listening.set()
             await queue.put(None)
+
+
+def _object(path: str, answer: Answer) -> Mapping[str, Any]:
+    value = answer.json("ComfyUI", "none") if answer.status == 200 else None
+    if not isinstance(value, Mapping):
+        raise UpstreamError(
+            f"ComfyUI answers {path} with {answer.status}", hint="see that `url` is that of ComfyUI", retryable=True
+        )
+    return value
 
 
 def _read(answer: Answer) -> Mapping[str, Any]:

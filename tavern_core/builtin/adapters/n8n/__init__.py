@@ -19,6 +19,7 @@ executions.py   a run is followed over the API
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -66,15 +67,15 @@ class N8n:
     targets: frozenset[Target] = frozenset({"url"})
 
     async def connect(self, upstream: Upstream) -> N8nConnection:
-        return N8nConnection(upstream)
+        return N8nConnection(upstream, await asyncio.to_thread(upstream.http))
 
 
 class N8nConnection:
     """HTTP keeps no connection open, so there is nothing to lose between two calls."""
 
-    def __init__(self, upstream: Upstream) -> None:
+    def __init__(self, upstream: Upstream, http: Any) -> None:
         self._upstream = upstream
-        self._http = upstream.http()
+        self._http = http
         key = upstream.settings.get("apiKey")
         self._api = Api(self._http, upstream.url, str(key)) if key else None
 
