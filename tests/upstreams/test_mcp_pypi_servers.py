@@ -34,7 +34,10 @@ def test_the_git_server_sees_the_folder_that_it_was_granted_and_no_other(tmp_pat
         (folder / "new.txt").write_text("x")
     entry = {
         "command": ["mcp-server-git"],
-        "permissions": [{"name": "process:spawn", "scope": ["git"]}, {"name": "read:fs", "scope": [str(project), "/etc/gitconfig"]}],
+        "permissions": [
+            {"name": "process:spawn", "scope": ["git"]},
+            {"name": "read:fs", "scope": [str(project), "/etc/gitconfig"]},
+        ],
         "deny": ["git_reset"],
     }
     with host(tmp_path / "home", git=entry) as opened:
