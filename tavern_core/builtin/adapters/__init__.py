@@ -35,6 +35,11 @@ class Deferred:
     def targets(self) -> frozenset[Target]:
         return self._adapter.targets
 
+    @property
+    def in_process(self) -> bool:
+        """Whether its tools run in this process, on the caller's own loop."""
+        return bool(getattr(self._adapter, "in_process", False))
+
     async def connect(self, upstream: Upstream) -> Connection:
         return await self._adapter.connect(upstream)
 
