@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -36,7 +35,7 @@ def free_port() -> int:
 async def http_server() -> AsyncIterator[str]:
     """The address of a server in a process of its own."""
     port = free_port()
-    process = subprocess.Popen([sys.executable, __file__, str(port)])
+    process = await asyncio.create_subprocess_exec(sys.executable, __file__, str(port))
     try:
         for _ in range(600):
             with contextlib.suppress(OSError):
@@ -46,7 +45,7 @@ async def http_server() -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{port}/mcp"
     finally:
         process.kill()
-        process.wait()
+        await process.wait()
 
 
 @asynccontextmanager
