@@ -32,6 +32,16 @@ class ForkServerGone(OSError):
     """A fork server ended at its start; the message is its last line of output."""
 
 
+def ending(code: int) -> str:
+    """An exit status in words: the name of the signal that ended a process, or its exit code."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
 @dataclass(frozen=True, slots=True)
 class Forked:
     """A child of a fork server whose job reports."""

@@ -88,14 +88,14 @@ class Started:
         except BlockingIOError:
             said = b""
         os.close(self.report)
-        told: dict[str, Any] = {}
+        reported: dict[str, Any] = {}
         for line in said.splitlines():
-            told.update(json.loads(line))
-        if "layer" in told:
-            return Ending(missing=(told["layer"], told["reason"]))
-        if "errno" in told:
-            return Ending(errno=told["errno"])
-        return Ending(told.get("status", status), skipped=told.get("skipped", {}))
+            reported.update(json.loads(line))
+        if "layer" in reported:
+            return Ending(missing=(reported["layer"], reported["reason"]))
+        if "errno" in reported:
+            return Ending(errno=reported["errno"])
+        return Ending(reported.get("status", status), skipped=reported.get("skipped", {}))
 
 
 def warm(policy: BoxPolicy) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, overload
 
 import pluggy
 
@@ -33,7 +33,15 @@ if TYPE_CHECKING:  # they use pydantic, which takes as long to load as everythin
     from tavern_core.contract.context import PluginContext
     from tavern_core.contract.decisions import Decision, Deny
     from tavern_core.contract.llm import LLM
-    from tavern_core.contract.protocols import Command, Contribution, Executor, NamespaceResolver, Service
+    from tavern_core.contract.protocols import (
+        Command,
+        Contribution,
+        Executor,
+        NamespaceResolver,
+        Prompt,
+        Resource,
+        Service,
+    )
     from tavern_core.contract.tools import ToolOffer
     from tavern_core.model.call import CallContext, ToolCall
     from tavern_core.model.capability import Risk
@@ -48,6 +56,14 @@ if TYPE_CHECKING:  # they use pydantic, which takes as long to load as everythin
 PROJECT: Final = "tavern"
 F = TypeVar("F", bound=Callable[..., Any])
 HookKind = Literal["contribute", "modify", "gate", "observe", "claim"]
+
+
+class Asked(NamedTuple):
+    """What a person is asked to allow with the permission of a hook."""
+
+    risk: Risk
+    sentence: str
+    sentence_zh: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +93,6 @@ class Hook:
     def is_called(self) -> bool:
         """False for reserved names."""
         return bool(self.since)
-
-    @property
-    def denies_on_error(self) -> bool:
-        """True where a failing implementation must refuse the call: gates and before-hooks."""
-        return self.kind == "gate" or (self.kind == "modify" and "_before_" in self.name)
 
 
 HOOKS: Final[dict[str, Hook]] = {}
@@ -165,17 +176,15 @@ def _hook(
     aliases: tuple[str, ...] = (),
     section: str = "",
     sensitive: Mapping[str, str] | None = None,
-    risk: Risk = "low",
-    sentence: str = "",
-    zh: str = "",
+    asks: Asked = Asked("low", "", ""),  # noqa: B008 - frozen
     since: str = "1.0",
 ) -> Callable[[F], F]:
     def add(function: F) -> F:
         name = function.__name__
         arguments = tuple(inspect.signature(function).parameters)
         HOOKS[name] = Hook(
-            name, arguments, kind, inspect.getdoc(function) or "", permissions, aliases, section, sensitive, risk,
-            sentence, zh, since,
+            name, arguments, kind, inspect.getdoc(function) or "", permissions, aliases, section, sensitive,
+            *asks, since,
         )  # fmt: skip
         return _spec(function)
 
@@ -290,6 +299,22 @@ def tavern_register_providers(ctx: PluginContext) -> Iterable[Contribution | Map
     """
 
 
+@_hook("contribute", section="resources")
+def tavern_register_resources(ctx: PluginContext) -> Iterable[Resource]:
+    """Called when the plugin is activated: return what clients of an MCP server may read: ``[Resource("manual", "docs://manual", "read")]``.
+
+    Names must be unique among resources. An error fails the activation. A tool gives the content, and whoever may call that tool may read it.
+    """
+
+
+@_hook("contribute", section="prompts")
+def tavern_register_prompts(ctx: PluginContext) -> Iterable[Prompt]:
+    """Called when the plugin is activated: return prompts that clients of an MCP server may choose: ``[Prompt("review", "review_prompt")]``.
+
+    Names must be unique among prompts. An error fails the activation. A tool gives the messages, and whoever may call that tool may have them.
+    """
+
+
 @_hook("contribute", section="nodes")
 def tavern_register_nodes(ctx: PluginContext) -> Iterable[Any]:
     """Called when the plugin is activated: return its nodes: functions marked with `@node`, subclasses of `Node`, or lists.
@@ -351,9 +376,7 @@ def tavern_register_hookspecs(ctx: PluginContext) -> Iterable[Any]:
 @_hook(
     "modify",
     "hook:server:tools:before-register",
-    risk="high",
-    sentence="change the definition of any tool before it is registered",
-    zh="在任何工具注册之前修改其定义",
+    asks=Asked("high", "change the definition of any tool before it is registered", "在任何工具注册之前修改其定义"),
 )
 def tavern_before_register_tool(tool: ToolSpec, owner: str, ctx: PluginContext) -> ToolSpec | Deny | None:
     """Called for each tool of another plugin (`owner`) before it is registered.
@@ -367,9 +390,7 @@ def tavern_before_register_tool(tool: ToolSpec, owner: str, ctx: PluginContext) 
 @_hook(
     "modify",
     "hook:server:tool:before-execute",
-    risk="high",
-    sentence="see and change the arguments of every tool call",
-    zh="查看并修改每次工具调用的参数",
+    asks=Asked("high", "see and change the arguments of every tool call", "查看并修改每次工具调用的参数"),
 )
 def tavern_before_execute(
     call: ToolCall, tool: ToolSpec, ctx: PluginContext
@@ -385,9 +406,7 @@ def tavern_before_execute(
 @_hook(
     "gate",
     "hook:server:tool:check",
-    risk="medium",
-    sentence="see the arguments of every tool call and refuse it",
-    zh="查看每次工具调用的参数并可拒绝该调用",
+    asks=Asked("medium", "see the arguments of every tool call and refuse it", "查看每次工具调用的参数并可拒绝该调用"),
 )
 def tavern_check_call(call: ToolCall, tool: ToolSpec, ctx: PluginContext) -> Decision | None:
     """Called for each call after the arguments are final and valid.
@@ -400,9 +419,7 @@ def tavern_check_call(call: ToolCall, tool: ToolSpec, ctx: PluginContext) -> Dec
 @_hook(
     "modify",
     "hook:server:tool:transform-result",
-    risk="high",
-    sentence="see and change the answer of every tool call",
-    zh="查看并修改每次工具调用的结果",
+    asks=Asked("high", "see and change the answer of every tool call", "查看并修改每次工具调用的结果"),
 )
 def tavern_transform_result(call: ToolCall, result: ToolResult, ctx: PluginContext) -> ToolResult | Deny | None:
     """Called for each finished call, failed ones too, before the answer is recorded and returned.
@@ -416,9 +433,7 @@ def tavern_transform_result(call: ToolCall, result: ToolResult, ctx: PluginConte
 @_hook(
     "observe",
     "hook:server:tool:after-execute",
-    risk="medium",
-    sentence="see the arguments and the answer of every tool call",
-    zh="查看每次工具调用的参数和结果",
+    asks=Asked("medium", "see the arguments and the answer of every tool call", "查看每次工具调用的参数和结果"),
 )
 def tavern_after_execute(call: ToolCall, result: ToolResult, ctx: PluginContext) -> None:
     """Called after each call, refused and failed ones too.
@@ -433,9 +448,7 @@ def tavern_after_execute(call: ToolCall, result: ToolResult, ctx: PluginContext)
 @_hook(
     "modify",
     "hook:server:nodemanager:before-register",
-    risk="high",
-    sentence="change the definition of any node before it is registered",
-    zh="在任何节点注册之前修改其定义",
+    asks=Asked("high", "change the definition of any node before it is registered", "在任何节点注册之前修改其定义"),
 )
 def tavern_before_register_node(definition: NodeSpec, owner: str, ctx: PluginContext) -> NodeSpec | Deny | None:
     """Called for each node type of another plugin (`owner`) before it is registered.
@@ -451,9 +464,7 @@ def tavern_before_register_node(definition: NodeSpec, owner: str, ctx: PluginCon
     "hook:client:workflow:before-execute",
     "hook:server:workflow:before-execute",
     aliases=("workflow:before-execute",),
-    risk="high",
-    sentence="see and change the inputs of every workflow",
-    zh="查看并修改每个工作流的输入",
+    asks=Asked("high", "see and change the inputs of every workflow", "查看并修改每个工作流的输入"),
 )
 def tavern_before_workflow(
     run: RunInfo, inputs: Mapping[str, Any], ctx: PluginContext
@@ -468,9 +479,7 @@ def tavern_before_workflow(
 @_hook(
     "observe",
     "hook:server:workflow:after-execute",
-    risk="medium",
-    sentence="see the outputs of every workflow",
-    zh="查看每个工作流的输出",
+    asks=Asked("medium", "see the outputs of every workflow", "查看每个工作流的输出"),
 )
 def tavern_after_workflow(run: RunInfo, outputs: Mapping[str, Any], ctx: PluginContext) -> None:
     """Called after each run, failed and cancelled ones too (`run.state`).
@@ -482,9 +491,7 @@ def tavern_after_workflow(run: RunInfo, outputs: Mapping[str, Any], ctx: PluginC
 @_hook(
     "modify",
     "hook:server:node:before-execute",
-    risk="high",
-    sentence="see and change the inputs of every node",
-    zh="查看并修改每个节点的输入",
+    asks=Asked("high", "see and change the inputs of every node", "查看并修改每个节点的输入"),
 )
 def tavern_before_node(
     node: NodeInfo, inputs: Mapping[str, Any], run: RunInfo, ctx: PluginContext
@@ -499,9 +506,7 @@ def tavern_before_node(
 @_hook(
     "observe",
     "hook:server:node:after-execute",
-    risk="medium",
-    sentence="see the outputs of every node",
-    zh="查看每个节点的输出",
+    asks=Asked("medium", "see the outputs of every node", "查看每个节点的输出"),
 )
 def tavern_after_node(node: NodeInfo, outputs: Mapping[str, Any], run: RunInfo, ctx: PluginContext) -> None:
     """Called after each node that ran to its end.
@@ -513,10 +518,8 @@ def tavern_after_node(node: NodeInfo, outputs: Mapping[str, Any], run: RunInfo, 
 @_hook(
     "modify",
     "hook:server:workflow:before-patch",
-    risk="high",
+    asks=Asked("high", "see and change edits of workflows", "查看并修改对工作流的编辑"),
     since="",
-    sentence="see and change edits of workflows",
-    zh="查看并修改对工作流的编辑",
 )
 def tavern_before_patch(patch: Any, workflow: Any, ctx: PluginContext) -> Any:
     """Reserved: changes an edit of a workflow before it is applied."""
@@ -529,9 +532,7 @@ def tavern_before_patch(patch: Any, workflow: Any, ctx: PluginContext) -> Any:
     "modify",
     "hook:client:settings:before-save",
     aliases=("settings:save:before",),
-    risk="medium",
-    sentence="see and change settings before they are saved",
-    zh="在保存设置之前查看并修改设置",
+    asks=Asked("medium", "see and change settings before they are saved", "在保存设置之前查看并修改设置"),
 )
 def tavern_before_save_settings(changes: Mapping[str, Any], ctx: PluginContext) -> Mapping[str, Any] | Deny | None:
     """Called before changed settings are validated and saved; `changes` is key → new value, secrets masked.
@@ -545,11 +546,9 @@ def tavern_before_save_settings(changes: Mapping[str, Any], ctx: PluginContext) 
 @_hook(
     "modify",
     "hook:server:agent:before-prompt",
-    risk="high",
+    asks=Asked("high", "see and change what is sent to a language model", "查看并修改发送给语言模型的内容"),
     sensitive={"conversation": "data:conversation"},
     since="",
-    sentence="see and change what is sent to a language model",
-    zh="查看并修改发送给语言模型的内容",
 )
 def tavern_before_prompt(prompt: Any, ctx: PluginContext, conversation: Any) -> Any:
     """Reserved: changes a prompt before it is sent to a language model."""
@@ -558,10 +557,8 @@ def tavern_before_prompt(prompt: Any, ctx: PluginContext, conversation: Any) -> 
 @_hook(
     "gate",
     "hook:server:plugin:before-install",
-    risk="medium",
+    asks=Asked("medium", "refuse the installation of plugins", "拒绝安装插件"),
     since="",
-    sentence="refuse the installation of plugins",
-    zh="拒绝安装插件",
 )
 def tavern_before_install(candidate: Any, ctx: PluginContext) -> Decision | None:
     """Reserved: checks a plugin before it is installed."""
@@ -571,9 +568,7 @@ def tavern_before_install(candidate: Any, ctx: PluginContext) -> Decision | None
     "observe",
     "hook:client:auth:login",
     aliases=("auth:login",),
-    risk="medium",
-    sentence="see who logs in",
-    zh="查看谁登录",
+    asks=Asked("medium", "see who logs in", "查看谁登录"),
 )
 def tavern_on_login(user: CallContext, ctx: PluginContext) -> None:
     """Called when the application reports a login (`Tavern.user_logged_in`).
@@ -586,9 +581,7 @@ def tavern_on_login(user: CallContext, ctx: PluginContext) -> None:
 @_hook(
     "observe",
     "hook:server:events",
-    risk="medium",
-    sentence="see the redacted event of everything that happens",
-    zh="查看所有已脱敏的事件",
+    asks=Asked("medium", "see the redacted event of everything that happens", "查看所有已脱敏的事件"),
 )
 def tavern_on_event(event: Event, ctx: PluginContext) -> None:
     """Called for every event of the host: calls, denials, plugin states, changed settings. Secrets are masked.

@@ -9,9 +9,9 @@ from tavern_core.errors import PolicyDenied
 from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.hooks.dispatch import HookCalls
 from tavern_core.kernel.hooks.table import Implementation
+from tavern_core.schema.limits import copied_parts
 
 _ABSENT: Final = object()
-_SIMPLE: Final = frozenset({str, int, float, bool, type(None)})
 InputChange = tuple[str, str]
 """(plugin, its changed inputs), for the events of the run."""
 
@@ -41,7 +41,9 @@ class FlowCalls:
         """
         current, changes = inputs if type(inputs) is dict else dict(inputs), list[InputChange]()
         for impl in implementations:
-            answer = await self._calls.guard(impl, {**values, "inputs": _copy(current)}, self._mode, " ".join(what))
+            answer = await self._calls.guard(
+                impl, {**values, "inputs": copied_parts(current)}, self._mode, " ".join(what)
+            )
             if answer is None:
                 continue
             if not isinstance(answer, Mapping) or not all(isinstance(key, str) for key in answer):
@@ -49,7 +51,7 @@ class FlowCalls:
                     f"{' '.join(what)} was refused: {impl.plugin} answered {type(answer).__name__} from {impl.hook.name}",
                     hint="return a mapping of inputs, deny(...) or None", plugin=impl.plugin,
                 )  # fmt: skip
-            changed = _copy(dict(answer))
+            changed = copied_parts(answer)
             names = sorted(
                 k for k in {*current, *changed} if not _same(current.get(k, _ABSENT), changed.get(k, _ABSENT))
             )
@@ -60,17 +62,8 @@ class FlowCalls:
 
     async def tell(self, implementations: Iterable[Implementation], values: Mapping[str, Any]) -> None:
         """Call observers; their errors are diagnostics."""
-        given = {name: _copy(value) if isinstance(value, Mapping) else value for name, value in values.items()}
+        given = {name: copied_parts(value) for name, value in values.items()}
         await self._calls.tell(implementations, given, self._mode)
-
-
-def _copy(value: Any) -> Any:
-    """A copy of plain data; objects of plugins are passed on unchanged."""
-    if isinstance(value, dict):
-        return {key: item if type(item) in _SIMPLE else _copy(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [item if type(item) in _SIMPLE else _copy(item) for item in value]
-    return value
 
 
 def _same(one: Any, other: Any) -> bool:

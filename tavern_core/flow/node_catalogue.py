@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from tavern_core.contract.decisions import Deny
 from tavern_core.errors import NodeNotFound, PluginError
+from tavern_core.kernel.catalogue.reviewed_tool import changed_parts
 from tavern_core.kernel.hooks.arguments import is_its_code, shown
 from tavern_core.kernel.nodes.node_rules import definition_misfit
 from tavern_core.kernel.plugins.candidate import has_nodes
@@ -234,7 +235,7 @@ class Nodes(Mapping[str, NodeSpec]):
                 self._diagnostics.add("NODE_LEFT_OUT", text, plugin=impl.plugin, hint=f"see {impl.where}")
                 return None
             answer = replace(answer, impl=spec.impl)
-            text = f"{impl.plugin} changed {', '.join(_changed(spec, answer)) or 'nothing'} of node {spec.type}"
+            text = f"{impl.plugin} changed {', '.join(changed_parts(spec, answer)) or 'nothing'} of node {spec.type}"
             self._diagnostics.add("NODE_CHANGED", text, plugin=impl.plugin, severity="info")
             spec = answer
         return spec
@@ -254,7 +255,7 @@ def _why_not(answer: Any, spec: NodeSpec) -> str:
     ):
         return "it tried to change the node's type, owner or code"
     if gone := sorted(spec.capabilities - frozenset(answer.capabilities)):
-        return f"it tried to take away what guards the node: the capability {gone[0]}"
+        return f"it tried to remove a safeguard of the node: the capability {gone[0]}"
     takes = {key for slots in (spec.inputs, *(mode.inputs or {} for mode in spec.modes.values())) for key in slots}
     if why := definition_misfit(answer, None if spec.dynamic_slots else takes):
         return why
@@ -262,11 +263,6 @@ def _why_not(answer: Any, spec: NodeSpec) -> str:
         if gone := sorted(own.keys() - slots.keys()):
             return f"it took the {side} {gone[0]!r} away, which the node's code needs"
     return ""
-
-
-def _changed(before: NodeSpec, after: NodeSpec) -> list[str]:
-    old, new = before.to_json(), after.to_json()
-    return sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
 
 
 def has_words(spec: NodeSpec, words: list[str]) -> bool:

@@ -1,7 +1,7 @@
-"""What stays shut, whatever was granted: the host's own files, by every way that leads to them.
+"""Paths that are never granted: the host's own files, under every path that leads to them.
 
-How a granted folder is given that holds something shut: `tavern_core/box/holes.py`. The kernel knows folders by what they are and not by their path: where the same file system is
-mounted a second time, the second path counts as well.
+For granted folders with protected entries, see `tavern_core/box/holes.py`. The kernel identifies folders by inode,
+not by path: if the same file system is mounted a second time, the second path counts, too.
 """
 
 from __future__ import annotations
@@ -26,13 +26,28 @@ class Mount:
 
     device: str
     root: str
-    """Which folder of the file system is mounted."""
+    """The mounted folder of the file system."""
     place: str
-    """Where."""
+    """The mount point."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """What stays shut for a worker, whatever was granted.
+
+    Args:
+        home: the state folder of the host; nobody sees it.
+        kept: files that decide what is allowed: not to be read on the way to modules.
+        unwritable: what no box writes to (`Sandboxes.unwritable`).
+    """
+
+    home: Path
+    kept: Iterable[Path]
+    unwritable: Iterable[str]
 
 
 def closed(paths: Iterable[str | Path], mounts: Sequence[Mount] | None = None) -> list[str]:
-    """The resolved `paths`, with every other path under which the same is mounted.
+    """The resolved `paths`, with every other path of the same mount.
 
     Args:
         mounts: those of this process, in their order; None: read them.
@@ -44,7 +59,9 @@ def closed(paths: Iterable[str | Path], mounts: Sequence[Mount] | None = None) -
         holding = [mount for mount in mounts if is_in(path, mount.place)]
         if not holding:
             continue
-        mount = max(reversed(holding), key=lambda m: len(m.place))  # of several at one place the last one is seen
+        mount = max(
+            reversed(holding), key=lambda m: len(m.place)
+        )  # of several mounts at one place, the last one is visible
         inside = _joined(mount.root, path[len(mount.place.rstrip("/")) :])
         for other in mounts:
             if other.device == mount.device and other is not mount:
@@ -61,7 +78,7 @@ def granted_paths(scope: Scope) -> tuple[str, ...]:
 
 
 def read_mounts(file: Path = _MOUNTS) -> list[Mount]:
-    """What is mounted where, for this process; empty where the system does not tell."""
+    """The mounts of this process; empty if the system does not report them."""
     try:
         lines = file.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:

@@ -1,14 +1,17 @@
-"""The values of the contract as JSON and back: calls, contexts, results, events, decisions, tools.
+"""What crosses between the host and a worker as JSON: `Codec`, and its table of calls, contexts, results, events, decisions, tools.
 
-A packed value is ``[tag, data]``. What the host unpacks may come from hostile code: every field is checked, and a value that
-is not what its tag says ends as a ValueError. What is no JSON and none of these does not cross.
+    CALLS.decode(CALLS.encode(call))            `node_codec` has the tables of nodes and of hooks, `error_codec` the errors
+
+A packed value is ``[tag, data]``. What the host decodes may come from hostile code: every field is checked, and a value that
+is not what its tag says ends as a ValueError. What is not JSON and in no table does not cross.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from tavern_core.contract.decisions import Deny, RequireApproval
 from tavern_core.errors import ToolFailed, sayable
@@ -16,10 +19,12 @@ from tavern_core.model.call import Budget, CallContext, Ledger, Rights, ToolCall
 from tavern_core.model.event import Event
 from tavern_core.model.result import Evidence, ToolError, ToolResult
 from tavern_core.model.tool import ToolSpec
-from tavern_core.schema.limits import from_python, json_copy
+from tavern_core.schema.limits import from_python, json_copy, json_or
 
 Packed = list[Any]
 """``[tag, data]``"""
+Known = Mapping[str, Any]
+"""What the other side was shown, by name: an answer that repeats it is the same object again. `trusted`: the other side is the host."""
 
 _TEXTS: Final = (
     "principal", "profile", "request_id", "task_id", "trace_id", "user_id", "workspace_dir", "agent_dir", "agent_id",
@@ -30,7 +35,7 @@ assert _OWN.union(_TEXTS) == {f.name for f in fields(CallContext)}
 
 
 class CannotCross(ToolFailed):
-    """A value that cannot be told to another process (TOOL_ERROR)."""
+    """A value that cannot be transferred to another process (TOOL_ERROR)."""
 
     def __init__(self, message: str) -> None:
         super().__init__(
@@ -38,48 +43,112 @@ class CannotCross(ToolFailed):
         )
 
 
-def pack(value: Any) -> Packed:
-    """`value` for the other side.
+class Coded(NamedTuple):
+    """How the values of some types cross: the tag in front, to JSON (None: never sent), and back."""
 
-    Raises:
-        CannotCross: it is neither JSON nor a value of the contract.
-    """
-    packer = _PACKERS.get(type(value))
-    if packer is not None:
-        return packer(value)
-    copy, problem = json_copy(dict(value) if isinstance(value, Mapping) else value)
-    if problem is not None:
-        raise CannotCross(f"{type(value).__name__} cannot cross to another process: {problem}")
-    return ["json", copy]
+    tag: str
+    types: tuple[type, ...]
+    encode: Callable[[Any], Any] | None
+    decode: Callable[[Any, Known], Any]
 
 
-def unpack(packed: Any, known: Mapping[str, Any] | None = None) -> Any:
-    """The inverse of `pack`.
+class Codec:
+    """Plain JSON and the values of some types, as ``[tag, data]`` and back.
 
     Args:
-        known: what the other side was shown, by tag: an answer that repeats it is the same object again.
+        coded: the table of types.
+        rest: takes what is neither JSON nor in the table, or raises CannotCross.
+    """
+
+    def __init__(self, *coded: Coded, rest: Coded | None = None) -> None:
+        self._rest = rest
+        self._coded = {type_: each for each in coded for type_ in each.types}
+        self._decoders = {each.tag: each.decode for each in (*coded, *((rest,) if rest else ()))}
+
+    def encode(self, value: Any) -> Packed:
+        """`value` for the other side.
+
+        Raises:
+            CannotCross: it is neither JSON nor a value of the table.
+        """
+        if (coded := self._coded.get(type(value))) is not None and coded.encode is not None:
+            return [coded.tag, coded.encode(value)]
+        copy, problem = json_copy(dict(value) if isinstance(value, Mapping) else value)
+        if problem is None:
+            return ["json", copy]
+        if self._rest is not None and self._rest.encode is not None:
+            return [self._rest.tag, self._rest.encode(value)]
+        raise CannotCross(f"{type(value).__name__} cannot cross to another process: {problem}")
+
+    def decode(self, packed: Any, known: Known = MappingProxyType({})) -> Any:
+        """The inverse of `encode`.
+
+        Raises:
+            ValueError: it is nothing that `encode` makes.
+        """
+        if type(packed) is not list or len(packed) != 2 or type(packed[0]) is not str:
+            raise ValueError("no packed value")
+        tag, data = packed
+        if tag == "json":
+            return data
+        if (decoder := self._decoders.get(tag)) is None:
+            raise ValueError(f"no packed value: {sayable(tag, 40)!r}")
+        try:
+            return decoder(data, known)
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            raise ValueError(f"an invalid {tag}: {error!r}") from error
+
+
+# Fields of what the other side sent -------------------------------------------------------------------------------------
+
+
+def text_of(data: Any) -> str:
+    """`data`, which must be text. Raises ValueError."""
+    if type(data) is not str:
+        raise ValueError("no text")
+    return data
+
+
+def names_of(data: Any) -> list[str]:
+    """`data`, which must be a list of texts. Raises ValueError."""
+    if type(data) is not list or not all(type(name) is str for name in data):
+        raise ValueError("no list of names")
+    return data
+
+
+def mapping_of(data: Any) -> dict[str, Any]:
+    """`data`, which must be an object. Raises ValueError."""
+    if type(data) is not dict:
+        raise ValueError("no mapping")
+    return data
+
+
+def as_json(value: Any) -> Any:
+    """`value` as JSON; what is none of it is told as text, as in a record of the call."""
+    copy, problem = json_copy(value)
+    return copy if problem is None else crossing("it", from_python(value, fallback=repr, inf_nan_mode="strings"))
+
+
+def crossing(what: str, value: Any) -> Any:
+    """`value`, which must be JSON.
+
+    Args:
+        what: it is, for the message.
 
     Raises:
-        ValueError: it is nothing that `pack` makes.
+        CannotCross: it is none.
     """
-    if type(packed) is not list or len(packed) != 2 or type(packed[0]) is not str:
-        raise ValueError("no packed value")
-    tag, data = packed
-    if tag == "json":
-        return data
-    if (unpacker := _UNPACKERS.get(tag)) is None:
-        raise ValueError(f"no packed value: {sayable(tag, 40)!r}")
-    try:
-        return unpacker(data, known or {})
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise ValueError(f"a damaged {tag}: {error!r}") from error
+    copy, problem = json_copy(value)
+    if problem is not None:
+        raise CannotCross(f"{what} cannot cross to another process: {problem}")
+    return copy
 
 
 # Calls ------------------------------------------------------------------------------------------------------------------
 
 
 def pack_context(context: CallContext) -> dict[str, Any]:
-    """Everything a plugin in the host would see of it."""
+    """Everything that a plugin in the host would see of it."""
     data: dict[str, Any] = {name: value for name in _TEXTS if (value := getattr(context, name)) is not None}
     data["permissions"] = sorted(context.permissions)
     data["roles"] = sorted(context.roles)
@@ -88,54 +157,55 @@ def pack_context(context: CallContext) -> dict[str, Any]:
     if context.scopes:
         data["scopes"] = {name: list(scope) for name, scope in context.scopes.items()}
     if context.config is not None:
-        copy, problem = json_copy(dict(context.config))
-        data["config"] = copy if problem is None else {}
+        data["config"] = json_or(dict(context.config), {})
     return data
 
 
 def unpack_context(data: Any) -> CallContext:
-    """The inverse of `pack_context`, with a ledger of its own."""
+    """The inverse of `pack_context`, with its own ledger."""
     texts = {name: data.get(name) for name in _TEXTS if name in data}
     if not all(type(value) is str for value in texts.values()):
-        raise ValueError("a damaged context")
+        raise ValueError("an invalid context")
     return CallContext(
-        permissions=frozenset(_names(data["permissions"])),
-        roles=frozenset(_names(data["roles"])),
-        scopes={name: tuple(_names(scope)) for name, scope in _mapping(data.get("scopes", {})).items()},
+        permissions=frozenset(names_of(data["permissions"])),
+        roles=frozenset(names_of(data["roles"])),
+        scopes={name: tuple(names_of(scope)) for name, scope in mapping_of(data.get("scopes", {})).items()},
         budget=Budget(*data["budget"]),
-        config=_mapping(data["config"]) if "config" in data else None,
+        config=mapping_of(data["config"]) if "config" in data else None,
         sandboxed=data["sandboxed"] is True,
         ledger=Ledger(),
         **texts,
     )
 
 
-def _pack_call(call: ToolCall) -> Packed:
+def _pack_call(call: ToolCall) -> dict[str, Any]:
     rights = call.rights
-    return ["call", {
+    return {
         "tool": call.tool, "arguments": dict(call.arguments), "context": pack_context(call.context), "id": call.id,
         "purpose": call.purpose, "key": call.idempotency_key, "depth": call.depth, "door": call.door, "parent": call.parent,
         "rights": [_sorted(rights.plugin), _sorted(rights.caller), _sorted(rights.host), _sorted(rights.host_denied),
                    _sorted(rights.profile)],
         "reach": [[[name, list(scope)] for name, scope in rights.scopes], [list(place) for place in rights.places]],
-    }]  # fmt: skip
+    }  # fmt: skip
 
 
-def _unpack_call(data: Any, known: Mapping[str, Any]) -> ToolCall:
+def _sorted(names: frozenset[str] | None) -> list[str] | None:
+    return None if names is None else sorted(names)
+
+
+def _unpack_call(data: Any, known: Known) -> ToolCall:
     shown = known.get("call")
-    arguments = _mapping(data["arguments"])
-    if isinstance(
-        shown, ToolCall
-    ):  # an answer: what it may change is new, and what it may not must be seen to be the same
-        same = _pack_call(replace(shown, arguments={}))[1] == {**data, "arguments": {}, "purpose": shown.purpose}
+    arguments = mapping_of(data["arguments"])
+    if isinstance(shown, ToolCall):  # an answer: it may change some of it, and the rest must be the same
+        same = _pack_call(replace(shown, arguments={})) == {**data, "arguments": {}, "purpose": shown.purpose}
         if same:
-            return replace(shown, arguments=arguments, purpose=_text(data["purpose"]))
-    plugin, caller, host, denied, profile = (None if r is None else frozenset(_names(r)) for r in data["rights"])
-    scopes = tuple((_text(name), tuple(_names(scope))) for name, scope in data["reach"][0])
-    places = tuple((_text(name), _text(place)) for name, place in data["reach"][1])
+            return replace(shown, arguments=arguments, purpose=text_of(data["purpose"]))
+    plugin, caller, host, denied, profile = (None if r is None else frozenset(names_of(r)) for r in data["rights"])
+    scopes = tuple((text_of(name), tuple(names_of(scope))) for name, scope in data["reach"][0])
+    places = tuple((text_of(name), text_of(place)) for name, place in data["reach"][1])
     return ToolCall(
-        _text(data["tool"]), arguments, unpack_context(data["context"]), _text(data["id"]), _text(data["purpose"]),
-        data["key"], int(data["depth"]), _text(data["door"]), data["parent"],
+        text_of(data["tool"]), arguments, unpack_context(data["context"]), text_of(data["id"]), text_of(data["purpose"]),
+        data["key"], int(data["depth"]), text_of(data["door"]), data["parent"],
         Rights(plugin or frozenset(), caller or frozenset(), host, denied or frozenset(), profile, scopes, places),
     )  # fmt: skip
 
@@ -143,7 +213,7 @@ def _unpack_call(data: Any, known: Mapping[str, Any]) -> ToolCall:
 # Results ----------------------------------------------------------------------------------------------------------------
 
 
-def pack_result(result: ToolResult) -> Packed:
+def _pack_result(result: ToolResult) -> Any:
     """A result without `raw`."""
     error = result.error
     data = {
@@ -155,28 +225,25 @@ def pack_result(result: ToolResult) -> Packed:
         "status": result.status, "job": result.job, "meta": None if result._meta is None else dict(result._meta),
         "trace": None if result._trace is None else list(result._trace),
     }  # fmt: skip
-    copy, problem = json_copy(data)
-    if problem is not None:
-        raise CannotCross(f"a ToolResult cannot cross to another process: {problem}")
-    return ["result", copy]
+    return crossing("a ToolResult", data)
 
 
-def _unpack_result(data: Any, known: Mapping[str, Any]) -> ToolResult:
-    evidence = tuple(Evidence(_evidence_type(t), _text(r), _text(s), float(c)) for t, r, s, c in data["evidence"])
+def _unpack_result(data: Any, known: Known) -> ToolResult:
+    evidence = tuple(Evidence(_evidence_type(t), text_of(r), text_of(s), float(c)) for t, r, s, c in data["evidence"])
     error = None if data["error"] is None else _error(*data["error"])
     if data["status"] not in ("ok", "error", "input_required", "job"):
-        raise ValueError("a damaged result")
+        raise ValueError("an invalid result")
     shown = known.get("result")
     trace = None if data["trace"] is None else tuple(data["trace"])
     return ToolResult(
         data["ok"] is True,
         data["value"],
-        tuple(_mapping(block) for block in data["content"]),
+        tuple(mapping_of(block) for block in data["content"]),
         evidence,
         error,
         data["status"],
-        None if data["job"] is None else _text(data["job"]),
-        None if data["meta"] is None else _mapping(data["meta"]),
+        None if data["job"] is None else text_of(data["job"]),
+        None if data["meta"] is None else mapping_of(data["meta"]),
         trace=shown._trace if isinstance(shown, ToolResult) else trace if known.get("trusted") else None,
     )
 
@@ -185,130 +252,95 @@ def _error(
     kind: Any, message: Any, details: Any, retryable: Any, outcome: Any, retry_after: Any, fix: Any
 ) -> ToolError:
     if outcome not in ("none", "done", "unknown") or type(retry_after) not in (int, type(None)):
-        raise ValueError("a damaged error")
+        raise ValueError("an invalid error")
     return ToolError(
-        sayable(_text(kind), 64), _text(message), _mapping(details), retryable is True, outcome, retry_after, _text(fix)
+        sayable(text_of(kind), 64),
+        text_of(message),
+        mapping_of(details),
+        retryable is True,
+        outcome,
+        retry_after,
+        text_of(fix),
     )
 
 
 # Events, decisions, tools -----------------------------------------------------------------------------------------------
 
 
-def _pack_event(event: Event) -> Packed:
-    return ["event", [event.type, event.time, as_json(dict(event.data)), event.call_id, event.plugin, event.seq]]
+def _pack_event(event: Event) -> list[Any]:
+    return [event.type, event.time, as_json(dict(event.data)), event.call_id, event.plugin, event.seq]
 
 
-def _unpack_event(data: Any, known: Mapping[str, Any]) -> Event:
+def _unpack_event(data: Any, known: Known) -> Event:
     kind, time, values, call_id, plugin, seq = data
-    return Event(_text(kind), float(time), _mapping(values), _text(call_id), _text(plugin), int(seq))
+    return Event(text_of(kind), float(time), mapping_of(values), text_of(call_id), text_of(plugin), int(seq))
 
 
-def _unpack_deny(data: Any, known: Mapping[str, Any]) -> Deny:
+def _unpack_deny(data: Any, known: Known) -> Deny:
     reason, hint, details = data
-    return Deny(_text(reason), _text(hint), _mapping(details))
+    return Deny(text_of(reason), text_of(hint), mapping_of(details))
 
 
-def _unpack_approval(data: Any, known: Mapping[str, Any]) -> RequireApproval:
+def _unpack_approval(data: Any, known: Known) -> RequireApproval:
     reason, details = data
-    return RequireApproval(_text(reason), _mapping(details))
+    return RequireApproval(text_of(reason), mapping_of(details))
 
 
-def _unpack_other(data: Any, known: Mapping[str, Any]) -> object:
+def _unpack_other(data: Any, known: Known) -> object:
     """Something that is called what it is called there, and is nothing."""
-    name = _text(data)
+    name = text_of(data)
     return type(name if name.isidentifier() and len(name) <= 100 else "object", (), {})()
 
 
-def pack_tool(spec: ToolSpec) -> Packed:
+def pack_tool(spec: ToolSpec) -> Any:
     """A tool without what it runs."""
-    return ["tool", as_json(spec.to_json())]
+    return as_json(spec.to_json())
 
 
 def unpack_tool(data: Any) -> ToolSpec:
-    """A tool as the other side described it; ``impl`` is None.
+    """A tool as described by the other side; ``impl`` is None.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is invalid.
     """
     try:
-        spec = ToolSpec.from_json(_mapping(data))
+        spec = ToolSpec.from_json(mapping_of(data))
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"a damaged tool: {error!r}") from error
+        raise ValueError(f"an invalid tool: {error!r}") from error
     texts = (spec.name, spec.description, spec.kind, spec.version, spec.display_name, spec.plugin, spec.source)
     whole = all(type(text) is str for text in texts) and all(
         type(tag) is str for tag in (*spec.tags, *spec.capabilities)
     )
     if not whole or type(spec.timeout_ms) not in (int, type(None)) or not isinstance(spec.input_schema, dict):
-        raise ValueError("a damaged tool")
+        raise ValueError("an invalid tool")
     return spec
 
 
-def _unpack_changed_tool(data: Any, known: Mapping[str, Any]) -> ToolSpec:
+def _unpack_changed_tool(data: Any, known: Known) -> ToolSpec:
     """A tool that was shown and comes back changed keeps what did not cross: what it runs, and how it was written."""
     told, shown = unpack_tool(data), known.get("tool")
     if not isinstance(shown, ToolSpec):
         return told
-    crossed = unpack_tool(pack_tool(shown)[1])
+    crossed = unpack_tool(pack_tool(shown))
     changed = {f.name: new for f in fields(ToolSpec) if (new := getattr(told, f.name)) != getattr(crossed, f.name)}
     return replace(shown, **changed)
-
-
-_PACKERS: Final[dict[type, Callable[[Any], Packed]]] = {
-    ToolCall: _pack_call,
-    CallContext: lambda context: ["context", pack_context(context)],
-    ToolResult: pack_result,
-    Event: _pack_event,
-    ToolSpec: pack_tool,
-    Deny: lambda deny: ["deny", [deny.reason, deny.hint, as_json(dict(deny.details))]],
-    RequireApproval: lambda wish: ["approval", [wish.reason, as_json(dict(wish.details))]],
-}
-
-_UNPACKERS: Final[dict[str, Callable[[Any, Mapping[str, Any]], Any]]] = {
-    "call": _unpack_call,
-    "context": lambda data, known: unpack_context(data),
-    "result": _unpack_result,
-    "event": _unpack_event,
-    "tool": _unpack_changed_tool,
-    "deny": _unpack_deny,
-    "approval": _unpack_approval,
-    "other": _unpack_other,
-}
-
-
-def as_json(value: Any) -> Any:
-    """`value` as JSON; what is none of it is told as text, as in a record of the call."""
-    copy, problem = json_copy(value)
-    if problem is None:
-        return copy
-    copy, problem = json_copy(from_python(value, fallback=repr, inf_nan_mode="strings"))
-    if problem is not None:
-        raise CannotCross(f"it cannot cross to another process: {problem}")
-    return copy
-
-
-def _sorted(names: frozenset[str] | None) -> list[str] | None:
-    return None if names is None else sorted(names)
-
-
-def _names(data: Any) -> list[str]:
-    if type(data) is not list or not all(type(name) is str for name in data):
-        raise ValueError("no list of names")
-    return data
-
-
-def _text(data: Any) -> str:
-    if type(data) is not str:
-        raise ValueError("no text")
-    return data
-
-
-def _mapping(data: Any) -> dict[str, Any]:
-    if type(data) is not dict:
-        raise ValueError("no mapping")
-    return data
 
 
 def _evidence_type(data: Any) -> Any:
     if data not in ("tool", "file", "url", "text", "metric"):
         raise ValueError("no kind of evidence")
     return data
+
+
+CALL_TABLE: Final = (
+    Coded("call", (ToolCall,), _pack_call, _unpack_call),
+    Coded("context", (CallContext,), pack_context, lambda data, known: unpack_context(data)),
+    Coded("result", (ToolResult,), _pack_result, _unpack_result),
+    Coded("event", (Event,), _pack_event, _unpack_event),
+    Coded("tool", (ToolSpec,), pack_tool, _unpack_changed_tool),
+    Coded("deny", (Deny,), lambda deny: [deny.reason, deny.hint, as_json(dict(deny.details))], _unpack_deny),
+    Coded("approval", (RequireApproval,), lambda wish: [wish.reason, as_json(dict(wish.details))], _unpack_approval),
+    Coded("other", (), None, _unpack_other),
+)
+CALLS: Final = Codec(*CALL_TABLE)
+"""Calls, their answers, and what hooks on calls answer."""

@@ -1,34 +1,60 @@
-"""Node types, and the values of nodes, as JSON and back. What cannot cross is refused when the plugin is activated."""
+"""Node types, what nodes take and answer, and what hooks on nodes and workflows are shown, as JSON and back.
+
+    VALUES      one value of a slot              ANSWERS     what a node answered
+    HOOK_VALUES an argument or an answer of a hook
+
+A hook in a process of its own sees what it would see in the host's, as far as that can cross. What cannot (an object among the
+inputs of a node, a function that says whether a slot is required) stays in the host: the hook sees that it is there, may hand
+it back, and the host takes its own again.
+"""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any, Final
+from dataclasses import fields, replace
+from typing import Any, Final, get_args
 
 from tavern_core.contract.nodes import Final as Ends
 from tavern_core.contract.nodes import Out, Skip
 from tavern_core.errors import ActivationFailed, sayable
-from tavern_core.isolation.codec import CannotCross, as_json
+from tavern_core.isolation.codec import (
+    CALL_TABLE,
+    CannotCross,
+    Codec,
+    Coded,
+    Known,
+    as_json,
+    crossing,
+    mapping_of,
+    text_of,
+)
 from tavern_core.kernel.nodes.json_values import NotPlain, from_plain, to_plain
-from tavern_core.kernel.nodes.node_json import NotData, node_members, pack_node
+from tavern_core.kernel.nodes.node_json import NotData, node_members, pack_node, unpack_node
 from tavern_core.kernel.nodes.value_conversion import plain
-from tavern_core.model.node import NodeSpec
-from tavern_core.schema.limits import json_copy
+from tavern_core.model.node import NodeSpec, Slot
+from tavern_core.model.run import NodeInfo, RunInfo, RunState
+from tavern_core.schema.limits import json_or
 
 NOTHING: Final = ["nothing", None]
 """Instead of the value of a lazy input that never comes."""
+NO_END: Final = ["skip", None]
+"""Instead of the end of a node that streams: it asked for a lazy input that never comes."""
+ENDED: Final = ["end", None]
+"""Instead of the end of a node that streams and gives nothing else."""
+_STATES: Final = frozenset(get_args(RunState))
+
+# Node types -------------------------------------------------------------------------------------------------------------
 
 
-def told_node(spec: NodeSpec, *, is_shown: bool = False) -> dict[str, Any]:
+def reported_node(spec: NodeSpec, *, is_shown: bool = False) -> dict[str, Any]:
     """A node type without its code.
 
     Args:
-        is_shown: to be looked at only. What is no data is told as text then.
+        is_shown: for display only; other values become text.
 
     Raises:
-        ActivationFailed: something of it is no data: a function in a slot (ACTIVATION_FAILED).
+        ActivationFailed: a part of it is not data: a function in a slot (ACTIVATION_FAILED).
     """
     try:
         return as_json(node_members(spec, is_shown=True)) if is_shown else pack_node(spec)
@@ -37,7 +63,7 @@ def told_node(spec: NodeSpec, *, is_shown: bool = False) -> dict[str, Any]:
 
 
 def cannot_cross(what: str, why: str) -> ActivationFailed:
-    """The refusal of a node that only the host's own process could run."""
+    """The error for a node that only the host's own process could run."""
     return ActivationFailed(
         f"nodes: an isolated plugin cannot offer {sayable(what, 200)}: {why}",
         hint="write what the slot is as a plain value, or take `isolation: process` out of plugin.yaml",
@@ -45,81 +71,147 @@ def cannot_cross(what: str, why: str) -> ActivationFailed:
     )
 
 
-def pack_value(value: Any) -> list[Any]:
-    """One value of a slot, as plain data.
-
-    Raises:
-        CannotCross: it holds something that is neither JSON nor bytes.
-    """
-    if isinstance(value, bytes | bytearray | memoryview):
-        return ["bytes", base64.b64encode(value).decode()]
-    copy, problem = json_copy(value)
-    if problem is None:
-        return ["json", copy]
-    with suppress(NotPlain):
-        copy, tagged = json_copy(to_plain(plain(value)))
-        if tagged is None:
-            return ["tagged", copy]
-    raise CannotCross(f"{type(value).__name__} cannot cross to another process: {problem}")
+# Values and answers -----------------------------------------------------------------------------------------------------
 
 
-def unpack_value(packed: Any) -> Any:
-    """The inverse of `pack_value`. Raises ValueError."""
-    tag, data = packed
-    if tag == "bytes":
-        return base64.b64decode(data, validate=True)
-    return from_plain(data) if tag == "tagged" else data
+def _tagged(value: Any) -> Any:
+    what = type(value).__name__
+    try:
+        value = to_plain(plain(value))
+    except NotPlain:
+        pass  # refused as it is, with the place
+    return crossing(what, value)
 
 
-def pack_answer(answer: Any) -> list[Any]:
-    """What a node answered. Raises CannotCross."""
-    if answer is Skip:
-        return ["skip", None]
-    for kind, tag in ((Out, "out"), (Ends, "out")):
-        if isinstance(answer, kind):
-            answer = answer.slots if isinstance(answer, Out) else answer.values
-            if not isinstance(answer, Mapping):
-                return pack_answer(answer)
-            return [tag, {str(key): _part(value) for key, value in answer.items()}]
-    if isinstance(answer, tuple):
-        return ["tuple", [_part(value) for value in answer]]
-    if isinstance(answer, Mapping) and any(value is Skip or isinstance(value, bytes) for value in answer.values()):
-        return ["mapping", {str(key): _part(value) for key, value in answer.items()}]
-    return pack_value(answer)
+def _slots(values: Mapping[Any, Any]) -> dict[str, Any]:
+    return {str(key): VALUES.encode(value) for key, value in values.items()}
 
 
-def unpack_answer(packed: Any) -> Any:
-    """The inverse of `pack_answer`. Raises ValueError, TypeError."""
-    tag, data = packed
-    if tag == "skip":
-        return Skip
-    if tag in ("out", "mapping"):
-        values = {key: unpack_answer(value) for key, value in data.items()}
-        return Out(**values) if tag == "out" and all(key.isidentifier() for key in values) else values
-    return tuple(unpack_answer(value) for value in data) if tag == "tuple" else unpack_value(packed)
+def _values(data: Any) -> dict[str, Any]:
+    return {key: VALUES.decode(value) for key, value in mapping_of(data).items()}
 
 
-def _part(value: Any) -> list[Any]:
-    return ["skip", None] if value is Skip else pack_value(value)
+def _pack_final(final: Ends) -> Any:
+    return _slots(final.values) if isinstance(final.values, Mapping) else ANSWERS.encode(final.values)
 
 
-NO_END: Final = ["skip", None]
-"""Instead of the end of a node that streams: it asked for a lazy input that never comes."""
+def _unpack_final(data: Any, known: Known) -> Ends:
+    return Ends(_values(data) if type(data) is dict else ANSWERS.decode(data))
 
 
-def pack_final(final: Ends) -> list[Any]:
-    """The last thing that a streaming node yields. Raises CannotCross."""
-    values = final.values
-    if isinstance(values, Mapping):
-        return ["final", {str(key): _part(value) for key, value in values.items()}]
-    return ["last", pack_answer(values)]
+def _unpack_out(data: Any, known: Known) -> Out | dict[str, Any]:
+    values = _values(data)
+    return Out(**values) if all(key.isidentifier() for key in values) else values
 
 
-def unpack_final(packed: Any) -> Ends | None:
-    """The inverse of `pack_final`; None for a node that ended without. Raises ValueError, TypeError, AttributeError."""
-    tag, data = packed
-    if tag == "end":
-        return None
-    if tag not in ("final", "last"):
-        raise ValueError("no end of a stream")
-    return Ends({key: unpack_answer(value) for key, value in data.items()} if tag == "final" else unpack_answer(data))
+_BYTES: Final = Coded(
+    "bytes",
+    (bytes, bytearray, memoryview),
+    lambda value: base64.b64encode(value).decode(),
+    lambda data, known: base64.b64decode(data, validate=True),
+)
+_SKIP: Final = Coded("skip", (type(Skip),), lambda value: None, lambda data, known: Skip)
+_TAGGED: Final = Coded("tagged", (), _tagged, lambda data, known: from_plain(data))
+VALUES: Final = Codec(_BYTES, _SKIP, rest=_TAGGED)
+ANSWERS: Final = Codec(
+    _BYTES,
+    _SKIP,
+    Coded("out", (Out,), lambda out: _slots(out.slots), _unpack_out),
+    Coded("final", (Ends,), _pack_final, _unpack_final),
+    Coded(
+        "tuple",
+        (tuple,),
+        lambda values: [VALUES.encode(value) for value in values],
+        lambda data, known: tuple(VALUES.decode(value) for value in data),
+    ),
+    rest=_TAGGED,
+)
+
+# Hooks ------------------------------------------------------------------------------------------------------------------
+
+
+class Stays:
+    """Stands for a value that cannot cross: it can be handed back, and nothing else."""
+
+    __slots__ = ("key", "kind")
+
+    def __init__(self, key: str, kind: str) -> None:
+        self.key = key
+        self.kind = kind
+
+    def __repr__(self) -> str:
+        return f"<a {self.kind} that stays in the host>"
+
+
+def _unpack_stays(data: Any, mine: Known) -> Any:
+    key, kind = text_of(data[0]), text_of(data[1])
+    return mine[key] if key in mine else Stays(key, kind)
+
+
+_SHOWN: Final = Codec(_BYTES, _SKIP, Coded("stays", (Stays,), lambda value: [value.key, value.kind], _unpack_stays))
+
+
+def _pack_shown(key: str, value: Any) -> list[Any]:
+    try:
+        return _SHOWN.encode(value)
+    except CannotCross:
+        return ["stays", [key, sayable(type(value).__name__, 100)]]
+
+
+def _pack_slots(values: Any) -> dict[str, Any]:
+    if not isinstance(values, Mapping) or not all(type(key) is str for key in values):
+        crossing(type(values).__name__, values)  # refuses it, with the place
+    return {key: _pack_shown(key, part) for key, part in values.items()}
+
+
+def _unpack_slots(data: Any, known: Known) -> dict[str, Any]:
+    inputs = known.get("inputs")
+    mine = inputs if isinstance(inputs, Mapping) else {}
+    return {text_of(key): _SHOWN.decode(part, mine) for key, part in data.items()}
+
+
+def _unpack_run(data: Any, known: Known) -> RunInfo:
+    run_id, workflow, principal, state = data
+    if state not in _STATES:
+        raise ValueError("an invalid run")
+    return RunInfo(text_of(run_id), text_of(workflow), text_of(principal), state)
+
+
+def _pack_info(node: NodeInfo) -> list[Any]:
+    return [node.path, node.type, json_or(dict(node.config), {}), node.plugin]
+
+
+def _unpack_info(data: Any, known: Known) -> NodeInfo:
+    path, type_, config, plugin = data
+    return NodeInfo(text_of(path), text_of(type_), dict(config), text_of(plugin))
+
+
+def _unpack_definition(data: Any, known: Known) -> NodeSpec:
+    """A node type; one that was shown and comes back changed keeps what did not cross."""
+    new, shown = unpack_node(data), known.get("definition")
+    if not isinstance(shown, NodeSpec):
+        return new
+    crossed = unpack_node(reported_node(shown, is_shown=True))
+    changed = _changed(new, crossed)
+    changed.pop("impl", None)
+    for side in changed.keys() & {"inputs", "outputs"}:
+        before, mine = getattr(crossed, side), getattr(shown, side)
+        changed[side] = {
+            key: replace(mine[key], **_changed(slot, before[key])) if key in before else slot
+            for key, slot in changed[side].items()
+        }
+    return replace(shown, **changed)
+
+
+def _changed(new: NodeSpec | Slot, before: NodeSpec | Slot) -> dict[str, Any]:
+    """The fields in which two values of one type differ, as the first has them."""
+    return {f.name: value for f in fields(new) if (value := getattr(new, f.name)) != getattr(before, f.name)}
+
+
+HOOK_VALUES: Final = Codec(
+    *CALL_TABLE,
+    Coded("run", (RunInfo,), lambda run: [run.run_id, run.workflow, run.principal, run.state], _unpack_run),
+    Coded("node", (NodeInfo,), _pack_info, _unpack_info),
+    Coded("definition", (NodeSpec,), lambda spec: reported_node(spec, is_shown=True), _unpack_definition),
+    rest=Coded("values", (), _pack_slots, _unpack_slots),
+)

@@ -88,7 +88,7 @@ def proxy_adapter(supervisor: Supervisor, offered: Any) -> tuple[str, ProxyAdapt
 
 
 async def _ask(supervisor: Supervisor, method: str, *args: Any) -> Any:
-    request = {"name": DESK, "method": method, **packed_arguments(f"the adapter's {method}", args, {})}
+    request = packed_arguments(DESK, method, args, {})
     try:
         return judged(await supervisor.ask_later("service", request, "loop", f"adapter {method}"))
     except UpstreamError as error:

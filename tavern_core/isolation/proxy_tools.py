@@ -1,19 +1,20 @@
-"""What is behind the tools of an isolated plugin: they are prepared in the worker, and called there."""
+"""The implementation of isolated plugins' tools: they are prepared and called in the worker."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from tavern_core.contract.protocols import BoundTool
 from tavern_core.contract.targets import BindsItself
 from tavern_core.contract.tracing import trace_headers
 from tavern_core.errors import UpstreamError
-from tavern_core.isolation.codec import pack, pack_tool, unpack, unpack_tool
+from tavern_core.isolation.codec import CALLS, Codec, Known, pack_tool, unpack_tool
 from tavern_core.isolation.connections import Kind, Undelivered
 from tavern_core.isolation.supervisor import Supervisor
 from tavern_core.isolation.transport import BrokenChannel, judged
@@ -26,11 +27,11 @@ from tavern_core.model.tool import ToolSpec
 _running_loop = asyncio._get_running_loop
 
 
-def told_tool(supervisor: Supervisor, told: Any, made: Made | None = None) -> ToolSpec:
-    """A tool as the worker described it; one that needs no code of the plugin stays what it is.
+def reported_tool(supervisor: Supervisor, told: Any, made: Made | None = None) -> ToolSpec:
+    """A tool as described by the worker; one without code of the plugin is unchanged.
 
     Args:
-        made: what made it, for a tool of a factory.
+        made: its factory, for a tool of a factory.
     """
     spec = unpack_tool(told["tool"])
     if (key := told["key"]) is None:
@@ -39,10 +40,10 @@ def told_tool(supervisor: Supervisor, told: Any, made: Made | None = None) -> To
 
 
 class Made:
-    """A factory of the plugin and the caller it made tools for, so that a new worker can make them again.
+    """A factory of the plugin and the caller of its tools, so that a new worker can make them again.
 
     Args:
-        worker: where they were made.
+        worker: the worker that made them.
     """
 
     def __init__(self, factory: str, context: Mapping[str, Any], worker: Incarnation) -> None:
@@ -55,9 +56,9 @@ class RemoteTool(BindsItself, DescribesItself):
     """One tool.
 
     Args:
-        key: what the worker calls it; empty for a handler.
+        key: its key in the worker; empty for a handler.
         handler: ``module:name``, for a tool file's.
-        made: what made it.
+        made: its factory.
     """
 
     def __init__(self, supervisor: Supervisor, key: str, handler: str | None = None, made: Made | None = None) -> None:
@@ -69,21 +70,21 @@ class RemoteTool(BindsItself, DescribesItself):
             weakref.finalize(self, made.worker.dropped.append, key)
 
     def described(self, sketch: ToolSpec) -> ToolSpec:
-        """The whole tool behind a handler whose tool file has no parameters.
+        """The whole tool of a handler whose tool file has no parameters.
 
         Raises:
-            PluginError: there is no such thing in the plugin, or it is no tool.
+            PluginError: there is no such object in the plugin, or it is not a tool.
         """
-        request = {"target": self.handler, "tool": pack_tool(sketch)[1]}
+        request = {"target": self.handler, "tool": pack_tool(sketch)}
         told = judged(self.supervisor.ask("handler", request, seconds=self.supervisor.hook_s))
         self.supervisor.remember({"do": "handler", **request})
-        return told_tool(self.supervisor, told)
+        return reported_tool(self.supervisor, told)
 
     def bind(self, tool: ToolSpec) -> BoundTool:
-        """Let the worker prepare it; what is wrong with it is said now and not when it is called.
+        """Let the worker prepare it, so that errors are reported now and not at the first call.
 
         Raises:
-            TavernError: as the executor says it.
+            TavernError: as from the executor.
         """
         binding = _Binding(self, tool)
         self.supervisor.with_worker(binding.settle)
@@ -95,25 +96,25 @@ class RemoteTool(BindsItself, DescribesItself):
 
 
 class _Binding:
-    """A tool that was prepared in a worker; prepared again in the next one when that one has died."""
+    """A tool that was prepared in a worker; prepared again in the next one if that one has died."""
 
     def __init__(self, remote: RemoteTool, tool: ToolSpec) -> None:
         self._remote = remote
         self._supervisor = remote.supervisor
         self._name = tool.name
-        self._tool = pack_tool(tool)[1]
+        self._tool = pack_tool(tool)
         self._key = remote.key or f"handler {remote.handler} {tool.name}"
         self._home: Incarnation | None = None
         self._kind: Kind = "sync"
         self.wants_call = self.wants_control = False
 
     def run(self, arguments: Any, call: ToolCall | None) -> Any:
-        """The answer, or under an event loop an awaitable of it."""
+        """The answer, or an awaitable under an event loop."""
         given = {"args": arguments}
         if headers := trace_headers():
             given["trace"] = headers
         if self.wants_call and call is not None:
-            given["call"] = pack(call)
+            given["call"] = CALLS.encode(call)
             if self.wants_control and (ends := Incarnation.deadline()) is not None:
                 given["left"] = max(ends - time.perf_counter(), 0)
         if _running_loop() is None:
@@ -165,7 +166,7 @@ class _Binding:
             again = judged(worker.ask("make", {"factory": made.factory, "context": made.context}, deadline=deadline))
             keys = [item["key"] for item in again or () if unpack_tool(item["tool"]).name == self._name]
             if not keys or type(keys[0]) is not str:
-                raise UpstreamError(f"{self._name} is not made any more", outcome="none")
+                raise UpstreamError(f"{self._name} is no longer offered", outcome="none")
             key = keys[0]
         request = {"key": key, "tool": self._tool, "handler": self._remote.handler}
         is_async, wants_call, wants_control = worker.ask("bind", request, deadline=deadline)
@@ -175,22 +176,19 @@ class _Binding:
 
 
 def _result(packed: Any) -> Any:
-    """The answer of a tool; the pipeline judges its value, as it does for every tool."""
+    """The answer of a tool; the pipeline checks its value, as for every tool."""
     if type(packed) is list and len(packed) == 2 and packed[0] == "json":
         return packed[1]
-    return unpacked(packed, {})
+    return unpacked(packed)
 
 
-def unpacked(packed: Any, known: Mapping[str, Any], how: Callable[[Any, Mapping[str, Any]], Any] = unpack) -> Any:
+def unpacked(packed: Any, known: Known = MappingProxyType({}), codec: Codec = CALLS) -> Any:
     """A value of a worker.
 
-    Args:
-        how: reads it.
-
     Raises:
-        UpstreamError: it is none (UPSTREAM_ERROR).
+        UpstreamError: it is invalid (UPSTREAM_ERROR).
     """
     try:
-        return how(judged(packed), known)
+        return codec.decode(judged(packed), known)
     except (ValueError, BrokenChannel) as error:
         raise UpstreamError(f"an isolated plugin sent {error}", outcome="unknown") from error

@@ -1,4 +1,4 @@
-"""The box of one plugin: what its worker may read and write, made of where things are and of what it was granted."""
+"""The box of one plugin: what its worker may read and write, from the places of files and the grants."""
 
 from __future__ import annotations
 
@@ -12,46 +12,42 @@ from tavern_core import package
 from tavern_core.box import paths
 from tavern_core.box.holes import around
 from tavern_core.box.policy import BoxLimits, BoxPolicy, Granted, Level
-from tavern_core.isolation.closed_paths import closed, granted_paths
+from tavern_core.isolation.closed_paths import Closed, closed, granted_paths
 from tavern_core.kernel.config.configuration import state_root
 from tavern_core.model.config import IsolationConfig
 from tavern_core.model.scope import Scope
 
-"""This package itself: a worker imports from it."""
+"""This package itself: workers import from it."""
 SPAWN: Final = "process:spawn"
 THREADS: Final = 256
-"""Threads of one worker at least: each of its lanes has one."""
+"""Minimum threads of one worker: one per connection."""
 _NEVER: Final = ("/", "/tmp", "/var", "/etc", "/home")
-"""Folders that hold more than modules, whatever names them."""
+"""Folders that contain more than modules, whatever lists them."""
 
 
 def worker_policy(
     *,
     code: Iterable[Path],
     path: Iterable[str],
-    home: Path,
-    kept: Iterable[Path],
-    unwritable: Iterable[str],
+    shut: Closed,
     data_dir: Path,
     scopes: Mapping[str, Scope],
     config: IsolationConfig,
     level: Level,
 ) -> BoxPolicy:
-    """What a worker may do. It never reaches the network by itself: that is for a service of the host to do.
+    """What a worker may do. It never has network access itself; a service of the host does that.
 
     Args:
         code: the plugin's own files.
         path: where modules are imported from.
-        home: the state folder of the host; nobody sees it.
-        kept: files that decide what is allowed: not to be read on the way to modules.
-        unwritable: what no box writes to, whatever was granted (`Sandboxes.unwritable`).
+        shut: what it never gets.
         scopes: granted capability → its scope; None: without limit.
     """
-    shut, keep = closed([state_root(home)]), closed(kept)
+    hidden, keep = closed([state_root(shut.home)]), closed(shut.kept)
     own = os.path.realpath(data_dir)
     read = [*paths.machine(), *paths.interpreter(), str(package.FOLDER), *map(str, code), str(data_dir)]
     for entry in _modules(path):
-        read += around(entry, [*shut, *keep, str(Path.home())], own)
+        read += around(entry, [*hidden, *keep, str(Path.home())], own)
     may_read, may_write = (granted_paths(scopes[name]) if name in scopes else () for name in ("read:fs", "write:fs"))
     may_spawn = SPAWN in scopes
     limits = BoxLimits(
@@ -66,7 +62,7 @@ def worker_policy(
         read=tuple(dict.fromkeys(read)),
         write=(str(data_dir),),
         execute=paths.PROGRAMS if may_spawn and scopes[SPAWN] is None else (),
-        granted=Granted(may_read, may_write, tuple(shut), tuple(unwritable) if may_write else (), own),
+        granted=Granted(may_read, may_write, tuple(hidden), tuple(shut.unwritable) if may_write else (), own),
         may_fork=may_spawn,
         may_execute=may_spawn and scopes[SPAWN] is None,
         limits=limits,
@@ -76,9 +72,9 @@ def worker_policy(
 
 
 def _modules(path: Iterable[str]) -> Iterator[str]:
-    """What packages were installed into: of `path` no other folder, above all not that of the program that runs the host.
+    """The folders of installed packages: no other folders of `path`, in particular not that of the program that runs the host.
 
-    That is the folders of packages themselves, those that one of them names in a ``.pth`` file, and archives.
+    These are package folders, folders named in their ``.pth`` files, and archives.
     """
     found = [os.path.realpath(entry) for entry in path]
     installed = [entry for entry in found if _holds_packages(Path(entry))]
@@ -93,7 +89,7 @@ def _holds_packages(folder: Path) -> bool:
 
 
 def _linked(folder: Path) -> Iterator[str]:
-    """The folders that ``.pth`` files add to the path: of projects that are installed from where they are written."""
+    """The folders that ``.pth`` files add to the path: of editable installs."""
     for file in folder.glob("*.pth"):
         with suppress(OSError, ValueError):
             for line in file.read_text("utf-8").splitlines():

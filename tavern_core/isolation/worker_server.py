@@ -1,4 +1,4 @@
-"""The fork server of workers: started when the first worker is needed, shared by all hosts of the process."""
+"""The fork server of workers: started with the first worker, shared by all hosts of the process."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tavern_core.errors import PluginError
 from tavern_core.kernel.execution.module_path import module_path
 
 PASSED: Final = frozenset({"LANG", "LANGUAGE", "PATH", "PYDANTIC_DISABLE_PLUGINS", "TZ"})
-"""Variables of the host's environment that workers see; also ``LC_*``."""
+"""Variables of the host's environment that workers get; also ``LC_*``."""
 START_S: Final = 30.0
-"""How long the fork server may take to begin, and to fork, in seconds."""
+"""How long the fork server may take to start, and to fork, in seconds."""
 
 
 class WorkerServer:
-    """`use` and `leave` count who needs it; with the last it ends."""
+    """`use` and `leave` count its users; it ends with the last one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -27,12 +27,12 @@ class WorkerServer:
         self._owner = os.getpid()
         self._server = ForkServer(
             lambda: by_import(["-I", "-S", "-X", "utf8"], module_path(), "tavern_core.isolation.worker_job"),
-            lambda: environment(("LD_LIBRARY_PATH",)),  # some interpreters need it to start; workers do not see it
+            lambda: environment(("LD_LIBRARY_PATH",)),  # some interpreters need it to start; workers do not get it
         )
 
     @property
     def pid(self) -> int | None:
-        """Its process id while it runs."""
+        """Its process id if it runs."""
         return self._server.pid
 
     def use(self) -> None:
@@ -51,15 +51,15 @@ class WorkerServer:
         """Fork a worker. A fork server that has died is replaced.
 
         Args:
-            fds: output, side channel, lane; they stay open here.
+            fds: output, side channel, connection; they stay open here.
 
         Raises:
-            PluginError: there is no process to be had (PLUGIN_FAILED).
+            PluginError: no process can be started (PLUGIN_FAILED).
         """
         try:
             return self._server.fork(fds, json.dumps(request).encode(), START_S)
         except ForkServerGone as error:
-            raise PluginError(f"the fork server did not begin: {error}", hint="tavern doctor") from error
+            raise PluginError(f"the fork server did not start: {error}", hint="tavern doctor") from error
         except OSError as error:
             raise PluginError(
                 f"no worker could be forked: {error.strerror or error}",
@@ -67,7 +67,7 @@ class WorkerServer:
             ) from error
 
     def _users_here(self) -> int:
-        """A forked copy of the host begins anew: that server belongs to its parent."""
+        """A forked copy of the host starts over, because that server belongs to its parent."""
         if self._owner != os.getpid():
             self._owner = os.getpid()
             return 0
@@ -75,14 +75,14 @@ class WorkerServer:
 
 
 worker_server: Final = WorkerServer()
-"""The one of this process."""
+"""The instance of this process."""
 
 
 def environment(more: Iterable[str] = ()) -> dict[str, str]:
-    """What of the host's environment others may see: an allow-list.
+    """The passed variables of the host's environment: an allow list.
 
     Args:
-        more: further names; those that are not set are left out.
+        more: further names; unset ones are left out.
     """
     wanted = PASSED.union(more)
     return {name: value for name, value in os.environ.items() if name in wanted or name.startswith("LC_")}

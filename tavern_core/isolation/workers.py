@@ -1,4 +1,4 @@
-"""The workers of one host, and what is shared between them: begun with the first, given back with the host."""
+"""The workers of one host and their shared resources: created with the first one, released with the host."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tavern_core.kernel.plugins.record import Records
 from tavern_core.kernel.settings.secrets import MaskingFilter
 
 MOST_CALLS: Final = 128
-"""Calls of one kind that run in one worker at once; bounded by its open files, too."""
+"""Calls of one kind that run in one worker at the same time; also limited by its open files."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class HostWorkers:
     _supervisors: dict[str, Supervisor] = field(default_factory=dict)
 
     def release(self) -> None:
-        """End all workers, and what was begun for them."""
+        """End all workers and their shared resources."""
         with self._lock:
             parts, self._parts = self._parts, None
             supervisors, self._supervisors = list(self._supervisors.values()), {}
@@ -56,7 +56,7 @@ class HostWorkers:
             worker_server.leave()
 
     def load(self, candidate: Candidate) -> IsolatedPlugin:
-        """Start the plugin's worker; what stands in for it here.
+        """Start the plugin's worker; returns its proxy.
 
         Raises:
             PluginError: it cannot be started or imported, or is paused.

@@ -109,6 +109,14 @@ def describe(name: str) -> Capability:
     return Capability("medium", f"use {name}", f"使用 {name}")
 
 
+_READING: Final = frozenset({"read:web", "read:fs", "read:db", "gpu"})
+
+
+def only_reads(name: str) -> bool:
+    """True for a capability with which nothing outside can be changed; of one that others named it is not known."""
+    return name in _READING or name.startswith((SECRET_PREFIX, ENV_PREFIX))
+
+
 def is_dangerous(name: str) -> bool:
     """True for ``danger:*``: refused unless granted for exactly this call's principal."""
     return name.startswith(DANGER_PREFIX)

@@ -81,3 +81,9 @@ def spellings(written: str) -> list[str]:
     if ":" not in text:
         found += [text.replace(mark, ":", 1) for mark in "./" if mark in text]
     return found
+
+
+def folded_id(tool_id: str) -> str:
+    """Ids with the same one are too alike to tell apart: they differ only in case, - and _."""
+    plugin, local = split_id(tool_id)
+    return f"{fold(plugin)}:{fold(local)}"

@@ -13,6 +13,7 @@ from dataclasses import field
 from typing import Any, Final, Literal
 
 from tavern_core.frozen import dataclass
+from tavern_core.model.capability import only_reads
 from tavern_core.model.ids import split_id
 from tavern_core.model.safe_text import seen
 
@@ -217,7 +218,7 @@ class NodeSpec:
     @property
     def has_effects(self) -> bool:
         """Whether it may change something: one of its capabilities allows more than reading."""
-        return any(not name.startswith(("read:", "env:", "secrets:")) and name != "gpu" for name in self.capabilities)
+        return any(not only_reads(name) for name in self.capabilities)
 
     @property
     def streams(self) -> bool:

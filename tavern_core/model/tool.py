@@ -7,6 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from tavern_core.frozen import dataclass
+from tavern_core.model.capability import is_dangerous
 from tavern_core.model.ids import split_id
 from tavern_core.model.limits import NO_LIMITS, ToolLimits
 from tavern_core.model.safe_text import seen
@@ -110,7 +111,7 @@ class ToolSpec:
     @property
     def is_destructive(self) -> bool:
         """True if it is marked so, or if one of its capabilities is ``danger:*``."""
-        return self.destructive or any(c.startswith("danger:") for c in self.capabilities)
+        return self.destructive or any(map(is_dangerous, self.capabilities))
 
     def to_json(self) -> dict[str, Any]:
         """The specification as JSON, camelCase, without what exists only in memory."""

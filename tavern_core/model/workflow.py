@@ -6,7 +6,7 @@ Unknown keys stay in the file untouched: `Workflow` holds what the engine reads,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     BaseModel,
@@ -39,6 +39,16 @@ def _whole(value: Any) -> Any:
 
 
 Whole = Annotated[StrictInt, BeforeValidator(_whole)]
+
+
+def _instead_of_null(empty: Any) -> BeforeValidator:
+    """Editors write null where they have nothing to say."""
+    return BeforeValidator(lambda value: empty if value is None else value)
+
+
+_NO_TEXT: Final = _instead_of_null("")
+_NO_ITEMS: Final = _instead_of_null(())
+_NO_MEMBERS: Final = _instead_of_null({})  # pydantic makes a dict of its own of it
 
 
 class _Part(BaseModel):
@@ -85,27 +95,15 @@ class WorkflowNode(_Part):
     id: Id
     type: Id
     position: dict[str, Any] | None = None
-    data: dict[str, Any] = Field(default_factory=dict)
-    input_values: dict[str, Any] = Field(default_factory=dict)
-    config_values: dict[str, Any] = Field(default_factory=dict)
-    input_connection_orders: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    data: Annotated[dict[str, Any], _NO_MEMBERS] = Field(default_factory=dict)
+    input_values: Annotated[dict[str, Any], _NO_MEMBERS] = Field(default_factory=dict)
+    config_values: Annotated[dict[str, Any], _NO_MEMBERS] = Field(default_factory=dict)
+    input_connection_orders: Annotated[dict[str, tuple[str, ...]], _NO_MEMBERS] = Field(default_factory=dict)
     parent_node: str | None = None
-    display_name: str = ""
-    custom_description: str = ""
-    custom_slot_descriptions: dict[str, Any] = Field(default_factory=dict)
+    display_name: Annotated[str, _NO_TEXT] = ""
+    custom_description: Annotated[str, _NO_TEXT] = ""
+    custom_slot_descriptions: Annotated[dict[str, Any], _NO_MEMBERS] = Field(default_factory=dict)
     type_version: Whole | None = None
-
-    @field_validator(
-        "data", "input_values", "config_values", "input_connection_orders", "custom_slot_descriptions", mode="before"
-    )
-    @classmethod
-    def _nothing(cls, value: Any) -> Any:
-        return {} if value is None else value
-
-    @field_validator("display_name", "custom_description", mode="before")
-    @classmethod
-    def _no_text(cls, value: Any) -> Any:
-        return "" if value is None else value
 
 
 class WorkflowEdge(_Part):
@@ -121,33 +119,18 @@ class WorkflowEdge(_Part):
 class InterfaceSlot(_Part):
     """One input or output of the workflow as a whole; `description` and `customDescription` are both accepted."""
 
-    key: str = ""
-    display_name: str = ""
-    description: str = ""
-    custom_description: str = ""
+    key: Annotated[str, _NO_TEXT] = ""
+    display_name: Annotated[str, _NO_TEXT] = ""
+    description: Annotated[str, _NO_TEXT] = ""
+    custom_description: Annotated[str, _NO_TEXT] = ""
     data_flow_type: DataFlow = "WILDCARD"
     required: StrictBool = False
-    config: dict[str, Any] = Field(default_factory=dict)
+    config: Annotated[dict[str, Any], _NO_MEMBERS] = Field(default_factory=dict)
     multi: StrictBool = False
     min: StrictInt | StrictFloat | None = None
     max: StrictInt | StrictFloat | None = None
     is_stream: StrictBool = False
-    match_categories: tuple[str, ...] = ()
-
-    @field_validator("config", mode="before")
-    @classmethod
-    def _no_config(cls, value: Any) -> Any:
-        return {} if value is None else value
-
-    @field_validator("display_name", "description", "custom_description", "key", mode="before")
-    @classmethod
-    def _no_text(cls, value: Any) -> Any:
-        return "" if value is None else value
-
-    @field_validator("match_categories", mode="before")
-    @classmethod
-    def _no_categories(cls, value: Any) -> Any:
-        return () if value is None else value
+    match_categories: Annotated[tuple[str, ...], _NO_ITEMS] = ()
 
     def slot(self, key: str) -> Slot:
         """The same as a slot of the interface nodes."""
@@ -168,30 +151,25 @@ class InterfaceSlot(_Part):
 class Workflow(_Part):
     """A workflow file."""
 
-    name: str = ""
-    description: str = ""
-    nodes: tuple[WorkflowNode, ...] = ()
-    edges: tuple[WorkflowEdge, ...] = ()
+    name: Annotated[str, _NO_TEXT] = ""
+    description: Annotated[str, _NO_TEXT] = ""
+    nodes: Annotated[tuple[WorkflowNode, ...], _NO_ITEMS] = ()
+    edges: Annotated[tuple[WorkflowEdge, ...], _NO_ITEMS] = ()
     viewport: dict[str, Any] | None = None
-    interface_inputs: dict[Key, InterfaceSlot] = Field(default_factory=dict)
-    interface_outputs: dict[Key, InterfaceSlot] = Field(default_factory=dict)
+    interface_inputs: Annotated[dict[Key, InterfaceSlot], _NO_MEMBERS] = Field(default_factory=dict)
+    interface_outputs: Annotated[dict[Key, InterfaceSlot], _NO_MEMBERS] = Field(default_factory=dict)
     version: str = ""
     format_version: Whole = FORMAT_VERSION
     rev: Whole = 0
     """Counts saves; an editor passes the number that it read."""
-    requires: dict[str, str] = Field(default_factory=dict)
+    requires: Annotated[dict[str, str], _NO_MEMBERS] = Field(default_factory=dict)
     """Plugin → version specifier."""
-    referenced_workflows: tuple[str, ...] = ()
+    referenced_workflows: Annotated[tuple[str, ...], _NO_ITEMS] = ()
 
     id: str = Field(default="", exclude=True)
     """The file's name without its ending; not part of the file."""
     raw: Mapping[str, Any] = Field(default_factory=dict, exclude=True, repr=False)
     """The document as read, including unknown keys."""
-
-    @field_validator("name", "description", mode="before")
-    @classmethod
-    def _text(cls, value: Any) -> Any:
-        return "" if value is None else value
 
     @field_validator("version", mode="before")
     @classmethod
@@ -203,16 +181,6 @@ class Workflow(_Part):
             if isinstance(value, int | float) and not isinstance(value, bool)
             else value
         )
-
-    @field_validator("interface_inputs", "interface_outputs", "requires", mode="before")
-    @classmethod
-    def _nothing(cls, value: Any) -> Any:
-        return {} if value is None else value
-
-    @field_validator("referenced_workflows", "nodes", "edges", mode="before")
-    @classmethod
-    def _none(cls, value: Any) -> Any:
-        return () if value is None else value
 
     @field_validator("id", mode="before")
     @classmethod

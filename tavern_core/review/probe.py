@@ -12,7 +12,6 @@ import atexit
 import json
 import os
 import re
-import signal
 import sys
 import threading
 import time
@@ -20,6 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
+from tavern_core.box.fork_server_client import ending
 from tavern_core.review.audit.observed_use import Use
 from tavern_core.review.probe_job import IDLE_S
 from tavern_core.review.probe_process import LONGEST, Answer, Unavailable, probe_server, tried
@@ -127,7 +127,7 @@ def _judged(answer: Answer, said: dict[str, Any], folder: Path | None, seconds: 
     if answer.is_late:
         return Probe("hung", f"importing it has not ended after {round(seconds, 1):g} s{line}")
     if not said and answer.code is not None:
-        return Probe("crashed", f"importing it ended the process with {_ending(answer.code)}{line}")
+        return Probe("crashed", f"importing it ended the process with {ending(answer.code)}{line}")
     if broken := said.get("broken"):
         return Probe("unknown", str(broken))
     notes = tuple(text for key, text in _NOTES.items() if said.get(key))
@@ -151,15 +151,6 @@ def _object(text: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
-
-
-def _ending(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
 
 
 def own_line(trace: bytes, folder: Path | None) -> str:

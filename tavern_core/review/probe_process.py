@@ -60,13 +60,13 @@ def tried(server: ForkServer, request: bytes, seconds: float) -> Answer:
     """
     if getattr(sys, "frozen", False) or not sys.executable:
         raise Unavailable("there is no interpreter to be started: this program carries its own")
-    told, tell = os.pipe2(os.O_CLOEXEC)
+    sent, tell = os.pipe2(os.O_CLOEXEC)
     trace, traces = os.pipe2(os.O_CLOEXEC)
     try:
         try:
             copy = server.fork([tell, traces], request, _START_S)
         except ForkServerGone as error:
-            raise Unavailable(f"the process in which imports are tried does not begin: {error}") from error
+            raise Unavailable(f"the process for trial imports does not start: {error}") from error
         except OSError as error:
             why = error.strerror or str(error)
             raise Unavailable(f"the process in which imports are tried cannot be had: {why}") from error
@@ -74,26 +74,26 @@ def tried(server: ForkServer, request: bytes, seconds: float) -> Answer:
             os.close(tell)
             os.close(traces)
         with copy:
-            watch = _Watch(copy, told, trace)
-            is_late = watch.until_told(time.monotonic() + seconds)
+            watch = _Watch(copy, sent, trace)
+            is_late = watch.until_reported(time.monotonic() + seconds)
             copy.kill()
             watch.until_ended(time.monotonic() + _START_S)
         return Answer(watch.said, watch.last_words, is_late, watch.code)
     finally:
-        os.close(told)
+        os.close(sent)
         os.close(trace)
 
 
 class _Watch:
     """The report of a copy, and how it ended."""
 
-    def __init__(self, copy: Forked, told: int, trace: int) -> None:
+    def __init__(self, copy: Forked, sent: int, trace: int) -> None:
         self.said = self.last_words = b""
         self.code: int | None = None
-        self._copy, self._told, self._trace = copy, told, trace
-        self._sources: list[Any] = [told, trace, copy.status]
+        self._copy, self._told, self._trace = copy, sent, trace
+        self._sources: list[Any] = [sent, trace, copy.status]
 
-    def until_told(self, end: float) -> bool:
+    def until_reported(self, end: float) -> bool:
         """Wait until the copy has reported or ended; True if its time was over before."""
         is_late = False
         while True:

@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any, Final
 
+from tavern_core.box.fork_server_client import ending
 from tavern_core.errors import UsageError
 from tavern_core.review.probe import own_line, prober
 from tavern_core.review.probe_result import Import
@@ -65,7 +66,7 @@ def trace(name: str, version: str, *, module: str, folder: Path, words: Sequence
             found = replace(found, at_import=first.uses, hooks=first.hooks, ended="" if first.is_safe else first.said)
         if found.ended:
             return found  # the tests would end the same way
-        return _tested(found, name, folder, project, Path(room), path, words, seconds)
+        return replace(found, **_tested(name, folder, project, Path(room), path, words, seconds))
 
 
 def project_of(folder: Path) -> Path:
@@ -77,15 +78,9 @@ def project_of(folder: Path) -> Path:
 
 
 def _tested(
-    found: Traced,
-    name: str,
-    folder: Path,
-    project: Path,
-    room: Path,
-    path: Sequence[str],
-    words: Sequence[str],
-    seconds: float,
-) -> Traced:
+    name: str, folder: Path, project: Path, room: Path, path: Sequence[str], words: Sequence[str], seconds: float
+) -> dict[str, Any]:
+    """What the tests of a plugin did: fields of `Traced`."""
     record = room / "record.jsonl"
     given = {
         "name": name,
@@ -116,7 +111,7 @@ def _tested(
     code = process.returncode
     if not ended and code not in (*_FAILED, _NO_TESTS):
         ended = (
-            f"its tests ended the process with {_ending(code)}"
+            f"its tests ended the process with {ending(code)}"
             if code < 0
             else f"pytest could not run them (exit code {code})"
         )
@@ -125,7 +120,7 @@ def _tested(
     told = read_record(record)
     if not ended and "collected" not in told:  # the writer finishes the record, whatever the tests do, except here
         ended = f"its tests ended the process themselves (exit code {code})"
-    return replace(found, **told, ended=ended, said=said.decode("utf-8", "replace"))
+    return {**told, "ended": ended, "said": said.decode("utf-8", "replace")}
 
 
 def _has_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
@@ -207,10 +202,3 @@ def _entry_points(project: Path) -> dict[str, str]:
         return {str(name): str(module) for name, module in found.items()}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError):
         return {}
-
-
-def _ending(code: int) -> str:
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"

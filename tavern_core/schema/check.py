@@ -14,8 +14,8 @@ from tavern_core.model.nearest import did_you_mean
 from tavern_core.schema.defaults import compile_defaults
 from tavern_core.schema.normalise import normalise_schema
 from tavern_core.schema.prepare import flaws_of
-from tavern_core.schema.problem import exact_pointer, printable
-from tavern_core.schema.rules import Draft, Flaw, draft_of
+from tavern_core.schema.problem import SchemaProblem, exact_pointer, printable
+from tavern_core.schema.rules import Draft, draft_of
 from tavern_core.schema.tree import at, nodes_of, walk
 from tavern_core.schema.validate import compile_output_validator
 
@@ -57,7 +57,7 @@ def check_schema(schema: object, where: str | Location = "schema", *, output: bo
     return [_finding(flaw, where) for flaw in flaws[:_MOST_FINDINGS]] if flaws else []
 
 
-def whole_flaws(schema: object) -> list[Flaw]:
+def whole_flaws(schema: object) -> list[SchemaProblem]:
     """`flaws_of`, and the defaults that the schema itself refuses."""
     flaws = flaws_of(schema)
     if isinstance(schema, dict) and not any(flaw.severity == "error" for flaw in flaws):
@@ -65,25 +65,31 @@ def whole_flaws(schema: object) -> list[Flaw]:
     return flaws
 
 
-def _finding(flaw: Flaw, where: str | Location) -> Finding:
+def _finding(flaw: SchemaProblem, where: str | Location) -> Finding:
     base = Location(where) if isinstance(where, str) else where
-    place = Location(base.file, base.line, base.column, base.pointer + flaw.pointer)
+    place = Location(base.file, base.line, base.column, base.pointer + flaw.path)
     return Finding("SCHEMA_INVALID", flaw.message, flaw.hint, place, flaw.severity)
 
 
-def _top_flaws(schema: dict[str, Any] | bool) -> list[Flaw]:
+def _top_flaws(schema: dict[str, Any] | bool) -> list[SchemaProblem]:
     hint = "write {type: object, properties: {…}}"
     if isinstance(schema, bool):
-        return [Flaw("", "parameters must be an object schema, not true or false", hint)]
+        return [SchemaProblem("", "parameters must be an object schema, not true or false", hint=hint)]
     kind = schema.get("type")
     if kind not in (None, "object", ["object"]):
-        return [Flaw("/type", f"parameters must be an object at the top, not {printable(str(kind), 60)}", hint)]
+        return [
+            SchemaProblem(
+                "/type", f"parameters must be an object at the top, not {printable(str(kind), 60)}", hint=hint
+            )
+        ]
     if kind is None and not any(keyword in schema for keyword in _SHAPES):
-        return [Flaw("", "the parameters declare nothing, so anything is accepted", hint, "warning")]
+        return [
+            SchemaProblem("", "the parameters declare nothing, so anything is accepted", hint=hint, severity="warning")
+        ]
     return []
 
 
-def _required_flaws(schema: dict[str, Any]) -> list[Flaw]:
+def _required_flaws(schema: dict[str, Any]) -> list[SchemaProblem]:
     """Names that are required but not declared: usually a misspelling that makes every call fail."""
     flaws = []
     for path, node in walk(schema):
@@ -94,17 +100,17 @@ def _required_flaws(schema: dict[str, Any]) -> list[Flaw]:
             if name not in declared:
                 hint = did_you_mean(name, declared) or "declare it in `properties`, or remove it from `required`"
                 flaws.append(
-                    Flaw(
+                    SchemaProblem(
                         at((*path, "required")),
                         f"{printable(name, 60)!r} is required but not declared",
-                        hint,
-                        "warning",
+                        hint=hint,
+                        severity="warning",
                     )
                 )
     return flaws
 
 
-def _default_flaws(schema: dict[str, Any]) -> list[Flaw]:
+def _default_flaws(schema: dict[str, Any]) -> list[SchemaProblem]:
     """Defaults that their own schema refuses, each with the defaults inside it filled in, as in a call."""
     if not any("default" in node for node in nodes_of(schema)):
         return []
@@ -115,7 +121,7 @@ def _default_flaws(schema: dict[str, Any]) -> list[Flaw]:
         filled = fill({}) if fill else {}
         problems = compile_output_validator(together).problems(filled, _MOST_FINDINGS)
     except SchemaInvalid as error:
-        return [Flaw("", error.message, error.hint)]
+        return [SchemaProblem("", error.message, hint=error.hint)]
     flaws = []
     for problem in problems:
         _, number, *inside = problem.path.split("/")
@@ -125,10 +131,10 @@ def _default_flaws(schema: dict[str, Any]) -> list[Flaw]:
             if problem.got == "null" and not inside:
                 hint = "remove the default, or allow null in `type`"
             flaws.append(
-                Flaw(
+                SchemaProblem(
                     at((*paths[number], "default")),
                     f"the default does not fit its own schema{deeper}: {problem.message}",
-                    hint,
+                    hint=hint,
                 )
             )
     return flaws

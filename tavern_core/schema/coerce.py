@@ -1,28 +1,134 @@
-"""From text to the declared type, for inputs where everything is text: the command line's `key=value`, form fields.
+"""From text to the declared type, where everything is text: fields of TAM, the command line's `key=value`, form fields.
 
     enum, const                                 the trimmed text, as one of the declared values
     integer number boolean object array null    the trimmed text, as strict JSON
     string, or no type declared                 the text itself, verbatim
 
-In a union the listed values come first, then every type but string, then string. The API, HTTP bodies and MCP never
-use this: JSON has types, and a tool that wants a number refuses a string there.
+In a union the listed values come first, then every type but string, then string: `5` is a number where a number is allowed,
+`null` is nothing where nothing is allowed, and everything else stays text. Only the type is looked at; whether the value fits
+the rest of its schema is for the validator to say. The API, HTTP bodies and MCP never pass through here: JSON has types,
+and a tool that wants a number refuses a string there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
+from tavern_core.errors import SchemaInvalid
+from tavern_core.schema.alternatives import Root, literals_of, types_of
 from tavern_core.schema.json_reader import NotJson, read_json
 from tavern_core.schema.problem import SchemaProblem, json_type, pointer, printable
 from tavern_core.schema.secret_forms import MASK
 from tavern_core.schema.secret_text import redact_text
 from tavern_core.schema.secrets import is_secret_name
-from tavern_core.schema.tree import Refs
+from tavern_core.schema.validate import Validator
 
-_MOST_ALTERNATIVES = 200
-_WORDS = ("null", "boolean", "integer", "number", "object", "array")
+_WORDS: Final = ("null", "boolean", "integer", "number", "object", "array")
+_ANNOTATIONS: Final = frozenset(
+    {"type", "title", "description", "default", "defaultValue", "examples", "deprecated", "format", "$comment"}
+)
+"""Keywords that forbid nothing; `type` is looked at first."""
+_WHOLE_NUMBER: Final = re.compile("-?(?:0|[1-9][0-9]{0,17})")
+_HINTS: Final = {
+    "boolean": "write true or false",
+    "object": 'write JSON: {"key": value}',
+    "array": "write JSON: [1, 2]",
+}
+
+
+class Unread(NamedTuple):
+    """Why a text has none of the declared types: it is not JSON (`error` says why), or JSON of another type (`value`)."""
+
+    error: str
+    value: Any = None
+
+
+class TextReader:
+    """Reads the text of one parameter. Made once per parameter, used for every text.
+
+    Args:
+        schemas: everything that is declared of the parameter.
+        root: the schema they stand in.
+
+    Attributes:
+        verbatim: the text is the value, and nothing can be wrong with it.
+        literals: the values that are listed. kinds: the JSON types that are read, string left out.
+        alternatives: what the schemas come down to.
+    """
+
+    __slots__ = ("_fits", "_has_text", "_is_bare", "_root", "_whole", "alternatives", "kinds", "literals", "verbatim")
+
+    def __init__(self, schemas: Iterable[Any], root: Root) -> None:
+        self._root = root
+        self.alternatives = [leaf for schema in schemas for leaf in root.alternatives(schema)]
+        listed = [literals_of(leaf) for leaf in self.alternatives]
+        self.literals = [value for values in listed if values is not None for value in values]
+        free = [leaf for leaf, values in zip(self.alternatives, listed, strict=True) if values is None]
+        self.kinds: frozenset[str] = frozenset().union(*(types_of(leaf) for leaf in free)) - {"string"}
+        self._has_text = any("string" in types_of(leaf) for leaf in free)
+        self._is_bare = not self.literals and all(
+            leaf is True or (isinstance(leaf, dict) and leaf.keys() <= _ANNOTATIONS) for leaf in free
+        )
+        self._whole = self._is_bare and not self._has_text and self.kinds <= {"integer", "number"}
+        self.verbatim = self._is_bare and self._has_text and not self.kinds
+        self._fits: Callable[[Any], bool] | None = None
+
+    @property
+    def takes_strings(self) -> bool:
+        return self._has_text or any(isinstance(value, str) for value in self.literals)
+
+    def read(self, text: str) -> tuple[Any, Unread | None]:
+        """The value, and why there is none (None: there is one)."""
+        if self.verbatim:
+            return text, None
+        trimmed = text.strip()
+        if self._whole and _WHOLE_NUMBER.fullmatch(trimmed):
+            return int(trimmed), None
+        for literal in self.literals:
+            if isinstance(literal, str) and literal == text:
+                return literal, None
+        for literal in self.literals:
+            if isinstance(literal, str) and literal.strip() == trimmed:
+                return literal, None
+        unread = None
+        if self.kinds or self.literals:
+            try:
+                value = read_json(trimmed)
+            except NotJson as error:
+                unread = Unread(error.args[0])
+            else:
+                if self._is_typed(value) and (not self._has_text or self._is_bare or self._does_fit(value)):
+                    return value, None
+                unread = Unread("", value)
+        return (text, None) if self._has_text else (None, unread or Unread(""))
+
+    def _is_typed(self, value: Any) -> bool:
+        kind = json_type(value)
+        if kind == "string":
+            return False  # strings are never quoted: "a" is no way to write a
+        if kind in self.kinds or (kind == "integer" and "number" in self.kinds):
+            return True
+        if kind == "number" and "integer" in self.kinds and value.is_integer():
+            return True
+        return any(isinstance(value, bool) == isinstance(each, bool) and bool(value == each) for each in self.literals)
+
+    def _does_fit(self, value: Any) -> bool:
+        """Whether one alternative takes all of a value that could be text as well."""
+        if self._fits is None:
+            root = self._root.schema
+            around: dict[str, Any] = {key: root[key] for key in ("$schema", "$defs", "definitions") if key in root}
+            validator = Validator({**around, "anyOf": self.alternatives}, "", None, is_foreign=True)
+            try:
+                self._fits = validator.build().is_valid
+            except SchemaInvalid:
+                self._fits = _anything
+        return self._fits(value)
+
+
+def _anything(value: Any) -> bool:
+    return True
 
 
 def coerce_text(
@@ -39,104 +145,21 @@ def coerce_text(
     """
     values: dict[str, Any] = {}
     problems: list[SchemaProblem] = []
-    root = dict(schema) if isinstance(schema, Mapping) else {}
-    refs = Refs(root)
+    root = Root(schema)
     for name, text in given.items():
-        declared = list(_declared(root, name, refs))
-        alternatives = [leaf for part in declared for leaf in _alternatives(part, refs)]
-        value, problem = _read(text, alternatives[:_MOST_ALTERNATIVES], pointer((name,)))
-        if problem is None:
+        reader = TextReader(root.properties.get(name) or (True,), root)
+        value, unread = reader.read(text)
+        if unread is None:
             values[name] = value
         else:
-            problems.append(problem)
+            problems.append(_problem(text, reader, pointer((name,))))
     return values, problems
 
 
-def _declared(root: dict[str, Any], name: str, refs: Refs) -> Iterator[dict[str, Any]]:
-    """The schemas of one parameter, also inside `allOf`, `anyOf`, `oneOf` and `$ref` at the top."""
-    stack: list[Any] = [root]
-    seen: set[int] = set()
-    while stack:
-        node = stack.pop(0)
-        if not isinstance(node, dict) or id(node) in seen:
-            continue
-        seen.add(id(node))
-        held = node.get("properties")
-        if isinstance(held, dict) and isinstance(held.get(name), dict):
-            yield held[name]
-        stack.append(refs.resolve(node))
-        for keyword in ("allOf", "anyOf", "oneOf"):
-            stack.extend(node[keyword] if isinstance(node.get(keyword), list) else ())
-
-
-def _alternatives(schema: dict[str, Any], refs: Refs) -> Iterator[dict[str, Any]]:
-    """A schema with its unions and references split: each part with a type or a list of values."""
-    stack: list[Any] = [schema]
-    seen: set[int] = set()
-    while stack:
-        node = stack.pop(0)
-        if not isinstance(node, dict) or id(node) in seen:
-            continue
-        seen.add(id(node))
-        if node.keys() & {"type", "enum", "const"}:
-            yield node
-        stack.append(refs.resolve(node))
-        for keyword in ("allOf", "anyOf", "oneOf"):
-            stack.extend(node[keyword] if isinstance(node.get(keyword), list) else ())
-
-
-def _read(text: str, alternatives: list[dict[str, Any]], where: str) -> tuple[Any, SchemaProblem | None]:
-    listed = [value for leaf in alternatives for value in _listed(leaf)]
-    free = [leaf for leaf in alternatives if not _listed(leaf)]
-    trimmed = text.strip()
-    for value in listed:
-        if value == trimmed and isinstance(value, str):
-            return value, None
-    kinds = {kind for leaf in free for kind in _types(leaf)}
-    wanted = kinds | {json_type(value) for value in listed}
-    if wanted - {"string"}:
-        with suppress(NotJson):
-            parsed = read_json(trimmed)
-            for value in listed:
-                if type(value) is type(parsed) and value == parsed:
-                    return value, None
-            if _fits(parsed, kinds):
-                return parsed, None
-    if "string" in kinds or not wanted:
-        return text, None
-    return None, _misfit(text, listed, kinds, where)
-
-
-def _listed(leaf: dict[str, Any]) -> list[Any]:
-    if "const" in leaf:
-        return [leaf["const"]]
-    return leaf["enum"] if isinstance(leaf.get("enum"), list) else []
-
-
-def _types(leaf: dict[str, Any]) -> list[str]:
-    kind = leaf.get("type")
-    return (
-        [kind]
-        if isinstance(kind, str)
-        else [each for each in kind if isinstance(each, str)]
-        if isinstance(kind, list)
-        else []
-    )
-
-
-def _fits(value: Any, kinds: set[str]) -> bool:
-    kind = json_type(value)
-    if kind == "string":
-        return False  # quoted text is text with quotes
-    if kind == "integer":
-        return bool(kinds & {"integer", "number"})
-    return kind in kinds or (kind == "number" and "integer" in kinds and float(value).is_integer())
-
-
-def _misfit(text: str, listed: list[Any], kinds: set[str], where: str) -> SchemaProblem:
-    words = [kind for kind in _WORDS if kind in kinds]
-    words += [f'"{printable(value, 40)}"' if isinstance(value, str) else str(value) for value in listed[:12]]
-    expected = " or ".join(words)
+def _problem(text: str, reader: TextReader, where: str) -> SchemaProblem:
+    words: list[str] = [kind for kind in _WORDS if kind in reader.kinds]
+    words += [f'"{printable(value, 40)}"' if isinstance(value, str) else str(value) for value in reader.literals[:12]]
+    expected = " or ".join(words) or "left out"
     shown = MASK if is_secret_name(where) else f'"{redact_text(printable(text, 60))}"'
-    hint = {"boolean": "write true or false", "object": 'write JSON: {"key": value}', "array": "write JSON: [1, 2]"}
-    return SchemaProblem(where, f"must be {expected}, got {shown}", expected, shown, hint.get(words[0], ""), "type")
+    hint = _HINTS.get(words[0], "") if words else ""
+    return SchemaProblem(where, f"must be {expected}, got {shown}", expected, shown, hint, "type")

@@ -16,7 +16,7 @@ from typing import Any
 
 from tavern_core.errors import SchemaInvalid
 from tavern_core.model import depths
-from tavern_core.schema.limits import MAX_NODES, json_copy
+from tavern_core.schema.limits import MAX_NODES, count_values, json_copy
 from tavern_core.schema.normalise import normalise_schema
 from tavern_core.schema.tree import Refs, nodes_of
 
@@ -178,7 +178,7 @@ class _Compiler:
                     value[name] = self.inside(part, item, done)
             for name in [name for name in plan.defaults if name not in value]:
                 value[name] = self.completed(plan, name, done)
-                self.budget -= _size(value[name])
+                self.budget -= count_values(value[name])
         elif isinstance(value, list):
             for at, item in enumerate(value):
                 if (part := _item_plan(plan, at)) is not None:
@@ -220,12 +220,6 @@ def _nested(plan: _Plan) -> Fill:
         return _fill(plan, arguments, depths.VALUE, [MAX_NODES]) if isinstance(arguments, dict | list) else arguments
 
     return fill
-
-
-def _size(value: Any) -> int:
-    if isinstance(value, dict):
-        return 1 + sum(map(_size, value.values()))
-    return 1 + sum(map(_size, value)) if isinstance(value, list) else 1
 
 
 def _fill(plan: _Plan, value: Any, depth: int, budget: list[int]) -> Any:

@@ -13,10 +13,12 @@ from contextvars import ContextVar
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from tavern_core.schema.limits import count_values
 from tavern_core.schema.meta import python_draft
 from tavern_core.schema.patterns import fits, options
 from tavern_core.schema.prepare import Prepared, schema_invalid, to_explain
-from tavern_core.schema.rules import Draft, Flaw
+from tavern_core.schema.problem import SchemaProblem
+from tavern_core.schema.rules import Draft
 from tavern_core.schema.uniqueness import unique_items
 
 if TYPE_CHECKING:
@@ -38,17 +40,11 @@ def bounded_work(value: Any) -> Iterator[None]:
     Raises:
         TooMuchWork: from inside, when the limit is reached.
     """
-    token = _WORK.set([1_000 + 20 * _size(value)])
+    token = _WORK.set([1_000 + 20 * count_values(value)])
     try:
         yield
     finally:
         _WORK.reset(token)
-
-
-def _size(value: Any) -> int:
-    if isinstance(value, dict):
-        return 1 + sum(map(_size, value.values()))
-    return 1 + sum(map(_size, value)) if isinstance(value, list) else 1
 
 
 def _counted(follow: Any) -> Any:
@@ -83,7 +79,9 @@ def engine_of(prepared: Prepared, name: str) -> Any:
         return classes[prepared.draft](prepared.schema, validate_formats=False, offline=True, pattern_options=options())
     except ValueError as error:
         reason = str(error).partition("\n")[0][:300]
-        raise schema_invalid([Flaw("", f"it cannot be compiled: {reason}", "simplify it")], name) from error
+        raise schema_invalid(
+            [SchemaProblem("", f"it cannot be compiled: {reason}", hint="simplify it")], name
+        ) from error
 
 
 def explaining_engine(prepared: Prepared, value: Any) -> Engine:

@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from tavern_core.model import depths
-from tavern_core.schema.limits import is_text
-from tavern_core.schema.quick_copy import SMALL, quick_copy
+from tavern_core.schema.limits import SMALL, is_text, quick_copy
 from tavern_core.schema.shapes import Anything, Items, Members, NoShape, Rule, Scalar, Shape, Shaping, Table
 
 Intake: TypeAlias = "Callable[[Any], dict[str, Any] | None]"

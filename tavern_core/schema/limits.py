@@ -1,4 +1,14 @@
-"""Is a value really JSON, and small enough to process?
+"""JSON at the borders: is this really JSON, is it small enough to look at, and a copy that nobody shares.
+
+    json_copy       what crosses a border: arguments, answers, settings, frames of workers; refused with the place
+    json_or         the same where something else can stand for what is not JSON
+    copied_parts    lists and mappings anew, objects of plugins as they are: between hooks, whose answers are judged later
+    from_python     models, dates, sets and enums as JSON
+    quick_copy      `json_copy` in one walk, for what is small and usual
+
+Other copies mean other things: `kernel/views/values` also takes tuples and read-only mappings and refuses what runs code,
+`kernel/nodes/json_values` writes bytes and Skip, `flow/engine/node_values.fresh` copies any object, `schema/redact` masks,
+`kernel/log/record` writes text in place of what is not JSON.
 
 Arguments, tool output and schemas are untrusted until measured: cyclic, a million levels deep, full of NaN, lone
 surrogates, sets or objects. Everything here is iterative, bounded, linear and never raises.
@@ -10,8 +20,8 @@ these (IntEnum, StrEnum, OrderedDict) counts as its base; tuples, sets, bytes, D
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TypeAlias
 
 from tavern_core.model import depths
 from tavern_core.schema.problem import SchemaProblem, json_type, pointer, printable
@@ -23,7 +33,12 @@ MAX_CHARS = 64_000_000
 MAX_INT_BITS = 14_284
 """Python refuses to print integers above 4,300 digits, and so does jsonschema-rs."""
 
-_SMALL = 1 << 63
+SMALL: Final = 1 << 63
+"""Integers below need no second look."""
+ROOM: Final = 65_536
+"""Values and characters, names included, in one quick copy. A part counts as often as it is met."""
+SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+"""The types of JSON that hold nothing."""
 _Path: TypeAlias = "tuple[_Path, object] | None"
 
 _INSTEAD = {
@@ -54,6 +69,13 @@ def is_plain(value: object, max_depth: int = depths.VALUE, max_nodes: int = MAX_
     return _plain([value], max_depth + 1, max_nodes) >= 0
 
 
+def count_values(value: Any) -> int:
+    """How many values JSON of bounded depth holds, itself included."""
+    if isinstance(value, dict):
+        return 1 + sum(map(count_values, value.values()))
+    return 1 + sum(map(count_values, value)) if isinstance(value, list) else 1
+
+
 def _plain(value: Any, depth: int, budget: int) -> int:
     """What is left of `budget` (values) after walking a dict or list, negative if something is not plain."""
     budget -= len(value)
@@ -68,7 +90,7 @@ def _plain(value: Any, depth: int, budget: int) -> int:
     for item in items:
         kind = type(item)
         if kind is int:
-            if -_SMALL < item < _SMALL or item.bit_length() <= MAX_INT_BITS:
+            if -SMALL < item < SMALL or item.bit_length() <= MAX_INT_BITS:
                 continue
             return -1
         if kind is str:
@@ -202,6 +224,73 @@ def measured_copy(
     """`json_copy` for a value that is not plain."""
     problem = measure(value, max_depth, max_nodes)
     return (_copy(value), None) if problem is None else (None, problem)
+
+
+def json_or(value: object, instead: Any) -> Any:
+    """`json_copy` of `value`, or `instead` where it is not JSON."""
+    copy, problem = json_copy(value)
+    return copy if problem is None else instead
+
+
+def copied_parts(value: Any) -> Any:
+    """Mappings, lists and tuples anew; what else may stand in them is handed on, an object of a plugin too."""
+    kind = type(value)
+    if kind in SCALARS:
+        return value
+    if isinstance(value, Mapping):
+        return {key: item if type(item) in SCALARS else copied_parts(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [item if type(item) in SCALARS else copied_parts(item) for item in value]
+    return tuple(map(copied_parts, value)) if kind is tuple else value
+
+
+def quick_copy(value: Any, room: int = ROOM, levels: int = depths.VALUE) -> Any | None:
+    """`json_copy` of an exact dict or list, or None when somebody else has to look: it is large or unusual, not wrong.
+
+    Args:
+        value: anything; a cycle is left when there is no room any more.
+        room: values and characters that it may hold in all.
+        levels: dicts and lists inside each other, itself included.
+    """
+    if type(value) is not dict and type(value) is not list:
+        return None
+    copy = value.copy()
+    level = [copy]
+    while level and levels > 0:
+        levels -= 1
+        deeper: list[Any] = []
+        for held in level:
+            room -= len(held) + 1
+            if room < 0:
+                return None
+            places: Any
+            if type(held) is dict:
+                places = held.items()
+                for key in held:
+                    if type(key) is not str or not (key.isascii() or is_text(key)):
+                        return None
+                    room -= len(key)
+            else:
+                places = enumerate(held)
+            for place, item in places:
+                kind = type(item)
+                if kind is str:
+                    room -= len(item)
+                    if room < 0 or not (item.isascii() or is_text(item)):
+                        return None
+                elif kind is int:
+                    if not -SMALL < item < SMALL:
+                        return None
+                elif kind is float:
+                    if item - item != 0.0:  # not finite
+                        return None
+                elif kind is dict or kind is list:
+                    held[place] = inner = item.copy()
+                    deeper.append(inner)
+                elif kind is not bool and item is not None:
+                    return None
+        level = deeper
+    return None if level or room < 0 else copy
 
 
 def from_python(value: object, **options: Any) -> Any:

@@ -6,7 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tavern_core.schema.rules import Draft, Flaw
+from tavern_core.schema.problem import SchemaProblem
+from tavern_core.schema.rules import Draft
 from tavern_core.schema.uniqueness import unique_items
 
 if TYPE_CHECKING:
@@ -42,15 +43,14 @@ def _meta_engine(draft: Draft) -> Engine:
     return judge
 
 
-def meta_flaws(schema: dict[str, Any], draft: Draft) -> list[Flaw]:
-    """The places where a schema of bounded size violates the meta-schema of its draft."""
+def meta_flaws(schema: dict[str, Any], draft: Draft) -> list[SchemaProblem]:
+    """Where a schema of bounded size breaks the meta-schema of its draft."""
     if _is_quickly_accepted(schema, draft):
         return []
     from tavern_core.schema.explain import explain
 
     errors = _meta_engine(draft).iter_errors(schema)
-    flaws = [Flaw(problem.path, problem.message, problem.hint) for problem in explain(errors, _LIMIT)]
-    return list(dict.fromkeys(flaws))
+    return explain(errors, _LIMIT)
 
 
 def _is_quickly_accepted(schema: dict[str, Any], draft: Draft) -> bool:

@@ -17,7 +17,8 @@ from tavern_core.schema.limits import json_copy
 from tavern_core.schema.meta import meta_flaws
 from tavern_core.schema.normalise import normalise_schema
 from tavern_core.schema.patterns import pattern_flaw, written_out
-from tavern_core.schema.rules import Draft, Flaw, draft_of, house_flaws
+from tavern_core.schema.problem import SchemaProblem
+from tavern_core.schema.rules import Draft, draft_of, house_flaws
 from tavern_core.schema.tree import Schema, nodes_of
 
 _ANNOTATIONS = ("$schema", "$vocabulary", "$comment", "contentEncoding", "contentMediaType", "contentSchema")
@@ -38,8 +39,8 @@ class Prepared:
     """Unsupported patterns of a foreign schema: values are not validated against them."""
 
 
-def flaws_of(schema: object) -> list[Flaw]:
-    """Everything that makes a schema unusable: first house rules, and if they are satisfied, the meta-schema."""
+def flaws_of(schema: object) -> list[SchemaProblem]:
+    """Everything that keeps a schema from being used, house rules first; the meta-schema only when those hold."""
     flaws = house_flaws(schema)
     if any(flaw.severity == "error" for flaw in flaws) or not isinstance(schema, dict):
         return flaws
@@ -142,14 +143,14 @@ def _write_false_out(node: dict[str, Any]) -> None:
             node[keyword] = {"not": {}}
 
 
-def schema_invalid(flaws: list[Flaw], name: str) -> SchemaInvalid:
+def schema_invalid(flaws: list[SchemaProblem], name: str) -> SchemaInvalid:
     """The error for a schema that cannot be used."""
     findings = tuple(
-        Finding("SCHEMA_INVALID", flaw.message, flaw.hint, Location(name or "schema", pointer=flaw.pointer))
+        Finding("SCHEMA_INVALID", flaw.message, flaw.hint, Location(name or "schema", pointer=flaw.path))
         for flaw in flaws
     )
     first = flaws[0]
-    place = f" at {first.pointer}" if first.pointer else ""
+    place = f" at {first.path}" if first.path else ""
     return SchemaInvalid(
         f"the schema{f' of {name}' if name else ''} cannot be used{place}: {first.message}",
         hint=first.hint,

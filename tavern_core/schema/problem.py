@@ -6,7 +6,7 @@ Nothing here ever shows a whole value: containers are described by their size an
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Literal
 
 from tavern_core.errors import sayable
 from tavern_core.frozen import dataclass
@@ -23,10 +23,11 @@ _LARGE: Final[Row] = ("a very large integer", "非常大的 integer")
 
 @dataclass(frozen=True, slots=True)
 class SchemaProblem:
-    """Why a value was refused.
+    """One thing wrong with a value.
 
     `path` is a JSON pointer ("" is the whole value), `expected` and `got` are phrases such as ``integer`` and
     ``string "12"``; `hint` is the repair; `keyword` the JSON Schema keyword (or ``json`` / ``limit``) that refused.
+    A schema is a value too: what is wrong with one may be a warning.
     """
 
     path: str
@@ -35,6 +36,7 @@ class SchemaProblem:
     got: str = ""
     hint: str = ""
     keyword: str = ""
+    severity: Literal["error", "warning"] = "error"
 
     def __str__(self) -> str:
         text = f"{self.path}: {self.message}" if self.path else self.message

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from tavern_core.model import depths
+from tavern_core.schema.limits import SCALARS, SMALL
 from tavern_core.schema.problem import printable
 from tavern_core.schema.secret_forms import MASK
 from tavern_core.schema.secret_text import is_prose, redact_text
@@ -22,7 +23,6 @@ from tavern_core.schema.tree import Refs, children, nodes_of, same_place
 
 __all__ = ["MASK", "compile_redactor", "redact_text", "summary"]
 
-_PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 
 Redactor = Callable[[Any], Any]
 Known = Iterable[str] | Callable[[], Iterable[str]]
@@ -33,7 +33,6 @@ _MAX_SCANNED: Final = 32_000
 """Characters of one text that are searched for secrets; only MAX_TEXT of them are shown."""
 _MAX_NODES: Final = 5_000
 _MAX_KEY: Final = 200
-_SMALL: Final = 1 << 63
 _FEW: Final = 32
 
 
@@ -75,7 +74,7 @@ def _plain_copy(value: dict[Any, Any]) -> dict[str, Any] | None:
             if len(item) > MAX_TEXT or not item.isascii():
                 return None
             copy[key] = redact_text(item)
-        elif (kind is int and -_SMALL < item < _SMALL) or kind is bool or item is None:
+        elif (kind is int and -SMALL < item < SMALL) or kind is bool or item is None:
             copy[key] = item
         else:
             return None
@@ -130,7 +129,7 @@ def named_secrets(value: Any) -> list[str]:
 def _holds_none(value: dict[Any, Any]) -> bool:
     """True for plain values under harmless names, which most arguments are."""
     for key, item in value.items():
-        if type(key) is not str or type(item) not in _PLAIN or not _is_plain_name(key):
+        if type(key) is not str or type(item) not in SCALARS or not _is_plain_name(key):
             return False
     return True
 
@@ -145,7 +144,7 @@ def _collect(value: Any, marks: _Marks | None, found: list[str], depth: int) -> 
     if isinstance(value, str):
         if marks.secret:
             found.append(value)
-    elif type(value) is int and marks.secret and -_SMALL < value < _SMALL:
+    elif type(value) is int and marks.secret and -SMALL < value < SMALL:
         found.append(str(value))
     elif isinstance(value, dict):
         for key, item in value.items():
@@ -262,7 +261,7 @@ class _Copy:
         kind = type(value)
         if value is None or kind is bool:
             return value
-        if kind is int and -_SMALL < value < _SMALL and not self.known:
+        if kind is int and -SMALL < value < SMALL and not self.known:
             return value
         if kind is dict:  # nearly all of the rest are these two
             return self.members(value.copy(), marks, depth)
@@ -293,7 +292,7 @@ class _Copy:
                 return "NaN" if number != number else "Infinity" if number > 0 else "-Infinity"
         else:
             number = int.__int__(value)
-            if not -_SMALL < number < _SMALL:
+            if not -SMALL < number < SMALL:
                 return f"<integer of {number.bit_length():,} bits>"
         return MASK if self.known and str(number) in self.known else number
 
@@ -313,7 +312,7 @@ class _Copy:
             shown = name if len(name) <= 40 and name.isidentifier() and not self.known else self.text(name[:_MAX_KEY])
             if is_secret_name(name):
                 copied[shown] = _masked(item)
-            elif type(item) is int and inner is None and not self.known and -_SMALL < item < _SMALL:
+            elif type(item) is int and inner is None and not self.known and -SMALL < item < SMALL:
                 self.left -= 1
                 copied[shown] = item
             else:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal, TypeAlias
 
-from tavern_core.frozen import dataclass
 from tavern_core.model import depths
 from tavern_core.model.guard import MARK, mark_flaws
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.schema.limits import is_plain, measure
 from tavern_core.schema.patterns import pattern_flaw
-from tavern_core.schema.problem import json_type, printable
+from tavern_core.schema.problem import SchemaProblem, json_type, printable
 from tavern_core.schema.tree import Refs, at, same_place, walk
 
 Draft: TypeAlias = Literal["draft-07", "2019-09", "2020-12"]
@@ -56,16 +55,6 @@ _SLIPS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Flaw:
-    """One problem of a schema, at a JSON pointer in it."""
-
-    pointer: str
-    message: str
-    hint: str = ""
-    severity: Literal["error", "warning"] = "error"
-
-
 def draft_of(schema: dict[str, Any]) -> Draft | None:
     """The draft a schema is written in; 2020-12 without `$schema`, None if it names another one."""
     named = schema.get("$schema")
@@ -77,30 +66,36 @@ def draft_of(schema: dict[str, Any]) -> Draft | None:
     return _DRAFTS.get(address.removeprefix("https://").removeprefix("http://"))
 
 
-def house_flaws(schema: object) -> list[Flaw]:
-    """Every house rule a schema breaks, in the order of the document's walk; empty if it may be used."""
-    # The quick check first: most schemas are small, and their text is at least as long as all strings in them.
+def house_flaws(schema: object) -> list[SchemaProblem]:
+    """Every house rule a schema breaks, in the order of the document's walk; empty when it may be used."""
+    # The quick question first: most schemas are small, and their text is at least as long as all strings in them.
     small = is_plain(schema, depths.VALUE, _FEW_NODES) and len(repr(schema)) <= MAX_SCHEMA_CHARS
     problem = None if small else measure(schema, depths.VALUE, MAX_SCHEMA_NODES, MAX_SCHEMA_CHARS)
     if problem is not None:
-        return [Flaw(problem.path, f"not usable as a schema: {problem.message}", problem.hint)]
+        return [SchemaProblem(problem.path, f"not usable as a schema: {problem.message}", hint=problem.hint)]
     if isinstance(schema, bool):
         return []
     if not isinstance(schema, dict):
-        return [Flaw("", f"a schema is an object, not {json_type(schema)}", "write {type: object, properties: …}")]
+        return [
+            SchemaProblem(
+                "", f"a schema is an object, not {json_type(schema)}", hint="write {type: object, properties: …}"
+            )
+        ]
     if draft_of(schema) is None:
         named = printable(str(schema["$schema"]), 80)
         return [
-            Flaw(
-                "/$schema", f"the draft {named!r} is not supported", "use 2020-12 (or leave `$schema` out) or draft-07"
+            SchemaProblem(
+                "/$schema",
+                f"the draft {named!r} is not supported",
+                hint="use 2020-12 (or leave `$schema` out) or draft-07",
             )
         ]
     return _node_flaws(schema)
 
 
-def _node_flaws(schema: dict[str, Any]) -> list[Flaw]:
+def _node_flaws(schema: dict[str, Any]) -> list[SchemaProblem]:
     nodes = list(walk(schema))
-    flaws: list[Flaw] = []
+    flaws: list[SchemaProblem] = []
     has_refs = False
     for path, node in nodes:
         if "type" in node:
@@ -111,46 +106,51 @@ def _node_flaws(schema: dict[str, Any]) -> list[Flaw]:
                 if path
                 else "write a list of names"
             )
-            flaws.append(Flaw(at((*path, "required")), "`required` must be a list of names", hint))
+            flaws.append(SchemaProblem(at((*path, "required")), "`required` must be a list of names", hint=hint))
         if "pattern" in node or "patternProperties" in node:
             flaws += _pattern_flaws(path, node)
         if MARK in node:
             flaws += [
-                Flaw(at((*path, MARK, *([option] if option else []))), message, hint)
+                SchemaProblem(at((*path, MARK, *([option] if option else []))), message, hint=hint)
                 for option, message, hint in mark_flaws(node[MARK])
             ]
         for key in node:
             if key != MARK and key.lower().replace("_", "-") in (MARK, "xtavern"):
-                flaws.append(Flaw(at((*path, key)), f"{key!r:.40} is no mark", f"write {MARK}"))
+                flaws.append(SchemaProblem(at((*path, key)), f"{key!r:.40} is not a mark", hint=f"write {MARK}"))
         has_refs = has_refs or "$ref" in node or "$dynamicRef" in node or "$recursiveRef" in node
     if has_refs:
         flaws += _ref_flaws(schema, nodes)
     return flaws
 
 
-def _type_flaws(path: tuple[object, ...], kind: object) -> list[Flaw]:
+def _type_flaws(path: tuple[object, ...], kind: object) -> list[SchemaProblem]:
     flaws = []
     for name in kind if isinstance(kind, list) else [kind]:
         if isinstance(name, str) and name not in _TYPES:
             hint = _SLIPS.get(name.lower()) or did_you_mean(name, _TYPES) or f"use one of {', '.join(_TYPES)}"
-            flaws.append(Flaw(at((*path, "type")), f"{printable(name, 40)!r} is not a JSON type", hint))
+            flaws.append(SchemaProblem(at((*path, "type")), f"{printable(name, 40)!r} is not a JSON type", hint=hint))
     return flaws
 
 
-def _pattern_flaws(path: tuple[object, ...], node: dict[str, Any]) -> list[Flaw]:
+def _pattern_flaws(path: tuple[object, ...], node: dict[str, Any]) -> list[SchemaProblem]:
     flaws = []
     if isinstance(pattern := node.get("pattern"), str) and (flaw := pattern_flaw(pattern)):
-        flaws.append(Flaw(at((*path, "pattern")), *flaw))
+        flaws.append(_of_pattern((*path, "pattern"), flaw))
     held = node.get("patternProperties")
     for name in held if isinstance(held, dict) else ():
         if flaw := pattern_flaw(name):
-            flaws.append(Flaw(at((*path, "patternProperties", name)), *flaw))
+            flaws.append(_of_pattern((*path, "patternProperties", name), flaw))
     return flaws
 
 
-def _ref_flaws(schema: dict[str, Any], nodes: list[tuple[tuple[object, ...], dict[str, Any]]]) -> list[Flaw]:
+def _of_pattern(path: tuple[object, ...], flaw: tuple[str, str]) -> SchemaProblem:
+    message, hint = flaw
+    return SchemaProblem(at(path), message, hint=hint)
+
+
+def _ref_flaws(schema: dict[str, Any], nodes: list[tuple[tuple[object, ...], dict[str, Any]]]) -> list[SchemaProblem]:
     refs = Refs(schema)
-    flaws: list[Flaw] = []
+    flaws: list[SchemaProblem] = []
     for path, node in nodes:
         for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
             if keyword in node and refs.resolve(node, keyword) is None:
@@ -162,32 +162,36 @@ def _ref_flaws(schema: dict[str, Any], nodes: list[tuple[tuple[object, ...], dic
         count = _work(node, refs, work)
         if count < 0:
             return [
-                Flaw(
-                    at(path), "the `$ref` leads back to itself without going deeper into the value", "break the circle"
+                SchemaProblem(
+                    at(path),
+                    "the `$ref` leads back to itself without going deeper into the value",
+                    hint="break the circle",
                 )
             ]
         if count > MAX_WORK:
             return [
-                Flaw(
+                SchemaProblem(
                     at(path),
-                    f"more than {MAX_WORK:,} subschemas judge one value here",
-                    "refer to shared parts less often",
+                    f"more than {MAX_WORK:,} subschemas check one value here",
+                    hint="refer to shared parts less often",
                 )
             ]
     return []
 
 
-def _lost(path: tuple[object, ...], keyword: str, ref: object, schema: dict[str, Any]) -> Flaw:
+def _lost(path: tuple[object, ...], keyword: str, ref: object, schema: dict[str, Any]) -> SchemaProblem:
     where = at((*path, keyword))
     if not isinstance(ref, str):
-        return Flaw(where, f"`{keyword}` must be text such as '#/$defs/name'")
+        return SchemaProblem(where, f"`{keyword}` must be text such as '#/$defs/name'")
     names = [f"#/{held}/{name}" for held in ("$defs", "definitions") for name in _names(schema.get(held))]
     if not ref.startswith("#"):
-        return Flaw(
-            where, f"{printable(ref, 80)!r} is outside this schema; nothing is ever fetched", "copy it into `$defs`"
+        return SchemaProblem(
+            where,
+            f"{printable(ref, 80)!r} is outside this schema; references are never fetched",
+            hint="copy it into `$defs`",
         )
     hint = did_you_mean(ref, names) or ("known are " + ", ".join(names[:5]) if names else "put the schema into `$defs`")
-    return Flaw(where, f"{printable(ref, 80)!r} points to no schema in this one", hint)
+    return SchemaProblem(where, f"{printable(ref, 80)!r} points to no schema in this one", hint=hint)
 
 
 def _names(held: object) -> list[str]:

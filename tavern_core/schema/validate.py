@@ -14,12 +14,11 @@ from itertools import islice
 from typing import Any, Final
 
 from tavern_core.schema.closed import close
-from tavern_core.schema.limits import is_plain, measured_copy
+from tavern_core.schema.limits import SMALL, is_plain, measured_copy
 from tavern_core.schema.prepare import Prepared, prepare
 from tavern_core.schema.problem import SchemaProblem, pointer
 
 _MOST_PLACES: Final = 100
-_SMALL = 1 << 63
 Closing = Callable[[dict[str, Any], bool], None]
 
 
@@ -102,7 +101,7 @@ class Validator:
             with bounded_work(copy):
                 found = explain(explaining_engine(self._prepared, copy).iter_errors(copy), limit)
         except RecursionError:
-            return [SchemaProblem("", "is nested too deep to be judged", keyword="limit", hint="flatten it")]
+            return [SchemaProblem("", "is nested too deep to be checked", keyword="limit", hint="flatten it")]
         except TooMuchWork:
             hint = "the schema has too many alternatives to say where; send something simpler"
             return [SchemaProblem("", "does not fit the schema", keyword="limit", hint=hint)]
@@ -152,7 +151,7 @@ def _quickly_guarded(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
     Keys need no check: jsonschema-rs raises ValueError for a key that is not text, and refuses undeclared names.
     """
     carefully = _guarded(accepts)
-    least, most = -_SMALL, _SMALL
+    least, most = -SMALL, SMALL
 
     def is_valid(value: Any) -> bool:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tavern_core.tam.binder import bind, named_tools
 from tavern_core.tam.block import DEFAULT_MAX_BLOCK
 from tavern_core.tam.calls import Plan, Reference, TamCall, resolve_references
+from tavern_core.tam.catalogue import pointed
 from tavern_core.tam.document import Block, BlockStart, Comment, Document, Event, Field, Text
 from tavern_core.tam.machine import parse
 from tavern_core.tam.neutralise import neutralise
@@ -34,6 +35,7 @@ __all__ = [
     "named_tools",
     "neutralise",
     "parse",
+    "pointed",
     "render",
     "resolve_references",
 ]

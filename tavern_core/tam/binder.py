@@ -37,15 +37,16 @@ def bind(
     """The requested calls of a text, and all its problems. Never raises.
 
     Args:
-        document: the result of `parse` or of a `Scanner`.
-        schemas: the JSON Schema of the parameters of each tool, by id; or a function that returns it (None: no such tool).
-        known: all ids, for suggestions, if `schemas` is a function.
-        destructive: returns for a tool id whether the tool is destructive; such a tool refuses a value without its tail.
-        references: a value that is exactly `{{step1.path}}` in a chain becomes a `Reference` to that step's result.
-        validate: a full JSON Schema validator. Given tool id and arguments, it yields problems: a message, or
-            (JSON pointer, message). It is not called for arguments with references or `$uri`s.
+        document: what `parse` or a `Scanner` read.
+        schemas: the JSON Schema of the parameters of each tool, by id; or a function that gives it (None: no such tool).
+        known: all ids, for suggestions, where `schemas` is a function.
+        destructive: says of a tool id whether the tool destroys things; such a tool refuses a value without its tail.
+        references: a whole value `{{step1.path}}` in a chain becomes a `Reference` to that step's result.
+        validate: what judges the arguments of a tool, given its id, in place of its schema alone. It yields what is wrong: a
+            message, or (JSON pointer, message). It is not asked about arguments with references or `$uri`s.
     """
     catalogue = Catalogue(schemas, known, destructive)
+    validate = validate or catalogue.problems
 
     def tool_id(name: str) -> str:
         tool = catalogue.tool(name)
@@ -87,7 +88,7 @@ def _bound(
     catalogue: Catalogue,
     *,
     references: bool,
-    validate: Validate | None,
+    validate: Validate,
     meant: Callable[[Block], Reading] | None = None,
 ) -> tuple[list[TamCall], list[Problem]]:
     calls: list[TamCall] = []
@@ -96,7 +97,7 @@ def _bound(
         bound = _bind_common(block, catalogue) if not references and not block.problems else None
         refused: list[str | tuple[str, str]] = []
         if bound is not None:
-            refused = list(validate(bound.tool, bound.arguments)) if validate is not None else []
+            refused = list(validate(bound.tool, bound.arguments))
             if not refused:
                 calls.append(bound)
                 continue

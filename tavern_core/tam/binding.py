@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from tavern_core.model.language import say
+from tavern_core.schema.coerce import TextReader
 from tavern_core.schema.json_reader import NotJson, read_json
-from tavern_core.tam.alternatives import shown
 from tavern_core.tam.calls import Reference, TamCall, read_reference
 from tavern_core.tam.document import Block, Field
+from tavern_core.tam.expected import expected, shown, why_unread
 from tavern_core.tam.foreign_values import ANY_KIND, repair
 from tavern_core.tam.parameters import Meaning
 from tavern_core.tam.placement import FieldPlacing, Step, Tools, shortened_list
@@ -31,7 +32,7 @@ class BlockBinding(FieldPlacing):
         tools: Tools,
         *,
         references: bool,
-        validate: Callable[[str, Mapping[str, Any]], Iterable[str | tuple[str, str]]] | None,
+        validate: Callable[[str, Mapping[str, Any]], Iterable[str | tuple[str, str]]],
     ) -> None:
         super().__init__(block, tools)
         self._references = references
@@ -150,10 +151,11 @@ class BlockBinding(FieldPlacing):
             if not step.tool.parameters.takes(name):
                 self._report_unknown(given, Meaning(name, False), [step])
             arguments[name] = {"$uri": given.value.strip()}
-        for name in step.tool.parameters.missing({**arguments, **step.shared, **step.own}):
-            if name not in self._suggested:  # a misspelt key was already reported
+        missing = step.tool.parameters.missing({**arguments, **step.shared, **step.own})
+        for name in missing:
+            if name not in self._suggested:  # a misspelt key has said so already
                 self._report_missing(step, name)
-        if len(self.problems) == wrong:
+        if not missing and len(self.problems) == wrong:
             self._ask_validator(step, arguments)
         return TamCall(
             step.number,
@@ -184,30 +186,13 @@ class BlockBinding(FieldPlacing):
                 step=step.number,
             )
             return False, None
-        wrong = ""
-        value: Any = text
-        if hint == "base64":
-            decoded, wrong = _from_base64(text)
-            if not wrong:
-                value, wrong = (decoded, reader.check(decoded)) if reader.takes_strings else reader.read(decoded)
-        elif hint == "json":
-            try:
-                value = read_json(text.strip())
-                wrong = reader.check(value)
-            except NotJson as error:
-                wrong = say(
-                    WORDS["json_expected"], got=shown(text), why=repair(text.strip(), ANY_KIND) or error.args[0]
-                )
-        elif hint == "text":
-            wrong = reader.check(text)
-        else:
-            value, wrong = reader.read(text)
+        value, wrong = _read(reader, text, hint)
         if wrong:
             where = say(WORDS["of_step"], number=step.number) if self._chain else ""
             self._report(
                 "invalid_arguments",
                 say(WORDS["wrong_value"], name=name, step=where, wrong=wrong),
-                say(WORDS["expects"], name=name, tool=step.tool.id, expected=reader.expected),
+                say(WORDS["expects"], name=name, tool=step.tool.id, expected=expected(reader)),
                 at=given,
                 step=step.number,
             )
@@ -234,7 +219,7 @@ class BlockBinding(FieldPlacing):
         key = f"{name}{step.number}" if self._chain else name
         self._report(
             "invalid_arguments",
-            say(WORDS["missing"], tool=step.tool.id, name=name, expected=reader.expected if reader else "string"),
+            say(WORDS["missing"], tool=step.tool.id, name=name, expected=expected(reader) if reader else "string"),
             say(WORDS["add_field"], key=key),
             at=step.command,
             step=step.number,
@@ -242,18 +227,38 @@ class BlockBinding(FieldPlacing):
 
     def _ask_validator(self, step: Step, arguments: dict[str, Any]) -> None:
         open_values = step.uris or any(isinstance(value, Reference) for value in arguments.values())
-        if self._validate is None or open_values:
+        if open_values:
             return
         for found in self._validate(step.tool.id, arguments):
             pointer, message = found if isinstance(found, tuple) else ("", found)
             name = pointer.lstrip("/").split("/")[0].replace("~1", "/").replace("~0", "~")
             given = step.own.get(name) or step.shared.get(name)
+            reader = step.tool.parameters.reader(name) if given else None
             self._report(
                 "invalid_arguments",
                 say(WORDS["at"], path=pointer, what=message) if pointer else message,
+                say(WORDS["expects"], name=name, tool=step.tool.id, expected=expected(reader)) if reader else "",
                 at=given or step.command,
                 step=step.number,
             )
+
+
+def _read(reader: TextReader, text: str, hint: str) -> tuple[Any, str]:
+    """The value of a text, and what is wrong with it (empty: nothing). `hint`: how it is written, where that is said."""
+    if hint == "text":
+        return text, ""
+    if hint == "json":
+        try:
+            return read_json(text.strip()), ""
+        except NotJson as error:
+            why = repair(text.strip(), ANY_KIND) or error.args[0]
+            return None, say(WORDS["json_expected"], got=shown(text), why=why)
+    if hint == "base64":
+        text, wrong = _from_base64(text)
+        if wrong or reader.takes_strings:
+            return text, wrong
+    value, unread = reader.read(text)
+    return value, why_unread(reader, text, unread) if unread else ""
 
 
 def _from_base64(text: str) -> tuple[str, str]:

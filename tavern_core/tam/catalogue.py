@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
+from tavern_core.model.language import say
 from tavern_core.model.nearest import nearest
+from tavern_core.schema.problem import SchemaProblem
 from tavern_core.tam.parameters import Parameters
 from tavern_core.tam.steps import Tool, folded
+from tavern_core.tam.wording import WORDS
 
 Schemas: TypeAlias = Mapping[str, Any] | Callable[[str], Any]
 _LONGEST_ID = 256
+
+
+def pointed(problem: SchemaProblem) -> tuple[str, str]:
+    """What is wrong with arguments, as a `validate` of `bind` says it: (JSON pointer, message)."""
+    if not problem.hint:
+        return problem.path, problem.message
+    return problem.path, say(WORDS["because"], what=problem.message, why=problem.hint)
 
 
 class Catalogue:
@@ -56,6 +66,11 @@ class Catalogue:
         if isinstance(self._schemas, Mapping):
             return self._schemas.get(name)
         return self._schemas(name) if len(name) <= _LONGEST_ID else None
+
+    def problems(self, tool: str, arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """What the schema of a tool refuses of arguments: (JSON pointer, message)."""
+        known = self.tool(tool)
+        return [] if known is None else [pointed(problem) for problem in known.parameters.problems(arguments)]
 
     def nearest(self, name: str) -> list[str]:
         return nearest(name, self.ids)

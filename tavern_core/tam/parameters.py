@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from tavern_core.errors import SchemaInvalid
 from tavern_core.model.language import say
 from tavern_core.model.nearest import fold
+from tavern_core.schema.alternatives import Root
+from tavern_core.schema.coerce import TextReader
+from tavern_core.schema.defaults import Fill, compile_defaults
 from tavern_core.schema.patterns import PatternInvalid, fits
-from tavern_core.tam.alternatives import Schema, leaves
-from tavern_core.tam.mismatch import missing
-from tavern_core.tam.typed_values import Reader
+from tavern_core.schema.problem import SchemaProblem
+from tavern_core.schema.validate import Validator
+from tavern_core.tam.expected import expected
 from tavern_core.tam.wording import WORDS, joined
 
-_ANY: Final = Reader(True, {})
+_ANY: Final = TextReader((True,), Root(True))
 _MOST_SHOWN: Final = 12
 
 
@@ -33,25 +37,33 @@ class Parameters:
     """
 
     def __init__(self, schema: object) -> None:
-        root: Schema = schema if isinstance(schema, Mapping) else {}
-        merged = leaves({key: value for key, value in root.items() if key not in ("anyOf", "oneOf")}, root)[0]
-        self._root = root
-        self.schema: Schema = merged if isinstance(merged, Mapping) else {}
-        properties = self.schema.get("properties")
-        self._declared: dict[str, Any] = (
-            {name: value for name, value in properties.items() if isinstance(name, str)}
-            if isinstance(properties, Mapping)
-            else {}
-        )
-        self._readers: dict[str, Reader] = {}
+        self._root = Root(schema)
+        whole = self._root.schema
+        merged = self._root.alternatives({key: value for key, value in whole.items() if key not in ("anyOf", "oneOf")})[
+            0
+        ]
+        self.schema: dict[str, Any] = merged if isinstance(merged, dict) else {}
+        self._declared = self._root.properties
+        self._readers: dict[str, TextReader] = {}
         self._meanings: dict[str, Meaning] = {name: Meaning(name, True) for name in self._declared}
         self._folds: dict[str, list[str]] | None = None
         self._extra = self.schema.get("additionalProperties", self.schema.get("unevaluatedProperties", True))
         self._known_names = _only_names(self.schema.get("propertyNames"))
-        self._required = frozenset(missing(self.schema, ()))
+        self._required = tuple(self._without_default())
         self._verbatim: frozenset[str] | None = None
+        self._judge: tuple[Fill | None, Validator] | None = None
         patterns = self.schema.get("patternProperties")
         self._patterns: Mapping[str, Any] = patterns if isinstance(patterns, Mapping) else {}
+
+    def _without_default(self) -> Iterator[str]:
+        """The required parameters that have no default the host would fill in."""
+        required = self.schema.get("required")
+        for name in required if isinstance(required, list) else ():
+            parts = self._declared.get(name, ()) if isinstance(name, str) else ()
+            if isinstance(name, str) and not any(
+                isinstance(part, dict) and ("default" in part or "defaultValue" in part) for part in parts
+            ):
+                yield name
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -78,23 +90,23 @@ class Parameters:
             return Meaning(names[0], True)
         return Meaning(key, False, tuple(names))
 
-    def reader(self, name: str) -> Reader | None:
-        """The reader for the text of parameter `name`; None if the schema does not allow it."""
+    def reader(self, name: str) -> TextReader | None:
+        """How the text of parameter `name` is read; None where the schema allows no such parameter."""
         known = self._readers.get(name)
         if known is not None:
             return known
         if name in self._declared:
-            known = self._readers[name] = Reader(self._declared[name], self._root)
+            known = self._readers[name] = TextReader(self._declared[name], self._root)
             return known
         for pattern, schema in self._patterns.items():
             if _matches(pattern, name):
-                return Reader(schema, self._root)
+                return TextReader((schema,), self._root)
         if self._extra is False or (self._known_names is not None and name not in self._known_names):
             return None
-        return _ANY if not isinstance(self._extra, Mapping) else Reader(self._extra, self._root)
+        return _ANY if not isinstance(self._extra, dict) else TextReader((self._extra,), self._root)
 
-    def declared(self, key: str) -> Reader | None:
-        """The reader for the parameter that is spelled `key`; None if there is none."""
+    def declared(self, key: str) -> TextReader | None:
+        """How the text of the parameter that is spelled `key` is read; None where none is."""
         return self.reader(key) if key in self._declared else None
 
     def takes(self, name: str) -> bool:
@@ -110,11 +122,25 @@ class Parameters:
         return self._verbatim
 
     def requires_more(self, given: Mapping[str, object]) -> bool:
-        return not self._required <= given.keys()
+        return any(name not in given for name in self._required)
 
     def missing(self, given: Mapping[str, object]) -> list[str]:
-        """The missing required parameters without a default that the host would fill in."""
-        return missing(self.schema, given) if self._required else []
+        """The required parameters that are not given and have no default the host would fill in."""
+        return [name for name in self._required if name not in given]
+
+    def problems(self, arguments: Mapping[str, Any]) -> list[SchemaProblem]:
+        """What the schema refuses of typed arguments; nothing where it is not a usable schema."""
+        try:
+            if self._judge is None:
+                schema = self._root.schema
+                self._judge = compile_defaults(schema), Validator(schema, "", None, is_foreign=True)
+            fill, validator = self._judge
+            whole = arguments if fill is None else fill(arguments)
+            if validator.accepts(whole):
+                return []
+        except (SchemaInvalid, ValueError):
+            return []  # ValueError: a lone surrogate, which is for the host to refuse
+        return [problem for problem in validator.problems(whole) if problem.keyword not in ("json", "limit")]
 
     def described(self) -> str:
         """The declared parameters with their types, for a hint."""
@@ -124,7 +150,7 @@ class Parameters:
             say(
                 WORDS["required_parameter" if isinstance(required, list) and name in required else "parameter"],
                 name=name,
-                expected=reader.expected,
+                expected=expected(reader),
             )
             for name in names[:_MOST_SHOWN]
             if (reader := self.reader(name))

@@ -8,9 +8,9 @@ from typing import Final, Protocol
 
 from tavern_core.model.language import say
 from tavern_core.model.nearest import nearest
-from tavern_core.tam.alternatives import shown
 from tavern_core.tam.calls import OnError
 from tavern_core.tam.document import Block, Field
+from tavern_core.tam.expected import shown
 from tavern_core.tam.parameters import Meaning, Parameters
 from tavern_core.tam.problems import PROBLEM_CODES, Problem, Severity
 from tavern_core.tam.steps import SHARED, Modifier, Place, Tool, place_in_chain, read_modifier

@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol
 
 from tavern_core.errors import UsageError
 from tavern_core.schema.json_reader import NotJson, read_json
-from tavern_core.tam.alternatives import type_of
+from tavern_core.schema.problem import json_type
 from tavern_core.tam.calls import Reference, TamCall
 from tavern_core.tam.catalogue import Catalogue, Schemas
 from tavern_core.tam.grammar import (
@@ -164,8 +164,8 @@ class _Writer:
         reader = tool.parameters.reader(name) if tool else None
         if reader is None:
             return False
-        read, wrong = reader.read(text)
-        return not wrong and type_of(read) == type_of(value) and bool(read == value)
+        read, unread = reader.read(text)
+        return unread is None and json_type(read) == json_type(value) and bool(read == value)
 
 
 def _as_text(call: TamCall, name: str, value: Any) -> tuple[str, str]:
@@ -179,7 +179,7 @@ def _as_text(call: TamCall, name: str, value: Any) -> tuple[str, str]:
     try:
         return json.dumps(value, ensure_ascii=True, allow_nan=False), "json"
     except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"{call.tool}: the argument {name!r} is no JSON value: {error}") from error
+        raise UsageError(f"{call.tool}: the argument {name!r} is not a JSON value: {error}") from error
 
 
 def _spells_json(text: str) -> bool:

@@ -77,7 +77,7 @@ class Quarantine:
             tools: names; None: all, and those that are gone are forgotten.
 
         Raises:
-            PluginNotFound: nothing was granted to the upstream yet (PLUGIN_NOT_FOUND).
+            PluginNotFound: there is no grant for the upstream yet (PLUGIN_NOT_FOUND).
         """
         hashes = entry.hashes()
         if tools is None:

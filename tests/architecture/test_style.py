@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,36 @@ UNFINISHED = re.compile(
     r"cover|[Ll]orem "
     r"ipsum"
 )
+MOST_PARAMETERS = 7
+MANY_PARAMETERS = {
+    # What callers write by name: decorators and annotations of the plugin API, opening a host, calls of every door.
+    "contract/tools.py:tool",
+    "contract/nodes.py:Port.__init__",
+    "contract/core_services.py:Net.fetch",
+    "contract/core_services.py:Net.fetch_sync",
+    "builtin/services/net/service.py:NetOf.fetch",
+    "builtin/services/net/service.py:NetOf.fetch_sync",
+    "host/facade.py:Tavern.open",
+    "host/facade.py:Tavern.invoke_from",
+    "host/facade.py:Tavern.invoke_from_sync",
+    "host/host.py:Host.invoke_from",
+    "kernel/access/tokens.py:Tokens.create",
+    "kernel/calls/pipeline.py:Pipeline.run",
+    "kernel/observability/observed.py:ObservedPipeline.run",
+    # The fields of a value, which a dataclass would take as well.
+    "model/result.py:_Fields.__init__",
+    "model/result.py:ToolResult.__init__",
+    "model/call.py:call_of",
+    # The options of a command.
+    "cli/call.py:call",
+    "cli/check.py:check",
+    "cli/tokens.py:create",
+    "cli/workflows.py:run_",
+    # Parts of a host that are made once, in host/composition.py.
+    "kernel/calls/pipeline.py:Pipeline.create",
+    "kernel/jobs/jobs.py:Jobs.__init__",
+}
+"""Functions that may take more parameters than others, and why."""
 SOURCES = [ROOT / "tavern_core", ROOT / "plugin_template", ROOT / "example_plugins", ROOT / "docs"]
 
 
@@ -96,6 +127,29 @@ def test_no_path_of_one_machine_is_in_the_project() -> None:
             if here.search(line):
                 found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}")
     assert found == []
+
+
+def functions(node: ast.AST, name: str = "") -> Iterator[tuple[str, list[ast.arg]]]:
+    """Every function below a node: its qualified name and its parameters, `self` and `cls` left out."""
+    for child in ast.iter_child_nodes(node):
+        inner = f"{name}.{child.name}".lstrip(".") if isinstance(child, ast.ClassDef) else name
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            given = child.args
+            taken = [*given.posonlyargs, *given.args, given.vararg, *given.kwonlyargs, given.kwarg]
+            parameters = [each for each in taken if each is not None]
+            is_method = isinstance(node, ast.ClassDef) and parameters and parameters[0].arg in ("self", "cls")
+            yield f"{name}.{child.name}".lstrip("."), parameters[1:] if is_method else parameters
+        yield from functions(child, inner)
+
+
+def test_functions_take_few_parameters() -> None:
+    package = ROOT / "tavern_core"
+    found = {}
+    for path in sorted(package.rglob("*.py")):
+        for name, parameters in functions(ast.parse(path.read_text("utf-8"))):
+            if len(parameters) > MOST_PARAMETERS:
+                found[f"{path.relative_to(package)}:{name}"] = len(parameters)
+    assert {place: count for place, count in found.items() if place not in MANY_PARAMETERS} == {}
 
 
 @pytest.mark.slow

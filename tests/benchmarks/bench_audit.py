@@ -23,6 +23,7 @@ from tavern_core.kernel.grants.lock_file import render_lock
 from tavern_core.kernel.log.event_log import EventLog
 from tavern_core.kernel.log.reader import read
 from tavern_core.kernel.log.verify import verify
+from tavern_core.kernel.settings.setting_layers import SettingLayers, user_file
 from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.model.event import TOOL_CALLED, TOOL_RESULT, Event
 
@@ -140,7 +141,9 @@ def grant_rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def setting_rows(folder: Path) -> list[dict[str, Any]]:
-    store = SettingsStore(folder / "settings.json", {"extensions.p.x3": 5}, env={"T": "token-value"})
+    store = SettingsStore(
+        SettingLayers(user_file(folder / "settings.json"), {"extensions.p.x3": 5}, env={"T": "token-value"})
+    )
     store.declare("p", [{"key": f"extensions.p.x{n}", "type": "number", "defaultValue": n} for n in range(10)])
     store.save({"extensions.p.x1": 7})
     resolving, saving = (

@@ -11,7 +11,7 @@ import pytest
 
 from tavern_core.kernel.access.tool_access import compile_access
 from tavern_core.model.call import CallContext
-from tavern_core.model.config import AccessRule, ToolsConfig
+from tavern_core.model.config import AccessRule, HostConfig, ToolsConfig
 from tavern_core.model.tool import ToolSpec
 
 PLUGINS = ["text", "my-tools", "count", "ab"]
@@ -174,8 +174,7 @@ def check(seed, worlds, contexts):
         config, callers, tools = one_world(pick)
         inventory = [tool.id for tool in tools if pick.random() < 0.6]
         compiled = compile_access(
-            ToolsConfig(**config),
-            {key: AccessRule(**rule) for key, rule in callers.items()},
+            HostConfig(tools=ToolsConfig(**config), callers={key: AccessRule(**rule) for key, rule in callers.items()}),
             [tool.id for tool in tools],
             PLUGINS,
         )
@@ -210,7 +209,9 @@ def test_an_entry_that_names_nothing_changes_no_verdict(seed):
 
     def verdicts(config, callers):
         rules = {key: AccessRule(**rule) for key, rule in callers.items()}
-        compiled = compile_access(ToolsConfig(**config), rules, [tool.id for tool in tools], PLUGINS)
+        compiled = compile_access(
+            HostConfig(tools=ToolsConfig(**config), callers=rules), [tool.id for tool in tools], PLUGINS
+        )
         profile = Agent("p", [tool.id for tool in tools])
         return [compiled.verdict(tool, context, profile).allowed for tool in tools]
 

@@ -44,7 +44,7 @@ def test_the_page_has_examples():
 @pytest.mark.parametrize(("config", "caller", "tool", "answer"), rows())
 def test_the_lists_of_the_page_answer_as_it_says(config, caller, tool, answer):
     host = HostConfig.model_validate(yaml.safe_load(config))
-    policy = compile_access(host.tools, host.callers, TOOLS, {t.plugin for t in TOOLS.values()})
+    policy = compile_access(host, TOOLS, {t.plugin for t in TOOLS.values()})
     kind, _, name = caller.partition(":")
     context = CallContext(
         user_id=name if kind == "user" else "", roles=frozenset({name}) if kind == "role" else frozenset()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tavern_core.flow.engine.plan_tables import prepare
-from tavern_core.flow.engine.run import Run, RunOptions
+from tavern_core.flow.engine.run import Beginning, Run, RunHost, RunOptions
 from tavern_core.graph.compile import Compiled, compile_workflow
 from tavern_core.graph.problems import FlowProblem
 from tavern_core.kernel.execution.threads import Workers
@@ -125,12 +125,13 @@ def made(
     **options: Any,
 ) -> Run:  # fmt: skip
     """A run that was not begun. Problems of the workflow fail the test."""
-    parts = {key: options.pop(key) for key in ("cache", "around", "answers") if key in options}
+    around = options.pop("around", None)
+    beginning = Beginning(cache=options.pop("cache", None), answers=options.pop("answers", {}))
     found = compiled(workflow, nodes, workflows)
     assert found.plan is not None, [str(problem) for problem in found.problems]
     return Run(
-        prepare(found.plan), inputs or {}, threads=Workers(8, "node"), doors=Doors(), context=CallContext(),
-        options=RunOptions(**options), **parts,
+        prepare(found.plan), inputs or {}, host=RunHost(Workers(8, "node"), Doors()), context=CallContext(),
+        options=RunOptions(**options), beginning=beginning, around=around,
     )  # fmt: skip
 
 

@@ -198,7 +198,7 @@ def test_a_job_can_be_cancelled() -> None:
     assert not host.jobs.cancel(job)
 
 
-def test_a_job_that_needs_approval_waits_for_somebody_else() -> None:
+def test_a_job_that_needs_approval_waits_for_an_approver() -> None:
     job = begun("pay", {"amount": 5}, context=ANN)
     found = waited(job)
     assert (found.status, found.questions[0]["type"]) == ("input_required", "approval")
@@ -421,7 +421,7 @@ def test_the_command_line_shows_cancels_and_watches_jobs(tmp_path: Path) -> None
         assert code == 130 and "cancelled" in out
         assert tavern("cancel", second)[0] == 0
         assert json.loads(other.stdout.readline()) == ["cancelled", "cancelled"]
-    assert tavern("cancel", first)[1].strip() == f"{first} is over already"
+    assert tavern("cancel", first)[1].strip() == f"{first} has ended already"
     assert json.loads(tavern("show", first, "--json")[1])["result"]["error"]["kind"] == "CANCELLED"
     assert tavern("show", "job-nothing")[0] == 5
     assert tavern("answer", first, "true")[0] == 0
@@ -464,7 +464,7 @@ def test_a_running_call_is_cancelled_by_its_id() -> None:
     assert not any(host.cancel(odd) for odd in ("", "x", "a-b-c", 7, None))  # type: ignore[arg-type]
 
 
-def test_sync_work_in_a_thread_is_told_and_not_waited_for() -> None:
+def test_sync_work_in_a_thread_is_notified_and_not_awaited() -> None:
     ids: list[str] = []
     saw: list[bool] = []
 
@@ -491,7 +491,7 @@ def test_sync_work_in_a_thread_is_told_and_not_waited_for() -> None:
         time.sleep(0.001)
 
 
-def test_a_cancellation_that_nobody_asked_for_is_a_lost_connection() -> None:
+def test_a_cancellation_without_a_request_is_a_lost_connection() -> None:
     @tool
     async def breaks() -> int:
         raise asyncio.CancelledError

@@ -93,7 +93,7 @@ def test_views_reach_the_override_in_any_order_and_the_original_after_it(
     assert view.word() == "other"
 
 
-def test_whoever_brought_the_service_uses_what_replaces_it(opened: Opened) -> None:
+def test_the_plugin_of_a_service_uses_its_override(opened: Opened) -> None:
     brings = Brings(Voice("original"), Speaking)
     spec = {
         "id": "word",

@@ -162,7 +162,7 @@ def test_the_tier_can_be_taken_back_by_name(stage: Stage) -> None:
 
 def test_a_plugin_cannot_be_granted_a_tier_that_it_does_not_ask_for(stage: Stage) -> None:
     host = stage.shop.open()
-    with pytest.raises(UsageError, match="does not ask for 'tier:host'"):
+    with pytest.raises(UsageError, match="does not request 'tier:host'"):
         host.grant("p", "tier:host")
     stage.stays_apart(host)
 

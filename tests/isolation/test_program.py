@@ -1,4 +1,4 @@
-"""A program in its box: a process tree of its own that ends as a whole, for root and for anybody."""
+"""A program in its box: its own process tree, which ends as a whole, for root and for anybody."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_what_it_leaves_behind_ends_with_it(user: int, marker: str) -> None:
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-def test_it_ends_with_whoever_started_it(user: int, marker: str, end: signal.Signals) -> None:
+def test_it_ends_with_the_process_that_started_it(user: int, marker: str, end: signal.Signals) -> None:
     script = f"setsid sh -c 'trap : TERM; echo up; sleep 300; : {marker}' & sleep 300; : {marker}"
     with stage(user, SHELL, "/bin/sh", "-c", script) as running:
         assert running.stdout is not None
@@ -110,7 +110,7 @@ def test_a_signal_is_handed_on(user: int) -> None:
         assert running.stdout.read() == "bye\n"
 
 
-def test_a_program_that_is_no_program_is_told(user: int) -> None:
+def test_an_invalid_program_is_reported(user: int) -> None:
     _, missing = ended(user, SHELL, "/usr/bin/there-is-none")
     _, forbidden = ended(user, replace(SHELL, may_execute=False), "/bin/sh", "-c", ":")
     assert (missing["errno"], forbidden["errno"]) == (2, 13)

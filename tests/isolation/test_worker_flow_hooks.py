@@ -11,7 +11,7 @@ import pytest
 from tavern_core import Tavern
 from tavern_core.contract.nodes import Skip
 from tavern_core.errors import PolicyDenied
-from tavern_core.isolation.hook_codec import Stays, pack_shown, unpack_shown
+from tavern_core.isolation.node_codec import HOOK_VALUES, Stays
 from tavern_core.kernel.hooks.arguments import shown
 from tavern_core.model.node import NodeSpec, Slot
 from tavern_core.model.run import NodeInfo, RunInfo
@@ -139,7 +139,9 @@ INPUTS: dict[str, Any] = {"text": "a", "data": b"\0\xff", "none": Skip, "thing":
 
 def back_and_forth(value: Any, known: dict[str, Any]) -> Any:
     """What the host has of a value that it showed and that came back as it was."""
-    return unpack_shown(json.loads(json.dumps(pack_shown(unpack_shown(pack_shown(value), {})))), known)
+    return HOOK_VALUES.decode(
+        json.loads(json.dumps(HOOK_VALUES.encode(HOOK_VALUES.decode(HOOK_VALUES.encode(value), {})))), known
+    )
 
 
 @pytest.mark.parametrize(
@@ -158,21 +160,21 @@ def test_what_comes_back_unchanged_is_what_was_shown(name: str, value: Any) -> N
 
 
 def test_what_cannot_cross_is_handed_back_and_nothing_else() -> None:
-    there = unpack_shown(pack_shown(INPUTS), {})
+    there = HOOK_VALUES.decode(HOOK_VALUES.encode(INPUTS), {})
     assert isinstance(there["thing"], Stays)
     assert repr(there["thing"]) == "<a object that stays in the host>"
     moved = {"other": there["thing"], "text": "b"}
-    assert unpack_shown(pack_shown(moved), {"inputs": INPUTS}) == {"other": THING, "text": "b"}
-    foreign = unpack_shown(["values", {"x": ["stays", ["absent", "Secret"]]}], {"inputs": INPUTS})
+    assert HOOK_VALUES.decode(HOOK_VALUES.encode(moved), {"inputs": INPUTS}) == {"other": THING, "text": "b"}
+    foreign = HOOK_VALUES.decode(["values", {"x": ["stays", ["absent", "Secret"]]}], {"inputs": INPUTS})
     assert isinstance(foreign["x"], Stays)
 
 
 def test_a_changed_node_type_keeps_what_did_not_cross() -> None:
     own = shown(SHOWN)
-    there = unpack_shown(pack_shown(own), {})
+    there = HOOK_VALUES.decode(HOOK_VALUES.encode(own), {})
     slot = replace(there.inputs["a"], description="new")
-    back = unpack_shown(
-        pack_shown(replace(there, inputs={**there.inputs, "a": slot}, category="c")), {"definition": own}
+    back = HOOK_VALUES.decode(
+        HOOK_VALUES.encode(replace(there, inputs={**there.inputs, "a": slot}, category="c")), {"definition": own}
     )
     assert back.impl is own.impl
     assert (back.category, back.inputs["a"].description) == ("c", "new")
@@ -191,4 +193,4 @@ DAMAGED: list[Any] = [
 @pytest.mark.parametrize("packed", DAMAGED, ids=str)
 def test_a_forged_answer_is_a_value_error(packed: Any) -> None:
     with pytest.raises(ValueError):
-        unpack_shown(packed, {"inputs": INPUTS, "definition": shown(SHOWN)})
+        HOOK_VALUES.decode(packed, {"inputs": INPUTS, "definition": shown(SHOWN)})

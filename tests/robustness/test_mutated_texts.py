@@ -25,6 +25,7 @@ from tavern_core.kernel.log.event_log import EventLog
 from tavern_core.kernel.manifest.manifest_reader import read_manifest
 from tavern_core.kernel.manifest.tool_files import read_tool_file, tool_spec
 from tavern_core.kernel.plugins.enabled_state import PluginStates
+from tavern_core.kernel.settings.setting_layers import SettingLayers, user_file
 from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.model.event import Event
 from tavern_core.model.manifest import Manifest
@@ -120,7 +121,7 @@ def settings(content: bytes, folder: Path) -> None:
     file = folder / "settings.json"
     file.write_bytes(content)
     found: list[Any] = []
-    store = SettingsStore(file, env={}, on_finding=found.append)
+    store = SettingsStore(SettingLayers(user_file(file), env={}), on_finding=found.append)
     store.declare(
         "p",
         [
@@ -290,7 +291,7 @@ def attempt(read: Reader, content: bytes, folder: Path, label: object, within: f
         raise
 
 
-def test_stray_text_of_any_length_is_told_alike_however_the_text_is_cut() -> None:
+def test_stray_text_of_any_length_is_reported_alike_however_the_text_is_cut() -> None:
     for text in (
         "url: [" + "1, " * 1_100 + "7「末」",
         "x「末」\nurl: [" + "abc " * 900 + "\na:「始」b「末」<|[EN",
@@ -307,7 +308,7 @@ def test_stray_text_of_any_length_is_told_alike_however_the_text_is_cut() -> Non
 
 @pytest.mark.parametrize(("times", "within"), [FAST, SOAK])
 @pytest.mark.parametrize("what", READERS)
-def test_a_damaged_text_is_read_or_answered(what: str, times: int, within: float | None, memory: Path) -> None:
+def test_a_corrupt_text_is_read_or_answered(what: str, times: int, within: float | None, memory: Path) -> None:
     read, originals, tries = READERS[what]
     contents = originals()
     pick = Random(f"{what} {times}")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tavern_core.errors import Finding, PolicyDenied, SettingsInvalid, StateDamaged
 from tavern_core.kernel.settings.secrets import KnownSecrets, looks_secret
+from tavern_core.kernel.settings.setting_layers import SettingLayers, user_file
 from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.schema.redact import compile_redactor
 
@@ -64,7 +65,9 @@ KEY = "extensions.p."
 
 def opened(folder: Path, instance: Mapping[str, Any] | None = None, **options: Any) -> SettingsStore:
     """A store with all types of settings declared."""
-    store = SettingsStore(folder / "settings.json", instance, base_dir=folder, **{"env": {}, **options})
+    sources = {name: options.pop(name) for name in ("env", "keyring", "known", "origins") if name in options}
+    layers = SettingLayers(user_file(folder / "settings.json"), instance or {}, folder, **{"env": {}, **sources})
+    store = SettingsStore(layers, **options)
     store.declare("p", OPTIONS)
     store.declare(
         "p",
@@ -292,7 +295,7 @@ def test_the_user_wins_over_the_instance_and_the_instance_over_the_default(tmp_p
     assert shown[KEY + "on"] == (True, "default")
 
 
-def test_a_stored_value_that_is_not_allowed_is_told_and_the_layer_below_counts(tmp_path: Path) -> None:
+def test_a_stored_value_that_is_not_allowed_is_reported_and_the_layer_below_counts(tmp_path: Path) -> None:
     (tmp_path / "settings.json").write_text(
         json.dumps({"version": 1, "values": {KEY + "maxItems": 99, KEY + "nmae": 1}})
     )
@@ -309,7 +312,7 @@ def test_a_stored_value_that_is_not_allowed_is_told_and_the_layer_below_counts(t
 
 
 @pytest.mark.parametrize("key", [None, 5, [], ("a",), b"extensions.p.name"], ids=lambda key: type(key).__name__)
-def test_a_key_that_is_no_text_is_told(tmp_path: Path, key: Any) -> None:
+def test_a_key_that_is_not_text_is_reported(tmp_path: Path, key: Any) -> None:
     with pytest.raises(SettingsInvalid, match="the key of a setting is text"):
         opened(tmp_path).get(key)
 
@@ -327,7 +330,7 @@ def test_values_of_plugins_that_are_not_there_are_kept_without_a_word(tmp_path: 
     [b"", b"{", b"[]", b'{"version": 2, "values": {}}', b'{"version": 1, "values": []}', b"\xff", b"\0" * 50, b"[" * 100_000,
      b'{"version": 1, "values": {"a": 1, "a": 2}}', b'{"version": 1, "values": {"a": NaN}}', b"x" * 2_000_000],
 )  # fmt: skip
-def test_a_damaged_file_costs_its_values_and_is_kept_at_the_next_save(tmp_path: Path, content: bytes) -> None:
+def test_a_corrupt_file_costs_its_values_and_is_kept_at_the_next_save(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "settings.json"
     path.write_bytes(content)
     told: list[Finding] = []
@@ -339,7 +342,7 @@ def test_a_damaged_file_costs_its_values_and_is_kept_at_the_next_save(tmp_path: 
     store.save({KEY + "name": "new"})
     assert stored(tmp_path) == {KEY + "name": "new"}
     assert [p.read_bytes() for p in tmp_path.glob("settings.json.damaged-*")] == [content]
-    assert any("is kept as" in str(f) for f in told)
+    assert any("was renamed to" in str(f) for f in told)
     assert opened(tmp_path).findings() == ()
 
 
@@ -375,7 +378,7 @@ def test_callbacks_come_in_order_once_for_what_really_changed(tmp_path: Path) ->
     assert told == [("name", "y")]
 
 
-def test_whoever_keeps_the_record_is_told_what_changed_without_secrets(tmp_path: Path) -> None:
+def test_the_recorder_gets_the_changes_without_secrets(tmp_path: Path) -> None:
     told: list[Any] = []
     store = opened(tmp_path, on_saved=told.append)
     store.save({KEY + "name": "x", KEY + "cookie": "s3cret"}, by="alice")
@@ -388,7 +391,7 @@ def test_whoever_keeps_the_record_is_told_what_changed_without_secrets(tmp_path:
     ]
 
 
-def test_a_failing_callback_is_a_finding_and_the_others_are_told(tmp_path: Path) -> None:
+def test_a_failing_callback_is_a_finding_and_the_others_are_called(tmp_path: Path) -> None:
     told: list[Any] = []
     findings: list[Finding] = []
     store = opened(tmp_path, on_finding=findings.append)
@@ -421,7 +424,7 @@ def test_a_plugin_watches_its_own_settings_only(tmp_path: Path) -> None:
         store.on_change(KEY + "nmae", print, owner="p")
 
 
-def test_what_another_process_saved_is_read_at_once_and_told_at_reload(tmp_path: Path) -> None:
+def test_a_save_of_another_process_is_read_at_once_and_reported_at_reload(tmp_path: Path) -> None:
     one, two = opened(tmp_path), opened(tmp_path)
     told: list[Any] = []
     one.on_change(KEY + "name", told.append)
@@ -437,9 +440,10 @@ def test_what_another_process_saved_is_read_at_once_and_told_at_reload(tmp_path:
 _SAVE = """
 import sys
 from pathlib import Path
+from tavern_core.kernel.settings.setting_layers import SettingLayers, user_file
 from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.schema.redact import compile_redactor
-store = SettingsStore(Path(sys.argv[1]))
+store = SettingsStore(SettingLayers(user_file(Path(sys.argv[1]))))
 store.declare("p", [{"key": f"extensions.p.{who}{n}", "type": "number"} for who in "ab" for n in range(15)])
 for n in range(15):
     store.save({f"extensions.p.{sys.argv[2]}{n}": n})
@@ -449,7 +453,7 @@ for n in range(15):
 @pytest.mark.slow
 def test_saves_of_two_processes_and_several_threads_add_up(tmp_path: Path) -> None:
     processes = [start(_SAVE, tmp_path / "settings.json", who) for who in "ab"]
-    store = SettingsStore(tmp_path / "settings.json")
+    store = SettingsStore(SettingLayers(user_file(tmp_path / "settings.json")))
     store.declare("q", [{"key": f"extensions.q.x{n}", "type": "number"} for n in range(12)])
     threads = [threading.Thread(target=store.save, args=({f"extensions.q.x{n}": n},)) for n in range(12)]
     for thread in threads:
@@ -538,9 +542,8 @@ def test_files_are_relative_to_the_file_that_names_them(tmp_path: Path) -> None:
     for folder in ("home", "project"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "c.txt").write_text(f"of {folder}")
-    store = SettingsStore(
-        tmp_path / "home" / "settings.json", {KEY + "name": {"$file": "c.txt"}}, base_dir=tmp_path / "project"
-    )
+    file = user_file(tmp_path / "home" / "settings.json")
+    store = SettingsStore(SettingLayers(file, {KEY + "name": {"$file": "c.txt"}}, tmp_path / "project"))
     store.declare("p", OPTIONS)
     assert store.resolved(KEY + "name") == "of project"
     store.save({KEY + "name": {"$file": "c.txt"}})
@@ -604,7 +607,7 @@ def test_the_key_ring_needs_its_extra(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_required_setting_without_a_value_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    store = SettingsStore(tmp_path / "settings.json")
+    store = SettingsStore(SettingLayers(user_file(tmp_path / "settings.json")))
     store.declare(
         "p", [{"key": "cookie", "type": "string", "required": True}, {"key": "n", "type": "number"}], tool="get"
     )

@@ -25,7 +25,7 @@ WRONG: dict[str, tuple[str, str, str]] = {
         "trusted: true",
     ),
     "rights of a url": ("{kind: mcp, url: http://a.example, permissions: [network]}", "of a command", "delete"),
-    "an unknown right": ("{kind: mcp, command: [x], permissions: [netwrk]}", "no capability", "network"),
+    "an unknown right": ("{kind: mcp, command: [x], permissions: [netwrk]}", "not a capability", "network"),
     "a loader variable": ("{kind: mcp, command: [x], environment: {LD_PRELOAD: y}}", "never passed", "delete"),
     "a header of the connection": ("{kind: mcp, url: http://a.example, headers: {Host: b}}", "no header", "delete"),
     "an override of nothing": (
@@ -35,7 +35,7 @@ WRONG: dict[str, tuple[str, str, str]] = {
     ),
     "a reserved namespace": (
         "{kind: mcp, url: http://a.example, namespace: core}",
-        "no name of an upstream",
+        "not the name of an upstream",
         "lower-case",
     ),
 }

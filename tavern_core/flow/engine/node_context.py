@@ -166,7 +166,7 @@ def _through(behind: _Behind, name: str, /, *args: Any) -> Any:
 
 
 def _waited(work: Coroutine[Any, Any, Any], what: str) -> Awaited:
-    return awaited(_outcome(work), _same, f"ctx.{what}")
+    return awaited(_outcome(work), f"ctx.{what}")
 
 
 async def _outcome(work: Coroutine[Any, Any, Any]) -> tuple[Any, MisfitInput | NothingCame | None]:
@@ -183,7 +183,3 @@ def _settled(outcome: tuple[Any, MisfitInput | NothingCame | None]) -> Any:
     if error is not None:
         raise error
     return answer
-
-
-def _same(value: Any) -> Any:
-    return value

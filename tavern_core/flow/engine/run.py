@@ -104,6 +104,44 @@ class RunOptions:
                 )
 
 
+def _same(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class RunHost:
+    """What a host gives all its runs.
+
+    Args:
+        threads: where sync nodes run.
+        doors: what nodes may ask of the host.
+        mask: redacts secrets in errors.
+        secrets: the currently known secret texts.
+    """
+
+    threads: Workers
+    doors: NodeDoors
+    mask: Callable[[Any], Any] = _same
+    secrets: Callable[[], Collection[str]] = tuple
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What a run begins with: its own id, and what there is of earlier runs.
+
+    Args:
+        run_id: empty: a new one.
+        cache: answers of nodes.
+        answers: of persons to questions, by their names.
+        log: goes on with the events of the run that it takes up.
+    """
+
+    run_id: str = ""
+    cache: Cache | None = None
+    answers: Mapping[str, Any] = field(default_factory=dict)
+    log: EventLog | None = None
+
+
 class Run:
     """One run. Create it, then `await execute()` once."""
 
@@ -112,24 +150,20 @@ class Run:
         prepared: Prepared,
         inputs: Mapping[str, Any],
         *,
-        threads: Workers,
-        doors: NodeDoors,
+        host: RunHost,
         context: CallContext,
         options: RunOptions = RunOptions(),
-        cache: Cache | None = None,
+        beginning: Beginning = Beginning(),  # noqa: B008 - frozen
         around: Around | None = None,
-        answers: Mapping[str, Any] | None = None,
-        run_id: str = "",
-        log: EventLog | None = None,
     ) -> None:
-        self.id = self.turn = run_id or f"run-{secrets.token_hex(8)}"
+        self.id = self.turn = beginning.run_id or f"run-{secrets.token_hex(8)}"
         self.prepared = prepared
         self.inputs = inputs
-        self.doors = doors
+        self.doors = host.doors
         self.context = context
         self.options = options
         self.targets = options.to
-        self.cache = cache
+        self.cache = beginning.cache
         self.around = around
         self.grace = GRACE_S
         self.gates: Gates | None = None
@@ -145,24 +179,21 @@ class Run:
         self.questions: dict[str, Question] = {}
         self.unanswered: dict[str, Question] = {}
         """Questions without an answer when the node or the run ended."""
-        self.answers = dict(answers or {})
+        self.answers = dict(beginning.answers)
         self.on_question: Callable[[], None] = _nothing
         """Called when a node starts to wait for a person, and after the answer."""
         self.write: Callable[[str], None] | None = None
         """Records the outputs of the node at a path."""
         self.times_taken_up = 0
-        self.mask: Callable[[Any], Any] = _same
-        """Redacts secrets in errors."""
-        self.secrets: Callable[[], Collection[str]] = tuple
-        """The currently known secret texts."""
-        self._chunks = ToldChunks(lambda: self.secrets())
+        self.mask, self.secrets = host.mask, host.secrets
+        self._chunks = ToldChunks(host.secrets)
         self._waiting: dict[str, asyncio.Future[Any]] = {}
-        self._threads = threads
+        self._threads = host.threads
         self._task: asyncio.Task[Any] | None = None
         self._thread = 0
         self.loop: asyncio.AbstractEventLoop | None = None
         """The loop on which it runs; None: it was not started."""
-        self._log = EventLog() if log is None else log
+        self._log = EventLog() if beginning.log is None else beginning.log
         self.note, self.listen, self.rows = self._log.note, self._log.listen, self._log.rows
         self.before = len(self._log)
         """Events before it was resumed."""
@@ -252,7 +283,7 @@ class Run:
 
         return self.loop.call_later(self.options.timeout_ms / 1000, ring)
 
-    def check_wishes(self) -> None:
+    def check_options(self) -> None:
         """Does `to` name nodes of the workflow? Raises UsageError (USAGE)."""
         self._wanted()
 
@@ -493,10 +524,6 @@ def _validator(schema: Mapping[str, Any]) -> Validator:
 
 def _nothing() -> None:
     pass
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _has_limits(prepared: Prepared) -> bool:

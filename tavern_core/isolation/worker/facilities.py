@@ -1,4 +1,4 @@
-"""What a plugin in a worker is given instead of the host's own doors: the same methods, each asking over the hotline."""
+"""The context of a plugin in a worker: the same methods as in the host, each calling the host."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.contract.context import PluginContext, Runtime
-from tavern_core.isolation.codec import CannotCross, pack
+from tavern_core.isolation.codec import crossing
 from tavern_core.isolation.worker.host_client import Hotline
-from tavern_core.model.call import CallContext
-from tavern_core.schema.limits import json_copy
+from tavern_core.schema.limits import json_or
 from tavern_core.schema.redact import compile_redactor
 
 LONGEST_LINE: Final = 10_000
 """Characters of one line of the log."""
 
 
-class InsideDoors:
-    """The doors of the plugin's context (`contract.context.PluginDoors`)."""
+class WorkerFacilities:
+    """The host's side of the plugin's context (`contract.context.PluginFacilities`)."""
 
     def __init__(self, hotline: Hotline, data_dir: Path) -> None:
         self._hotline = hotline
         self._data_dir = data_dir
         self._numbers = itertools.count(1)
         self.watches: dict[int, Callable[[Any], None]] = {}
-        """Number → what the plugin wants called when a setting changes."""
+        """Number → the plugin's callback for a changed setting."""
 
     def get_config(self, option: str) -> Any:
         return self._hotline.ask("get_config", option=option)
@@ -59,7 +58,7 @@ class InsideDoors:
 
 
 def _view(hotline: Hotline, name: str, methods: Mapping[str, bool], description: str) -> Any:
-    """A view of a service as the host gives it to plugins, with the same methods and refusals.
+    """A view of a service as plugins in the host get it, with the same methods and refusals.
 
     Args:
         methods: name → whether it is async.
@@ -85,7 +84,7 @@ def _view(hotline: Hotline, name: str, methods: Mapping[str, bool], description:
 
 def _asking(hotline: Hotline, service: str, method: str, is_async: bool) -> Callable[..., Any]:
     def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        return {"name": service, "method": method, **packed_arguments(f"{service}.{method}", args, kwargs)}
+        return packed_arguments(service, method, args, kwargs)
 
     if is_async:
 
@@ -102,20 +101,18 @@ def _asking(hotline: Hotline, service: str, method: str, is_async: bool) -> Call
     return ask
 
 
-def packed_arguments(what: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a service's method for the other side.
+def packed_arguments(service: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The call of a service's method for the other side.
 
     Raises:
         CannotCross: one of them is not JSON.
     """
-    copy, problem = json_copy({"args": list(args), "kwargs": kwargs})
-    if problem is not None:
-        raise CannotCross(f"an argument of {what} cannot cross to another process: {problem}")
-    return copy  # type: ignore[no-any-return]
+    given = crossing(f"an argument of {service}.{method}", {"args": list(args), "kwargs": kwargs})
+    return {"name": service, "method": method, **given}
 
 
-def context_of(facts: Mapping[str, Any], doors: InsideDoors, folder: Path | None) -> PluginContext:
-    """The plugin's context, as the host told it."""
+def context_of(facts: Mapping[str, Any], doors: WorkerFacilities, folder: Path | None) -> PluginContext:
+    """The plugin's context, as sent by the host."""
     return PluginContext(
         facts["id"],
         facts["name"],
@@ -133,7 +130,6 @@ def context_of(facts: Mapping[str, Any], doors: InsideDoors, folder: Path | None
 def facts_of_context(ctx: PluginContext) -> dict[str, Any]:
     """What a worker needs to know to make the same context."""
     # What looks like a secret in the host's free-form configuration stays there: secrets cross by name only.
-    copy, problem = json_copy(compile_redactor()(dict(ctx.config)))
     runtime = ctx.runtime
     return {
         "id": ctx.id,
@@ -141,13 +137,13 @@ def facts_of_context(ctx: PluginContext) -> dict[str, Any]:
         "version": ctx.version,
         "description": ctx.description,
         "source": ctx.source,
-        "config": copy if problem is None else {},
+        "config": json_or(compile_redactor()(dict(ctx.config)), {}),
         "runtime": [runtime.host_version, runtime.python_version, runtime.safe_mode],
     }
 
 
 class LinesToHost(logging.Handler):
-    """Hands what is logged in the worker to the host, which masks and writes it."""
+    """Sends log records of the worker to the host, which masks and writes them."""
 
     def __init__(self, hotline: Hotline) -> None:
         super().__init__()
@@ -166,7 +162,3 @@ class LinesToHost(logging.Handler):
             self._busy.now = False
         text = text.encode("utf-8", "backslashreplace").decode()[:LONGEST_LINE]
         self._hotline.tell("log", level=record.levelno, logger=record.name[:200], text=text)
-
-
-def packed_context(context: CallContext) -> Any:
-    return pack(context)[1]

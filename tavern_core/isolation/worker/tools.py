@@ -1,4 +1,4 @@
-"""The tools of a plugin as they live in its worker: told, made for a caller, prepared, called."""
+"""The tools of a plugin in its worker: described, created for a caller, prepared, called."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tavern_core.contract.protocols import BoundTool, ToolHome
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.contract.tracing import within_trace
 from tavern_core.errors import TavernError, ToolFailed
-from tavern_core.isolation.codec import pack_result, pack_tool, unpack, unpack_context, unpack_tool
+from tavern_core.isolation.codec import CALLS, pack_tool, unpack_context, unpack_tool
 from tavern_core.isolation.worker.running_call import InsideCalls
 from tavern_core.isolation.worker_setup import Setup
 from tavern_core.kernel.calls.normalise import plain, plain_parts
@@ -32,7 +32,7 @@ class InsideTools:
     """The tools of one plugin.
 
     Args:
-        record: what `load_handler` finds handlers in.
+        record: the record in which `load_handler` finds handlers.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class InsideTools:
         self._factories: dict[str, ToolFactory] = {}
 
     def owner(self) -> Owner:
-        """Whose tools these are."""
+        """The plugin of these tools."""
         setup = self._setup
 
         def from_mapping(data: Mapping[str, Any]) -> ToolSpec:
@@ -60,7 +60,7 @@ class InsideTools:
         """One offer for the host.
 
         Args:
-            place: names it, where it is a factory.
+            place: its name, if it is a factory.
         """
         if (factory := item.factory) is not None:
             self._factories[place] = factory
@@ -76,38 +76,38 @@ class InsideTools:
         self._tools[item.spec.name] = item.spec
         spec, is_sketch = item.spec, item.spec.impl is SKETCH
         return {
-            "tool": pack_tool(spec)[1],
+            "tool": pack_tool(spec),
             "key": None if spec.impl is None or is_sketch else spec.name,
             "sketch": is_sketch,
         }
 
     def make(self, place: str, context: Any) -> Any:
-        """Start a factory; what it makes, or an awaitable of it."""
+        """Start a factory; returns its result, or an awaitable of it."""
         return self._factories[place].make(unpack_context(context))
 
     def made(self, answer: Any) -> Any:
-        """The tools that a factory made; None for no tool."""
+        """The tools of a factory; None for no tool."""
         if answer is None:
             return None
         told = []
         for spec in specs_of(answer, self.owner()):
             key = f"made {next(self._made)}"
             self._tools[key] = spec
-            told.append({"tool": pack_tool(spec)[1], "key": key if spec.impl is not None else None})
+            told.append({"tool": pack_tool(spec), "key": key if spec.impl is not None else None})
         return told
 
     def drop(self, keys: list[str]) -> None:
-        """Forget made tools that the host does not use any more."""
+        """Remove factory tools that the host does not use any more."""
         for key in keys:
             self._tools.pop(key, None)
             self._bound.pop(key, None)
 
     def handler(self, target: str, sketch: Any) -> Any:
-        """The tool behind a handler whose tool file has no parameters."""
+        """The tool of a handler whose tool file has no parameters."""
         thing = load_handler(self._record, target)
         spec = of_handler(thing, unpack_tool(sketch), self.owner())
         self._tools[key := f"handler {target} {spec.name}"] = spec
-        return {"tool": pack_tool(spec)[1], "key": key}
+        return {"tool": pack_tool(spec), "key": key}
 
     def bind(self, key: str, tool: Any, handler: str | None) -> list[Any]:
         """Prepare a tool for being called; [is it async, does it want the call, has it a `ToolContext`].
@@ -119,7 +119,7 @@ class InsideTools:
         if handler is None:
             if key not in self._tools:
                 raise ToolFailed(
-                    f"{spec.name} is not offered any more",
+                    f"{spec.name} is no longer offered",
                     hint=f"tavern plugins reload {self._setup.plugin}",
                     fixFor="operator",
                 )
@@ -132,7 +132,7 @@ class InsideTools:
         """Start a tool; its answer, or an awaitable of it."""
         bound, _ = self._bound[given["key"]]
         packed = given.get("call")
-        call = None if packed is None else unpack(packed, {"trusted": True})
+        call = None if packed is None else CALLS.decode(packed, {"trusted": True})
         if bound.wants_control and call is not None:
             self._calls.begin(call.id, given["id"], given.get("left"))
         if headers := given.get("trace"):
@@ -144,7 +144,7 @@ class InsideTools:
         _, name = self._bound[key]
         try:
             if isinstance(answer, ToolResult):
-                return pack_result(plain_parts(answer, sys.maxsize, name))  # the frame has a limit of its own
+                return CALLS.encode(plain_parts(answer, sys.maxsize, name))  # the frame has a limit of its own
             return ["json", plain(answer, self._limits.output_bytes, name)]
         except TavernError as error:
             error.details["stage"] = "validate_output"

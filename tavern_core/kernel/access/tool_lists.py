@@ -3,7 +3,7 @@
     text:count  text.count  text/count   one tool, in any accepted spelling; upper and lower case, `_` and `-` do not matter
     count                                every tool of this local name
     text                                 every tool of this plugin
-    group:plugins                        every tool that a plugin brought, none of the host's own
+    group:plugins                        every tool of a plugin, none of the host's own
     core                                 every tool of the host's own
     group:writing                        the entries of the named group, which may name further groups
     text:*   *:count   get_*   *         wildcards: `*` stands for any characters
@@ -45,12 +45,12 @@ def local_key(local: str) -> str:
 
 
 def plugin_key(plugin: str) -> str:
-    """What plugin names are compared by; `_` is `-`, and nothing is dropped: `ab` and `a-b` are two plugins."""
+    """The form in which plugin names are compared; `_` is `-`, and `ab` and `a-b` are two plugins."""
     return plugin.strip().casefold().replace("_", "-")
 
 
 def host_keys(plugins: Iterable[str]) -> frozenset[str]:
-    """What tells the host's own tools: their plugins, and the namespaces that no plugin may have."""
+    """How the host's own tools are recognised: their plugins, and the namespaces that no plugin may have."""
     return frozenset(plugin_key(plugin) for plugin in (*plugins, *RESERVED_NAMESPACES))
 
 
@@ -73,7 +73,7 @@ class ToolNames:
     written: str
     """The id for wildcards: only upper and lower case are alike, `_` is a character like any other."""
     plugin: str
-    """The plugin that brought it."""
+    """The plugin that contributed it."""
     namespace: str
     """The part of the id before the colon; the plugin's name but for reserved namespaces."""
 
@@ -99,7 +99,7 @@ class ToolList:
     _patterns: tuple[tuple[str, int], ...]
     _all_plugins: int | None
     known: Known
-    """`known.host` are the host's own plugins, of which `group:plugins` says nothing."""
+    """`known.host` are the host's own plugins, which `group:plugins` does not cover."""
 
     @classmethod
     def compile(cls, place: str, entries: Sequence[str], known: Known, *, wide: bool) -> ToolList:
@@ -151,7 +151,7 @@ def specificity(written: str, matcher: ToolList, names: ToolNames) -> Rank | Non
     """How specifically an entry names a tool; None when it does not.
 
     Args:
-        matcher: the compiled list of nothing but this entry.
+        matcher: the compiled list of this entry alone.
     """
     if matcher.match(names) is None:
         return None

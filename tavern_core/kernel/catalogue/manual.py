@@ -5,8 +5,8 @@
       - 参数:
         - text (string, required): Text to count
 
-Generated from the specifications and from nothing else. What does not fit the budget goes in a fixed order: examples,
-what the parameters are for, all but the beginning of the descriptions, everything but the ids, and at last ids, with a
+Generated from the specifications alone. To fit the budget, parts are dropped in a fixed order: examples,
+the texts of parameters, all but the beginning of the descriptions, everything but the ids, and at last ids, with a
 note that says so. The same tools give the same text.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from typing import Any, Final, Literal
 
 from tavern_core.errors import TavernError
@@ -92,6 +93,19 @@ _LABELS: Final[Mapping[Language, _Labels]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Obstacles:
+    """What stands in the way of calls.
+
+    Args:
+        lacking: tool id → capabilities that it needs and that are not allowed: its calls would be refused.
+        approval: ids of tools whose calls a person must approve.
+    """
+
+    lacking: Mapping[str, Iterable[str]] = field(default_factory=dict)
+    approval: Collection[str] = ()
+
+
 def render_manual(
     tools: Iterable[ToolSpec],
     *,
@@ -100,8 +114,7 @@ def render_manual(
     examples: bool = True,
     query: str | None = None,
     search_hint: str = "",
-    lacking: Mapping[str, Iterable[str]] | None = None,
-    asks: Collection[str] = (),
+    obstacles: Obstacles = Obstacles(),  # noqa: B008 - frozen
 ) -> str:
     """The manual of `tools`, in their order, never longer than `max_chars` characters.
 
@@ -112,8 +125,7 @@ def render_manual(
         examples: whether to show worked calls, as far as the budget goes.
         query: what the agent is about to do: only the examples that fit it best are shown (seed 000 §11.2(3)).
         search_hint: how this agent finds the rest, for the note of a shortened manual (`how_to_search`).
-        lacking: tool id → capabilities that it needs and that are not allowed: its calls would be refused.
-        asks: ids of tools whose calls somebody must approve.
+        obstacles: what stands in the way of calls.
     """
     labels, tools = _LABELS[language], list(tools)
     if not tools:
@@ -121,11 +133,11 @@ def render_manual(
     note = [labels.less.format(search=search_hint)] if search_hint else []
     for detail in _DETAILS[:-1]:
         room = max_chars if detail == "full" else max_chars - sum(map(len, note)) - len(note)
-        if (entries := _entries(tools, language, detail, room, lacking or {}, asks)) is not None:
+        if (entries := _entries(tools, language, detail, room, obstacles)) is not None:
             if detail == "full" and examples:
                 _add_examples(entries, tools, labels, query, max_chars)
             return "\n".join(entries if detail == "full" else [*entries, *note])
-    return _shortened(tools, language, search_hint or labels.search, max_chars, lacking or {}, asks)
+    return _shortened(tools, language, search_hint or labels.search, max_chars, obstacles)
 
 
 def how_to_search(language: Language = "zh") -> str:
@@ -139,14 +151,13 @@ def _entries(
     language: Language,
     detail: _Detail,
     most: int,
-    lacking: Mapping[str, Iterable[str]],
-    asks: Collection[str],
+    obstacles: Obstacles,
 ) -> list[str] | None:
     """One text per tool, or None when they are longer than `most` together."""
     found: list[str] = []
     length = -1
     for tool in tools:
-        entry = "\n".join(_entry(tool, language, detail, lacking.get(tool.id, ()), tool.id in asks))
+        entry = "\n".join(_entry(tool, language, detail, obstacles))
         length += len(entry) + 1
         if length > most:
             return None
@@ -154,14 +165,14 @@ def _entries(
     return found
 
 
-def _entry(tool: ToolSpec, language: Language, detail: _Detail, lacking: Iterable[str], asks: bool) -> Iterator[str]:
+def _entry(tool: ToolSpec, language: Language, detail: _Detail, obstacles: Obstacles) -> Iterator[str]:
     labels = _LABELS[language]
     yield _id_line(tool)
     if tool.is_destructive:
         yield f"  - {labels.destructive}"
-    if asks:
+    if tool.id in obstacles.approval:
         yield f"  - {labels.asks}"
-    if refused := ", ".join(lacking):
+    if refused := ", ".join(obstacles.lacking.get(tool.id, ())):
         yield harmless(f"  - {labels.refused}: {fold_lines(refused, 300)}")
     if description := fold_lines(tool.description, _SHORT if detail == "short" else 2_000):
         yield harmless(f"  - {labels.description}: {description}")
@@ -179,8 +190,7 @@ def _shortened(
     language: Language,
     search: str,
     most: int,
-    lacking: Mapping[str, Iterable[str]],
-    asks: Collection[str],
+    obstacles: Obstacles,
 ) -> str:
     """All ids beside a note, and of as many tools as there is room for, in their order, what they do and take."""
     labels = _LABELS[language]
@@ -189,7 +199,7 @@ def _shortened(
     room = most - sum(map(len, lines)) - len(lines) - len(note)
     if room >= 0:
         for at, tool in enumerate(tools):
-            entry = "\n".join(_entry(tool, language, "short", lacking.get(tool.id, ()), tool.id in asks))
+            entry = "\n".join(_entry(tool, language, "short", obstacles))
             room -= len(entry) - len(lines[at])
             if room < 0:
                 break

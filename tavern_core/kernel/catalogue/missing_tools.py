@@ -11,8 +11,7 @@ from tavern_core.errors import ToolNotFound
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.plugins.record import Record
-from tavern_core.model.ids import spellings, split_id
-from tavern_core.model.nearest import fold
+from tavern_core.model.ids import folded_id, spellings, split_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +46,15 @@ def absence(
     owners += [
         r for r in records.values() if not prefixes.keys().isdisjoint(r.candidate.facts.declared.get("namespaces", ()))
     ]
+    owners += [
+        r for r in records.values() if not set(ids).isdisjoint(r.candidate.tool_ids)
+    ]  # a skill has no such prefix
     for record in owners:
         if not record.usable or (record.candidate.source == "upstream" and record.state == "pending_consent"):
             return Absence(f"plugin {record.name} is {record.state}: {record.reason}", record.fix, record.name)
         if record.candidate.source == "upstream" and (why := _not_listed(record, diagnostics)):
             return why
-    wanted = {_folded(i) for i in ids}
+    wanted = {folded_id(i) for i in ids}
     return next(_broken(wanted, records), None) or next(_left_out(wanted, diagnostics), None)
 
 
@@ -69,7 +71,7 @@ def _broken(wanted: set[str], records: Mapping[str, Record]) -> Iterator[Absence
             tool = finding.details.get("tool")
             if finding.severity != "error" or not isinstance(tool, str):
                 continue
-            if wanted & {_folded(tool), _folded(f"{record.name}:{tool.rpartition(':')[2]}")}:
+            if wanted & {folded_id(tool), folded_id(f"{record.name}:{tool.rpartition(':')[2]}")}:
                 place = f"{finding.where}: " if finding.where else ""
                 reason = f"its declaration in plugin {record.name} is wrong: {place}{finding.message}"
                 yield Absence(reason, finding.hint, record.name)
@@ -78,10 +80,5 @@ def _broken(wanted: set[str], records: Mapping[str, Record]) -> Iterator[Absence
 def _left_out(wanted: set[str], diagnostics: Diagnostics) -> Iterator[Absence]:
     for diagnostic in diagnostics.all():
         tool = diagnostic.details.get("tool")
-        if isinstance(tool, str) and _folded(tool) in wanted:
+        if isinstance(tool, str) and folded_id(tool) in wanted:
             yield Absence(diagnostic.message, diagnostic.hint, diagnostic.plugin)
-
-
-def _folded(tool_id: str) -> str:
-    plugin, local = split_id(tool_id)
-    return f"{fold(plugin)}:{fold(local)}"

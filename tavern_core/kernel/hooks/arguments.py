@@ -1,7 +1,7 @@
-"""What hooks are shown: copies that share nothing which can be changed, and no code of other plugins.
+"""What hooks receive: copies that share no mutable objects and no code of other plugins.
 
-A hook that writes into what it was handed changes its own copy and nothing else. What it wants changed it returns, and the
-host judges and records that.
+A hook that writes into an argument changes only its own copy. It returns what it wants to change, and the
+host checks and records that.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from tavern_core.model.event import Event
 from tavern_core.model.node import NodeMode, NodeSpec, PassThrough, Slot
 from tavern_core.model.result import ToolResult
 from tavern_core.model.tool import ToolSpec
-from tavern_core.schema.limits import json_copy
+from tavern_core.schema.limits import copied_parts, json_or
 
 
 class _Code:
-    """Stands for what a tool or a node runs: it can be handed back, and neither called nor looked into."""
+    """A placeholder for the code of a tool or a node: a hook can return it, but neither call nor inspect it."""
 
     __slots__ = ()
 
@@ -31,7 +31,7 @@ CODE: Final = _Code()
 
 
 class ShownTool:
-    """One tool as hooks see it: each plugin has a copy of its own, made when it is first asked about the tool."""
+    """One tool as hooks see it: each plugin has its own copy, made at its first hook call for the tool."""
 
     __slots__ = ("_copies", "id", "spec")
 
@@ -48,12 +48,12 @@ class ShownTool:
 
 
 def shown(value: Any) -> Any:
-    """What a plugin is handed instead of `value`: a copy that shares nothing mutable with it, and nothing that runs."""
+    """The copy of `value` for a plugin: shares no mutable object with it, and holds no code."""
     if isinstance(value, ToolCall):
         return replace(value, arguments=copied(value.arguments))
     if isinstance(value, ToolResult):
         content = copied([dict(block) for block in value._content]) if value._content else ()
-        error = value.error and replace(value.error, details=_plain(value.error.details))
+        error = value.error and replace(value.error, details=copied_parts(value.error.details))
         return value.replace(value=copied(value.value), content=tuple(content), meta=copied(value._meta), error=error)
     if isinstance(value, Event):
         return replace(value, data=copied(value.data))
@@ -61,11 +61,13 @@ def shown(value: Any) -> Any:
         return replace(
             value,
             impl=None if value.impl is None else CODE,
-            input_schema=_plain(value.input_schema),
-            output_schema=value.output_schema and _plain(value.output_schema),
-            implementation=_plain(value.implementation),
-            config_schema=tuple(_plain(item) for item in value.config_schema),
-            examples=tuple(replace(e, arguments=_plain(e.arguments), result=_parts(e.result)) for e in value.examples),
+            input_schema=copied_parts(value.input_schema),
+            output_schema=value.output_schema and copied_parts(value.output_schema),
+            implementation=copied_parts(value.implementation),
+            config_schema=tuple(copied_parts(item) for item in value.config_schema),
+            examples=tuple(
+                replace(e, arguments=copied_parts(e.arguments), result=copied_parts(e.result)) for e in value.examples
+            ),
         )
     if isinstance(value, NodeSpec):
         return _shown_node(value)
@@ -78,22 +80,21 @@ def is_its_code(answer: ToolSpec | NodeSpec, spec: ToolSpec | NodeSpec) -> bool:
 
 
 def copied(value: Any) -> Any:
-    """A copy of JSON; what is no JSON stays as it is (validation refuses it later)."""
-    copy, problem = json_copy(value)
-    return value if problem is not None else copy
+    """A copy of JSON; what is not JSON stays as it is (validation refuses it later)."""
+    return json_or(value, value)
 
 
 def _shown_node(spec: NodeSpec) -> NodeSpec:
     bypass = spec.bypass
     if isinstance(bypass, PassThrough):
-        bypass = PassThrough(dict(bypass.outputs), _plain(bypass.defaults))
+        bypass = PassThrough(dict(bypass.outputs), copied_parts(bypass.defaults))
     return replace(
         spec,
         impl=None if spec.impl is None else CODE,
         inputs=_slots(spec.inputs),
         outputs=_slots(spec.outputs),
-        config_schema=_plain(spec.config_schema),
-        config_values=_plain(spec.config_values),
+        config_schema=copied_parts(spec.config_schema),
+        config_values=copied_parts(spec.config_values),
         bypass=bypass,
         modes={key: _mode(mode) for key, mode in spec.modes.items()},
     )
@@ -106,21 +107,6 @@ def _mode(mode: NodeMode) -> NodeMode:
 
 def _slots(slots: Mapping[str, Slot]) -> dict[str, Slot]:
     return {
-        key: replace(slot, config=_plain(slot.config), actions=tuple(map(_parts, slot.actions)))
+        key: replace(slot, config=copied_parts(slot.config), actions=tuple(map(copied_parts, slot.actions)))
         for key, slot in slots.items()
     }
-
-
-def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _parts(item) for key, item in value.items()}
-
-
-def _parts(value: Any) -> Any:
-    """Mappings and lists anew; what else may stand in them is handed on."""
-    if isinstance(value, Mapping):
-        return _plain(value)
-    if isinstance(value, list):
-        return [_parts(item) for item in value]
-    if type(value) is tuple:
-        return tuple(map(_parts, value))
-    return value

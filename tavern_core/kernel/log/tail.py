@@ -36,7 +36,7 @@ class Tail:
 
     @property
     def is_hopeless(self) -> bool:
-        """No record at all: not a log, or nothing is left of it."""
+        """No record: not a log, or all of it is lost."""
         return self.last is None and (bool(self.damaged_at_end) or len(self.torn) > 2 * LONGEST_RECORD)
 
 

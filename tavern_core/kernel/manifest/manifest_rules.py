@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import islice
-from typing import Final, Literal, NamedTuple
+from typing import Final
 
 from tavern_core.contract.hookspecs import HOOKS
 from tavern_core.contract.permissions import canonical_hook, hook_spellings
@@ -18,7 +18,7 @@ from tavern_core.errors import Finding
 from tavern_core.kernel.files.safe_paths import path_problem
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
 from tavern_core.kernel.settings.setting_rules import key_problem, setting_problems
-from tavern_core.kernel.text.yaml_reader import MOST_FINDINGS, Path, YamlDocument
+from tavern_core.kernel.text.yaml_reader import MOST_FINDINGS, Path, PathProblem, YamlDocument
 from tavern_core.model.ids import (
     RESERVED_COMMANDS,
     RESERVED_NAMESPACES,
@@ -33,20 +33,9 @@ from tavern_core.model.scope import entry_problem
 from tavern_core.model.ui import COMPONENTS, OUTLETS, is_outlet
 
 CODE: Final = "MANIFEST_INVALID"
-Severity = Literal["error", "warning", "info"]
 
 
-class ManifestProblem(NamedTuple):
-    """One thing a rule found, at a path of the document."""
-
-    path: Path
-    message: str
-    hint: str = ""
-    severity: Severity = "error"
-    at_key: bool = False
-
-
-Rule = Callable[[Manifest], Iterator[ManifestProblem]]
+Rule = Callable[[Manifest], Iterator[PathProblem]]
 
 
 def check_manifest(manifest: Manifest, document: YamlDocument, *, strict: bool) -> list[Finding]:
@@ -62,43 +51,43 @@ def check_manifest(manifest: Manifest, document: YamlDocument, *, strict: bool) 
 # Identity --------------------------------------------------------------------------------------------------------------
 
 
-def _name(manifest: Manifest) -> Iterator[ManifestProblem]:
+def _name(manifest: Manifest) -> Iterator[PathProblem]:
     if is_reserved(manifest.name):
-        yield ManifestProblem(("name",), f"the name {manifest.name!r} is reserved for the host", "choose another name")
+        yield PathProblem(("name",), f"the name {manifest.name!r} is reserved for the host", "choose another name")
 
 
-def _namespaces(manifest: Manifest) -> Iterator[ManifestProblem]:
+def _namespaces(manifest: Manifest) -> Iterator[PathProblem]:
     for index, declared in enumerate(manifest.namespaces or ()):
         name = declared if isinstance(declared, str) else declared.name
         if is_reserved_namespace(name):
             message = (
                 f"the namespace {name!r} is reserved: only the host and the objects given to Tavern.open may provide it"
             )
-            yield ManifestProblem(("namespaces", index), message, "choose another")
+            yield PathProblem(("namespaces", index), message, "choose another")
 
 
-def _versions(manifest: Manifest) -> Iterator[ManifestProblem]:
+def _versions(manifest: Manifest) -> Iterator[PathProblem]:
     if not _is_version(manifest.version):
-        yield ManifestProblem(
-            ("version",), f"{manifest.version!r} is no version", "write it like 1.2.0 or 1.2.0rc1 (PEP 440)"
+        yield PathProblem(
+            ("version",), f"{manifest.version!r} is not a version", "write it like 1.2.0 or 1.2.0rc1 (PEP 440)"
         )
     for key, specifier in (("host", manifest.requires.host), ("tested", manifest.requires.tested)):
         if not _is_specifier(specifier):
-            yield ManifestProblem(("requires", key), f"{specifier!r} is no version range", _range_hint(specifier))
+            yield PathProblem(("requires", key), f"{specifier!r} is not a version range", _range_hint(specifier))
 
 
-def _neighbours(manifest: Manifest) -> Iterator[ManifestProblem]:
+def _neighbours(manifest: Manifest) -> Iterator[PathProblem]:
     for name, specifier in manifest.depends_on.items():
         if name == manifest.name:
-            yield ManifestProblem(("dependsOn", name), "the plugin depends on itself", "delete the line", at_key=True)
+            yield PathProblem(("dependsOn", name), "the plugin depends on itself", "delete the line", at_key=True)
         if not _is_specifier(specifier):
-            yield ManifestProblem(("dependsOn", name), f"{specifier!r} is no version range", _range_hint(specifier))
+            yield PathProblem(("dependsOn", name), f"{specifier!r} is not a version range", _range_hint(specifier))
     for key, names in (("before", manifest.before), ("after", manifest.after)):
         for index, name in enumerate(names):
             if name == manifest.name:
-                yield ManifestProblem((key, index), f"the plugin stands {key} itself", "delete the line")
+                yield PathProblem((key, index), f"the plugin is {key} itself", "delete the line")
     for name in sorted({*manifest.before} & {*manifest.after}):
-        yield ManifestProblem(("after",), f"{name!r} stands in `before` and in `after`", "keep one of them")
+        yield PathProblem(("after",), f"{name!r} is in `before` and in `after`", "keep one of them")
 
 
 @cache
@@ -137,7 +126,7 @@ def _range_hint(specifier: str) -> str:
 # Permissions -----------------------------------------------------------------------------------------------------------
 
 
-def _hooks(manifest: Manifest) -> Iterator[ManifestProblem]:
+def _hooks(manifest: Manifest) -> Iterator[PathProblem]:
     seen: dict[str, int] = {}
     for index, written in enumerate(manifest.permissions.hooks):
         path: Path = ("permissions", "hooks", index)
@@ -148,105 +137,106 @@ def _hooks(manifest: Manifest) -> Iterator[ManifestProblem]:
                 hint = f"write the permission, not the function: {needed.permissions[0]!r}"
             elif written in HOOKS:
                 hint = "delete the line: this hook needs no permission"
-            yield ManifestProblem(path, f"unknown hook permission {written!r}", hint)
+            yield PathProblem(path, f"unknown hook permission {written!r}", hint)
         elif canonical in seen:
-            yield ManifestProblem(path, f"{written!r} asks for {canonical!r} again", "delete the line", "info")
+            yield PathProblem(path, f"{written!r} requests {canonical!r} again", "delete the line", "info")
         else:
             seen[canonical] = index
 
 
-def _console(manifest: Manifest) -> Iterator[ManifestProblem]:
+def _console(manifest: Manifest) -> Iterator[PathProblem]:
     ui = manifest.permissions.ui
     for key, names in (("wrap", ui.wrap), ("override", ui.override)):
         for index, name in enumerate(names):
             if name not in COMPONENTS:
                 hint = did_you_mean(name, COMPONENTS, 1) or f"it is one of {', '.join(COMPONENTS)}"
-                yield ManifestProblem(("permissions", "ui", key, index), f"unknown component {name!r}", hint)
+                yield PathProblem(("permissions", "ui", key, index), f"unknown component {name!r}", hint)
     for index, name in enumerate(ui.inject):
         if not is_outlet(name):
             hint = did_you_mean(name, OUTLETS, 1) or f"it is one of {', '.join(OUTLETS)}"
-            yield ManifestProblem(("permissions", "ui", "inject", index), f"unknown outlet {name!r}", hint)
+            yield PathProblem(("permissions", "ui", "inject", index), f"unknown outlet {name!r}", hint)
 
 
-def _services(manifest: Manifest) -> Iterator[ManifestProblem]:
+def _services(manifest: Manifest) -> Iterator[PathProblem]:
     asked = manifest.permissions.services
     for key, names in (("use", asked.use), ("write", asked.write), ("override", asked.override)):
         for index, name in enumerate(names):
             if not is_service_name(name):
                 path: Path = ("permissions", "services", key, index)
-                yield ManifestProblem(
-                    path, f"{name!r} is no name of a service", "write one name: printable, without blanks, `:` and `*`"
+                yield PathProblem(
+                    path,
+                    f"{name!r} is not a name of a service",
+                    "write one name: printable, without blanks, `:` and `*`",
                 )
     for index, declared in enumerate(manifest.services or ()):
         if not is_service_name(declared.name):
-            message = f"no other plugin can ask for a service named {declared.name!r}"
-            yield ManifestProblem(("services", index), message, "take a name without blanks, `:` and `*`", "warning")
+            message = f"no other plugin can use a service named {declared.name!r}"
+            yield PathProblem(("services", index), message, "take a name without blanks, `:` and `*`", "warning")
 
 
-def _capabilities(manifest: Manifest) -> Iterator[ManifestProblem]:
+def _capabilities(manifest: Manifest) -> Iterator[PathProblem]:
     seen: set[str] = set()
     for index, request in enumerate(manifest.permissions.capabilities):
         path: Path = ("permissions", "capabilities", index)
         if request.name in seen:
-            yield ManifestProblem(path, f"{request.name!r} is asked for twice", "put all scopes under one of them")
+            yield PathProblem(path, f"{request.name!r} is requested twice", "put all scopes under one of them")
         seen.add(request.name)
         if request.scope == ():
-            message = f"the scope of {request.name!r} is empty, so it asks for nothing"
-            yield ManifestProblem(
-                (*path, "scope"), message, "leave the scope out to ask for all, or delete the entry", "warning"
+            message = f"the scope of {request.name!r} is empty, so it requests no permissions"
+            yield PathProblem(
+                (*path, "scope"), message, "leave the scope out to request all, or delete the entry", "warning"
             )
         for number, entry in enumerate(request.scope or ()):
             if problem := entry_problem(request.name, entry):
-                message = f"{entry!r:.120} reaches nothing: {problem}"
-                yield ManifestProblem(
-                    (*path, "scope", number), message, "docs/permissions.md tells how scopes are written", "warning"
+                message = f"{entry!r:.120} has no effect: {problem}"
+                yield PathProblem(
+                    (*path, "scope", number), message, "docs/permissions.md explains how scopes are written", "warning"
                 )
 
 
 # Settings and aliases --------------------------------------------------------------------------------------------------
 
 
-def _settings(manifest: Manifest) -> Iterator[ManifestProblem]:
+def _settings(manifest: Manifest) -> Iterator[PathProblem]:
     seen: dict[str, int] = {}
     for index, item in enumerate(manifest.config_options):
         path: Path = ("configOptions", index)
         if (problem := key_problem(item.key, manifest.name)) is not None:
-            yield ManifestProblem((*path, "key"), problem.message, problem.hint)
+            yield problem.below(path)
         elif item.key in seen:
-            yield ManifestProblem((*path, "key"), f"the setting {item.key!r} is declared twice", "rename or delete one")
+            yield PathProblem((*path, "key"), f"the setting {item.key!r} is declared twice", "rename or delete one")
         seen.setdefault(item.key, index)
-        for field, message, hint in setting_problems(item):
-            yield ManifestProblem((*path, field), message, hint)
+        yield from (problem.below(path) for problem in setting_problems(item))
 
 
-def _aliases(manifest: Manifest) -> Iterator[ManifestProblem]:
+def _aliases(manifest: Manifest) -> Iterator[PathProblem]:
     for written, target in manifest.aliases.items():
         path: Path = ("aliases", written)
         prefix, colon, local = target.rpartition(":")
         if colon and fold(prefix) != fold(manifest.name):
             turned = ":" not in written and is_local_name(written)
-            hint = f"the other id stands first: `{target}: {written}`" if turned else f"write {local}"
-            yield ManifestProblem(path, f"{target!r} is a tool of another plugin", hint)
+            hint = f"the other id comes first: `{target}: {written}`" if turned else f"write {local}"
+            yield PathProblem(path, f"{target!r} is a tool of another plugin", hint)
         elif not is_local_name(local):
-            yield ManifestProblem(path, f"{target!r} is no tool name", "use 1 to 64 of A-Z a-z 0-9 _ . -")
+            yield PathProblem(path, f"{target!r} is not a tool name", "use 1 to 64 of A-Z a-z 0-9 _ . -")
         if not written.strip() or len(written) > 160:
-            yield ManifestProblem(path, "an alias has 1 to 160 characters", at_key=True)
+            yield PathProblem(path, "an alias has 1 to 160 characters", at_key=True)
         elif (owner := written.partition(":")[0]) in RESERVED_NAMESPACES and ":" in written:
-            yield ManifestProblem(path, f"the namespace {owner!r} belongs to the host", "delete the alias", at_key=True)
+            yield PathProblem(path, f"the namespace {owner!r} belongs to the host", "delete the alias", at_key=True)
 
 
 # Files -----------------------------------------------------------------------------------------------------------------
 
 
-def _paths(manifest: Manifest) -> Iterator[ManifestProblem]:
+def _paths(manifest: Manifest) -> Iterator[PathProblem]:
     for path, relative in declared_paths(manifest):
         if problem := path_problem(relative):
-            yield ManifestProblem(path, f"{relative!r:.120}: {problem}", "name a file or folder inside the plugin")
+            yield PathProblem(path, f"{relative!r:.120}: {problem}", "name a file or folder inside the plugin")
 
 
 def declared_paths(manifest: Manifest) -> Iterator[tuple[Path, str]]:
     """Every path that the manifest names, with where it does."""
-    for key in ("nodes", "tools", "profiles", "workflows"):
+    for key in ("nodes", "tools", "skills", "profiles", "workflows"):
         section = getattr(manifest, key)
         if isinstance(section, Entry):
             yield (key, "entry"), section.entry
@@ -268,18 +258,18 @@ def declared_paths(manifest: Manifest) -> Iterator[tuple[Path, str]]:
                 yield ("frontend", "vanilla", "styles", index), style
 
 
-def _frontend(manifest: Manifest) -> Iterator[ManifestProblem]:
+def _frontend(manifest: Manifest) -> Iterator[PathProblem]:
     frontend = manifest.frontend
     if frontend is None:
         return
     wanted = "vanilla" if frontend.type == "vanilla" else "build"
     served = getattr(frontend, wanted)
     if served is None:
-        message = f"a frontend of type {frontend.type} has no `{wanted}`; the console gets nothing of this plugin"
-        yield ManifestProblem(("frontend",), message, f"add `{wanted}: {{entry: …}}`", "warning", at_key=True)
+        message = f"a frontend of type {frontend.type} has no `{wanted}`; the console ignores this plugin"
+        yield PathProblem(("frontend",), message, f"add `{wanted}: {{entry: …}}`", "warning", at_key=True)
     elif served.entry is None and not served.styles:
-        message = f"`{wanted}` has neither `entry` nor `styles`; the console gets nothing of this plugin"
-        yield ManifestProblem(
+        message = f"`{wanted}` has neither `entry` nor `styles`; the console ignores this plugin"
+        yield PathProblem(
             ("frontend", wanted),
             message,
             "name a module as `entry`, or style sheets under `styles`",
@@ -291,7 +281,7 @@ def _frontend(manifest: Manifest) -> Iterator[ManifestProblem]:
 # Tools -----------------------------------------------------------------------------------------------------------------
 
 
-def _tools(manifest: Manifest) -> Iterator[ManifestProblem]:
+def _tools(manifest: Manifest) -> Iterator[PathProblem]:
     if not isinstance(manifest.tools, tuple):
         return
     first: dict[str, int] = {}
@@ -299,40 +289,38 @@ def _tools(manifest: Manifest) -> Iterator[ManifestProblem]:
         path: Path = ("tools", index, "id")
         found = canonical_id(definition.id, manifest.name, manifest.aliases)
         if isinstance(found, IdRefusal):
-            yield ManifestProblem(path, found.message, found.hint)
+            yield PathProblem(path, found.message, found.hint)
             continue
         earlier = first.setdefault(fold(found.id), index)
         if earlier != index:
             other = manifest.tools[earlier].id
-            yield ManifestProblem(
-                path, f"{definition.id!r} is the same tool as {other!r} above", "rename or delete one"
-            )
+            yield PathProblem(path, f"{definition.id!r} is the same tool as {other!r} above", "rename or delete one")
 
 
 # Hints for authors -----------------------------------------------------------------------------------------------------
 
 
-def _commands(manifest: Manifest) -> Iterator[ManifestProblem]:
+def _commands(manifest: Manifest) -> Iterator[PathProblem]:
     for index, item in enumerate(manifest.commands or ()):
         if item.name in RESERVED_COMMANDS:
-            yield ManifestProblem(
+            yield PathProblem(
                 ("commands", index),
                 f"the command {item.name!r} is reserved for the host",
                 f"choose another name, for example {manifest.name}",
             )
 
 
-def _not_called_yet(manifest: Manifest) -> Iterator[ManifestProblem]:
+def _not_called_yet(manifest: Manifest) -> Iterator[PathProblem]:
     called = {p for hook in HOOKS.values() if hook.is_called for p in hook.permissions}
     known = {p for hook in HOOKS.values() for p in hook.permissions}
     for index, written in enumerate(manifest.permissions.hooks):
         canonical = canonical_hook(written)
         if canonical in known and canonical not in called:
             message = f"this host does not call the hooks of {written!r} yet"
-            yield ManifestProblem(("permissions", "hooks", index), message, "keep it for a later host", "info")
+            yield PathProblem(("permissions", "hooks", index), message, "keep it for a later host", "info")
 
 
-def _needless(manifest: Manifest) -> Iterator[ManifestProblem]:
+def _needless(manifest: Manifest) -> Iterator[PathProblem]:
     asked = manifest.permissions
     granted = {canonical_hook(written) for written in asked.hooks}
     needed = {
@@ -340,23 +328,21 @@ def _needless(manifest: Manifest) -> Iterator[ManifestProblem]:
     }
     for index, right in enumerate(asked.data):
         if right not in needed:
-            message = f"no hook that the plugin asks for hands out what {right!r} protects"
-            yield ManifestProblem(("permissions", "data", index), message, "delete the line", "info")
+            message = f"no requested hook has the arguments that {right!r} protects"
+            yield PathProblem(("permissions", "data", index), message, "delete the line", "info")
     if asked.tryfirst and not asked.hooks:
-        yield ManifestProblem(
-            ("permissions", "tryfirst"), "tryfirst without any hook does nothing", "delete it", "info"
-        )
+        yield PathProblem(("permissions", "tryfirst"), "tryfirst without any hook does nothing", "delete it", "info")
 
 
-def _strongest_ui(manifest: Manifest) -> Iterator[ManifestProblem]:
+def _strongest_ui(manifest: Manifest) -> Iterator[PathProblem]:
     """Who wants to add takes an outlet, who wants to decorate wraps; replacing a part leaves no room for anybody else."""
     for index, name in enumerate(manifest.permissions.ui.override):
         message = f"override replaces all of {name}, for everybody, and one plugin only can"
         hint = "if it only adds something, ask for an outlet (ui.inject); if it decorates or watches the component, for ui.wrap"
-        yield ManifestProblem(("permissions", "ui", "override", index), message, hint, "info")
+        yield PathProblem(("permissions", "ui", "override", index), message, hint, "info")
 
 
-def _repeats(manifest: Manifest) -> Iterator[ManifestProblem]:
+def _repeats(manifest: Manifest) -> Iterator[PathProblem]:
     asked = manifest.permissions
     lists: Mapping[Path, Iterable[str]] = {
         ("permissions", "ui", "wrap"): asked.ui.wrap,
@@ -372,7 +358,7 @@ def _repeats(manifest: Manifest) -> Iterator[ManifestProblem]:
         seen: set[str] = set()
         for index, name in enumerate(names):
             if name in seen:
-                yield ManifestProblem((*path, index), f"{name!r} stands here twice", "delete one", "info")
+                yield PathProblem((*path, index), f"{name!r} is here twice", "delete one", "info")
             seen.add(name)
 
 

@@ -31,12 +31,12 @@ def nodes_in(package: Any, folder: Path | None, entry: str, plugin: str) -> list
     place = (folder / entry).resolve()
     if not place.is_relative_to(folder.resolve()) or not place.exists():
         raise ActivationFailed(
-            f"{plugin}: nodes.entry {entry!r} is no file or folder inside the plugin",
+            f"{plugin}: nodes.entry {entry!r} is not a file or folder inside the plugin",
             hint="write it relative to plugin.yaml",
         )
     if place.is_file() and place.suffix != ".py":
         raise ActivationFailed(
-            f"{plugin}: nodes.entry {entry!r} is no Python file", hint="name a .py file, or a folder of them"
+            f"{plugin}: nodes.entry {entry!r} is not a Python file", hint="name a .py file, or a folder of them"
         )
     found: list[Any] = []
     for file in (
@@ -52,7 +52,7 @@ def nodes_in(package: Any, folder: Path | None, entry: str, plugin: str) -> list
 
 
 def _is_public(file: Path) -> bool:
-    """Whether the module is looked at: not when its name begins with an underscore, or it lies in a hidden folder."""
+    """Whether the module is read: not if its name begins with an underscore, or it is in a hidden folder."""
     return (file.name == "__init__.py" or not file.name.startswith("_")) and not any(
         part.startswith(".") for part in file.parts
     )
@@ -64,7 +64,7 @@ def _in_archive(package: Any, entry: str, plugin: str) -> list[Any]:
     name = ".".join([getattr(package, "__name__", ""), *parts])
     if not all(part.isidentifier() for part in name.split(".")):
         raise ActivationFailed(
-            f"{plugin}: nodes.entry {entry!r} is no module of its package", hint="write it relative to plugin.yaml"
+            f"{plugin}: nodes.entry {entry!r} is not a module of its package", hint="write it relative to plugin.yaml"
         )
     try:
         first = importlib.import_module(name)
@@ -72,7 +72,7 @@ def _in_archive(package: Any, entry: str, plugin: str) -> list[Any]:
         if error.name != name:
             raise
         raise ActivationFailed(
-            f"{plugin}: nodes.entry {entry!r} is no file or folder inside the plugin",
+            f"{plugin}: nodes.entry {entry!r} is not a file or folder inside the plugin",
             hint="write it relative to plugin.yaml",
         ) from None
     modules = [first]

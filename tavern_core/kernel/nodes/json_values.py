@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from tavern_core.contract.nodes import Skip
 from tavern_core.model import depths
+from tavern_core.schema.limits import SCALARS
 
 _BYTES: Final = "$bytes"
 _SKIP: Final = "$skip"
 TAGS: Final = frozenset({_BYTES, _SKIP, "$plain"})
 """Keys that mark what JSON cannot say."""
-_JSON: Final = frozenset({str, int, float, bool, type(None)})
 
 
 class NotPlain(ValueError):
@@ -33,7 +33,7 @@ def to_plain(
         NotPlain: it holds an object that JSON cannot hold, or is nested too deeply.
     """
     kind = type(value)
-    if kind in _JSON:
+    if kind in SCALARS:
         return value
     if value is None or isinstance(value, str | bool | int | float):
         return value
@@ -48,13 +48,13 @@ def to_plain(
         raise NotPlain("nested too deeply")
     if kind is list or kind is tuple or isinstance(value, list | tuple):
         return [
-            item if type(item) in _JSON else to_plain(item, depth - 1, tagged=tagged, large=large) for item in value
+            item if type(item) in SCALARS else to_plain(item, depth - 1, tagged=tagged, large=large) for item in value
         ]
     if kind is dict or isinstance(value, Mapping):
         if not all(type(key) is str or isinstance(key, str) for key in value):
-            raise NotPlain("a key that is no text")
+            raise NotPlain("a key that is not text")
         plain = {
-            key: item if type(item) in _JSON else to_plain(item, depth - 1, tagged=tagged, large=large)
+            key: item if type(item) in SCALARS else to_plain(item, depth - 1, tagged=tagged, large=large)
             for key, item in value.items()
         }
         return {"$plain": plain} if tagged and TAGS & plain.keys() else plain

@@ -18,14 +18,14 @@ _BYTES: Final = "$bytes"
 
 
 class NotData(ValueError):
-    """Something of a node type is no data: a function in a slot, an object."""
+    """Something of a node type is not data: a function in a slot, an object."""
 
 
 def pack_node(spec: NodeSpec) -> dict[str, Any]:
     """The JSON of a node type.
 
     Raises:
-        NotData: something of it is no JSON.
+        NotData: something of it is not JSON.
     """
     copy, problem = json_copy(node_members(spec))
     if problem is not None:
@@ -71,7 +71,7 @@ def unpack_node(packed: Mapping[str, Any], impl: Any = None) -> NodeSpec:
     }
     texts = ("type", "description", "display_name", "category", "source")
     if any(type(facts[name]) is not str for name in texts) or type(facts["version"]) is not int:
-        raise ValueError("a damaged node")
+        raise ValueError("an invalid node")
     bypass = packed["bypass"]
     return NodeSpec(
         **facts,
@@ -116,5 +116,5 @@ def _slots(packed: Any) -> dict[str, Slot]:
         type(slot.key) is not str or type(slot.type) is not str or not isinstance(slot.schema, dict | None)
         for slot in found
     ):
-        raise ValueError("a damaged slot")
+        raise ValueError("an invalid slot")
     return {slot.key: slot for slot in found}

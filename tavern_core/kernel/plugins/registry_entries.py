@@ -33,7 +33,7 @@ def aliases_of(candidate: Candidate, specs: Mapping[str, ToolSpec]) -> dict[str,
     }
     for spec in specs.values():
         found |= dict.fromkeys(spec.aliases, spec.name)
-    if candidate.source in ("folder", "entry_point"):
+    if candidate.source not in ("builtin", "object"):
         for alias in found:
             if is_reserved_namespace(owner := split_id(alias)[0]):
                 raise ActivationFailed(

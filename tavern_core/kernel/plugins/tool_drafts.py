@@ -3,7 +3,7 @@
     plugin.yaml or tool file    description, tags, examples, settings, security, timeout …      (the sketch)
     @tool, signature            parameters, output, what to run; and all that it says itself     (the code)
 
-Where both say something the code is heard, for it is what runs; needs and cautions of both count.
+If both say something, the code wins, because it runs; needs and cautions of both count.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def of_handler(thing: Any, sketch: ToolSpec, owner: Owner) -> ToolSpec:
         thing: what ``module:name`` is.
 
     Raises:
-        PluginError: nothing that can be a tool, or a signature without a schema (ACTIVATION_FAILED, SCHEMA_INVALID).
+        PluginError: not a tool, or a signature without a schema (ACTIVATION_FAILED, SCHEMA_INVALID).
     """
     if isinstance(thing, DescribesItself):
         return specs_of(Offer(thing.described(sketch), name=sketch.name), owner)[0]
@@ -62,6 +62,6 @@ def of_handler(thing: Any, sketch: ToolSpec, owner: Owner) -> ToolSpec:
     if not marked:
         if not callable(thing) or isinstance(thing, type):
             handler = sketch.implementation.get("handler")
-            raise ActivationFailed(f"{sketch.id}: the handler {handler!r} is no function", hint="name a function")
+            raise ActivationFailed(f"{sketch.id}: the handler {handler!r} is not a function", hint="name a function")
         thing = Tool(sketch.name, thing)
     return specs_of(Offer(thing, name=sketch.name), owner)[0]

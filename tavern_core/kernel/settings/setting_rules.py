@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from tavern_core.kernel.text.pydantic_errors import got
+from tavern_core.kernel.text.yaml_reader import PathProblem
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.settings import SettingItem
 
@@ -17,15 +18,7 @@ _WITH_CHOICES = ("select", "button-group")
 _WITH_NUMBERS = ("number", "slider")
 
 
-class SettingProblem(NamedTuple):
-    """One thing wrong with a declared setting: the (camelCase) field, the message, the repair."""
-
-    field: str
-    message: str
-    hint: str = ""
-
-
-def key_problem(key: str, plugin: str) -> SettingProblem | None:
+def key_problem(key: str, plugin: str) -> PathProblem | None:
     """Why `key` is not ``extensions.{plugin}.{option}``, or None."""
     first, _, rest = key.partition(".")
     owner, _, option = rest.partition(".")
@@ -36,22 +29,22 @@ def key_problem(key: str, plugin: str) -> SettingProblem | None:
         message = f"the setting {key!r} belongs to the plugin {owner!r}, not to {plugin!r}"
     else:
         message = f"the key {key!r} is not of the form extensions.{plugin}.<option>"
-    return SettingProblem("key", message, f"write {wanted}")
+    return PathProblem(("key",), message, f"write {wanted}")
 
 
-def setting_problems(item: SettingItem) -> Iterator[SettingProblem]:
+def setting_problems(item: SettingItem) -> Iterator[PathProblem]:
     """Everything in a declared setting that contradicts itself, apart from its key."""
     if item.min is not None and item.max is not None and item.min > item.max:
-        yield SettingProblem("min", f"min {item.min:g} is larger than max {item.max:g}", "give min the smaller number")
+        yield PathProblem(("min",), f"min {item.min:g} is larger than max {item.max:g}", "give min the smaller number")
     if item.type in _WITH_CHOICES and not item.options:
-        yield SettingProblem("options", f"a {item.type} needs options", "add `options: [a, b]`")
+        yield PathProblem(("options",), f"a {item.type} needs options", "add `options: [a, b]`")
     if item.type not in _WITH_NUMBERS:
         for field in ("min", "max", "step"):
             if getattr(item, field) is not None:
-                text = f"{field} means nothing for a setting of type {item.type}"
-                yield SettingProblem(field, text, f"remove {field}, or make it a setting of type number or slider")
+                text = f"{field} has no effect for a setting of type {item.type}"
+                yield PathProblem((field,), text, f"remove {field}, or make it a setting of type number or slider")
     if item.default_value is not None and (problem := value_problem(item, item.default_value)):
-        yield SettingProblem("defaultValue", f"the default {problem[0]}", problem[1])
+        yield PathProblem(("defaultValue",), f"the default {problem[0]}", problem[1])
 
 
 def value_problem(item: SettingItem, value: Any) -> tuple[str, str] | None:

@@ -1,27 +1,25 @@
 """The settings of all plugins and tools: what exists, what each is worth now, and how that changes.
 
     effective value:  what the user saved (settings.json)  >  this instance (`settings:` of tavern.yaml)  >  defaultValue
-    save:             known? -> before-hook -> allowed? -> file, under a lock -> whoever asked to be told
+    save:             known? -> before-hook -> allowed? -> file, under a lock -> subscribers
 
-A save is checked whole and stored whole, or refused with an error per key. Several processes share the file: each looks
-whether it was replaced before it reads, and `reload` tells what others changed. Secrets are masked in all that is shown.
+A save is checked and stored as a whole, or refused with an error per key. Several processes share the file: each checks
+before reading whether it was replaced, and `reload` reports the changes of others. Secrets are masked in all output.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Protocol
 
 from tavern_core.errors import Finding, Location, PluginError, PolicyDenied, SettingsInvalid
-from tavern_core.kernel.files.json_state import JsonStateFile, Values
+from tavern_core.kernel.files.json_state import Values
 from tavern_core.kernel.settings.declared_settings import PREFIX, Declared, SettingTable
-from tavern_core.kernel.settings.secrets import KnownSecrets, is_reference, is_secret, mask
+from tavern_core.kernel.settings.secrets import is_reference, is_secret, mask
 from tavern_core.kernel.settings.setting_layers import SettingLayers
 from tavern_core.kernel.settings.subscriptions import Callback, SettingWatches, Watch
-from tavern_core.kernel.settings.values import Keyring, all_refused, from_text, problem_of, refused, system_keyring
+from tavern_core.kernel.settings.values import all_refused, from_text, problem_of, refused
 from tavern_core.kernel.settings.view import Change, DescribedSetting, SavedChanges
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.settings import SettingItem
@@ -45,16 +43,10 @@ class UndeclaredSettings(Protocol):
 
 
 class SettingsStore:
-    """All settings of one host. Thread-safe; callbacks run on the thread of whoever saves.
+    """All settings of one host. Thread-safe; callbacks run on the saving thread.
 
     Args:
-        path: the user's file, ``settings.json`` in the state folder.
-        instance: ``settings:`` of the configuration, by full key.
-        base_dir: what ``{"$file": …}`` of the instance is relative to; of the user's file it is that file's folder.
-        origins: where the instance's values stand, by full key or by key of the configuration (``settings.<key>``).
-        env: for ``{"$env": …}``; default: the process's environment.
-        keyring: for ``{"$keyring": …}``.
-        known: told every secret that is resolved.
+        layers: where values come from, above all the user's file, ``settings.json`` in the state folder.
         before_save: asked before each save, secrets masked: what to save instead, or None; may refuse by raising.
         undeclared: what is known of settings and was not worth declaring before somebody asked.
         on_saved: told what changed, secrets masked, after each save and each `reload` that found something.
@@ -63,14 +55,8 @@ class SettingsStore:
 
     def __init__(
         self,
-        path: Path,
-        instance: Mapping[str, Any] | None = None,
+        layers: SettingLayers,
         *,
-        base_dir: Path | None = None,
-        origins: Mapping[str, str] | None = None,
-        env: Mapping[str, str] | None = None,
-        keyring: Keyring = system_keyring,
-        known: KnownSecrets | None = None,
         before_save: BeforeSave | None = None,
         undeclared: UndeclaredSettings | None = None,
         on_saved: Callable[[SavedChanges], None] | None = None,
@@ -78,17 +64,9 @@ class SettingsStore:
     ) -> None:
         self._before_save = before_save
         self._undeclared = undeclared
-        self.known_secrets = known or KnownSecrets()
-        self._file = JsonStateFile(path, "values")
-        self._layers = SettingLayers(
-            self._file,
-            dict(instance or {}),
-            base_dir or Path.cwd(),
-            origins or {},
-            os.environ if env is None else env,
-            keyring,
-            self.known_secrets,
-        )
+        self.known_secrets = layers.known
+        self._file = layers.file
+        self._layers = layers
         self._on_saved = on_saved
         self._on_finding = on_finding
         self._lock = threading.RLock()
@@ -111,7 +89,7 @@ class SettingsStore:
         """Add settings of a plugin, or of one of its tools; all or none.
 
         Args:
-            more: others of this plugin follow; what is stored for it is judged by `judge` when all are known.
+            more: others of this plugin follow; its stored values are checked by `judge` when all are known.
 
         Returns:
             What was declared.
@@ -137,7 +115,7 @@ class SettingsStore:
         self._tell(findings)
 
     def withdraw(self, plugin: str) -> None:
-        """Forget the settings of a plugin and what it wanted to be told; stored values stay for when it comes back."""
+        """Remove the settings of a plugin and its subscriptions; stored values stay for its return."""
         with self._lock:
             for key in self._table.withdraw(plugin):
                 self._told.pop(key, None)
@@ -164,7 +142,7 @@ class SettingsStore:
         """The effective value with its reference followed.
 
         Raises:
-            SettingsInvalid: no such setting, or nothing behind the reference (SETTINGS_INVALID).
+            SettingsInvalid: no such setting, or a reference without a value (SETTINGS_INVALID).
         """
         self._look_for(key)
         with self._lock:
@@ -180,7 +158,7 @@ class SettingsStore:
         """As `effective`, references followed.
 
         Raises:
-            SettingsInvalid: a required setting has no value, or nothing is behind a reference; each key has its finding
+            SettingsInvalid: a required setting has no value, or a reference has no value; each key has its finding
                 (SETTINGS_INVALID).
         """
         values: dict[str, Any] = {}
@@ -202,7 +180,7 @@ class SettingsStore:
 
         Raises:
             PolicyDenied: the host has no secret of this name (POLICY_DENIED).
-            SettingsInvalid: nothing is behind its reference (SETTINGS_INVALID).
+            SettingsInvalid: its reference has no value (SETTINGS_INVALID).
         """
         key = f"secrets.{name}"
         if (value := secrets.get(name)) is None:
@@ -239,7 +217,7 @@ class SettingsStore:
         return {key: mask(value) if self._is_secret(key) else value for key, value in changes.items()}
 
     def parse(self, key: str, text: str) -> Any:
-        """What somebody typed as the value of a setting, in the setting's type; JSON for references."""
+        """A typed text as the value of a setting, in the setting's type; JSON for references."""
         self._look_for(key)
         with self._lock:
             return from_text(self._table.find(key).item, text)
@@ -250,13 +228,15 @@ class SettingsStore:
         """Store new values for the user: all of them, or none. None takes a stored value back; ``***`` keeps a secret.
 
         Raises:
-            SettingsInvalid: `findings` has an error per key; nothing was saved (SETTINGS_INVALID).
-            StateDamaged: the file cannot be written; nothing was saved (STATE_DAMAGED).
+            SettingsInvalid: `findings` has an error per key; no value was saved (SETTINGS_INVALID).
+            StateDamaged: the file cannot be written; no value was saved (STATE_DAMAGED).
         """
         for key in changes:
             self._look_for(key)
         with self._lock:
-            if any(key not in self._table for key in changes):  # nobody else sees them; values a hook may still repair
+            if any(
+                key not in self._table for key in changes
+            ):  # unknown keys fail before the hooks, which may still repair values
                 _raise(self._problems(changes))
         if self._before_save is not None:
             answer = self._before_save(self.shown(changes))
@@ -288,14 +268,14 @@ class SettingsStore:
         return {k: changes[k] if v == MASK and k in changes and self._is_secret(k) else v for k, v in answer.items()}
 
     def reload(self) -> SavedChanges:
-        """Look whether another process changed the file, and tell who asked to be told."""
+        """Check whether another process changed the file, and notify subscribers."""
         return self._announce("")
 
     def on_change(self, key: str, callback: Callback, *, owner: str = "") -> Callable[[], None]:
         """Call ``callback(value)`` after each change of a setting; returns a function that ends it.
 
         Args:
-            owner: the plugin that asks; it may watch its own settings only, and its callbacks end with `withdraw`.
+            owner: the subscribing plugin; it may watch only its own settings, and its callbacks end with `withdraw`.
 
         Raises:
             SettingsInvalid: no such setting, or one of another plugin (SETTINGS_INVALID).
@@ -331,7 +311,7 @@ class SettingsStore:
             self._complete(None)
 
     def _announce(self, by: str) -> SavedChanges:
-        """Compare with what was told last, and call back in the order of asking; a failing callback harms nobody."""
+        """Compare with the last report, and call back in the order of subscription; a failing callback does not affect others."""
         with self._lock:
             stored = self._layers.user().values
             changed: dict[str, tuple[Declared, Any, Any]] = {}

@@ -14,7 +14,7 @@ async def ask(mode: Mode, records: RecordStore, method: Callable[..., Any], *arg
     """What a store says: at once where it is quick, else from a worker thread.
 
     Raises:
-        InternalError: the store cannot be used; nothing has happened yet (INTERNAL).
+        InternalError: the store cannot be used; the call had no effect yet (INTERNAL).
     """
     if records.is_quick:
         return at_once(method, *args)

@@ -1,10 +1,10 @@
 """Strict JSON as data with places: the same interface as a YAML document.
 
 The data comes from the standard library's parser. Only when a place is asked for, or something was refused, the text is
-scanned a second time for lines and columns: a good file pays nothing for its error messages.
+scanned a second time for lines and columns: a valid file costs no extra time.
 
 Refused, each with its place: duplicate keys, NaN and Infinity, lone surrogates, several values, and anything beyond the
-limits. A byte order mark is fine. Nothing here raises on content or opens a file.
+limits. A byte order mark is allowed. No function here raises on content or opens a file.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping
 from typing import Any, Final
 
 from tavern_core.errors import Finding, Location
@@ -27,7 +25,7 @@ from tavern_core.kernel.text.yaml_dialect import (
     Mark,
     Path,
 )
-from tavern_core.kernel.text.yaml_reader import decode
+from tavern_core.kernel.text.yaml_reader import Document, text_of
 from tavern_core.model import depths
 
 _TOKEN: Final = re.compile(r'[ \t\r\n,:]+|("(?:[^"\\]|\\.)*(?:"|\\?\Z))|([\[\]{}])|([^\s,:\[\]{}"]+)', re.DOTALL)
@@ -36,32 +34,14 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _LONGEST_INTEGER: Final = 100
 
 
-@dataclass(frozen=True)
-class JsonDocument:
-    """What one JSON text holds; see `YamlDocument` for the fields and questions."""
+class JsonDocument(Document):
+    """What one JSON text holds."""
 
-    file: str
-    text: str
-    data: Any
-    findings: tuple[Finding, ...] = ()
-    code: str = "TOOL_FILE_INVALID"
-
-    @cached_property
-    def _marks(self) -> Mapping[Path, tuple[Mark, Mark]]:
+    def _read_marks(self) -> Mapping[Path, tuple[Mark, Mark]]:
         return _scan(self.text)[0]
 
-    def locate(self, path: Sequence[str | int], *, key: bool = False) -> Location:
-        """Where the value at `path` begins, or (`key`) where its key does; the nearest part of it that is there."""
-        wanted = tuple(path)
-        pointer = ".".join(str(part) for part in wanted)
-        for length in range(len(wanted), -1, -1):
-            if (found := self._marks.get(wanted[:length])) is not None:
-                line, column = found[0 if key or length < len(wanted) else 1]
-                return Location(self.file, line, column, pointer)
-        return Location(self.file, pointer=pointer)
-
     def line(self, number: int) -> str:
-        """Line `number` (from 1) without its end; empty where there is none."""
+        """Line `number` (from 1) without its end; empty where there is none. JSON knows no line ends of Unicode."""
         lines = self.text.split("\n")
         return lines[number - 1].rstrip("\r") if 0 < number <= len(lines) else ""
 
@@ -83,15 +63,10 @@ def read_json(
         largest: bytes of the text.
         most_values: values in it.
     """
-    if len(text) > largest:
-        finding = Finding(code, f"the file is larger than {largest:,} bytes", SMALLER, Location(file))
-        return JsonDocument(file, "", None, (finding,), code)
-    if isinstance(text, bytes):
-        decoded = decode(text, file, code)
-        if isinstance(decoded, Finding):
-            return JsonDocument(file, "", None, (decoded,), code)
-        text = decoded
-    return _Reading(text.removeprefix("\ufeff"), file, code, most_values).read()
+    found = text_of(text, file, code, largest)
+    if isinstance(found, Finding):
+        return JsonDocument(file, "", None, (found,), code)
+    return _Reading(found, file, code, most_values).read()
 
 
 class _Reading:
@@ -153,7 +128,7 @@ def _hint(error: json.JSONDecodeError) -> str:
     if error.msg.startswith("Expecting property name") and rest[:1] == "}":
         return "delete the comma before }"
     if rest[:1] == "'":
-        return "JSON strings stand in double quotes"
+        return "JSON strings are in double quotes"
     if error.doc.startswith(("True", "False", "None"), error.pos):
         return "write true, false or null"
     if rest[:1] in ("“", "”", "‘", "’", "，", "：", "「"):
@@ -233,7 +208,7 @@ def _scan(text: str) -> tuple[dict[Path, tuple[Mark, Mark]], list[tuple[Path, Ma
         if string is not None and keys is not None and key is None:
             name = _unquoted(string)
             if (first := keys.get(name)) is not None:
-                message = f"the key {name!r:.80} stands here twice, first at line {first[0]}, column {first[1]}"
+                message = f"the key {name!r:.80} is here twice, first at line {first[0]}, column {first[1]}"
                 wrong.append(((*stack[-1][0], name), mark, message, "keep one of them"))
             keys.setdefault(name, mark)
             key = (name, mark)

@@ -1,13 +1,13 @@
 """YAML as data with places: a small, safe dialect.
 
     text --decode--> characters --libyaml--> events --yaml_data--> data
-                                               (again, only when something is wrong or a place is asked for)
+                                               (again, only if there is an error or a location is needed)
                                                --yaml_findings--> findings, and path -> line and column
 
 What is read: mappings with text keys, sequences, text, `true`/`false`, `null`, integers and finite numbers, as in YAML 1.2
 (`yes`, `no`, `on`, `off` and dates stay text). What is refused, each with its place: anchors, aliases, merge keys, tags,
 duplicate keys, keys that are not text, several documents, control characters, NaN and infinity, and anything beyond the
-limits of `yaml_dialect`. Nothing here raises on content and nothing here opens a file.
+limits of `yaml_dialect`. No function here raises on content or opens a file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import yaml
 
@@ -39,15 +39,29 @@ __all__ = [
 ]  # fmt: skip
 
 
+class PathProblem(NamedTuple):
+    """One thing wrong at a path of a document; the document knows where in the file that is (`YamlDocument.locate`)."""
+
+    path: Path
+    message: str
+    hint: str = ""
+    severity: Literal["error", "warning", "info"] = "error"
+    at_key: bool = False
+
+    def below(self, path: Path) -> PathProblem:
+        """The same, where the document stands at `path` of another one."""
+        return self._replace(path=(*path, *self.path))
+
+
 @dataclass(frozen=True)
-class YamlDocument:
-    """What one YAML text holds.
+class Document:
+    """What one text holds, and where in it.
 
     Args:
         file: shown in findings.
         text: the decoded text, without a byte order mark.
-        data: dicts, lists and scalars; None for an empty text. Where there are errors it holds what could be read.
-        findings: everything wrong, in the order of the text.
+        data: dicts, lists and scalars; None for an empty text. With errors it holds the readable part.
+        findings: all errors, in the order of the text.
         code: the error code of the findings.
     """
 
@@ -64,9 +78,11 @@ class YamlDocument:
 
     @cached_property
     def _marks(self) -> Mapping[Path, tuple[Mark, Mark]]:
-        marks: dict[Path, tuple[Mark, Mark]] = {}
-        LocatedReading(self.text, self.file, self.code, marks).build()
-        return marks
+        """Path → where its key and its value begin; read when it is first asked for."""
+        return self._read_marks()
+
+    def _read_marks(self) -> Mapping[Path, tuple[Mark, Mark]]:
+        return {}
 
     def locate(self, path: Sequence[str | int], *, key: bool = False) -> Location:
         """Where the value at `path` begins, or (`key`) where its key does.
@@ -82,9 +98,18 @@ class YamlDocument:
         return Location(self.file, pointer=pointer)
 
     def line(self, number: int) -> str:
-        """Line `number` (from 1) without its end; empty where there is none."""
+        """Line `number` (from 1) without its end; empty if there is none."""
         lines = self.text.splitlines()
         return lines[number - 1] if 0 < number <= len(lines) else ""
+
+
+class YamlDocument(Document):
+    """What one YAML text holds."""
+
+    def _read_marks(self) -> Mapping[Path, tuple[Mark, Mark]]:
+        marks: dict[Path, tuple[Mark, Mark]] = {}
+        LocatedReading(self.text, self.file, self.code, marks).build()
+        return marks
 
 
 def read_yaml(text: str | bytes, file: str, *, code: str = "MANIFEST_INVALID") -> YamlDocument:
@@ -96,17 +121,12 @@ def read_yaml(text: str | bytes, file: str, *, code: str = "MANIFEST_INVALID") -
         code: the error code that findings carry.
 
     Returns:
-        A document; `data` is None and `findings` say why where nothing could be read. Never raises on content.
+        A document; if it could not be read, `data` is None and `findings` say why. Never raises on content.
     """
-    if len(text) > LARGEST_FILE:
-        message = f"the file is larger than {LARGEST_FILE:,} bytes"
-        return YamlDocument(file, "", None, (Finding(code, message, SMALLER, Location(file)),), code)
-    if isinstance(text, bytes):
-        decoded = decode(text, file, code)
-        if isinstance(decoded, Finding):
-            return YamlDocument(file, "", None, (decoded,), code)
-        text = decoded
-    text = text.removeprefix("\ufeff")
+    found = text_of(text, file, code)
+    if isinstance(found, Finding):
+        return YamlDocument(file, "", None, (found,), code)
+    text = found
     if (bad := FORBIDDEN.search(text)) is not None:
         message = f"the character U+{ord(bad.group()):04X} is not allowed here"
         where = Location(file, *place(text, bad.start()))
@@ -118,6 +138,18 @@ def read_yaml(text: str | bytes, file: str, *, code: str = "MANIFEST_INVALID") -
         builder = LocatedReading(text, file, code)  # again, slower, to say what is wrong and where
         data = builder.build()
     return YamlDocument(file, text, data, tuple(builder.findings), code)
+
+
+def text_of(text: str | bytes, file: str, code: str, largest: int = LARGEST_FILE) -> str | Finding:
+    """The characters of a file without a byte order mark, or why there are none."""
+    if len(text) > largest:
+        return Finding(code, f"the file is larger than {largest:,} bytes", SMALLER, Location(file))
+    if isinstance(text, bytes):
+        decoded = decode(text, file, code)
+        if isinstance(decoded, Finding):
+            return decoded
+        text = decoded
+    return text.removeprefix("\ufeff")
 
 
 def place(text: str, offset: int) -> Mark:

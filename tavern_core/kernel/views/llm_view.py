@@ -1,4 +1,4 @@
-"""A language model of one plugin as another one uses it: it completes and tells pieces, and shows nothing of the model."""
+"""A language model of one plugin as another one uses it: it completes and yields chunks, and exposes nothing else of the model."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _complete(model: LLM, messages: Sequence[Message], options: dict[str, Any]) 
     async def work() -> LLMAnswer:
         return await model.complete(messages, **options)
 
-    return awaited(work(), _same, "the language model")
+    return awaited(work(), "the language model")
 
 
 def _stream(model: StreamingLLM, messages: Sequence[Message], options: dict[str, Any]) -> Any:
@@ -72,8 +72,4 @@ class _Pieces:
 
 
 def _piece(pieces: _Pieces, what: str) -> Awaited:
-    return awaited(pieces.close() if what == "close" else pieces.next(), _same, "the language model")
-
-
-def _same(value: Any) -> Any:
-    return value
+    return awaited(pieces.close() if what == "close" else pieces.next(), "the language model")

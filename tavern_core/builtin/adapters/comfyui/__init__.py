@@ -62,15 +62,15 @@ class ComfyUI:
     targets: frozenset[Target] = frozenset({"url"})
 
     async def connect(self, upstream: Upstream) -> ComfyUIConnection:
-        return ComfyUIConnection(upstream)
+        return ComfyUIConnection(upstream, await asyncio.to_thread(upstream.http))
 
 
 class ComfyUIConnection:
     """Each request stands for itself; a run is found again by its id."""
 
-    def __init__(self, upstream: Upstream) -> None:
+    def __init__(self, upstream: Upstream, http: Any) -> None:
         self._upstream = upstream
-        self._http = upstream.http()
+        self._http = http
         settings = upstream.settings
         kind = JobsApi if settings.get("api") == "v2" else Native
         self._server = kind(self._http, upstream.url, previews=settings.get("previews", True))

@@ -16,8 +16,9 @@ from pydantic_core import to_json
 
 from tavern_core.builtin.adapters.comfyui.history import Outputs
 from tavern_core.contract.adapters import UpstreamCall, UpstreamTool
+from tavern_core.contract.exchange import Answer, exchange
 from tavern_core.contract.guards.folder import Folder
-from tavern_core.errors import OutputTooLarge, ToolFailed, sayable
+from tavern_core.errors import CallError, OutputTooLarge, ToolFailed, UpstreamError, sayable
 from tavern_core.frozen import dataclass
 from tavern_core.model.artifact import SCHEME
 from tavern_core.model.result import Evidence, ToolResult
@@ -53,8 +54,9 @@ async def upload_of(written: str, call: UpstreamCall) -> Upload:
     """The file that an argument names: an artifact of the caller, or one beneath the caller's workspace.
 
     Raises:
-        ToolFailed: there is none (TOOL_ERROR).
-        OutputTooLarge: it is (OUTPUT_TOO_LARGE).
+        ArtifactNotFound: the caller has no such artifact (ARTIFACT_NOT_FOUND).
+        ToolFailed: there is no such file beneath the workspace (TOOL_ERROR).
+        OutputTooLarge: it has more than `MOST_BYTES` (OUTPUT_TOO_LARGE).
     """
     if written.startswith(SCHEME):
         data, media_type = await asyncio.to_thread(call.context.artifact, written, MOST_BYTES)
@@ -82,6 +84,26 @@ def _from_workspace(written: str, workspace: str | None) -> bytes:
     return data
 
 
+async def downloaded(http: Any, path: str, name: str, **options: Any) -> Answer:
+    """A file that a run wrote. Whatever goes wrong with it, the run is done.
+
+    Raises:
+        UpstreamError: it cannot be had (UPSTREAM_ERROR).
+    """
+    try:
+        answer = await exchange(http, "GET", path, most=MOST_BYTES, **options)
+        said = "" if answer.status == 200 else f"the server answers {answer.status}"
+    except CallError as error:
+        said = error.message
+    if said:
+        raise UpstreamError(
+            f"the run is done, and its file {name!r:.120} cannot be fetched: {said}",
+            hint="look into the output folder of the server; do not call again",
+            outcome="done",
+        )
+    return answer
+
+
 async def keep(data: bytes, media_type: str, name: str, node: str, url: str, call: UpstreamCall) -> Kept:
     """Keep a file of a run as an artifact of the caller.
 
@@ -91,8 +113,11 @@ async def keep(data: bytes, media_type: str, name: str, node: str, url: str, cal
     """
     plain = re.split(r"[/\\]", sayable(name, 200))[-1]
     kind = media_type if _TYPE.match(media_type) else mimetypes.guess_type(plain)[0] or "application/octet-stream"
-    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
-    link = await asyncio.to_thread(call.context.keep, data, kind, plain)
+
+    def kept() -> tuple[str, dict[str, Any]]:
+        return f"sha256:{hashlib.sha256(data).hexdigest()}", call.context.keep(data, kind, plain)
+
+    digest, link = await asyncio.to_thread(kept)
     told = {
         "uri": link["uri"], "name": plain, "mediaType": kind, "bytes": len(data), "digest": digest, "node": node, "url": url,
     }  # fmt: skip

@@ -20,17 +20,18 @@ from urllib.parse import quote, urlencode
 
 from pydantic_core import from_json
 
-from tavern_core.builtin.adapters.comfyui.files import MOST_BYTES, Kept, Upload, keep, result_of, upload_of
+from tavern_core.builtin.adapters.comfyui.files import Kept, Upload, downloaded, keep, result_of, upload_of
 from tavern_core.builtin.adapters.comfyui.history import OutputFile, invalid, outputs_of
 from tavern_core.builtin.adapters.comfyui.runs import Order, Teller
 from tavern_core.builtin.adapters.comfyui.templates import fill
 from tavern_core.builtin.adapters.comfyui.watch import Watch, preview_of
-from tavern_core.contract.exchange import Answer, exchange
+from tavern_core.contract.exchange import MOST_JSON, Answer, exchange
 from tavern_core.errors import CallError, CallTimeout, UpstreamError
 from tavern_core.model.result import ToolResult
 
 State = Literal["queued", "running", "gone"]
-_LONGEST_MESSAGE: Final = 16_000_000
+_LONGEST_MESSAGE: Final = 5_000_000
+_LARGEST_QUEUE: Final = 64_000_000
 _WATCHED_S: Final = 5.0
 """Between two looks at the history while messages come: one may be lost."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
@@ -54,7 +55,7 @@ class Native:
         self._previews = previews
 
     async def check(self) -> None:
-        await self._json("GET", "/queue")
+        await self._json("/queue")
 
     async def object_info(self, classes: set[str]) -> dict[str, Any]:
         """What the server says of these node types; those that it does not know are missing."""
@@ -111,7 +112,10 @@ class Native:
         value = answer.json("ComfyUI", "none") if answer.status == 200 else None
         name = value.get("name") if isinstance(value, Mapping) else None
         if not isinstance(name, str) or not isinstance(value, Mapping):
-            raise UpstreamError(f"ComfyUI did not take the file {file.name} ({answer.status})")
+            raise UpstreamError(
+                f"ComfyUI did not take the file {file.name} ({answer.status})",
+                hint="see that it is a file that the server takes, and not too large for it",
+            )
         return f"{value['subfolder']}/{name}" if value.get("subfolder") else name
 
     async def _queue(self, order: Order, graph: Mapping[str, Any], client: str) -> str:
@@ -129,7 +133,11 @@ class Native:
         if answer.status != 200:
             raise _refused(answer)
         run = data.get("prompt_id")
-        return run if isinstance(run, str) and 0 < len(run) <= 100 and run.isprintable() else order.run
+        if isinstance(run, str) and 0 < len(run) <= 100 and run.isprintable():
+            return run
+        if await self._looked_up(order.run) == "gone":
+            raise _lost(order.run, "the server took the workflow and does not say as what")
+        return order.run
 
     async def _ended(
         self, run: str, graph: Mapping[str, Any], messages: asyncio.Queue[str | bytes | None] | None, teller: Teller
@@ -137,7 +145,7 @@ class Native:
         """The history of a run when it is over."""
         watch, wait, failures = Watch(run, graph), _FIRST_WAIT_S, 0
         while True:
-            if messages is not None:
+            if messages is not None and not failures:
                 messages = messages if await self._watched(watch, messages, teller) else None
             else:
                 await asyncio.sleep(wait)
@@ -149,7 +157,6 @@ class Native:
                 failures += 1
                 if failures >= _MOST_FAILURES:
                     raise _lost(run, error.message) from error
-                await asyncio.sleep(wait)
                 continue
             if isinstance(state, Mapping):
                 return state
@@ -178,14 +185,22 @@ class Native:
     async def _state(self, run: str) -> Mapping[str, Any] | State:
         """The history of a run, or where it is."""
         for _ in range(2):  # it may pass from the queue into the history between two questions
-            history = await self._json("GET", f"/history/{quote(run, safe='')}")
+            history = await self._json(f"/history/{quote(run, safe='')}")
             if isinstance(entry := history.get(run), Mapping):
                 return entry
-            queue = await self._json("GET", "/queue")
-            for key, state in (("queue_running", "running"), ("queue_pending", "queued")):
-                if run in _ids(queue.get(key)):
-                    return "running" if state == "running" else "queued"
+            if (place := await self._place(run)) != "gone":
+                return place
         return "gone"
+
+    async def _place(self, run: str) -> State:
+        """Where a run is in the queue. The queue holds every workflow that waits, so it may be too large to be read."""
+        answer = await exchange(self._http, "GET", "/queue", most=_LARGEST_QUEUE)
+        if len(answer.body) > MOST_JSON:
+            return "queued" if run.encode() in answer.body else "gone"
+        queue = _object("/queue", answer)
+        if run in _ids(queue.get("queue_running")):
+            return "running"
+        return "queued" if run in _ids(queue.get("queue_pending")) else "gone"
 
     async def _looked_up(self, run: str) -> Mapping[str, Any] | State:
         try:
@@ -198,27 +213,16 @@ class Native:
         with suppress(CallError, TimeoutError):
             async with asyncio.timeout(_CANCEL_S):
                 await exchange(self._http, "POST", "/queue", json={"delete": [run]})
-                queue = await self._json("GET", "/queue")
-                if run in _ids(queue.get("queue_running")):
+                if await self._place(run) == "running":
                     await exchange(self._http, "POST", "/interrupt", json={"prompt_id": run})
 
     async def _fetch(self, file: OutputFile, order: Order) -> Kept:
-        answer = await exchange(self._http, "GET", "/view", most=MOST_BYTES, params=dict(file.where))
-        if answer.status != 200:
-            raise UpstreamError(
-                f"ComfyUI wrote {file.name!r:.120} and does not hand it over ({answer.status})", outcome="done"
-            )
+        answer = await downloaded(self._http, "/view", file.name, params=dict(file.where))
         url = f"{self._url}/view?{urlencode(file.where)}"
         return await keep(answer.body, answer.media_type, file.name, file.node, url, order.call)
 
-    async def _json(self, method: str, path: str) -> Mapping[str, Any]:
-        answer = await exchange(self._http, method, path)
-        value = answer.json("ComfyUI", "none") if answer.status == 200 else None
-        if not isinstance(value, Mapping):
-            raise UpstreamError(
-                f"ComfyUI answers {path} with {answer.status}", hint="see that `url` is that of ComfyUI", retryable=True
-            )
-        return value
+    async def _json(self, path: str) -> Mapping[str, Any]:
+        return _object(path, await exchange(self._http, "GET", path))
 
     @asynccontextmanager
     async def _messages(self, client: str) -> AsyncIterator[asyncio.Queue[str | bytes | None]]:
@@ -249,6 +253,15 @@ class Native:
             await queue.put(None)
 
 
+def _object(path: str, answer: Answer) -> Mapping[str, Any]:
+    value = answer.json("ComfyUI", "none") if answer.status == 200 else None
+    if not isinstance(value, Mapping):
+        raise UpstreamError(
+            f"ComfyUI answers {path} with {answer.status}", hint="see that `url` is that of ComfyUI", retryable=True
+        )
+    return value
+
+
 def _read(answer: Answer) -> Mapping[str, Any]:
     """The object in an answer to ``POST /prompt``; empty where there is none."""
     try:
@@ -267,11 +280,15 @@ def _ids(rows: Any) -> set[str]:
 
 def _refused(answer: Answer) -> CallError:
     if answer.status in (408, 504):
-        return CallTimeout("ComfyUI did not answer in time", outcome="unknown")
+        return CallTimeout(
+            "ComfyUI did not answer in time", hint="look at its queue before you call again", outcome="unknown"
+        )
     is_final = answer.status < 500
     return UpstreamError(
         f"ComfyUI does not take the workflow ({answer.status})",
-        hint="write what the server asks for into `headers` of the upstream" if answer.status in (401, 403) else "",
+        hint="write what the server asks for into `headers` of the upstream"
+        if answer.status in (401, 403)
+        else "look at ComfyUI's log, and at its queue before you call again",
         retryable=answer.status == 429,
         outcome="none" if is_final else "unknown",
         retry_after_ms=answer.retry_after_ms,

@@ -11,6 +11,7 @@ import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 from mcp.client.session import ClientRequestContext, ClientSession, IncomingMessage
@@ -184,9 +185,7 @@ class McpConnection(Documents):
         self._failed[number] = error
 
     def _new_session(self, writing: WriteStream[SessionMessage]) -> ClientSession:
-        from tavern_core import __version__
-
-        self._info = Implementation(name="tavern_core", version=__version__)
+        self._info = Implementation(name="tavern_core", version=version("tavern-core"))
         return ClientSession(
             self._requests,
             writing,

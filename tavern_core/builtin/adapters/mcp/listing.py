@@ -128,7 +128,7 @@ class _Reader:
             return "its schemas are no objects"
         for one in (schema, output or {}):
             if flaws := [flaw for flaw in house_flaws(one) if flaw.severity == "error"]:
-                return f"its schema cannot be used: {flaws[0].pointer or '/'}: {flaws[0].message}"
+                return f"its schema cannot be used: {flaws[0].path or '/'}: {flaws[0].message}"
         return find_invalid_x_mcp_header(schema) if X_MCP_HEADER_KEY in repr(schema) else None
 
     def _leave_out(self, name: str, why: str) -> None:

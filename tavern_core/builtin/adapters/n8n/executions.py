@@ -9,12 +9,13 @@ from typing import Any, Final
 
 from tavern_core.contract.adapters import UpstreamCall
 from tavern_core.contract.exchange import Answer, exchange
-from tavern_core.errors import CallError, UpstreamError
+from tavern_core.errors import CallError, OutputTooLarge, UpstreamError
 from tavern_core.model.result import Evidence, ToolResult
 
 _API: Final = "/api/v1"
-_PAGE: Final = 100
-_MOST_PAGES: Final = 50
+_PAGE: Final = 25
+"""Workflows in one answer; fewer where they are large."""
+_MOST_PAGES: Final = 400
 _FIRST_WAIT_S: Final = 0.1
 _LONGEST_WAIT_S: Final = 2.0
 _MOST_FAILURES: Final = 5
@@ -35,12 +36,19 @@ class Api:
 
         Raises:
             UpstreamError: the API refuses, or answers something else (UPSTREAM_ERROR).
+            OutputTooLarge: one workflow is (OUTPUT_TOO_LARGE).
         """
         found: list[Any] = []
-        cursor = ""
+        cursor, size = "", _PAGE
         for _ in range(_MOST_PAGES):
-            params = {"active": "true", "limit": str(_PAGE), **({"cursor": cursor} if cursor else {})}
-            page = await self._asked("/workflows", params)
+            params = {"active": "true", "limit": str(size), **({"cursor": cursor} if cursor else {})}
+            try:
+                page = await self._asked("/workflows", params)
+            except OutputTooLarge:
+                if size == 1:
+                    raise
+                size = max(size // 5, 1)
+                continue
             rows = page.get("data")
             if not isinstance(rows, list):
                 raise UpstreamError("n8n answered no list of workflows", hint="see that `url` is that of n8n itself")

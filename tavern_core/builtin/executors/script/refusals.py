@@ -1,6 +1,6 @@
-"""Signs in what a failed script says that its box may have refused it something, and what is told about that.
+"""Signs in the output of a failed script that its box may have refused something, and the hint about it.
 
-A guess from words, so it says "if": the script may as well have met the refusal of a server or of an ordinary file's mode.
+It guesses from words, so it says "if": a server or the mode of a file may also have caused the refusal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tavern_core.model.call import Rights
 _FILES: Final = ("read:fs", "write:fs", "process:spawn")
 _SIGNS: Final[Sequence[tuple[re.Pattern[str], tuple[str, ...]]]] = (
     (re.compile(r"Errno 13\b|EACCES|Permission denied|PermissionDenied|os error 13\b"), _FILES),
-    # with the name of a file behind it, it was about that file's mode, owner or time
+    # followed by a file name, it concerns the file's mode, owner or time
     (
         re.compile(r"Errno 1\](?! Operation not permitted: )|EPERM(?!: operation not permitted, )|os error 1\b"),
         ("network",),
@@ -29,14 +29,14 @@ _SIGNS: Final[Sequence[tuple[re.Pattern[str], tuple[str, ...]]]] = (
         ("network",),
     ),
 )
-"""What a program says → capabilities, one of which may be missing."""
+"""Output of a program → capabilities, one of which may be missing."""
 _NO_GRANT: Final = re.compile(
     r"Errno 1\] Operation not permitted: |EPERM: operation not permitted, |Errno 18\]|EXDEV|(?:[Pp]ermission denied).* -> "
 )
 _AROUND: Final = re.compile(
     r"Errno (101|111|-[235])\]|Errno 1\](?! Operation not permitted: )|ECONNREFUSED|ENETUNREACH|EAI_AGAIN|ENOTFOUND|name resolution|resolve host"
 )
-"""What programs say that do not use the gateway of their box."""
+"""Output of programs that do not use the gateway of their box."""
 _MOST_REFUSED: Final = 3
 _BOUNDS: Final[Sequence[tuple[re.Pattern[str], str, str, str]]] = (
     (
@@ -50,11 +50,11 @@ _BOUNDS: Final[Sequence[tuple[re.Pattern[str], str, str, str]]] = (
         "processes", "processes and threads", "processes",
     ),
 )  # fmt: skip
-"""What a program says → which bound it may have met: its field, its unit, its setting."""
+"""Output of a program → the limit that it may have reached: its field, its unit, its setting."""
 
 
 class Held:
-    """The box that one script ran in.
+    """The box of one script.
 
     Args:
         rights: of the call.
@@ -67,30 +67,30 @@ class Held:
         self._is_filtered = "seccomp" not in policy.left_out
         self._has_gateway = policy.has_gateway
         self.refused: list[str] = []
-        """What its gateway refused."""
+        """The refusals of its gateway."""
 
     def hint(self, said: str) -> str:
-        """What to tell of the box to somebody whose script failed; empty where nothing looks as if it was the reason.
+        """The hint about the box for a failed script; empty if the box does not seem to be the reason.
 
-        What the gateway refused is told first, and is no guess.
+        Refusals of the gateway come first, because they are certain.
 
         Args:
-            said: its error, and what it wrote to stderr.
+            said: its error and its stderr.
         """
         wanted = [name for sign, names in _SIGNS if sign.search(said) for name in names]
-        told = self.refused[:_MOST_REFUSED]
+        reported = self.refused[:_MOST_REFUSED]
         if wanted:
-            told.append(self._sandbox.what_would_allow(self._rights, tuple(dict.fromkeys(wanted))))
+            reported.append(self._sandbox.what_would_allow(self._rights, tuple(dict.fromkeys(wanted))))
         if self._is_filtered and _NO_GRANT.search(said):
-            told.append(
+            reported.append(
                 "no grant lets a script change modes, owners, times or attributes of files, make symbolic links, or move files between folders that were granted differently"
             )
         if self._has_gateway and not self.refused and _AROUND.search(said):
-            told.append(
+            reported.append(
                 "its box has no way to the network but the proxy that HTTP_PROXY and HTTPS_PROXY name, which looks up names, too"
             )
         for sign, field, unit, setting in _BOUNDS:
             bound = getattr(self._limits, field)
             if bound is not None and sign.search(said):
-                told.append(f"its box has at most {bound:,} {unit} (isolation.{setting} in tavern.yaml)")
-        return "; ".join(filter(None, told))
+                reported.append(f"its box has at most {bound:,} {unit} (isolation.{setting} in tavern.yaml)")
+        return "; ".join(filter(None, reported))

@@ -1,31 +1,40 @@
-"""What an ended script comes to: its answer, or the one error that says what went wrong."""
+"""The result of an ended script: its answer, or one error."""
 
 from __future__ import annotations
 
 import os
 from typing import Any, Final
 
+from tavern_core.box.fork_server_client import ending
 from tavern_core.box.output import Ended
 from tavern_core.box.policy import BoxUnavailable
 from tavern_core.builtin.executors.script.masking import Masking
 from tavern_core.builtin.executors.script.refusals import Held
-from tavern_core.builtin.executors.script.script_output import Unreadable, error_in, excerpt, parse, signal_name
+from tavern_core.builtin.executors.script.script_output import Unreadable, error_in, excerpt, parse, vcp_answer
 from tavern_core.errors import CallTimeout, ConnectionLost, Outcome, OutputTooLarge, PolicyDenied, UpstreamError
+from tavern_core.frozen import dataclass
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.tool import ToolSpec
 
 _LOOKED_AT: Final = 4096
-"""Bytes of the output of which an excerpt is made."""
+"""Bytes of the output for an excerpt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """How long a script may take, and which limit says so."""
+
+    ms: int
+    limit: str
 
 
 class Report:
     """One ended script.
 
     Args:
-        ended: how it ended and what it said.
+        ended: its end and its output.
         file: the name of the file that ran, for messages.
-        timeout_ms: the time it had.
-        limit: what gave it that time.
+        deadline: the time it had.
         masking: strikes its secrets out of everything that is told here.
         held: the box that it ran in; None: none.
     """
@@ -38,8 +47,7 @@ class Report:
         limits: LimitsConfig,
         *,
         file: str,
-        timeout_ms: int,
-        limit: str,
+        deadline: Deadline,
         held: Held | None = None,
     ) -> None:
         self._name = tool.name
@@ -48,30 +56,30 @@ class Report:
         self._masking = masking
         self._limits = limits
         self._file = file
-        self._timeout_ms = timeout_ms
-        self._limit = limit
+        self._deadline = deadline
         self._held = held
+        self._protocol = tool.implementation.get("protocol")
 
     def answer(self) -> Any:
         """The value on stdout.
 
         Raises:
-            ToolFailed: the script says that it could not do it (TOOL_ERROR).
+            ToolFailed: the script reports a failure (TOOL_ERROR).
             CallTimeout: its time was over (TIMEOUT).
             OutputTooLarge: it printed more than the limit (OUTPUT_TOO_LARGE).
             PolicyDenied: it must run in a box that this machine does not have (POLICY_DENIED).
             ConnectionLost: its guard was killed (CONNECTION_LOST).
-            UpstreamError: it crashed, was killed, or printed no JSON (UPSTREAM_ERROR).
+            UpstreamError: it crashed, was killed, or did not print JSON (UPSTREAM_ERROR).
         """
         match self._ended.reason:
             case "time":
-                ms = self._timeout_ms
+                ms, by = self._deadline.ms, self._deadline.limit
                 raise CallTimeout(
-                    f"{self._name} did not end within {ms} ms ({self._limit})",
-                    hint=f"ask for less, or raise {self._limit}",
+                    f"{self._name} did not end within {ms} ms ({by})",
+                    hint=f"ask for less, or raise {by}",
                     outcome=self._outcome,
                     stopped=not self._ended.left,
-                    limit=self._limit,
+                    limit=by,
                     timeoutMs=ms,
                     **self._stderr(),
                 )
@@ -98,8 +106,12 @@ class Report:
 
     def _exited(self) -> Any:
         code = os.waitstatus_to_exitcode(self._ended.status)
+        if self._protocol == "text":
+            stdout = self._masking.text(self._ended.stdout.decode("utf-8", "replace"))
+            return {"exitCode": code, "stdout": stdout, "stderr": self._stderr().get("stderr", "")}
         try:
-            value = self._masking.value(parse(self._ended.stdout))
+            value = parse(self._ended.stdout)
+            value = self._masking.value(vcp_answer(value) if self._protocol == "vcp" else value)
         except Unreadable as error:
             if code:
                 raise self._crashed(code) from None
@@ -131,8 +143,8 @@ class Report:
         )
 
     def _crashed(self, code: int) -> UpstreamError:
-        how = f"was ended by {signal_name(code)}" if code < 0 else f"ended with exit code {code}"
-        which = {"signal": signal_name(code)} if code < 0 else {"exitCode": code}
+        how = f"was ended by {ending(code)}" if code < 0 else f"ended with exit code {code}"
+        which = {"signal": ending(code)} if code < 0 else {"exitCode": code}
         details: dict[str, Any] = {**which, **self._stderr(), **self._stdout()}
         last = str(details.get("stderr", "")).rstrip().rpartition("\n")[2]
         return UpstreamError(
@@ -153,12 +165,12 @@ class Report:
         )
 
     def _hint(self, hint: str, told: str = "") -> str:
-        """`hint`, and what there is to say about the box where what the script said looks as if that was the reason."""
+        """`hint`, with a note about the box if the output suggests that it was the reason."""
         if self._held is None:
             return hint
         stderr = self._ended.stderr
         said = (stderr.tail or stderr.head)[-_LOOKED_AT:].decode("utf-8", "replace")
-        box = self._masking.text(self._held.hint(f"{told}\n{said}"))  # a program may name a secret as a host
+        box = self._masking.text(self._held.hint(f"{told}\n{said}"))  # a program may use a secret as a host name
         return "; ".join(filter(None, (hint, box)))
 
     def _stdout(self) -> dict[str, Any]:

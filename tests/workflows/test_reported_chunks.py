@@ -67,7 +67,7 @@ def kept(home: Path) -> list[list[Any]]:
 
 @pytest.mark.parametrize("size", [1, 3, 7, 300])
 @pytest.mark.parametrize("how", TEXTS)
-async def test_the_chunks_that_are_told_hold_no_secret_wherever_they_part(flows: Flows, how: str, size: int) -> None:
+async def test_reported_chunks_hold_no_secret_wherever_they_are_split(flows: Flows, how: str, size: int) -> None:
     text, clean = TEXTS[how]
     flows.write(
         "say",

@@ -73,7 +73,7 @@ class Talker:
 
 
 @pytest.mark.parametrize("place", ["nowhere", "activation", "tool", "gate", "denial", "observer", "node hook"])
-def test_a_secret_is_told_nobody(
+def test_a_secret_is_never_reported(
     tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[Any] = []

@@ -1,0 +1,65 @@
+"""What a parameter expects and why a text is none of it, in TAM's words."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from tavern_core.model.language import say
+from tavern_core.model.nearest import nearest
+from tavern_core.schema.alternatives import literals_of, types_of
+from tavern_core.schema.coerce import TextReader, Unread
+from tavern_core.tam.foreign_values import repair
+from tavern_core.tam.wording import WORDS, joined
+
+_SHOWN: Final = 60
+_MAX_VALUES: Final = 20
+_TYPES: Final = ("null", "boolean", "integer", "number", "object", "array", "string")
+
+
+def shown(value: Any) -> str:
+    """A value for a message, shortened."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    text = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+    return repr(text) if isinstance(value, str) else text
+
+
+def expected(reader: TextReader) -> str:
+    """What a parameter expects: ``integer``, ``one of 'a', 'b'``, ``array of integer or null``."""
+    return joined("either", dict.fromkeys(map(_expected, reader.alternatives)))
+
+
+def _expected(leaf: Any) -> str:
+    listed = literals_of(leaf)
+    if listed is not None and len(listed) == 1:
+        return shown(listed[0])
+    if listed is not None:
+        more = ", …" if len(listed) > _MAX_VALUES else ""
+        return say(WORDS["one_of"], values=", ".join(map(shown, listed[:_MAX_VALUES])) + more)
+    names = [name for name in _TYPES if name in types_of(leaf)]
+    items = leaf.get("items") if names == ["array"] else None
+    if isinstance(items, dict) and isinstance(items.get("type"), str):
+        return say(WORDS["array_of"], items=items["type"])
+    return joined("either", names) or say(WORDS["nothing"])
+
+
+def why_unread(reader: TextReader, text: str, unread: Unread) -> str:
+    """What is wrong with a text, and what to write instead."""
+    trimmed = text.strip()
+    got: Any = text
+    if unread.error:
+        why = repair(trimmed, reader.kinds) or (
+            unread.error if reader.kinds - {"null"} else _nearest_value(reader, trimmed)
+        )
+    elif isinstance(unread.value, str):
+        why = say(WORDS["not_quoted"])
+    else:
+        why, got = "", unread.value
+    wrong = say(WORDS["expected"], expected=expected(reader), got=shown(got))
+    return say(WORDS["because"], what=wrong, why=why) if why else wrong
+
+
+def _nearest_value(reader: TextReader, trimmed: str) -> str:
+    """The nearest of the values that are listed; empty when none is close."""
+    near = nearest(trimmed, [value for value in reader.literals if isinstance(value, str)], 1)
+    return say(WORDS["meant"], name=repr(near[0])) if near else ""
