@@ -35,6 +35,7 @@ AREAS = (
     "isolation",
     "engine",
     "upstreams",
+    "mcp_client",
 )
 PEERS = (
     "jsonschema-rs", "pydantic", "pluggy", "pydantic-ai-slim", "llm", "openai-agents", "langchain-core", "fastmcp", "mcp",

@@ -143,7 +143,9 @@ time.sleep(600)
 def test_what_it_started_ends_with_it_even_in_sessions_of_its_own(tmp_path: Path) -> None:
     async def use(process: RunningProcess) -> None:
         assert await lines(process, 1) == [b"begun"]
-        assert len(processes_with("upstream_program")) == 4
+        async with asyncio.timeout(10):
+            while len(processes_with("upstream_program")) < 4:
+                await asyncio.sleep(0)
 
     run(tmp_path, FAMILY, use, trusted=True)
 
