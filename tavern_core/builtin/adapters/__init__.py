@@ -14,7 +14,7 @@ from tavern_core.frozen import dataclass
 MODULES: Final[Mapping[str, str]] = {
     "comfyui": "comfyui",
     "langchain": "langchain",
-    "llm": "llm",
+    "llm": "llm_plugins",
     "mcp": "mcp",
     "n8n": "n8n",
 }
