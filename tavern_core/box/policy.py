@@ -97,7 +97,7 @@ class BoxPolicy:
     may_network: bool = False
     """TCP and UDP in the host's network, to anywhere."""
     has_gateway: bool = False
-    """TCP in its own network, whose only exit is a socket that the host serves (`listener.py`)."""
+    """TCP in its own network, whose only exit is a socket that the host serves (`gateway_socket.py`)."""
     limits: BoxLimits = field(default_factory=BoxLimits)
     level: Level = "required"
     without: tuple[str, ...] = ()

@@ -34,7 +34,9 @@ COMMANDS: Final = {
     "logs": Lazy(f"{_HERE}.logs", "logs", "Read, check and explain the audit log."),
     "jobs": Lazy(f"{_HERE}.jobs", "jobs", "Show and change background calls."),
     "artifacts": Lazy(
-        f"{_HERE}.artifacts", "artifacts", "Show and fetch data that was too large for the answers of calls."
+        f"{_HERE}.artifacts",
+        "artifacts",
+        "Show and fetch data that was too large for the answers of calls; store files for calls.",
     ),
     "approvals": Lazy(f"{_HERE}.approvals", "approvals", "Show the calls that wait for approval, and decide them."),
     "tokens": Lazy(

@@ -28,10 +28,12 @@ Verdict = Literal["ok", "warning", "error"]
 LARGEST_LOG_CHECKED: Final = 32_000_000
 """Maximum bytes of audit log to verify here; a longer log is left to ``tavern logs verify``."""
 EXTRAS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
+    "comfyui": (("httpx2", "wsproto"), "follows the runs of ComfyUI"),
     "fast": ((), "has no effect: its packages are dependencies now"),
     "http": (("httpx2", "idna"), "adds the service net"),
     "keyring": (("keyring",), "reads secrets from the keyring of the system"),
-    "mcp": (("mcp",), "adds the MCP server, `tavern mcp`"),
+    "langchain": (("langchain_core",), "gives tools to agents of LangChain"),
+    "mcp": (("mcp",), "adds the MCP server, `tavern mcp`, and tools of MCP servers"),
     "metrics": (("prometheus_client",), "counts calls for Prometheus"),
     "otel": (("opentelemetry",), "makes a span of each call"),
     "redis": (("redis",), "shares keys, approvals, jobs and rates across machines"),

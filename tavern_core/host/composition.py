@@ -49,8 +49,8 @@ from tavern_core.kernel.hooks.quarantine_report import QuarantineReport
 from tavern_core.kernel.hooks.table import HookTable
 from tavern_core.kernel.jobs.job_records import JobRecords
 from tavern_core.kernel.jobs.jobs import Jobs
+from tavern_core.kernel.limits.limit_status import Limits
 from tavern_core.kernel.limits.limit_table import LimitTable
-from tavern_core.kernel.limits.limits import Limits
 from tavern_core.kernel.observability.metrics import Metrics
 from tavern_core.kernel.plugins.consent import Consent
 from tavern_core.kernel.plugins.contributions import Contributions

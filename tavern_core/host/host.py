@@ -25,7 +25,7 @@ from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.frontend import Extension, extension
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.jobs.jobs import Jobs
-from tavern_core.kernel.limits.limits import Limits
+from tavern_core.kernel.limits.limit_status import Limits
 from tavern_core.kernel.observability.metrics import Metrics
 from tavern_core.kernel.plugins.consent import Consent
 from tavern_core.kernel.plugins.lifecycle import Lifecycle

@@ -30,7 +30,7 @@ from tavern_core.isolation.codec import (
     text_of,
 )
 from tavern_core.kernel.nodes.json_values import NotPlain, from_plain, to_plain
-from tavern_core.kernel.nodes.node_json import NotData, node_members, pack_node, unpack_node
+from tavern_core.kernel.nodes.node_serialization import NotData, node_members, pack_node, unpack_node
 from tavern_core.kernel.nodes.value_conversion import plain
 from tavern_core.model.node import NodeSpec, Slot
 from tavern_core.model.run import NodeInfo, RunInfo, RunState

@@ -26,7 +26,7 @@ from tavern_core.isolation.stream_calls import Talk, begin_talk
 from tavern_core.isolation.supervisor import Supervisor
 from tavern_core.isolation.transport import judged
 from tavern_core.kernel.nodes.node_code import Form, NodeCode
-from tavern_core.kernel.nodes.node_json import unpack_node
+from tavern_core.kernel.nodes.node_serialization import unpack_node
 from tavern_core.kernel.views.stream_view import ReadStream
 from tavern_core.model.node import NodeSpec
 

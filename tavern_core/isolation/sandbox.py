@@ -13,10 +13,10 @@ from typing import Final
 
 from tavern_core import package
 from tavern_core.box import paths
-from tavern_core.box.holes import is_in
 from tavern_core.box.layers import available_layers
 from tavern_core.box.output import Serve
 from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy, Granted, Level
+from tavern_core.box.protected_paths import is_in
 from tavern_core.box.script_client import Child, Launch, Spawner
 from tavern_core.frozen import dataclass
 from tavern_core.isolation.closed_paths import closed, granted_paths, read_mounts

@@ -10,8 +10,8 @@ from tavern_core.box.policy import LAYERS, PROCESSES
 from tavern_core.frozen import dataclass
 from tavern_core.isolation.closed_paths import Closed
 from tavern_core.isolation.sandbox import Sandboxes
+from tavern_core.isolation.worker_fork_server import environment
 from tavern_core.isolation.worker_policy import worker_policy
-from tavern_core.isolation.worker_server import environment
 from tavern_core.isolation.worker_setup import Setup
 from tavern_core.kernel.execution.module_path import module_path
 from tavern_core.kernel.foundation import Foundation

@@ -10,8 +10,8 @@ from typing import Final
 
 from tavern_core import package
 from tavern_core.box import paths
-from tavern_core.box.holes import around
 from tavern_core.box.policy import BoxLimits, BoxPolicy, Granted, Level
+from tavern_core.box.protected_paths import around
 from tavern_core.isolation.closed_paths import Closed, closed, granted_paths
 from tavern_core.kernel.config.configuration import state_root
 from tavern_core.model.config import IsolationConfig

@@ -12,9 +12,9 @@ from tavern_core.isolation.proxy_plugin import IsolatedPlugin, stand_in
 from tavern_core.isolation.sandbox import Sandboxes
 from tavern_core.isolation.supervisor import Supervisor, WorkerLimits
 from tavern_core.isolation.transport import longest
+from tavern_core.isolation.worker_fork_server import worker_server
 from tavern_core.isolation.worker_launch import WorkerLaunch
 from tavern_core.isolation.worker_output import Printed
-from tavern_core.isolation.worker_server import worker_server
 from tavern_core.isolation.worker_watch import Watch
 from tavern_core.kernel.execution.portal import Portal
 from tavern_core.kernel.foundation import Foundation

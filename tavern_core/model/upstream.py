@@ -263,7 +263,21 @@ def secrets_in(value: Any) -> Iterator[str]:
             yield from secrets_in(item)
 
 
+def _own_namespaces(upstreams: dict[str, UpstreamConfig]) -> dict[str, UpstreamConfig]:
+    """Two upstreams with the same ids would share their grants as well."""
+    taken: dict[str, str] = {}
+    for name, entry in upstreams.items():
+        if (other := taken.setdefault(entry.plugin_name(name), name)) != name:
+            raise refused(
+                f"{other} and {name} have the same namespace {entry.plugin_name(name)!r}",
+                f"give {name} another `namespace`",
+            )
+    return upstreams
+
+
 class ConfigWithUpstreams(HostConfig):
     """The configuration of a host with upstreams. It is a model of its own because building it takes 9 ms."""
 
-    upstreams: dict[Annotated[str, AfterValidator(_upstream_name)], UpstreamConfig]
+    upstreams: Annotated[
+        dict[Annotated[str, AfterValidator(_upstream_name)], UpstreamConfig], AfterValidator(_own_namespaces)
+    ]

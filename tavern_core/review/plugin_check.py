@@ -38,7 +38,7 @@ from tavern_core.model.manifest import Manifest
 from tavern_core.model.nearest import did_you_mean, fold
 from tavern_core.model.tool import ToolSpec
 from tavern_core.review.name_resolution import UNKNOWN, Definition
-from tavern_core.review.project_scan import PROJECT_FILE, project_findings
+from tavern_core.review.packaging_check import PROJECT_FILE, project_findings
 from tavern_core.review.signature_scan import unfit
 from tavern_core.review.source_scan import FoundHook, FoundTool, SourceScan, plugin_sources, scan_sources
 from tavern_core.review.unused_permissions import unused_permissions

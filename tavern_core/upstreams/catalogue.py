@@ -1,6 +1,6 @@
 """What upstreams listed last, on disk, so that their tools are there when a host opens and no upstream is asked.
 
-    cache/upstreams/index.json      name → fingerprint of the entry, when it was listed, the names of its tools
+    cache/upstreams/.index.json     name → fingerprint of the entry, when it was listed, the names of its tools
     cache/upstreams/<name>.json     the definitions, and those that were reviewed last
 
 The index is read when a host opens; definitions when somebody looks at tools. A file that is damaged is an empty one: the next listing
@@ -75,7 +75,7 @@ class Catalogue:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._index = JsonStateFile(folder / "index.json", "upstreams")
+        self._index = JsonStateFile(folder / ".index.json", "upstreams")
         self._lock = threading.Lock()
         self._listed: dict[str, Listed] | None = None
         self._known: dict[str, Definitions] = {}
@@ -103,7 +103,7 @@ class Catalogue:
             StateDamaged: it cannot be written (STATE_DAMAGED).
         """
         data = {
-            "tools": [_tool_json(tool) for tool in definitions.tools.values()],
+            "tools": [tool_json(tool) for tool in definitions.tools.values()],
             "leftOut": dict(definitions.left_out),
             "description": definitions.description,
             "version": definitions.version,
@@ -139,7 +139,7 @@ def digest(data: Any) -> str:
 
 def definition(tool: UpstreamTool) -> dict[str, Any]:
     """All of a tool that a reviewer goes by."""
-    return {key: value for key, value in _tool_json(tool).items() if key not in ("version", "data")}
+    return {key: value for key, value in tool_json(tool).items() if key not in ("version", "data")}
 
 
 def listing_of(definitions: Definitions, listed: Listed) -> Listing:
@@ -147,7 +147,8 @@ def listing_of(definitions: Definitions, listed: Listed) -> Listing:
     return Listing(tuple(definitions.tools.values()), listed.ttl_ms, listed.etag, definitions.left_out)
 
 
-def _tool_json(tool: UpstreamTool) -> dict[str, Any]:
+def tool_json(tool: UpstreamTool) -> dict[str, Any]:
+    """All of a tool, as it is kept."""
     data: dict[str, Any] = {
         "name": tool.name,
         "description": tool.description,

@@ -7,19 +7,30 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
 from tavern_core.contract.adapters import Adapter, Connection, LogsIn
-from tavern_core.errors import CallError, ConfigInvalid, PluginError, PolicyDenied, TavernError, UpstreamError
+from tavern_core.errors import (
+    CallError,
+    CallTimeout,
+    ConfigInvalid,
+    PluginError,
+    PolicyDenied,
+    TavernError,
+    UpstreamError,
+)
 from tavern_core.kernel.access.tool_access import caller_keys
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.safe_text import with_type
 from tavern_core.upstreams.entries import Entry
 from tavern_core.upstreams.facilities import Granted, UpstreamFacility
-from tavern_core.upstreams.session import Session
+from tavern_core.upstreams.session import Session, State
 
 T = TypeVar("T")
 MAX_SESSIONS: Final = 64
 """Connections of one upstream: one for each set of credentials."""
 _TARGETS: Final = ("url", "command", "package", "folder")
+_METHODS: Final = ("list_tools", "invoke", "check", "close")
+"""Those of `contract.adapters.Connection`."""
 
 
 class Connections:
@@ -62,11 +73,14 @@ class Connections:
                 )
 
             async def connect() -> Connection:
-                adapter = await self.adapter(entry)
-                return await adapter.connect(self._facility(entry, credential, adapter))
+                return await self._opened(entry, credential, await self.adapter(entry))
 
             session = sessions.setdefault(credential, Session(entry.name, connect, entry.config.close_after_ms / 1000))
         return session
+
+    def state(self, entry: Entry) -> State:
+        """That of the connection for calls of the host itself."""
+        return "open" if entry.name in self._in_process else self.session(entry).state
 
     async def use(self, entry: Entry, context: CallContext | None, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Do something with the connection of a caller.
@@ -81,6 +95,27 @@ class Connections:
         if getattr(adapter, "in_process", False):
             return await work(await self._local(entry, adapter))
         return await self.on_loop(self.session(entry, context).use(work))
+
+    async def ask(self, entry: Entry, work: Callable[[Connection], Awaitable[T]], seconds: float) -> T:
+        """Ask an upstream something that is no call; whatever its adapter raises is an error of the upstream.
+
+        Raises:
+            CallError: as `use`; CallTimeout: it took too long (TIMEOUT).
+        """
+
+        async def bounded(connection: Connection) -> T:
+            try:
+                async with asyncio.timeout(seconds):
+                    return await work(connection)
+            except TimeoutError:
+                text = f"{entry.name} did not answer within {seconds:g} s"
+                raise CallTimeout(text, outcome="none", retryable=True) from None
+            except (TavernError, asyncio.CancelledError):
+                raise
+            except BaseException as error:
+                raise _failed(entry, error) from error
+
+        return await self.use(entry, None, bounded)
 
     async def on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Run in a task of the host's loop, from whichever loop the caller is on; cancelling the caller cancels the work."""
@@ -126,8 +161,12 @@ class Connections:
             )
         adapter: Adapter = found
         named = next((key for key in _TARGETS if getattr(entry.config, key) is not None), "")
-        if adapter.targets and named not in adapter.targets:
-            takes = " or ".join(f"`{target}`" for target in sorted(adapter.targets))
+        try:
+            targets = frozenset(adapter.targets)
+        except Exception as error:
+            raise _failed(entry, error) from error
+        if targets and named not in targets:
+            takes = " or ".join(f"`{target}`" for target in sorted(map(str, targets)))
             raise _misconfigured(
                 f"upstreams.{entry.name}: an upstream of kind {kind} is reached by {takes}",
                 f"write {takes} in tavern.yaml",
@@ -137,7 +176,7 @@ class Connections:
     def missing(self, entry: Entry) -> tuple[str, ...]:
         """What the upstream must be granted and was not; that of an upstream whose plugin is not usable: all."""
         record = self._lifecycle.records.get(entry.plugin)
-        if record is None or not record.usable or record.candidate.source != "upstream":
+        if record is None or not record.usable or not entry.is_plugin(record.candidate):
             return entry.permissions or ("?",)
         return tuple(permission for permission in entry.permissions if not record.may(permission))
 
@@ -186,8 +225,19 @@ class Connections:
 
     async def _local(self, entry: Entry, adapter: Adapter) -> Connection:
         if (connection := self._in_process.get(entry.name)) is None:
-            opened = await adapter.connect(self._facility(entry, "", adapter))
+            try:
+                opened = await self._opened(entry, "", adapter)
+            except (TavernError, asyncio.CancelledError):
+                raise
+            except BaseException as error:
+                raise _failed(entry, error) from error
             connection = self._in_process.setdefault(entry.name, opened)
+        return connection
+
+    async def _opened(self, entry: Entry, credential: str, adapter: Adapter) -> Connection:
+        connection = await adapter.connect(self._facility(entry, credential, adapter))
+        if lacking := [name for name in _METHODS if not callable(getattr(connection, name, None))]:
+            raise _failed(entry, f"what it opened has no method {lacking[0]}")
         return connection
 
 
@@ -197,6 +247,11 @@ def credential_of(entry: Entry, context: CallContext | None) -> str:
     if not known or context is None or context.principal == HOST_PRINCIPAL:
         return ""
     return next((key for key in caller_keys(context, None) if key in known), "*" if "*" in known else "")
+
+
+def _failed(entry: Entry, why: BaseException | str) -> UpstreamError:
+    text = with_type(why) if isinstance(why, BaseException) else why
+    return UpstreamError(f"{entry.name} cannot be used: its adapter failed: {text}", outcome="none")
 
 
 def _misconfigured(text: str, hint: str) -> UpstreamError:

@@ -70,6 +70,10 @@ class Entry:
         needs = self.config.capabilities()
         return tuple(spec_of(tool, self.name, self.config, needs) for tool in self.tools().values())
 
+    def is_plugin(self, candidate: Candidate) -> bool:
+        """Whether the plugin with this upstream's name is this upstream, so that its grants hold here."""
+        return candidate.source == "upstream" and candidate.stamp == (self.fingerprint,)
+
     def candidate(self) -> Candidate:
         """The plugin that the upstream is to the rest of the host."""
         config, listed = self.config, self._catalogue.listed(self.name) if self.is_listed else None

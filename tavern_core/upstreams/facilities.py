@@ -126,7 +126,9 @@ class UpstreamFacility:
             )
         return client(
             url or self.url,
-            (origin,),
+            self._granted.rights(self._granted.record()).scope(
+                "network"
+            ),  # the entry may ask for more than was granted
             headers=self.headers if is_own else None,
             certificate=certificate if is_own else None,
             timeout_s=timeout_s,

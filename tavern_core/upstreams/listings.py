@@ -17,8 +17,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from tavern_core.contract.adapters import Connection, Listing, UpstreamTool
-from tavern_core.errors import CallError, CallTimeout, TavernError
+from tavern_core.contract.adapters import Listing, UpstreamTool
+from tavern_core.errors import TavernError
 from tavern_core.kernel.catalogue.tools import ToolsDiff
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.event import TOOLS_CHANGED
@@ -27,12 +27,14 @@ from tavern_core.upstreams.catalogue import Catalogue, Definitions, Listed, defi
 from tavern_core.upstreams.connections import Connections
 from tavern_core.upstreams.entries import Entry
 from tavern_core.upstreams.review import Quarantine
-from tavern_core.upstreams.tool_specs import local_name, sound, unknown_overrides
+from tavern_core.upstreams.tool_specs import local_name, sound, unknown_overrides, well_formed
 
 LIST_S: Final = 60.0
 """How long a listing may take, all pages."""
 WAIT_S: Final = 10.0
 """How long sync code that looks for tools waits for upstreams that were never listed."""
+PAUSE_S: Final = 0.5
+"""Between two lists of an upstream that says that its list changed, however often it says so."""
 AGAIN_S: Final = 60.0
 """How long an upstream that could not be listed is left alone, unless somebody asks for it by name."""
 
@@ -58,16 +60,21 @@ class Listings:
         self._quarantine = quarantine
         self._locks: dict[str, asyncio.Lock] = {}
         self._not_before: dict[str, float] = {}
-        self._under_way: set[str] = set()
+        self._beginning = threading.Lock()
+        self._under_way: dict[str, concurrent.futures.Future[None]] = {}
+        self._changes: set[str] = set()
+        """Upstreams that said that their list changed and were not asked for it since."""
+        self._listed_at: dict[str, float] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._waiting = threading.Lock()
 
     def looked_for(self) -> None:
         """Somebody is about to look for tools."""
         now = time.time()
-        due = [e for e in self._entries.values() if e.name not in self._under_way and self._is_due(e, now)]
+        due = [e for e in self._entries.values() if not self._is_under_way(e) and self._is_due(e, now)]
         if not due:
             return
-        begun = {entry.name: self.begin(entry) for entry in due}
+        begun = {entry.name: self._begin(entry) for entry in due}
         new = [begun[entry.name] for entry in due if not entry.is_listed]
         if new and asyncio._get_running_loop() is None and self._waiting.acquire(blocking=False):
             try:
@@ -75,18 +82,16 @@ class Listings:
             finally:
                 self._waiting.release()
 
-    def begin(self, entry: Entry) -> concurrent.futures.Future[None]:
-        """List an upstream in the background."""
-        self._under_way.add(entry.name)
-        return asyncio.run_coroutine_threadsafe(self._quietly(entry), self._base.portal.loop())
+    def changed(self, entry: Entry) -> None:
+        """An upstream says that its list changed: list it again, and not for each time that it says so. From any thread."""
+        self._base.portal.loop().call_soon_threadsafe(self._note_change, entry)
 
     async def find(self, plugin: str) -> bool:
         """List an upstream that was never listed, because a tool of it is wanted; True when there is something to look at now."""
         entry = next((e for e in self._entries.values() if e.plugin == plugin), None)
         if entry is None or entry.is_listed or self._connections.missing(entry):
             return False
-        with suppress(TavernError):  # the status says why, and the call that there is no such tool
-            await self._connections.on_loop(self.refresh(entry))
+        await asyncio.shield(asyncio.wrap_future(self._begin(entry)))  # others may wait for the same list
         return entry.is_listed
 
     async def refresh(self, entry: Entry) -> ToolsDiff:
@@ -96,34 +101,48 @@ class Listings:
             CallError: it does not answer, or was not granted what it needs.
         """
         async with self._locks.setdefault(entry.name, asyncio.Lock()):
+            self._changes.discard(entry.name)
             etag = (self._catalogue.listed(entry.name) or _NEVER).etag if entry.is_listed else ""
-
-            async def ask(connection: Connection) -> Listing | None:
-                async with asyncio.timeout(LIST_S):
-                    return await connection.list_tools(etag)
-
             try:
-                listing = await self._connections.use(entry, None, ask)
+                listing = await self._connections.ask(entry, lambda one: one.list_tools(etag), LIST_S)
                 diff = await asyncio.to_thread(self._take, entry, listing)
-            except TimeoutError:
-                error = CallTimeout(
-                    f"{entry.name} did not list its tools within {LIST_S:g} s", outcome="none", retryable=True
-                )
-                self._failed(entry, error)
-                raise error from None
             except TavernError as error:
                 self._failed(entry, error)
                 raise
+            finally:
+                self._listed_at[entry.name] = time.monotonic()
             self.errors.pop(entry.name, None)
             self._base.diagnostics.withdraw("UPSTREAM_FAILED", upstream=entry.name)
             return diff
 
+    def _is_under_way(self, entry: Entry) -> bool:
+        running = self._under_way.get(entry.name)
+        return running is not None and not running.done()
+
+    def _begin(self, entry: Entry) -> concurrent.futures.Future[None]:
+        """List an upstream in the background, unless that is under way."""
+        with self._beginning:
+            running = self._under_way.get(entry.name)
+            if running is None or running.done():
+                running = asyncio.run_coroutine_threadsafe(self._quietly(entry), self._base.portal.loop())
+                self._under_way[entry.name] = running
+            return running
+
     async def _quietly(self, entry: Entry) -> None:
-        try:
-            with suppress(CallError):  # the status says why
-                await self.refresh(entry)
-        finally:
-            self._under_way.discard(entry.name)
+        with suppress(TavernError):  # the status says why
+            await self.refresh(entry)
+
+    def _note_change(self, entry: Entry) -> None:
+        if entry.name not in self._changes:
+            self._changes.add(entry.name)
+            task = asyncio.create_task(self._list_change(entry))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _list_change(self, entry: Entry) -> None:
+        await asyncio.sleep(max(0.0, self._listed_at.get(entry.name, 0.0) + PAUSE_S - time.monotonic()))
+        if entry.name in self._changes:  # no list that was asked for since has it
+            await self._quietly(entry)
 
     def _is_due(self, entry: Entry, now: float) -> bool:
         if now < self._not_before.get(entry.name, 0.0) or self._connections.missing(entry):
@@ -147,14 +166,15 @@ class Listings:
     def _take(self, entry: Entry, listing: Listing | None) -> ToolsDiff:
         """Keep a listing and register its tools. In a thread: each schema is looked through."""
         now, before = time.time(), entry.tools()
-        if listing is None:  # nothing has changed
+        if listing is None and entry.is_listed:  # nothing has changed
             known = self._catalogue.listed(entry.name) or _NEVER
             self._catalogue.store(entry.name, replace(known, at=now), entry.definitions)
             return ToolsDiff()
+        listing = well_formed(listing)
         tools, left_out = sound(listing, entry.config)
         reviewed = entry.definitions.reviewed
-        listed = Listed(entry.fingerprint, now, listing.ttl_ms, listing.etag[:1000], tuple(tools))
-        kept = Definitions(tools, left_out, listing.description[:2000], listing.version[:100], reviewed)
+        listed = Listed(entry.fingerprint, now, listing.ttl_ms, listing.etag, tuple(tools))
+        kept = Definitions(tools, left_out, listing.description, listing.version, reviewed)
         self._catalogue.store(entry.name, listed, kept)
         self._quarantine.first_seen(entry)
         self._warn_of_unknown(entry, tools)

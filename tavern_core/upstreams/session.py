@@ -211,6 +211,6 @@ class Session:
         self._not_before, self._failures = 0.0, 0
 
     async def _closed(self, connection: Connection) -> None:
-        with suppress(Exception):
+        with suppress(Exception, SystemExit):
             async with asyncio.timeout(CLOSE_S):
                 await connection.close()

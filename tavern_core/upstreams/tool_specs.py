@@ -6,25 +6,34 @@ Everything here is hostile until it was checked: names, descriptions and schemas
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import islice
 from typing import Any, Final
 
 from tavern_core.contract.adapters import Listing, UpstreamTool
+from tavern_core.errors import UpstreamError
 from tavern_core.model.ids import is_local_name
 from tavern_core.model.limits import NO_LIMITS
 from tavern_core.model.nearest import fold
-from tavern_core.model.safe_text import printed
-from tavern_core.model.tool import ToolSpec
+from tavern_core.model.safe_text import printed, said, seen, with_type
+from tavern_core.model.tool import Example, ToolSpec
 from tavern_core.model.upstream import ToolOverride, UpstreamConfig
 from tavern_core.tam import neutralise
+from tavern_core.upstreams.catalogue import tool_json
 
 MAX_TOOLS: Final = 10_000
 MAX_NAME: Final = 256
 MAX_DESCRIPTION: Final = 8_000
+MAX_LEFT_OUT: Final = 1_000
+MAX_DEFINITION: Final = 1_000_000
+"""Bytes of JSON."""
 TIMEOUT_MS: Final = 60_000
+_LONGEST_MS: Final = 86_400_000
+_LONGEST_TTL_MS: Final = 30 * _LONGEST_MS
 _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 _READABLE: Final = 50
 
@@ -41,22 +50,44 @@ def local_name(name: str) -> str:
     return f"{readable}_{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:10]}"
 
 
+def well_formed(answer: object) -> Listing:
+    """What an adapter listed, with bounds; of its tools see `sound`.
+
+    Raises:
+        UpstreamError: it is no listing (UPSTREAM_ERROR).
+    """
+    if not isinstance(answer, Listing):
+        raise UpstreamError(f"its adapter listed its tools with {printed(answer)}, which is no Listing", outcome="none")
+    try:
+        tools = tuple(islice(answer.tools, MAX_TOOLS + 1))
+        left_out = {_shown(said(name)): said(why)[:500] for name, why in islice(answer.left_out.items(), MAX_LEFT_OUT)}
+        ttl_ms = None if answer.ttl_ms is None else min(max(int(answer.ttl_ms), 0), _LONGEST_TTL_MS)
+    except Exception as error:
+        raise UpstreamError(
+            f"its adapter listed its tools with what is no Listing: {with_type(error)}", outcome="none"
+        ) from error
+    etag, description, version = (seen(said(text or "")) for text in (answer.etag, answer.description, answer.version))
+    return Listing(tools, ttl_ms, etag[:1_000], left_out, description[:2_000], version[:100])
+
+
 def sound(listing: Listing, config: UpstreamConfig) -> tuple[dict[str, UpstreamTool], dict[str, str]]:
     """The tools of a listing that can be offered, by name; and why others cannot.
 
     Args:
+        listing: of `well_formed`.
         config: what the operator allows.
     """
     found: dict[str, UpstreamTool] = {}
-    left_out: dict[str, str] = {_shown(str(name)): str(why)[:500] for name, why in listing.left_out.items()}
+    left_out = dict(listing.left_out)
     taken: dict[str, str] = {}
     for number, tool in enumerate(listing.tools):
         if number >= MAX_TOOLS:
             left_out["…"] = f"only the first {MAX_TOOLS:,} tools of an upstream are read"
             break
-        name = tool.name if isinstance(tool.name, str) else ""
+        name = tool.name if isinstance(tool, UpstreamTool) and isinstance(tool.name, str) else ""
         if why := _flaw(tool, name):
-            left_out[_shown(name) or f"#{number + 1}"] = why
+            if len(left_out) < MAX_LEFT_OUT:
+                left_out[_shown(name) or f"#{number + 1}"] = why
         elif not is_allowed(name, config):
             continue
         elif (other := taken.setdefault(fold(local_name(name)), name)) != name or name in found:
@@ -81,6 +112,8 @@ def is_allowed(name: str, config: UpstreamConfig) -> bool:
 def _flaw(tool: UpstreamTool, name: str) -> str:
     from tavern_core.schema.check import check_schema
 
+    if not isinstance(tool, UpstreamTool):
+        return "it is no UpstreamTool"
     if not 0 < len(name) <= MAX_NAME or not name.isprintable():
         return f"a name has 1 to {MAX_NAME} printable characters"
     if not isinstance(tool.input_schema, Mapping) or tool.input_schema.get("type", "object") != "object":
@@ -91,7 +124,42 @@ def _flaw(tool: UpstreamTool, name: str) -> str:
         findings = check_schema(schema, name, output=what == "answer")
         if bad := [finding for finding in findings if finding.severity == "error"]:
             return f"the schema of its {what} is refused: {bad[0].message}"[:500]
-    return ""
+    return next(
+        (f"its `{key}` has a wrong type" for key, fits in _FIELDS.items() if not fits(getattr(tool, key))), ""
+    ) or _size(tool)
+
+
+def _size(tool: UpstreamTool) -> str:
+    """Why a tool cannot be kept."""
+    try:
+        size = len(json.dumps(tool_json(tool), allow_nan=False, ensure_ascii=False).encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        return f"its definition is no JSON: {with_type(error)}"[:500]
+    return "" if size <= MAX_DEFINITION else f"its definition has more than {MAX_DEFINITION:,} bytes"
+
+
+def _texts(value: object) -> bool:
+    return isinstance(value, tuple | frozenset) and all(isinstance(item, str) for item in value)
+
+
+def _claim(value: object) -> bool:
+    return value is None or isinstance(value, bool)
+
+
+_FIELDS: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "display_name": lambda value: isinstance(value, str),
+    "version": lambda value: isinstance(value, str),
+    "tags": _texts,
+    "capabilities": _texts,
+    "examples": lambda value: isinstance(value, tuple) and all(isinstance(item, Example) for item in value),
+    "read_only": _claim,
+    "destructive": _claim,
+    "idempotent": _claim,
+    "is_job": lambda value: isinstance(value, bool),
+    "timeout_ms": lambda value: value is None or (type(value) is int and 0 < value <= _LONGEST_MS),
+    "data": lambda value: isinstance(value, Mapping),
+}
+"""Field of an `UpstreamTool` → whether a value can stand in it. Adapters are typed, and plugins are not checked by mypy."""
 
 
 def _description(text: object) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from tavern_core.contract.adapters import Connection, Documents, UpstreamCall, UpstreamTool
-from tavern_core.errors import CallTimeout, TavernError, ToolFailed, UpstreamNotFound, UsageError
+from tavern_core.errors import TavernError, ToolFailed, UpstreamNotFound, UsageError
 from tavern_core.kernel.access.tool_pins import Difference
 from tavern_core.kernel.catalogue.tools import ToolsDiff
 from tavern_core.kernel.grants.grant_store import GrantStore
@@ -50,7 +50,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         self._wait = base.portal.run
         self._changed = base.signals.tools.emit
         self._quarantine = Quarantine(grants, catalogue)
-        self._connections = Connections(self._entries, lifecycle, granted, self._say_changed)
+        self._connections = Connections(self._entries, lifecycle, granted, lambda entry: self._listings.changed(entry))
         self._listings = Listings(self._entries, catalogue, lifecycle, self._connections, self._quarantine)
         self.find = self._listings.find
         """Lists an upstream whose tools are not known yet because one of them is wanted."""
@@ -209,23 +209,12 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         """`connect` for sync code."""
         return self._wait(self.connect(name, show))
 
-    def _say_changed(self, entry: Entry) -> None:
-        self._listings.begin(entry)
-
     async def _by_name(self, entry: Entry) -> ToolsDiff:
         self._connections.session(entry).try_at_once()
         return await self._listings.refresh(entry)
 
     async def _ask(self, entry: Entry, work: Callable[[Connection], Awaitable[T]]) -> T:
-        async def bounded(connection: Connection) -> T:
-            async with asyncio.timeout(ANSWER_S):
-                return await work(connection)
-
-        try:
-            return await self._connections.use(entry, None, bounded)
-        except TimeoutError:
-            text = f"{entry.name} did not answer within {ANSWER_S:g} s"
-            raise CallTimeout(text, outcome="none", retryable=True) from None
+        return await self._connections.ask(entry, work, ANSWER_S)
 
     def _entry(self, name: str) -> Entry:
         if (entry := self._entries.get(name)) is None:
@@ -237,8 +226,8 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         record, listed = self._lifecycle.records.get(entry.plugin), self._catalogue.listed(entry.name)
         session, known = self._connections.session(entry), entry.definitions
         error = self._listings.errors.get(entry.name) or session.error
-        is_ours = record is not None and record.candidate.source == "upstream"
-        state: str = session.state if is_ours else "failed"
+        is_ours = record is not None and entry.is_plugin(record.candidate)
+        state: str = self._connections.state(entry) if is_ours else "failed"
         reason = ""
         if record is not None and is_ours and self._connections.missing(entry):
             state, reason = record.state, record.reason or f"not granted: tavern plugins review {entry.plugin}"

@@ -130,6 +130,7 @@ def test_every_command_that_a_message_names_exists() -> None:
         "tavern jobs",
         "tavern artifacts",
         "tavern tokens",
+        "tavern upstreams",
     }
     wrong = []
     for file in (ROOT / "tavern_core").rglob("*.py"):

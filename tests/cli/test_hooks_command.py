@@ -93,7 +93,6 @@ def test_the_version_is_an_option_too(tavern: Run) -> None:
 
 
 COMING = [
-    "upstreams",
     "agent",
     "assist",
     "llms",
@@ -104,7 +103,7 @@ COMING = [
 ]
 
 
-OURS = ["hooks", "mcp", "tokens"]
+OURS = ["hooks", "mcp", "tokens", "upstreams"]
 
 
 @pytest.mark.parametrize("name", [*COMING, *OURS, "help"])

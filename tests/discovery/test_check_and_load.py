@@ -134,8 +134,8 @@ BROKEN: dict[str, tuple[Files, str]] = {
         code(CODE.replace("import Command, Service, hookimpl, read_only, tool", "import *").replace("add", "plus")),
         "does not return it",
     ),
-    "a star import of nothing": (code("from .nowhere import *\n" + CODE), "'.nowhere' is no module of the plugin"),
-    "an import of no module": (code("from .nowhere import x\n" + CODE), "'.nowhere' is no module of the plugin"),
+    "a star import of nothing": (code("from .nowhere import *\n" + CODE), "'.nowhere' is not a module of the plugin"),
+    "an import of no module": (code("from .nowhere import x\n" + CODE), "'.nowhere' is not a module of the plugin"),
     "an import of no name": (code("from .impl import nothing\n" + CODE, impl="x = 1\n"), "'.impl' has no 'nothing'"),
     "an import of no name, one module on": (
         code(HOOK, impl="from .deep import ad as add\n", deep=IMPL),

@@ -120,7 +120,7 @@ def test_what_is_no_data_is_refused(tmp_path: Path, data: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["", "png", "text/plain\nx: y", "a/b/c", 7])
 def test_what_is_no_media_type_is_refused(tmp_path: Path, kind: Any) -> None:
-    with opened(tmp_path) as host, pytest.raises(UsageError, match="no media type"):
+    with opened(tmp_path) as host, pytest.raises(UsageError, match="not a media type"):
         host.artifacts.put(b"x", kind)
 
 

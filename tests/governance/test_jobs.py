@@ -184,7 +184,7 @@ def test_jobs_are_a_mapping_and_can_be_filtered() -> None:
     assert host.jobs.get("job-nothing", None) is None
     assert [job.id for job in host.jobs.list(status="failed")] == [failed]
     assert [job.id for job in host.jobs.list(status=("failed", "completed"), tool="t:work")] == [done]
-    with pytest.raises(UsageError, match="no status"):
+    with pytest.raises(UsageError, match="not a status"):
         host.jobs.list(status="finished")
     with pytest.raises(KeyError):
         host.jobs["job-nothing"]
@@ -348,12 +348,12 @@ def test_jobs_of_a_process_that_was_killed_have_failed_and_can_be_taken_up(tmp_p
             assert found.status == "failed"
             assert found.error is not None and (found.error.kind, found.error.outcome) == ("CONNECTION_LOST", "unknown")
         assert {job.id for job in taken.jobs.list(status="failed")} == {harmless, once}
-        with pytest.raises(UsageError, match="nobody knows whether it happened"):
+        with pytest.raises(UsageError, match="it is unknown whether it happened"):
             taken.wait(taken.jobs.resume(once))
         taken.wait(taken.jobs.resume(harmless))
         assert taken.wait(taken.jobs.wait(harmless, 30)).status == "completed", taken.jobs[harmless]
         assert taken.jobs.result(harmless).value == 1
-        with pytest.raises(UsageError, match="nothing to take up"):
+        with pytest.raises(UsageError, match="nothing to resume"):
             taken.wait(taken.jobs.resume(harmless))
 
 

@@ -79,5 +79,5 @@ def test_a_failing_observer_prevents_no_login(workshop: Workshop) -> None:
 @pytest.mark.parametrize("user", ["user:ann", None, {"principal": "user:ann"}])
 def test_who_is_no_context_is_an_error(workshop: Workshop, user: Any) -> None:
     tavern = opened(workshop)
-    with pytest.raises(UsageError, match="told by a CallContext"):
+    with pytest.raises(UsageError, match="needs a CallContext"):
         tavern.wait(tavern.user_logged_in(user))

@@ -134,7 +134,7 @@ def test_the_overriding_plugin_reaches_what_it_replaces(opened: Opened) -> None:
     host = opened(original(), Plugin(brings, manifest={"name": "echo", "version": "1", **OVERRIDES}), plugin)
     assert uses.ctx.service("voice").word() == "not original"
     host.plugins.disable_sync("original")
-    with pytest.raises(ToolFailed, match="none beneath it"):
+    with pytest.raises(ToolFailed, match="it overrides none"):
         uses.ctx.service("voice").word()
 
 

@@ -25,7 +25,7 @@ from .test_box import ROOT, USERS
 
 STAGE = """
 import json, os, signal, sys
-from tavern_core.box import listener, program, syscalls
+from tavern_core.box import gateway_socket, program, syscalls
 from tavern_core.box.policy import BoxPolicy, BoxUnavailable
 
 uid, policy, argv = int(sys.argv[1]), BoxPolicy.from_json(sys.argv[2]), sys.argv[3:]
@@ -159,7 +159,7 @@ def test_the_command_ends_as_the_program_does(program: list[str], policy: BoxPol
 def test_the_command_refuses_what_it_does_not_understand(arguments: list[str]) -> None:
     done = subprocess.run([sys.executable, "-I", "-S", str(PROGRAM), *arguments], capture_output=True, text=True)
     assert done.returncode in (1, 125)
-    assert "usage" in done.stderr or "no policy" in done.stderr
+    assert "usage" in done.stderr or "not a policy" in done.stderr
 
 
 def test_the_command_reads_its_policy_from_a_descriptor(tmp_path: Path) -> None:

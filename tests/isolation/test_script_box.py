@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tavern_core import CallContext, Tavern, ToolResult
-from tavern_core.box.holes import around
 from tavern_core.box.policy import LAYERS
+from tavern_core.box.protected_paths import around
 from tavern_core.isolation.closed_paths import Mount, closed, read_mounts
 
 from ..executors.workbench import processes_with

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tavern_core import Budget, CallContext, Tavern, ToolResult
-from tavern_core.isolation.worker_server import worker_server
+from tavern_core.isolation.worker_fork_server import worker_server
 
 from ..host.workshop import Workshop
 from .waiting import until

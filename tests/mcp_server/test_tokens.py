@@ -54,17 +54,17 @@ def test_a_token_says_exactly_what_its_calls_may_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("principal", "options", "says"),
     [
-        ("", {}, "no principal"),
+        ("", {}, "principal"),
         ("host", {}, "the host's own"),
         ("plugin:x", {}, "the host's own"),
-        ("a\nb", {}, "no principal"),
-        ("agent:x", {"permissions": ["read:everything"]}, "no capability"),
+        ("a\nb", {}, "principal"),
+        ("agent:x", {"permissions": ["read:everything"]}, "capability"),
         ("agent:x", {"permissions": "read:fs"}, "takes a list"),
         ("agent:x", {"roles": "guest"}, "takes a list"),
         ("agent:x", {"approver": "agent:x"}, "cannot approve its own"),
         ("agent:x", {"audience": ""}, "audience"),
-        ("agent:x", {"days": 0}, "no time"),
-        ("agent:x", {"days": -1}, "no time"),
+        ("agent:x", {"days": 0}, "time for which"),
+        ("agent:x", {"days": -1}, "time for which"),
     ],
 )
 def test_a_token_that_makes_no_sense_is_refused(tmp_path: Path, principal: str, options: Any, says: str) -> None:
@@ -148,7 +148,7 @@ def test_an_isolated_plugin_brings_resources_and_prompts(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("offered", "says"),
-    [([Resource("a", "x://a", "t")] * 2, "twice"), (["text"], "no Resource"), ({"a": 1}, "a list of Resource")],
+    [([Resource("a", "x://a", "t")] * 2, "twice"), (["text"], "str is"), ({"a": 1}, "a list of Resource")],
 )
 def test_what_is_no_list_of_resources_fails_its_plugin_alone(tmp_path: Path, offered: Any, says: str) -> None:
     class Wrong:

@@ -100,7 +100,7 @@ CHANGES: dict[str, tuple[Callable[[Project], Any], str]] = {
     "a damaged lock file": (lambda p: p.lock.write_text("version: 1\nplugins: {text: [}"), "the lock file has errors"),
     "a lock file that is a link": (lambda p: linked(p), "the lock file has errors"),
     "a record without hashes": (lambda p: relocked(p, lambda r: [r.pop(k) for k in ("manifestHash", "artifactHash")]), "instead of none"),
-    "a record that grants more": (lambda p: relocked(p, lambda r: r["requested"].append("gpu")), "it asks for other permissions"),
+    "a record that grants more": (lambda p: relocked(p, lambda r: r["requested"].append("gpu")), "it requests other permissions"),
     "a record of another name": (lambda p: renamed(p), "is not a plugin name"),
 }  # fmt: skip
 

@@ -8,15 +8,19 @@ from typing import Any
 import pytest
 
 from tavern_core import Tavern
-from tavern_core.errors import ConfigInvalid
+from tavern_core.errors import ConfigInvalid, PolicyDenied
 from tests.upstreams.toy import System, opened
 
 WRONG: dict[str, tuple[str, str, str]] = {
     "a key that is misspelt": ("{kind: mcp, ur: http://a.example}", "unknown key 'ur'", "did you mean 'url'?"),
     "two targets": ("{kind: mcp, url: http://a.example, command: [x]}", "not by url and command", "keep one"),
-    "no address": ("{kind: mcp, url: a.example}", "no address of an upstream", "http://host:port"),
-    "a password in the address": ("{kind: mcp, url: 'http://u:p@a.example'}", "no address of an upstream", "headers"),
-    "another scheme": ("{kind: mcp, url: 'file:///etc/passwd'}", "no address of an upstream", "http"),
+    "no address": ("{kind: mcp, url: a.example}", "not an address of an upstream", "http://host:port"),
+    "a password in the address": (
+        "{kind: mcp, url: 'http://u:p@a.example'}",
+        "not an address of an upstream",
+        "headers",
+    ),
+    "another scheme": ("{kind: mcp, url: 'file:///etc/passwd'}", "not an address of an upstream", "http"),
     "an empty command": ("{kind: mcp, command: []}", "the command is empty", "[program"),
     "an installer in the sandbox": ("{kind: mcp, command: [uvx, a]}", "fetches code and runs it", "trusted: true"),
     "an installer by its path": (
@@ -27,7 +31,7 @@ WRONG: dict[str, tuple[str, str, str]] = {
     "rights of a url": ("{kind: mcp, url: http://a.example, permissions: [network]}", "of a command", "delete"),
     "an unknown right": ("{kind: mcp, command: [x], permissions: [netwrk]}", "not a capability", "network"),
     "a loader variable": ("{kind: mcp, command: [x], environment: {LD_PRELOAD: y}}", "never passed", "delete"),
-    "a header of the connection": ("{kind: mcp, url: http://a.example, headers: {Host: b}}", "no header", "delete"),
+    "a header of the connection": ("{kind: mcp, url: http://a.example, headers: {Host: b}}", "not a header", "delete"),
     "an override of nothing": (
         "{kind: mcp, url: http://a.example, tools: {t: {readOnl: true}}}",
         "unknown key",
@@ -39,6 +43,43 @@ WRONG: dict[str, tuple[str, str, str]] = {
         "lower-case",
     ),
 }
+
+
+SHARED = {
+    "two namespaces": ({"namespace": "same"}, {"namespace": "same"}),
+    "a namespace and a name": ({"namespace": "second"}, {}),
+}
+
+
+@pytest.mark.parametrize("case", SHARED)
+def test_no_two_upstreams_have_the_same_ids_and_so_the_same_grants(case: str, tmp_path: Path) -> None:
+    first, second = ({"kind": "toy", "url": f"http://a{n}.example", **e} for n, e in enumerate(SHARED[case]))
+    with pytest.raises(ConfigInvalid, match="first and second have the same namespace"):
+        Tavern.open({"upstreams": {"first": first, "second": second}}, home=tmp_path)
+
+
+def test_a_further_origin_is_not_connected_to_before_it_was_granted(tmp_path: Path) -> None:
+    with opened(System(), tmp_path):
+        pass
+    system = System()
+    with opened(system, tmp_path, granted=False, origins=["http://127.0.0.1:10"]) as host:
+        assert host.invoke_sync("toy:echo", {"x": 1}).ok
+        with pytest.raises(PolicyDenied, match=r"127\.0\.0\.1:10"):
+            system.upstreams[0].http("http://127.0.0.1:10/token")
+        host.grant("toy", all_requested=True)
+        system.upstreams[0].http("http://127.0.0.1:10/token")
+
+
+@pytest.mark.parametrize("name", ["index", "a" * 64, "1a"])
+def test_every_name_has_a_catalogue_of_its_own(name: str, tmp_path: Path) -> None:
+    config = {"upstreams": {name: {"kind": "toy", "url": "http://127.0.0.1:9"}}}
+    for listed in (1, 0):
+        system = System()
+        with Tavern.open(config, home=tmp_path, plugins=[system.plugin()]) as host:
+            if listed:
+                host.grant(name, all_requested=True)
+            assert host.invoke_sync(f"{name}:echo", {"x": 1}).ok
+        assert system.listed == listed
 
 
 @pytest.mark.parametrize("case", WRONG)

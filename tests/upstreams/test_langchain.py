@@ -45,6 +45,15 @@ not_a_tool = SimpleNamespace(name="no")
 
 def make():
     return [add]
+
+class Where(Shape):
+    name = "where"
+    async def ainvoke(self, given):
+        import asyncio
+        return id(asyncio.get_running_loop())
+
+def where():
+    return Where()
 ''',
     "toolkit_of_tests-1.5.dist-info/METADATA": "Metadata-Version: 2.1\nName: toolkit-of-tests\nVersion: 1.5\n",
     "toolkit_of_tests-1.5.dist-info/top_level.txt": "toolkit_of_tests\n",
@@ -105,6 +114,16 @@ def test_a_failure_of_a_tool_is_an_error_of_the_call(case: str, site: Path, tmp_
     with opened(tmp_path / "home", package="toolkit-of-tests") as host:
         result = host.invoke_sync("lc:fail", arguments)
     assert result.error is not None and (result.error.kind, word in result.error.message) == (kind, True)
+
+
+def test_a_tool_in_this_process_runs_on_the_loop_of_its_caller(site: Path, tmp_path: Path) -> None:
+    async def calls() -> None:
+        objects = {"objects": ["toolkit_of_tests:where"]}
+        async with opened(tmp_path / "home", package="toolkit-of-tests", settings=objects) as host:
+            assert (await host.invoke("lc:where", {})).value == id(asyncio.get_running_loop())
+            assert host.upstreams["lc"].state == "open"
+
+    asyncio.run(calls())
 
 
 OBJECTS = {

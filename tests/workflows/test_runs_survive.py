@@ -198,7 +198,7 @@ async def test_secrets_are_in_no_file(flows: Flows) -> None:
             assert word.encode() not in file.read_bytes(), file
     async with flows.open(Plugin(Leaky(), name="leaky"), **settings) as tavern:
         CALLS.clear()
-        with pytest.raises(UsageError, match="not kept: secret, password") as caught:
+        with pytest.raises(UsageError, match="not stored: secret, password") as caught:
             await tavern.workflows.resume(result.run_id)
         assert "inputs=" in caught.value.hint
         again = await tavern.workflows.resume(

@@ -14,7 +14,7 @@ from tavern_core.frozen import dataclass
 MODULES: Final[Mapping[str, str]] = {
     "comfyui": "comfyui",
     "langchain": "langchain",
-    "llm": "llm",
+    "llm": "llm_plugins",
     "mcp": "mcp",
     "n8n": "n8n",
 }
@@ -34,6 +34,11 @@ class Deferred:
     @property
     def targets(self) -> frozenset[Target]:
         return self._adapter.targets
+
+    @property
+    def in_process(self) -> bool:
+        """Whether its tools run in this process, on the caller's own loop."""
+        return bool(getattr(self._adapter, "in_process", False))
 
     async def connect(self, upstream: Upstream) -> Connection:
         return await self._adapter.connect(upstream)

@@ -12,7 +12,7 @@ from typing import Final
 
 import h11
 
-from tavern_core.box.listener import USER
+from tavern_core.box.gateway_socket import USER
 from tavern_core.box.output import Serve
 from tavern_core.contract.guards.addresses import Address, BadUrl, Target
 from tavern_core.errors import UsageError

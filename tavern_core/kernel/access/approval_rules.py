@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 from tavern_core.frozen import dataclass
-from tavern_core.kernel.access.tool_lists import Known, Rank, ToolList, ToolNames, is_group, specificity
+from tavern_core.kernel.access.tool_selectors import Known, Rank, ToolList, ToolNames, is_group, specificity
 from tavern_core.model.capability import forbids, is_capability
 from tavern_core.model.config import ApprovalConfig
 from tavern_core.model.tool import ToolSpec

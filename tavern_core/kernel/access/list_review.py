@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Final
 
 from tavern_core.errors import Finding, Location
-from tavern_core.kernel.access.tool_lists import (
+from tavern_core.kernel.access.tool_selectors import (
     Groups,
     Known,
     ToolNames,

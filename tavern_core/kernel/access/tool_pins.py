@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 from tavern_core.errors import ToolQuarantined, UsageError
 from tavern_core.frozen import dataclass
-from tavern_core.kernel.access.tool_lists import ToolList, ToolNames
+from tavern_core.kernel.access.tool_selectors import ToolList, ToolNames
 from tavern_core.kernel.files.json_state import JsonStateFile
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec

@@ -34,7 +34,7 @@ from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.execution.modes import Mode, TimeLimit
 from tavern_core.kernel.limits.slots import held
 from tavern_core.kernel.settings.result_redaction import ForDisk
-from tavern_core.kernel.stores.asking import ask, at_once
+from tavern_core.kernel.stores.store_calls import ask, at_once
 from tavern_core.model.result import Evidence, ToolError, ToolResult
 
 KIND: Final = "answer"

@@ -24,7 +24,7 @@ from tavern_core.kernel.calls.approvals import definition_of, fingerprint
 from tavern_core.kernel.catalogue.plan import Plan
 from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.settings.result_redaction import ForDisk
-from tavern_core.kernel.stores.asking import ask
+from tavern_core.kernel.stores.store_calls import ask
 from tavern_core.model.call import CallContext, ToolCall
 
 KIND: Final = "plan"

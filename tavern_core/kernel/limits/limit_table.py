@@ -21,7 +21,7 @@ from tavern_core.kernel.limits.breakers import CircuitBreaker, State
 from tavern_core.kernel.limits.result_cache import ResultCache
 from tavern_core.kernel.limits.slots import Slots
 from tavern_core.kernel.log.recorder import Recorder
-from tavern_core.kernel.stores.asking import ask
+from tavern_core.kernel.stores.store_calls import ask
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.event import CIRCUIT_CHANGED
 from tavern_core.model.limits import QUEUE, Breaker, ToolLimits, parse_rate

@@ -22,7 +22,7 @@ from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import ActivationFailed, NameConflict
 from tavern_core.kernel.execution.modes import TimeLimit, cancellations
 from tavern_core.kernel.hooks.arguments import copied
-from tavern_core.kernel.nodes.entry_files import nodes_in
+from tavern_core.kernel.nodes.node_discovery import nodes_in
 from tavern_core.kernel.nodes.node_tools import flow_tool, node_tool, workflow_behind
 from tavern_core.kernel.nodes.node_types import NodeOwner, describe_nodes
 from tavern_core.kernel.plugins.candidate import has_nodes
@@ -37,8 +37,8 @@ from tavern_core.kernel.plugins.registry_entries import aliases_of, offered_entr
 from tavern_core.kernel.plugins.remote_plugin import LivesElsewhere
 from tavern_core.kernel.plugins.service_replacement import settle_overrides, split_overrides, without_ungranted
 from tavern_core.kernel.plugins.tables import ImportGuard, Tables
-from tavern_core.kernel.plugins.tool_drafts import of_handler
 from tavern_core.kernel.plugins.tool_factories import assign_names, ids_made
+from tavern_core.kernel.plugins.tool_merge import of_handler
 from tavern_core.kernel.plugins.tool_offers import SKETCH, Described, Owner, describe, refuse_twins, spec_from_mapping
 from tavern_core.kernel.registry import Entry as ToolEntry
 from tavern_core.kernel.settings.secrets import MaskingFilter

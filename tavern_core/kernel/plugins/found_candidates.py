@@ -15,7 +15,7 @@ from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.discovery.discovery import Discovery, discover
 from tavern_core.kernel.discovery.found_plugin import FoundPlugin
 from tavern_core.kernel.discovery.other_formats import roots_of
-from tavern_core.kernel.nodes.node_json import NotData, pack_node, unpack_node
+from tavern_core.kernel.nodes.node_serialization import NotData, pack_node, unpack_node
 from tavern_core.kernel.plugins.candidate import Candidate, has_nodes
 from tavern_core.kernel.plugins.plugin_code import FolderCode, PackageCode
 from tavern_core.model.manifest import Manifest

@@ -83,7 +83,7 @@ class Calls:
         """
         holder = holder_of(ctx)
         state, responses = getattr(params, "request_state", None), getattr(params, "input_responses", None) or {}
-        known = self._states.used(state)
+        known = await self._states.used(state)
         async with self.talking(ctx, known, responses) as talk:
             if known.approval:
                 self._approve(holder, known.approval, responses.get(_APPROVAL))

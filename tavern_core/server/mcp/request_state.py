@@ -6,6 +6,7 @@ the library's `RequestStateBoundary`. That it works once is ours: its number is 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 import time
@@ -61,7 +62,7 @@ class RequestStates:
         told = {"n": secrets.token_hex(16), "a": dict(known.answers), "p": known.approval}
         return to_json(told, inf_nan_mode="strings").decode()
 
-    def used(self, state: str | None) -> Round:
+    async def used(self, state: str | None) -> Round:
         """What a state that came back says; it is used up by that.
 
         Raises:
@@ -70,7 +71,10 @@ class RequestStates:
         if state is None:
             return NO_ROUND
         data, now = json.loads(state), time.time()
-        if self._records.add(Record(_USED, data["n"], "", "used", "{}", now, now + 2 * self._seconds)) is not None:
+        mark = Record(_USED, data["n"], "", "used", "{}", now, now + 2 * self._seconds)
+        quick = self._records.is_quick
+        known = self._records.add(mark) if quick else await asyncio.to_thread(self._records.add, mark)
+        if known is not None:
             raise MCPError(INVALID_PARAMS, "This requestState was used before", {"reason": "used_request_state"})
         return Round(data["a"], data["p"])
 

@@ -45,10 +45,10 @@ from pydantic import ValidationError
 
 from tavern_core.builtin.adapters.mcp.asking import answers_to, elicited
 from tavern_core.builtin.adapters.mcp.content import result_of
-from tavern_core.builtin.adapters.mcp.documents import Documents
 from tavern_core.builtin.adapters.mcp.failures import failure_of, text_of
 from tavern_core.builtin.adapters.mcp.listing import read_tools
 from tavern_core.builtin.adapters.mcp.requests import Progress, Requests
+from tavern_core.builtin.adapters.mcp.resources_and_prompts import Documents
 from tavern_core.builtin.adapters.mcp.stdio import stdio_streams
 from tavern_core.builtin.adapters.mcp.tasks import EXTENSION, result_of_task
 from tavern_core.builtin.adapters.mcp.watching import watch_list

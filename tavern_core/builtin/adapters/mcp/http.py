@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 
 from tavern_core.builtin.adapters.mcp.login import LoginNeeded, Show, login, login_needed
-from tavern_core.builtin.adapters.mcp.wire import FEW_VALUES, values_in
+from tavern_core.builtin.adapters.mcp.message_parser import FEW_VALUES, values_in
 from tavern_core.contract.adapters import Upstream
 from tavern_core.errors import CallError, ConnectionLost, OutputTooLarge, PolicyDenied, UpstreamError
 

@@ -14,7 +14,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCResponse
 from pydantic_core import to_json
 
-from tavern_core.builtin.adapters.mcp.wire import NotAMessage, answered_by, message_of, read_json
+from tavern_core.builtin.adapters.mcp.message_parser import NotAMessage, answered_by, message_of, read_json
 from tavern_core.contract.adapters import Process
 from tavern_core.errors import CallError, ConnectionLost, OutputTooLarge, UpstreamError
 

@@ -23,9 +23,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
+from tavern_core.builtin.adapters.n8n.api_client import Api
 from tavern_core.builtin.adapters.n8n.calls import call_webhook
-from tavern_core.builtin.adapters.n8n.executions import Api
-from tavern_core.builtin.adapters.n8n.webhooks import CONFIGURED, configured, discovered, etag_of
+from tavern_core.builtin.adapters.n8n.webhook_discovery import CONFIGURED, configured, discovered, etag_of
 from tavern_core.contract.adapters import Listing, Target, Upstream, UpstreamCall, UpstreamTool
 from tavern_core.contract.exchange import exchange
 from tavern_core.errors import UpstreamError

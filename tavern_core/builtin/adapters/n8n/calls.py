@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
-from tavern_core.builtin.adapters.n8n.executions import Api
+from tavern_core.builtin.adapters.n8n.api_client import Api
 from tavern_core.contract.adapters import UpstreamCall, UpstreamTool
 from tavern_core.contract.exchange import Answer, exchange
 from tavern_core.errors import ToolFailed, UpstreamError

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.box import paths
-from tavern_core.box.holes import is_in
 from tavern_core.box.policy import BoxPolicy
+from tavern_core.box.protected_paths import is_in
 from tavern_core.errors import ToolFileInvalid
 from tavern_core.model.variables import for_programs, is_name, is_passed, is_refused
 from tavern_core.schema.secrets import is_secret_name

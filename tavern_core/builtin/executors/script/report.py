@@ -8,8 +8,8 @@ from typing import Any, Final
 from tavern_core.box.fork_server_client import ending
 from tavern_core.box.output import Ended
 from tavern_core.box.policy import BoxUnavailable
+from tavern_core.builtin.executors.script.denial_hints import Held
 from tavern_core.builtin.executors.script.masking import Masking
-from tavern_core.builtin.executors.script.refusals import Held
 from tavern_core.builtin.executors.script.script_output import Unreadable, error_in, excerpt, parse, vcp_answer
 from tavern_core.errors import CallTimeout, ConnectionLost, Outcome, OutputTooLarge, PolicyDenied, UpstreamError
 from tavern_core.frozen import dataclass

@@ -1,0 +1,184 @@
+"""Adapters of plugins that raise, stall and return what the contract does not know: an error of that upstream, never of the caller or the host."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tavern_core import Plugin, Tavern, hookimpl
+from tavern_core.contract.adapters import Listing, UpstreamTool
+from tavern_core.errors import CallError
+from tavern_core.model.tool import Example
+from tests.upstreams.toy import ECHO, SETTINGS, System, opened
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+def connection(**methods: Any) -> Any:
+    """A connection whose methods return, or raise, what is given."""
+
+    def method(name: str, usual: Any) -> Callable[..., Any]:
+        async def run(*_: Any) -> Any:
+            answer = methods.get(name, usual)
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+
+        return run
+
+    usual = {"list_tools": Listing((ECHO,)), "invoke": "well", "check": None, "close": None}
+    return SimpleNamespace(**{name: method(name, answer) for name, answer in usual.items()})
+
+
+def adapter(opens: Any = None, **parts: Any) -> Any:
+    async def connect(upstream: Any) -> Any:
+        if isinstance(opens, BaseException):
+            raise opens
+        return connection() if opens is None else opens
+
+    return SimpleNamespace(**{"settings": SETTINGS, "targets": frozenset({"url"}), "connect": connect, **parts})
+
+
+def host_with(adapter: Any, home: Path) -> Tavern:
+    @hookimpl
+    def tavern_register_adapters() -> dict[str, Any]:
+        return {"toy": adapter}
+
+    plugin = Plugin(SimpleNamespace(tavern_register_adapters=tavern_register_adapters), name="toys")
+    host = Tavern.open(
+        {"upstreams": {"toy": {"kind": "toy", "url": "http://127.0.0.1:9"}}}, home=home, plugins=[plugin]
+    )
+    host.grant("toy", all_requested=True)
+    return host
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "settings are no schema": (adapter(settings=None), "cannot be used"),
+    "settings are a wrong schema": (adapter(settings={"type": "nonsense"}), "not a JSON type"),
+    "targets are no set": (adapter(targets=5), "its adapter failed"),
+    "targets are no targets": (adapter(targets=[5]), "reached by `5`"),
+    "connect raises": (adapter(ValueError("no luck")), "no luck"),
+    "connect exits": (adapter(SystemExit(3)), "SystemExit"),
+    "connect opens nothing": (adapter(SimpleNamespace()), "has no method list_tools"),
+    "in this process, connect raises": (adapter(ValueError("no luck"), in_process=True), "no luck"),
+    "list_tools lists nothing": (adapter(connection(list_tools=None)), "no Listing"),
+    "list_tools returns a text": (adapter(connection(list_tools="echo")), "no Listing"),
+    "list_tools returns no tools": (adapter(connection(list_tools=Listing(None))), "no Listing"),  # type: ignore[arg-type]
+    "list_tools raises": (adapter(connection(list_tools=ValueError("no luck"))), "no luck"),
+    "list_tools raises what has no text": (adapter(connection(list_tools=Unprintable())), "Unprintable"),
+    "list_tools exits": (adapter(connection(list_tools=SystemExit(3))), "SystemExit"),
+    "a time that is none": (adapter(connection(list_tools=Listing((ECHO,), ttl_ms=float("nan")))), "no Listing"),  # type: ignore[arg-type]
+    "left_out is no mapping": (adapter(connection(list_tools=Listing((ECHO,), left_out=None))), "no Listing"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_adapter_is_an_error_of_its_upstream(case: str, tmp_path: Path) -> None:
+    wrong, message = WRONG[case]
+    with host_with(wrong, tmp_path) as host:
+        with pytest.raises(CallError) as error:
+            host.upstreams.connect_sync("toy")
+        result = host.invoke_sync("toy:echo", {"x": 1})
+        assert host.invoke_sync("system:get_current_time", {}).ok
+        assert message in host.upstreams["toy"].last_error
+    assert message in error.value.message
+    assert result.error is not None and result.error.outcome == "none"
+
+
+LATER: dict[str, Any] = {
+    "check raises": adapter(connection(check=ValueError("no luck"))),
+    "check exits": adapter(connection(check=SystemExit(3))),
+}
+
+
+@pytest.mark.parametrize("case", LATER)
+def test_a_check_that_goes_wrong_is_an_error_and_ends_nothing(case: str, tmp_path: Path) -> None:
+    with host_with(LATER[case], tmp_path) as host:
+        with pytest.raises(CallError, match="its adapter failed"):
+            host.upstreams.check_sync("toy")
+        assert host.invoke_sync("toy:echo", {"x": 1}).value == "well"
+
+
+@pytest.mark.parametrize("error", [ValueError("no luck"), SystemExit(3)])
+def test_a_connection_that_cannot_be_closed_does_not_keep_the_host_open(error: BaseException, tmp_path: Path) -> None:
+    with host_with(adapter(connection(close=error)), tmp_path) as host:
+        assert host.invoke_sync("toy:echo", {"x": 1}).ok
+
+
+ODD_FIELDS: dict[str, Any] = {
+    "display_name": 7,
+    "version": 7,
+    "tags": (1, 2),
+    "capabilities": None,
+    "examples": (1,),
+    "read_only": "yes",
+    "is_job": "yes",
+    "timeout_ms": -1,
+    "data": {"x": object()},
+    "description": "\ud800",
+    "input_schema": {"type": "object", "default": object()},
+}
+ODD_TOOLS = {
+    **{field: replace(ECHO, name="odd", **{field: value}) for field, value in ODD_FIELDS.items()},
+    "no tool": {"name": "odd"},
+    "a number as its name": UpstreamTool(5),  # type: ignore[arg-type]
+    "much data": replace(ECHO, name="odd", data={"x": "y" * 2_000_000}),
+    "an example that is no JSON": replace(ECHO, name="odd", examples=(Example({}, result=object()),)),
+}
+
+
+@pytest.mark.parametrize("case", ODD_TOOLS)
+def test_a_tool_of_wrong_values_is_left_out_and_costs_no_other(case: str, tmp_path: Path) -> None:
+    with host_with(adapter(connection(list_tools=Listing((ODD_TOOLS[case], ECHO)))), tmp_path) as host:
+        status = host.upstreams.connect_sync("toy")
+        assert status.tools == ("toy:echo",)
+        assert len(status.left_out) == 1
+        json.dumps(status.to_json()).encode()
+        assert host.invoke_sync("toy:echo", {"x": 1}).ok
+
+
+def test_texts_about_the_upstream_hold_no_control_characters(tmp_path: Path) -> None:
+    listing = Listing((ECHO,), description="a\x1b[31m\ud800", version="1\n2", etag="\ud800")
+    with host_with(adapter(connection(list_tools=listing)), tmp_path) as host:
+        status = host.upstreams.connect_sync("toy")
+    assert (status.description + status.version).isprintable()
+
+
+def test_an_upstream_that_changes_without_end_is_not_asked_without_end(tmp_path: Path) -> None:
+    async def calls() -> None:
+        system = System()
+        async with opened(system, tmp_path) as host:
+            await host.upstreams.connect("toy")
+            listed, loop = asyncio.Event(), asyncio.get_running_loop()
+            host.events.subscribe(lambda event: loop.call_soon_threadsafe(listed.set), "TOOLS_CHANGED")
+            system.tools = (ECHO, replace(ECHO, name="more"))
+            for _ in range(1_000):
+                system.upstreams[0].changed()
+            await asyncio.wait_for(listed.wait(), 10)
+            assert (await host.invoke("toy:more", {"x": 1})).ok
+            assert system.listed <= 3
+
+    asyncio.run(calls())
+
+
+def test_many_first_calls_ask_for_one_list(tmp_path: Path) -> None:
+    async def calls() -> None:
+        system = System()
+        async with opened(system, tmp_path) as host:
+            results = await asyncio.gather(*(host.invoke("toy:echo", {"x": n}) for n in range(50)))
+            assert all(result.ok for result in results)
+        assert system.listed == 1
+
+    asyncio.run(calls())
