@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tavern_core.contract.hookspecs import hookimpl
     from tavern_core.contract.llm import LLM, LLMAnswer, ScriptedLLM
     from tavern_core.contract.nodes import Final, Node, NodeContext, Out, Port, Skip, Stream, node
-    from tavern_core.contract.protocols import BoundTool, Command, Contribution, Executor, Service
+    from tavern_core.contract.protocols import BoundTool, Command, Contribution, Executor, Prompt, Resource, Service
     from tavern_core.contract.running import ToolContext
     from tavern_core.contract.tools import Tool, factory, offer, tool
     from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError, ToolFailed
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tavern_core.model.guard import Guard
     from tavern_core.model.limits import ToolLimits
     from tavern_core.model.node import NodeMode, NodeSpec, PassThrough, Slot
+    from tavern_core.model.question import Question
     from tavern_core.model.result import Evidence, ToolError, ToolResult
     from tavern_core.model.tool import Example, ToolSpec
 
@@ -67,6 +68,9 @@ __all__ = [  # noqa: RUF022 - as `sorted` does it, so that dir() is the same
     "PluginError",
     "PolicyDenied",
     "Port",
+    "Prompt",
+    "Question",
+    "Resource",
     "ScriptedLLM",
     "Service",
     "Skip",
@@ -103,7 +107,15 @@ _HOME = {
     "tavern_core.contract.hookspecs": ("hookimpl",),
     "tavern_core.contract.llm": ("LLM", "LLMAnswer", "ScriptedLLM"),
     "tavern_core.contract.nodes": ("Final", "Node", "NodeContext", "Out", "Port", "Skip", "Stream", "node"),
-    "tavern_core.contract.protocols": ("BoundTool", "Command", "Contribution", "Executor", "Service"),
+    "tavern_core.contract.protocols": (
+        "BoundTool",
+        "Command",
+        "Contribution",
+        "Executor",
+        "Prompt",
+        "Resource",
+        "Service",
+    ),
     "tavern_core.contract.running": ("ToolContext",),
     "tavern_core.contract.tools": ("Tool", "factory", "offer", "tool"),
     "tavern_core.errors": ("CallError", "PluginError", "PolicyDenied", "TavernError", "ToolFailed"),
@@ -114,6 +126,7 @@ _HOME = {
     "tavern_core.model.event": ("Event",),
     "tavern_core.model.guard": ("Guard",),
     "tavern_core.model.node": ("NodeMode", "NodeSpec", "PassThrough", "Slot"),
+    "tavern_core.model.question": ("Question",),
     "tavern_core.model.result": ("Evidence", "ToolError", "ToolResult"),
     "tavern_core.model.limits": ("ToolLimits",),
     "tavern_core.model.tool": ("Example", "ToolSpec"),

@@ -5,6 +5,7 @@
     ├── PluginError                PLUGIN_FAILED          one plugin cannot be used; the host goes on without it
     │   ├── ManifestInvalid        MANIFEST_INVALID       plugin.yaml is missing or wrong
     │   ├── ToolFileInvalid        TOOL_FILE_INVALID      a *.tool.json file is wrong
+    │   ├── SkillInvalid           SKILL_INVALID          the SKILL.md of a skill is wrong
     │   ├── SchemaInvalid          SCHEMA_INVALID         a JSON Schema is wrong or not allowed here
     │   ├── NameConflict           NAME_CONFLICT          two plugins claim one name
     │   ├── DependencyUnmet        DEPENDENCY_UNMET       a needed plugin or host version is missing
@@ -20,6 +21,7 @@
     ├── NodeNotFound               NODE_NOT_FOUND         no node type has this name
     ├── RunNotFound                RUN_NOT_FOUND          no run has this id
     ├── JobNotFound                JOB_NOT_FOUND          no job of this caller has this id
+    ├── SkillNotFound              SKILL_NOT_FOUND        no skill has this name
     ├── UpstreamNotFound           UPSTREAM_NOT_FOUND     tavern.yaml names no upstream of this name
     ├── StateDamaged               STATE_DAMAGED          a state file (lock, index, audit log) cannot be read
     └── CallError                  (becomes ToolResult.error; the code is the wire value `kind`)
@@ -164,6 +166,12 @@ class ToolFileInvalid(PluginError):
     code = "TOOL_FILE_INVALID"
 
 
+class SkillInvalid(PluginError):
+    """The SKILL.md of a skill cannot be used."""
+
+    code = "SKILL_INVALID"
+
+
 class SchemaInvalid(PluginError):
     """A JSON Schema is wrong, too large, or uses a keyword that is not allowed here."""
 
@@ -195,7 +203,7 @@ class LockMismatch(PluginError):
 
 
 class ActivationFailed(PluginError):
-    """Importing the plugin or registering what it offers failed; nothing of it stays registered."""
+    """Importing the plugin or registering what it offers failed; no part of it stays registered."""
 
     code = "ACTIVATION_FAILED"
 
@@ -252,6 +260,12 @@ class JobNotFound(TavernError):
     """No job has this id, or it belongs to another caller."""
 
     code = "JOB_NOT_FOUND"
+
+
+class SkillNotFound(TavernError):
+    """No skill has this name."""
+
+    code = "SKILL_NOT_FOUND"
 
 
 class UpstreamNotFound(TavernError):
@@ -312,6 +326,12 @@ class PolicyDenied(CallError):
 
 class ApprovalRequired(CallError):
     code = "APPROVAL_REQUIRED"
+
+
+class InputRequired(CallError):
+    """A tool asks something: `details["questions"]` says what. The call is made again with the answers."""
+
+    code = "INPUT_REQUIRED"
 
 
 class ApprovalRejected(CallError):
@@ -411,6 +431,11 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         4,
         "Go to the named line and pointer; `tavern schema tool` prints the schema.",
     ),
+    "SKILL_INVALID": ErrorCode(
+        "The SKILL.md of a skill is wrong.",
+        4,
+        "Correct the file at the named place; `tavern skills check` says it all.",
+    ),
     "SCHEMA_INVALID": ErrorCode(
         "A JSON Schema is wrong, too large, refers to another file or has a dangerous pattern.",
         4,
@@ -435,7 +460,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "`tavern plugins review NAME` shows what changed; to accept it, run `tavern plugins lock`.",
     ),
     "ACTIVATION_FAILED": ErrorCode(
-        "Importing the plugin or registering what it offers failed; nothing of it stays registered.",
+        "Importing the plugin or registering what it offers failed; no part of it stays registered.",
         4,
         "Correct the error at the named file and line, then `tavern plugins reload NAME`.",
     ),
@@ -447,10 +472,10 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         2,
         "Correct the value at the named place; `tavern config show --origin` shows where each value comes from.",
     ),
-    "SETTINGS_INVALID": ErrorCode("A setting was refused.", 1, "Each key has its own error; nothing was saved."),
+    "SETTINGS_INVALID": ErrorCode("A setting was refused.", 1, "Each key has its own error; no value was saved."),
     "PROFILE_INVALID": ErrorCode("An agent profile cannot be read.", 2, "Correct the file at the named place."),
     "WORKFLOW_INVALID": ErrorCode(
-        "A workflow file is wrong; nothing of it was run.",
+        "A workflow file is invalid; it was not run.",
         4,
         "Correct each problem at the named node, slot or edge; `tavern workflows check FILE` shows all.",
     ),
@@ -464,6 +489,9 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "RUN_NOT_FOUND": ErrorCode("No run has this id.", 5, "`tavern workflows runs` shows the stored runs."),
     "JOB_NOT_FOUND": ErrorCode("No job of this caller has this id.", 5, "`tavern jobs list` shows the jobs."),
+    "SKILL_NOT_FOUND": ErrorCode(
+        "No skill has this name.", 5, "`tavern skills list` shows the names; the message names the nearest."
+    ),
     "UPSTREAM_NOT_FOUND": ErrorCode(
         "tavern.yaml names no upstream of this name.", 5, "`tavern upstreams list` shows the upstreams."
     ),
@@ -499,6 +527,12 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "APPROVAL_REQUIRED": ErrorCode(
         "The call needs approval.", 3, "Approve it, then repeat the call with the same arguments.", True
+    ),
+    "INPUT_REQUIRED": ErrorCode(
+        "A question of the tool got no answer here.",
+        3,
+        "Make the call as a job and answer with `tavern jobs answer`, or from an MCP client that can be asked.",
+        True,
     ),
     "APPROVAL_REJECTED": ErrorCode(
         "The call was not approved, or no one answered in time.", 3, "Do not repeat it unchanged.", True
@@ -560,7 +594,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "The answer of the tool exceeds the limit.", 1, "Ask for less, or raise `limits.outputBytes`.", True
     ),
     "TAM_SYNTAX": ErrorCode(
-        "A TAM block is invalid; nothing of it was run.",
+        "A TAM block is invalid; it was not run.",
         1,
         "Each problem names the field and the repair; write the block again.",
         True,

@@ -37,7 +37,7 @@ out = Console(width=WIDTH, highlight=False, soft_wrap=False)
 
 def main(folder: Path) -> int:
     """Run the demo; 0 when everything came out as it should."""
-    with FakeEndpoint() as endpoint:  # so that nobody needs a network
+    with FakeEndpoint() as endpoint:  # so that the demo needs no network
         config = {
             "plugins": {"roots": [], "load": list(OURS)},
             "settings": {"extensions.bilibili-fetcher.getSubtitle.endpoint": endpoint.url},
@@ -47,7 +47,7 @@ def main(folder: Path) -> int:
         with Tavern.open(config, home=folder / "home") as tavern:
             title(f"tavern_core {__version__} opened a host and found these plugins")
             show_plugins(tavern)
-            title("Nothing is allowed that nobody granted")
+            title("Without a grant, nothing is allowed")
             grant(tavern)
             title("A model writes; the host reads the tool calls in it")
             text = (HERE / "transcript.txt").read_text("utf-8")

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 
-from tavern_core.box.holes import around, entries
 from tavern_core.box.policy import BoxPolicy
+from tavern_core.box.protected_paths import around, entries
 from tavern_core.box.syscalls import prctl, prepared, syscall
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same on every architecture

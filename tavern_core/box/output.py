@@ -104,7 +104,7 @@ class Ended:
 
 
 Serve = Callable[[socket.socket, str], None]
-"""``serve(listening, token)``: answer connections to the gateway of a box (`listener.py`)."""
+"""``serve(listening, token)``: answer connections to the gateway of a box (`gateway_socket.py`)."""
 
 
 async def collect(child: Child, output_bytes: int, stderr_half: int, serve: Serve | None = None) -> Ended:

@@ -6,8 +6,8 @@ import contextlib
 from typing import Final
 
 from tavern_core.box import namespaces
-from tavern_core.box.holes import is_in
 from tavern_core.box.policy import BoxPolicy
+from tavern_core.box.protected_paths import is_in
 from tavern_core.box.syscalls import KERNEL, mount
 
 _PRIVATE: Final = 0x4000 | 0x40000  # MS_REC, MS_PRIVATE

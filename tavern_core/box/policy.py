@@ -20,11 +20,11 @@ LANDLOCK: Final = "landlock"
 SECCOMP: Final = "seccomp"
 LAYERS: Final[Mapping[str, str]] = {
     LIMITS: "bounds on memory, time, files and processes (rlimits)",
-    NAMESPACES: "users, network and shared memory of its own (user, network and IPC namespaces)",
-    PROCESSES: "a process tree of its own that ends as a whole (PID namespace); programs only",
+    NAMESPACES: "its own users, network and shared memory (user, network and IPC namespaces)",
+    PROCESSES: "its own process tree, which ends as a whole (PID namespace); programs only",
     PRIVILEGES: "no capabilities, no new privileges, no memory for others to look into",
     LANDLOCK: "only the granted files and folders (Landlock)",
-    SECCOMP: "no system calls that reach around the others (seccomp)",
+    SECCOMP: "no system calls that bypass the other layers (seccomp)",
 }
 """Layer → its effect, in the order of application."""
 
@@ -97,7 +97,7 @@ class BoxPolicy:
     may_network: bool = False
     """TCP and UDP in the host's network, to anywhere."""
     has_gateway: bool = False
-    """TCP in its own network, whose only exit is a socket that the host serves (`listener.py`)."""
+    """TCP in its own network, whose only exit is a socket that the host serves (`gateway_socket.py`)."""
     limits: BoxLimits = field(default_factory=BoxLimits)
     level: Level = "required"
     without: tuple[str, ...] = ()
@@ -141,7 +141,7 @@ class BoxPolicy:
         limits, granted = given.pop("limits", {}), given.pop("granted", {})
         for name, value in _known(limits, BoxLimits).items():
             if not (value is None or isinstance(value, int)):
-                raise ValueError(f"limits.{name}: {value!r:.80} is no number")
+                raise ValueError(f"limits.{name}: {value!r:.80} is not a number")
         return cls(limits=BoxLimits(**limits), granted=Granted(**_read(granted, Granted)), **_read(given, cls))
 
 

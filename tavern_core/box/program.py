@@ -39,7 +39,7 @@ from tavern_core.box.syscalls import MACHINE, fork_into, prctl, unshare
 from tavern_core.box.writes import judges
 
 if TYPE_CHECKING:
-    from tavern_core.box.listener import Listener
+    from tavern_core.box.gateway_socket import Listener
 
 _SET_PDEATHSIG: Final = 1
 _LARGEST_REPORT: Final = 65_536
@@ -88,20 +88,20 @@ class Started:
         except BlockingIOError:
             said = b""
         os.close(self.report)
-        told: dict[str, Any] = {}
+        reported: dict[str, Any] = {}
         for line in said.splitlines():
-            told.update(json.loads(line))
-        if "layer" in told:
-            return Ending(missing=(told["layer"], told["reason"]))
-        if "errno" in told:
-            return Ending(errno=told["errno"])
-        return Ending(told.get("status", status), skipped=told.get("skipped", {}))
+            reported.update(json.loads(line))
+        if "layer" in reported:
+            return Ending(missing=(reported["layer"], reported["reason"]))
+        if "errno" in reported:
+            return Ending(errno=reported["errno"])
+        return Ending(reported.get("status", status), skipped=reported.get("skipped", {}))
 
 
 def warm(policy: BoxPolicy) -> None:
     """Compute what forked processes can share."""
     if policy.has_gateway:
-        from tavern_core.box import listener  # noqa: F401 - so that forked processes have it
+        from tavern_core.box import gateway_socket  # noqa: F401 - so that forked processes have it
     if MACHINE in seccomp.MACHINES:
         seccomp.assemble(policy, MACHINE, 0, is_program=True, asks=judges(policy))
 
@@ -234,7 +234,7 @@ def _namespaces(policy: BoxPolicy) -> tuple[tuple[str, ...], dict[str, str], Lis
 def _gateway(policy: BoxPolicy, *, has_own_network: bool) -> Listener | None:
     if not policy.has_gateway:
         return None
-    from tavern_core.box.listener import listen
+    from tavern_core.box.gateway_socket import listen
 
     return listen(has_own_network=has_own_network)
 

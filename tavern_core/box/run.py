@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> NoReturn:
     try:
         policy = BoxPolicy.from_json(_read(arguments[0]))
     except (ValueError, OSError) as error:
-        _say(f"run.py: this is no policy: {error}")
+        _say(f"run.py: this is not a policy: {error}")
         sys.exit(NO_BOX)
     _watch(policy, arguments[1], arguments[3:])
 

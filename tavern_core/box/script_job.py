@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from tavern_core.box.subreaper import become_subreaper, end_all, look_for, wait_for, wake_on_children
 
 if TYPE_CHECKING:
-    from tavern_core.box.listener import Listener
+    from tavern_core.box.gateway_socket import Listener
     from tavern_core.box.policy import BoxPolicy
     from tavern_core.box.program import Ending, Started
 

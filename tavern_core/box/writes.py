@@ -26,8 +26,8 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from tavern_core.box.holes import is_in
 from tavern_core.box.policy import LANDLOCK, SECCOMP, BoxPolicy
+from tavern_core.box.protected_paths import is_in
 from tavern_core.box.syscall_numbers import NUMBERS
 from tavern_core.box.syscalls import MACHINE, syscall
 

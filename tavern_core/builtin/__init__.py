@@ -1,4 +1,4 @@
-"""The plugins in the box. Each is a module with hookimpls that sees the contract and the values, never the kernel."""
+"""The built-in plugins. Each is a module with hookimpls that uses the contract and the values, never the kernel."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ BUILTIN: Final[tuple[tuple[str, str, bool], ...]] = (
     ("core-python", "tavern_core.builtin.executors.python", False),
     ("core-script", "tavern_core.builtin.executors.script", False),
     ("core-service", "tavern_core.builtin.executors.service", False),
+    ("core-skills", "tavern_core.builtin.adapters.skill", False),
     ("core-flows", "tavern_core.builtin.executors.workflow", False),
     ("core-nodes-structure", "tavern_core.builtin.nodes.structure", True),
     ("core-nodes-flow", "tavern_core.builtin.nodes.flow", True),
@@ -25,7 +26,7 @@ BUILTIN: Final[tuple[tuple[str, str, bool], ...]] = (
     ("core-jobs", "tavern_core.builtin.tools.jobs", False),
     ("core-code", "tavern_core.builtin.tools.code_interpreter", False),
 )
-"""(plugin name, module, whether it brings node types and nothing else), in the order in which they are registered.
+"""(plugin name, module, whether it contributes only node types), in the order of registration.
 
-Where a host has no other plugins, the last are activated with the first use of a node; the others when it opens.
+In a host without other plugins, those with only node types are activated at the first use of a node, the others at open.
 """

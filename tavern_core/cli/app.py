@@ -27,15 +27,22 @@ COMMANDS: Final = {
     "tools": Lazy(f"{_HERE}.tools", "tools", "List, explain and call tools."),
     "nodes": Lazy(f"{_HERE}.nodes", "nodes", "List, show and run nodes of workflows."),
     "workflows": Lazy(f"{_HERE}.workflows", "workflows", "List, check, draw and run workflows."),
+    "skills": Lazy(f"{_HERE}.skills", "skills", "List, show, check and trust skills."),
     "run": Lazy(f"{_HERE}.run", "run", "Run the tool calls in the text of a model."),
     "config": Lazy(f"{_HERE}.config", "config", "Show and change configuration and settings."),
     "hooks": Lazy(f"{_HERE}.hooks", "hooks", "List the hooks and who implements them, in the order in which they run."),
     "logs": Lazy(f"{_HERE}.logs", "logs", "Read, check and explain the audit log."),
     "jobs": Lazy(f"{_HERE}.jobs", "jobs", "Show and change background calls."),
     "artifacts": Lazy(
-        f"{_HERE}.artifacts", "artifacts", "Show and fetch data that was too large for the answers of calls."
+        f"{_HERE}.artifacts",
+        "artifacts",
+        "Show and fetch data that was too large for the answers of calls; store files for calls.",
     ),
     "approvals": Lazy(f"{_HERE}.approvals", "approvals", "Show the calls that wait for approval, and decide them."),
+    "tokens": Lazy(
+        f"{_HERE}.tokens", "tokens", "Make, list and revoke the tokens that callers from other processes show."
+    ),
+    "mcp": Lazy(f"{_HERE}.mcp", "mcp", "Serve the host's tools to MCP clients."),
     "limits": Lazy(
         f"{_HERE}.limits",
         "limits",
@@ -208,7 +215,11 @@ def _misused(error: click.ClickException) -> int:
     ctx = getattr(error, "ctx", None)
     lines = [f"  --> {ctx.get_usage().replace('Usage: ', '', 1)}"] if ctx is not None else []
     errors.tell(
-        "error", "USAGE", message, hint or (f"`{ctx.command_path} --help` tells what there is" if ctx else ""), lines
+        "error",
+        "USAGE",
+        message,
+        hint or (f"`{ctx.command_path} --help` lists the commands and options" if ctx else ""),
+        lines,
     )
     return errors.USAGE
 

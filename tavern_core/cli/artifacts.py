@@ -136,4 +136,4 @@ def remove(session: Session, artifact: str, as_json: bool) -> None:
     if as_json:
         session.out.json({"removed": artifact})
     else:
-        session.out.text(f"{artifact} is gone")
+        session.out.text(f"{artifact} was deleted")

@@ -36,6 +36,4 @@ def assets(session: Session, dev: bool, as_json: bool) -> None:
         for a in e.assets
     ]
     rows += [(name, "dev", "", entry, "") for name, entry in entries.items()]
-    session.out.table(
-        ("plugin", "kind", "address", "file", "problem"), rows, empty="no plugin brings anything for the browser"
-    )
+    session.out.table(("plugin", "kind", "address", "file", "problem"), rows, empty="no plugin has a browser part")

@@ -131,17 +131,17 @@ def _write(report: CheckReport) -> Sequence[Path]:
     folder = Path(report.location)
     if not folder.is_dir():
         raise UsageError(
-            f"{report.location} is no folder that could be written", hint="check the plugin's source folder"
+            f"{report.location} is not a folder that could be written", hint="check the plugin's source folder"
         )
     return write_tools(folder, report.undeclared_tools)
 
 
 def _summary(report: CheckReport) -> str:
     counts = {kind: sum(f.severity == kind for f in report.findings) for kind in ("error", "warning", "info")}
-    told = [
+    reported = [
         f"{number} {kind}{'s' if number != 1 and kind != 'info' else ''}" for kind, number in counts.items() if number
     ]
-    return f"{report.name}: {', '.join(told) or 'ok'}"
+    return f"{report.name}: {', '.join(reported) or 'ok'}"
 
 
 def _as_json(report: CheckReport, is_ok: bool) -> dict[str, object]:

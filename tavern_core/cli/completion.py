@@ -112,6 +112,8 @@ tools: Final = _known(_tools)
 permissions: Final = _known(_permissions)
 hooks: Final = _known(_hooks)
 nodes: Final = _known(lambda host, _: sorted(spec.type for spec in host.nodes.known() or host.nodes.list()))
+upstreams: Final = _known(lambda host, _: ((one.name, one.state) for one in host.upstreams.values()))
+skills: Final = _known(lambda host, _: ((skill.name, skill.state) for skill in host.skills.list()))
 runs: Final = _known(lambda host, _: ((run.run_id, run.workflow) for run in host.workflows.kept()))
 
 

@@ -70,10 +70,10 @@ def _ask(host: Tavern, name: str) -> None:
     review = host.review(name)
     open_ = [request for request in review.requests() if request.state == "pending"]
     if not open_:
-        tell_plainly("everything it asks for is decided; name permissions to change that")
+        tell_plainly("all its requests are decided; name permissions to change that")
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        message = f"nothing was granted to {name}: consent needs a terminal, or the permissions by name"
+        message = f"there is no grant for {name}: consent needs a terminal, or the permissions by name"
         tell("error", "POLICY_DENIED", message, review.command)
         raise Told(DENIED)
     granted: list[str] = []

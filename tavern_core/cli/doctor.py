@@ -28,14 +28,18 @@ Verdict = Literal["ok", "warning", "error"]
 LARGEST_LOG_CHECKED: Final = 32_000_000
 """Maximum bytes of audit log to verify here; a longer log is left to ``tavern logs verify``."""
 EXTRAS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
-    "fast": ((), "adds nothing any more: what it installed is a dependency"),
+    "comfyui": (("httpx2", "wsproto"), "follows the runs of ComfyUI"),
+    "fast": ((), "has no effect: its packages are dependencies now"),
     "http": (("httpx2", "idna"), "adds the service net"),
     "keyring": (("keyring",), "reads secrets from the keyring of the system"),
+    "langchain": (("langchain_core",), "gives tools to agents of LangChain"),
+    "mcp": (("mcp",), "adds the MCP server, `tavern mcp`, and tools of MCP servers"),
     "metrics": (("prometheus_client",), "counts calls for Prometheus"),
     "otel": (("opentelemetry",), "makes a span of each call"),
-    "redis": (("redis",), "keeps keys, approvals, jobs and rates for several machines"),
+    "redis": (("redis",), "shares keys, approvals, jobs and rates across machines"),
     "scaffold": (("cookiecutter",), "adds `tavern new`"),
-    "sql": (("sqlglot",), "lets tools run SQL that was judged"),
+    "server": (("mcp", "uvicorn"), "serves over HTTP, `tavern mcp --http`"),
+    "sql": (("sqlglot",), "lets tools run checked SQL"),
     "testing": (("pytest",), "runs the tests of plugins"),
 }
 """Extra of the package → the modules that it installs, and what it is for."""
@@ -182,7 +186,7 @@ def _log(home: Path, *, is_on: bool) -> Examination:
     except TavernError as error:
         return Examination("audit log", "error", error.message, error.hint)
     if not report.ok:
-        return Examination("audit log", "error", f"{len(report.problems)} damaged places", "tavern logs verify")
+        return Examination("audit log", "error", f"{len(report.problems)} corrupt lines", "tavern logs verify")
     return Examination("audit log", "ok", f"{path}: {report.records} records, chain intact")
 
 

@@ -79,9 +79,9 @@ def show_call_error(error: Mapping[str, Any]) -> int:
 
 def tell(severity: str, code: str, message: str, hint: str = "", lines: Sequence[str] = ()) -> None:
     """One error, warning or note on stderr, in the standard format."""
-    told = [f"{severity}[{code}]: {_shown(message)}", *map(_shown, lines)]
-    told += [f"hint: {_shown(hint)}"] if hint else []
-    write(sys.stderr, "\n".join(told) + "\n")
+    sent = [f"{severity}[{code}]: {_shown(message)}", *map(_shown, lines)]
+    sent += [f"hint: {_shown(hint)}"] if hint else []
+    write(sys.stderr, "\n".join(sent) + "\n")
 
 
 def tell_plainly(text: str) -> None:
@@ -96,13 +96,13 @@ def _shown(text: str) -> str:
     return visible(text)
 
 
-def _problem(problem: Any, told: str) -> str:
+def _problem(problem: Any, sent: str) -> str:
     """The place and message of a problem, without the message if `told` already contains it."""
     if not isinstance(problem, Mapping):
         return one_line(str(problem))
     where = problem.get("path") or (f"line {problem['line']}" if problem.get("line") else "arguments")
     message = str(problem.get("message") or "")
-    return one_line(where if message in told else f"{where}: {message}")
+    return one_line(where if message in sent else f"{where}: {message}")
 
 
 def _excerpt(where: Location | None, folder: Path | None) -> list[str]:

@@ -63,7 +63,7 @@ def show(session: Session, job: str, as_json: bool) -> None:
     if as_json:
         session.out.json({**found.to_json(), "result": result})
         return
-    told = found.to_json()
+    reported = found.to_json()
     facts: list[tuple[str, Any]] = [
         ("id", found.id),
         ("status", found.status),
@@ -71,8 +71,8 @@ def show(session: Session, job: str, as_json: bool) -> None:
         ("caller", found.principal),
         ("purpose", found.purpose),
         ("progress", _progress(found.progress)),
-        ("began", told["createdAt"]),
-        ("changed", told["updatedAt"]),
+        ("began", reported["createdAt"]),
+        ("changed", reported["updatedAt"]),
         ("call", found.call_id),
     ]
     facts += [("asks", f"{question['id']}: {question.get('prompt', '')}") for question in found.questions]
@@ -94,7 +94,7 @@ def cancel(session: Session, job: str, as_json: bool) -> None:
     if as_json:
         session.out.json({"jobId": job, "cancelled": asked})
     else:
-        session.out.text(f"{job} is asked to end" if asked else f"{job} is over already")
+        session.out.text(f"{job} was asked to end" if asked else f"{job} has ended already")
 
 
 @jobs.command(cls=Command)
@@ -114,7 +114,7 @@ def answer(session: Session, job: str, value: str, question: str, as_json: bool)
     if as_json:
         session.out.json({"jobId": job, "answered": taken})
     else:
-        session.out.text(f"{job} has the answer" if taken else f"{job} asks nothing")
+        session.out.text(f"{job} has the answer" if taken else f"{job} has no question")
 
 
 @jobs.command(cls=Command)
@@ -167,9 +167,11 @@ def _bar(job: Job, no_color: bool) -> Any:
         task = progress.add_task(job.tool, total=None)
 
         def draw(now: Job) -> None:
-            told = now.progress or {}
-            words = f"{now.tool} {now.status} {told.get('message', '')}".strip()
-            progress.update(task, description=words[:100], completed=told.get("done", 0), total=told.get("total"))
+            reported = now.progress or {}
+            words = f"{now.tool} {now.status} {reported.get('message', '')}".strip()
+            progress.update(
+                task, description=words[:100], completed=reported.get("done", 0), total=reported.get("total")
+            )
 
         yield draw
 

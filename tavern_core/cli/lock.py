@@ -37,7 +37,7 @@ def lock(session: Session, only_check: bool, prune: bool, as_json: bool) -> None
         from tavern_core.errors import StateDamaged
 
         raise StateDamaged(
-            f"{path} has errors", hint="correct it; nothing in doubt is granted", findings=before.findings
+            f"{path} has errors", hint="correct it; no doubtful entry is granted", findings=before.findings
         )
     host = session.host("none", deciding=not only_check)
     behind = host.unlocked()

@@ -201,7 +201,7 @@ def verify(session: Session, first: int, as_json: bool) -> None:
 def explain(session: Session, call_id: str, as_json: bool) -> None:
     """Show who called what and why, who changed or refused it, and the calls it made; exit code 5 if there are no records."""
     log = audit_log(session)
-    if (told := log.explain(call_id)) is None:
+    if (reported := log.explain(call_id)) is None:
         near = _near(log, call_id)
         tell(
             "error",
@@ -211,30 +211,37 @@ def explain(session: Session, call_id: str, as_json: bool) -> None:
         )
         raise Told(NOTHING_FOUND)
     if as_json:
-        session.out.json(told.to_json())
+        session.out.json(reported.to_json())
     else:
-        _tell_story(session, told)
+        _tell_story(session, reported)
 
 
-def _tell_story(session: Session, told: CallStory) -> None:
+def _tell_story(session: Session, reported: CallStory) -> None:
     """A summary of the call, then its records with further data."""
     out = session.out
     outcome = " ".join(
-        filter(None, (told.outcome, told.error, f"by {told.by or 'the host'}" if told.outcome == "refused" else ""))
+        filter(
+            None,
+            (
+                reported.outcome,
+                reported.error,
+                f"by {reported.by or 'the host'}" if reported.outcome == "refused" else "",
+            ),
+        )
     )
-    took = None if told.duration_ms is None else f"{told.duration_ms} ms"
-    facts = [(_NAMES.get(key, key), _said(key, value)) for key, value in told.facts.items()]
-    ending = [("outcome", outcome), ("reason", told.reason), ("what it changed", told.effect), ("took", took)]
-    out.facts([("call", told.call_id), *facts, *ending])
-    if told.diff:
+    took = None if reported.duration_ms is None else f"{reported.duration_ms} ms"
+    facts = [(_NAMES.get(key, key), _said(key, value)) for key, value in reported.facts.items()]
+    ending = [("outcome", outcome), ("reason", reported.reason), ("what it changed", reported.effect), ("took", took)]
+    out.facts([("call", reported.call_id), *facts, *ending])
+    if reported.diff:
         out.text()
-        out.table(("plugin", "changed", "from", "to"), [_difference(row) for row in told.diff])
+        out.table(("plugin", "changed", "from", "to"), [_difference(row) for row in reported.diff])
     out.text()
-    for record in told.records:
+    for record in reported.records:
         out.text(f"{record.time}  {record.type}  #{record.seq}")
-        rest = {k: v for k, v in record.data.items() if k not in _IN_SHORT and v and told.facts.get(k) != v}
+        rest = {k: v for k, v in record.data.items() if k not in _IN_SHORT and v and reported.facts.get(k) != v}
         out.facts((f"  {key}", _said(key, value)) for key, value in rest.items())
-    for made in told.calls:
+    for made in reported.calls:
         out.text(f"{made.time}  made the call {made.call_id} of {made.data.get('tool')}")
 
 

@@ -55,7 +55,7 @@ def plugin_name(written: str) -> str:
         hint = (
             f"did you mean {near!r}?" if is_plugin_name(near) else "lower case letters, digits and hyphens: my-plugin"
         )
-        raise UsageError(f"{name!r} is no plugin name", hint=hint)
+        raise UsageError(f"{name!r} is not a plugin name", hint=hint)
     return name
 
 

@@ -107,7 +107,7 @@ def _parsed(written: str) -> tuple[str, str]:
     except InvalidRequirement as error:
         message = str(error).partition("\n")[0]
         raise UsageError(
-            f"{written[:200]!r} is nothing that pip installs: {message}", hint="for example 'tavern-plugin-text>=1.2'"
+            f"{written[:200]!r} cannot be installed by pip: {message}", hint="for example 'tavern-plugin-text>=1.2'"
         ) from None
     return found.name, written.strip()[len(found.name) :]
 

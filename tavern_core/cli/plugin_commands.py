@@ -89,7 +89,7 @@ def command(session: Session, name: str) -> click.Command | None:
     built = _built(offered, name)
     if not isinstance(built, click.Command):
         raise ActivationFailed(
-            f"the command {name!r} is no click command but {type(built).__name__}", hint="return it from `build`"
+            f"the command {name!r} is not a click command but {type(built).__name__}", hint="return it from `build`"
         )
     session.stdout.release()  # its output is its result
     return built

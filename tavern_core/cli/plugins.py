@@ -116,7 +116,12 @@ def enable(session: Session, name: str, as_json: bool) -> None:
         r.permission for r in waiting.requests() if r.state == "pending" and r.permission.risk in ("high", "highest")
     ]:
         asked = ", ".join(f"{p.id} ({p.risk}: {p.sentence})" for p in risky)
-        tell("warning", "POLICY_DENIED", f"{name} goes without what needs an explicit grant: {asked}", waiting.command)
+        tell(
+            "warning",
+            "POLICY_DENIED",
+            f"{name} does not get permissions that need an explicit grant: {asked}",
+            waiting.command,
+        )
 
 
 @plugins.command(cls=Command)
@@ -178,7 +183,7 @@ def activate(session: Session, names: tuple[str, ...], everything: bool, as_json
 
 
 def _source(status: PluginStatus) -> str:
-    return status.distribution or {"builtin": "the host", "folder": "folder"}.get(status.source, status.source)
+    return status.distribution or {"builtin": "the host"}.get(status.source, status.source)
 
 
 def _milliseconds(status: PluginStatus, what: str) -> Any:

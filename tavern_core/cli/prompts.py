@@ -221,7 +221,7 @@ def answered(question: Question, give: Callable[[Any], bool], wake: int | None =
         if not why:
             try:
                 if not give(value):
-                    write(sys.stderr, "  somebody else has answered\n")
+                    write(sys.stderr, "  another person has answered\n")
                 return True
             except InputInvalid as error:
                 found = str((error.details.get("problems") or [{}])[0].get("message") or error.message)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 HEADINGS: Final = ("", "permission", "risk", "state", "what it lets the plugin do")
 _REASON_WIDTH: Final = 200
 _SCOPE_WIDTH: Final = 200
-NOTHING_MARKED: Final = " - reaches nothing: the service marks no method @read_only"
+NOTHING_MARKED: Final = " - allows no call: the service marks no method @read_only"
 
 
 @click.command(cls=Command)
@@ -51,7 +51,7 @@ def review(session: Session, name: str | None, as_json: bool) -> None:
                 session.out.text()
             _show(session, each, host.plugins[each.facts.name])
         if not found:
-            tell_plainly("nothing waits for a decision")
+            tell_plainly("no request waits for a decision")
     if waiting:
         raise Told(DENIED)
 
@@ -59,7 +59,7 @@ def review(session: Session, name: str | None, as_json: bool) -> None:
 def _show(session: Session, shown: Review, status: PluginStatus) -> None:
     facts = shown.facts
     reviewed = f" (reviewed: {shown.record.version})" if shown.record and shown.record.version != facts.version else ""
-    place = "a process of its own" if facts.tier == "process" else "the host's own process"
+    place = "its own process" if facts.tier == "process" else "the host's own process"
     session.out.text(one_line(f"{facts.name} {facts.version}{reviewed}, for {place} (tier {facts.tier})"))
     if shown.decision.note:
         session.out.text(f"! {one_line(shown.decision.note)}")
@@ -73,7 +73,7 @@ def nothing_asked(status: PluginStatus) -> str:
     """The text for a plugin without requests; the requests of a broken plugin.yaml are unknown."""
     if status.state == "failed":
         return one_line(f"{status.name} is failed: {status.reason}")
-    return f"{status.name} asks for nothing"
+    return f"{status.name} requests no permissions"
 
 
 def request_rows(shown: Review) -> list[tuple[str, str, str, str, str]]:

@@ -71,13 +71,16 @@ class Session:
             )
         return self._loaded
 
-    def host(self, activate: Literal["needed", "all", "none"] = "needed", *, deciding: bool = False) -> Tavern:
+    def host(
+        self, activate: Literal["needed", "all", "none"] = "needed", *, deciding: bool = False, asking: bool = True
+    ) -> Tavern:
         """The host, opened at the first call and closed with the session. While it is open, stdout is for results only.
 
         Args:
             activate: ``none`` for commands that only read or decide: no plugin is imported.
             deciding: for commands by which the operator changes the lock file: they may, even if the configuration has
                 `plugins.locked`; ``--locked`` on the command line forbids it for them, too.
+            asking: calls that need approval are asked about on the terminal; a server leaves that to others.
         """
         if self._tavern is None:
             from tavern_core.cli.approval_prompt import terminal_approver
@@ -96,7 +99,7 @@ class Session:
                 safe_mode=self.safe_mode,
                 locked=False if deciding and not self.locked else None,
                 overrides=self.overrides(),
-                approve=terminal_approver(),
+                approve=terminal_approver() if asking else None,
             )
             if tracer is not None:
                 tracer.watch(tavern)

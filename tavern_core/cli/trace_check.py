@@ -48,7 +48,7 @@ class TraceReport:
             if use.kind != "thread":
                 rows.setdefault((use.kind, f"{use.file}:{use.line}"), []).append(use.said)
         return [
-            (told[0] + (f" and {len(told) - 1:,} more" if told[1:] else ""), where) for (_, where), told in rows.items()
+            (sent[0] + (f" and {len(sent) - 1:,} more" if sent[1:] else ""), where) for (_, where), sent in rows.items()
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def trace_report(report: CheckReport, words: Sequence[str], seconds: float) -> T
     folder = Path(report.location)
     if not folder.is_dir():
         raise UsageError(
-            f"{report.location} is no folder whose tests could be run", hint="check the plugin's source folder"
+            f"{report.location} is not a folder whose tests could be run", hint="check the plugin's source folder"
         )
     manifest = report.reading.manifest if report.reading is not None else None
     if manifest is None:

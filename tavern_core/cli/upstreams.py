@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tavern_core.cli import completion
 from tavern_core.cli.errors import FAILED
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import as_json as json_text
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
     from tavern_core.upstreams.writing import NewEntry
 
 _COLUMNS: Final = ("upstream", "kind", "state", "tools", "in quarantine", "latency", "reached by", "last error")
-_name = click.argument("upstream", metavar="NAME")
+_name = click.argument("upstream", metavar="NAME", shell_complete=completion.upstreams)
 
 
 @click.group(cls=Group, default="list")
 def upstreams() -> None:
-    """Show the upstreams of tavern.yaml, connect to them, and accept changes of their tools.
+    """Show and connect the systems whose tools are tools of this host.
 
     `tavern upstreams` alone lists them. They are granted like plugins: `tavern plugins review NAME`, `tavern plugins grant NAME`.
     """
@@ -74,7 +75,7 @@ def check(session: Session, upstream: str, as_json: bool) -> None:
 
 
 @upstreams.command(cls=Command)
-@click.argument("upstream", metavar="NAME", required=False)
+@click.argument("upstream", metavar="NAME", required=False, shell_complete=completion.upstreams)
 @json_option
 @pass_session
 @click.pass_context
@@ -119,7 +120,7 @@ def connect(session: Session, upstream: str, as_json: bool) -> None:
 
 @upstreams.command(cls=Command)
 @_name
-@click.argument("tools", metavar="[TOOL]...", nargs=-1)
+@click.argument("tools", metavar="[TOOL]...", nargs=-1, shell_complete=completion.tools)
 @json_option
 @pass_session
 def accept(session: Session, upstream: str, tools: tuple[str, ...], as_json: bool) -> None:
@@ -131,28 +132,30 @@ def accept(session: Session, upstream: str, tools: tuple[str, ...], as_json: boo
 @click.argument("kind")
 @click.argument("words", metavar="URL|COMMAND...", nargs=-1, required=True)
 @click.option("--name", default="", help="Of the entry; by default made from the command or the address.")
+@json_option
 @pass_session
-def add(session: Session, kind: str, words: tuple[str, ...], name: str) -> None:
+def add(session: Session, kind: str, words: tuple[str, ...], name: str, as_json: bool) -> None:
     """Write an entry into tavern.yaml; nothing is granted by that.
 
     For example: tavern upstreams add mcp -- uvx mcp-server-time
     """
     from tavern_core.upstreams.writing import entry_of_words
 
-    _write(session, [entry_of_words(kind, words, name)])
+    _write(session, [entry_of_words(kind, words, name)], as_json)
 
 
 @upstreams.command("import", cls=Command)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@json_option
 @pass_session
-def import_(session: Session, file: str) -> None:
+def import_(session: Session, file: str, as_json: bool) -> None:
     """Write an entry into tavern.yaml for each server of a file of another MCP host (``mcpServers``); no secret is copied."""
     from tavern_core.upstreams.writing import entries_of_json, read_servers
 
-    _write(session, entries_of_json(read_servers(Path(file)), file))
+    _write(session, entries_of_json(read_servers(Path(file)), file), as_json)
 
 
-def _write(session: Session, entries: Sequence[NewEntry]) -> None:
+def _write(session: Session, entries: Sequence[NewEntry], as_json: bool) -> None:
     from tavern_core.kernel.config import configuration
     from tavern_core.upstreams.writing import write_entries
 
@@ -160,6 +163,11 @@ def _write(session: Session, entries: Sequence[NewEntry]) -> None:
     if file.suffix == ".toml":
         raise UsageError(f"{file} is edited by hand", hint="write the entries under [tool.tavern.upstreams]")
     write_entries(file, entries)
+    if as_json:
+        session.out.json(
+            {"file": str(file), "upstreams": [{"name": new.name, "notes": list(new.notes)} for new in entries]}
+        )
+        return
     for new in entries:
         session.out.text(f"{file}: upstreams.{new.name}")
         for note in new.notes:

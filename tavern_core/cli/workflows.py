@@ -110,12 +110,20 @@ def check(session: Session, workflow: str | None, as_json: bool) -> None:
     if as_json:
         session.out.json(found)
     else:
-        for told in found:
-            place = "".join(f"  --> {word} {told[word]}" for word in ("workflow", "node", "edge") if told.get(word))
-            tell(told["severity"], told["code"], told["message"], told.get("hint", ""), [place] if place else [])
+        for reported in found:
+            place = "".join(
+                f"  --> {word} {reported[word]}" for word in ("workflow", "node", "edge") if reported.get(word)
+            )
+            tell(
+                reported["severity"],
+                reported["code"],
+                reported["message"],
+                reported.get("hint", ""),
+                [place] if place else [],
+            )
         if not found:
             session.out.text("ok")
-    if any(told["severity"] == "error" for told in found):
+    if any(reported["severity"] == "error" for reported in found):
         raise Told(ERROR_CODES["WORKFLOW_INVALID"].exit_code)
 
 
@@ -294,7 +302,7 @@ def _question(host: Tavern, run: str, name: str | None) -> Question:
     if len(found) == 1:
         return found[0]
     if not open_ and name is None:
-        raise UsageError(f"{run} asks nothing: it is {kept.state}", hint=f"tavern workflows runs {run}")
+        raise UsageError(f"{run} has no question: it is {kept.state}", hint=f"tavern workflows runs {run}")
     if len(found) > 1:
         raise UsageError(f"{run} asks {len(found)} things", hint=f"name one of {names}")
     was_asked = [
@@ -323,7 +331,7 @@ def _typed(asked: Question, text: str) -> Any:
 def _give(host: Tavern, run: str, asked: Question, value: Any) -> None:
     if not host.workflows.answer(run, asked.id, value):
         raise UsageError(
-            f"{run}: {asked.id!r} is answered already: somebody was quicker", hint=f"tavern workflows runs {run}"
+            f"{run}: {asked.id!r} is answered already: another answer was faster", hint=f"tavern workflows runs {run}"
         )
 
 
@@ -342,7 +350,7 @@ def runs(session: Session, run: str | None, workflow: str, as_json: bool) -> Non
         session.out.json([record.to_json() for record in found])
         return
     rows = [(r.run_id, r.workflow, r.state, r.started_text, f"{r.latency_ms:.0f} ms") for r in found]
-    session.out.table(("run", "workflow", "state", "started", "took"), rows, empty="no runs are kept")
+    session.out.table(("run", "workflow", "state", "started", "took"), rows, empty="there are no stored runs")
 
 
 @workflows.command(cls=Command)
@@ -355,7 +363,7 @@ def cancel(session: Session, run: str, as_json: bool) -> None:
     if as_json:
         session.out.json({"runId": run, "cancelled": is_ended})
     else:
-        session.out.text(f"{run} ends" if is_ended else f"{run} is over already")
+        session.out.text(f"{run} ends" if is_ended else f"{run} has ended already")
 
 
 @workflows.command(cls=Command)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from tavern_core.frozen import dataclass
 
 
-class PluginDoors(Protocol):
+class PluginFacilities(Protocol):
     """The host's side of a PluginContext; one small object per plugin."""
 
     def get_config(self, option: str) -> Any: ...
@@ -60,7 +60,7 @@ class PluginContext:
     logger: logging.Logger
     folder: Path | None = None
     """Where plugin.yaml is; None for a plugin passed as an object."""
-    _doors: PluginDoors | None = field(default=None, repr=False, compare=False)
+    _doors: PluginFacilities | None = field(default=None, repr=False, compare=False)
 
     @property
     def plugin_config(self) -> Mapping[str, Any]:
@@ -104,7 +104,7 @@ class PluginContext:
         sys.audit("tavern_core.secret", self.id, name)
         return self._open().secret(name)
 
-    def _open(self) -> PluginDoors:
+    def _open(self) -> PluginFacilities:
         if self._doors is None:
             raise RuntimeError("this context belongs to no host; use the test kit's `tavern` fixture")
         return self._doors

@@ -17,6 +17,7 @@ NODE_MANAGER: Final = "nodeManager"
 WORKFLOW_MANAGER: Final = "workflowManager"
 LLMS: Final = "llms"
 JOB_MANAGER: Final = "jobManager"
+RESOURCE_MANAGER: Final = "resourceManager"
 
 
 class SystemClock(Protocol):
@@ -212,6 +213,17 @@ class JobManager(Protocol):
         ...
 
     @mutates
+    async def start(self, tool: str, arguments: Mapping[str, Any] | None = None, purpose: str = "") -> dict[str, Any]:
+        """Make a call in the background, with the rights of `ToolManager.invoke`: the job as it is now.
+
+        A tool that answers ``ToolResult(True, job, status="job", job=job["jobId"])`` hands it on to its own caller.
+
+        Raises:
+            CallError: it cannot be kept (INTERNAL).
+        """
+        ...
+
+    @mutates
     def cancel(self, job: str) -> bool:
         """End a job; False: it was already over. Raises as `get`."""
         ...
@@ -219,4 +231,13 @@ class JobManager(Protocol):
     @mutates
     def answer(self, job: str, value: Any, question: str = "") -> bool:
         """Answer the question of a job; False: it has none. Only another person than its caller can approve it. Raises as `get`."""
+        ...
+
+
+class ResourceManager(Protocol):
+    """The resources that plugins bring for clients of an MCP server."""
+
+    @mutates
+    def changed(self, uri: str) -> None:
+        """Say that a resource of the plugin is not what it was: clients that watch it are told."""
         ...

@@ -64,7 +64,7 @@ class Answer:
             return from_json(self.body, allow_inf_nan=False)
         except ValueError as error:
             raise UpstreamError(
-                f"{who} answered {self.status} with something that is no JSON: {error}",
+                f"{who} answered {self.status} with something that is not JSON: {error}",
                 hint="see that `url` is right, and that nothing in between answers instead",
                 outcome=outcome,
                 start=self.body[:200].decode("utf-8", "replace"),
@@ -131,7 +131,7 @@ def failures(who: str, outcome: Outcome) -> Iterator[None]:
             reason="broken off",
         ) from error
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        text = f"{who} could not be asked: {_said(error)}"
+        text = f"{who} could not be reached: {_said(error)}"
         raise UpstreamError(text, hint=_HINTS[outcome], outcome=outcome) from error
 
 

@@ -33,7 +33,15 @@ if TYPE_CHECKING:  # they use pydantic, which takes as long to load as everythin
     from tavern_core.contract.context import PluginContext
     from tavern_core.contract.decisions import Decision, Deny
     from tavern_core.contract.llm import LLM
-    from tavern_core.contract.protocols import Command, Contribution, Executor, NamespaceResolver, Service
+    from tavern_core.contract.protocols import (
+        Command,
+        Contribution,
+        Executor,
+        NamespaceResolver,
+        Prompt,
+        Resource,
+        Service,
+    )
     from tavern_core.contract.tools import ToolOffer
     from tavern_core.model.call import CallContext, ToolCall
     from tavern_core.model.capability import Risk
@@ -288,6 +296,22 @@ def tavern_register_providers(ctx: PluginContext) -> Iterable[Contribution | Map
     ``{name: object}``, or items with a name: `Contribution`, mappings (``{"name": "x", ...}``), objects with a `name`. The
     host wraps each in a `Contribution`, whose `object` is the item. Names must be unique among providers. An error fails
     the activation. The host only stores them.
+    """
+
+
+@_hook("contribute", section="resources")
+def tavern_register_resources(ctx: PluginContext) -> Iterable[Resource]:
+    """Called when the plugin is activated: return what clients of an MCP server may read: ``[Resource("manual", "docs://manual", "read")]``.
+
+    Names must be unique among resources. An error fails the activation. A tool gives the content, and whoever may call that tool may read it.
+    """
+
+
+@_hook("contribute", section="prompts")
+def tavern_register_prompts(ctx: PluginContext) -> Iterable[Prompt]:
+    """Called when the plugin is activated: return prompts that clients of an MCP server may choose: ``[Prompt("review", "review_prompt")]``.
+
+    Names must be unique among prompts. An error fails the activation. A tool gives the messages, and whoever may call that tool may have them.
     """
 
 

@@ -10,6 +10,7 @@
     data:secrets  data:conversation DATA_RIGHTS                       permissions.data
     tryfirst                                                          permissions.tryfirst
     tier:host                       TIER                              no `isolation: process`, where it was granted with it
+    skill:trust                     TRUST                             a skill that a project brings
     read:fs, danger:destructive ... model/capability.py CAPABILITIES  permissions.capabilities
 
 The beginning of an id names its family; the rows come from the tables they belong to. The manifest's JSON Schema, the consent
@@ -67,10 +68,19 @@ class Permission:
 TIER: Final = Permission(
     "tier:host",
     "highest",
-    "run its code in the host's own process, as trusted code, no longer confined to a process of its own",
+    "run its code in the host's own process, as trusted code, no longer confined to its own process",
     "在宿主自身的进程中以受信任代码运行，不再限制在独立进程中",
 )
 """Requested by a plugin that was granted for the isolated tier and no longer asks for that tier; no line of plugin.yaml does."""
+TRUST: Final = Permission(
+    "skill:trust",
+    "medium",
+    "give its instructions and files to models, as long as none of them changes",
+    "将其说明与文件提供给模型，直到其中任何内容发生变化",
+)
+"""What a skill of a project asks for. It is granted for exactly these files: a changed skill asks again."""
+_UNDECLARED: Final[Mapping[str, Permission]] = {row.id: row for row in (TIER, TRUST)}
+"""What no line of plugin.yaml asks for."""
 DATA_RIGHTS: Final[Mapping[str, Permission]] = {
     row.id: row
     for row in (
@@ -98,7 +108,7 @@ def permission_table() -> Mapping[str, Permission]:
 
 def is_permission(name: str) -> bool:
     """True when `name` is an id that this host can grant, literally: no alias, no pattern."""
-    if name == TIER.id:
+    if name in _UNDECLARED:
         return True
     if name in permission_table():
         return "<" not in name
@@ -153,7 +163,7 @@ def requested_permissions(manifest: Manifest) -> frozenset[str]:
 
 def describe_permission(permission: str) -> Permission:
     """The row of any permission id; a name outside of the table gets a row with a plain sentence."""
-    if (row := TIER if permission == TIER.id else permission_table().get(permission)) is not None:
+    if (row := _UNDECLARED.get(permission) or permission_table().get(permission)) is not None:
         return row
     family, _, rest = permission.partition(":")
     verb, _, name = rest.partition(":")

@@ -198,6 +198,12 @@ class ToolHome:
     """Runs workflows and nodes; None only outside of a host."""
     depends_on: frozenset[str] = frozenset()
     """The plugins that it depends on."""
+    plugin_settings: Callable[[], Mapping[str, Any]] = dict
+    """Values of the plugin's own settings (`configOptions`), as `settings`; for programs that all tools of a plugin share."""
+    delegate: Callable[[ToolSpec], BoundTool] | None = None
+    """Binds a tool of another kind for the same plugin, for the host's own executors; raises a PluginError or CallError."""
+    is_intact: Callable[[], bool] = lambda: True
+    """False when files of the plugin that were trusted as they are have changed since: then nothing of them may be used."""
 
 
 @runtime_checkable
@@ -256,6 +262,43 @@ class Contribution:
     object: Any = None
     description: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """Something that clients read by its address. A tool of the plugin gives it: reading it is a call like any other.
+
+    Args:
+        uri: ``docs://manual``, or a template with variables that become the tool's arguments: ``docs://{page}``.
+        tool: its id; without a plugin's name, of the plugin itself. It answers with text, JSON, or content blocks.
+    """
+
+    name: str
+    uri: str
+    tool: str
+    description: str = ""
+    title: str = ""
+    media_type: str = ""
+    """Empty: ``text/plain`` for texts, ``application/json`` for other values."""
+
+    @property
+    def is_template(self) -> bool:
+        """Whether its address has variables."""
+        return "{" in self.uri
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Messages that a person chooses for a conversation. A tool of the plugin gives them; its parameters are those of the prompt.
+
+    Args:
+        tool: as for `Resource`. It answers with a text, content blocks, or ``[{"role": "user", "content": ...}]``.
+    """
+
+    name: str
+    tool: str
+    description: str = ""
+    title: str = ""
 
 
 @runtime_checkable

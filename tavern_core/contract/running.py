@@ -12,10 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from tavern_core.contract.tracing import trace_headers
-from tavern_core.errors import CallCancelled, OutputTooLarge, UsageError
+from tavern_core.errors import CallCancelled, InputRequired, OutputTooLarge, UsageError
+from tavern_core.model.question import Question, QuestionKind
+
+LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 class Control(Protocol):
@@ -32,6 +35,11 @@ class Control(Protocol):
     def keep(self, data: bytes | str | Path | Iterable[bytes], media_type: str, name: str) -> dict[str, Any]: ...
 
     def artifact_facts(self, uri: str) -> dict[str, Any]: ...
+    def can_ask(self, kind: QuestionKind) -> bool: ...
+
+    async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]: ...
+
+    def log(self, level: LogLevel, message: str) -> None: ...
 
     def read_artifact(self, uri: str, start: int, length: int) -> bytes: ...
 
@@ -46,12 +54,13 @@ RUNNING: Final[dict[str, Control]] = {}
 class ToolContext:
     """A parameter that is annotated with it is filled in by the host; models do not see it."""
 
-    __slots__ = ("_control", "call_id")
+    __slots__ = ("_asked", "_control", "call_id")
 
     def __init__(self, call_id: str = "") -> None:
         self.call_id = call_id
         """Names the call in events and in the log."""
         self._control = RUNNING.get(call_id)
+        self._asked = 0
 
     @property
     def is_cancelled(self) -> bool:
@@ -131,6 +140,79 @@ class ToolContext:
         """
         if self._control is not None:
             self._control.progress(json_number(done) or 0, json_number(total), str(message)[:LONGEST_MESSAGE])
+
+    def log(self, message: str, level: LogLevel = "info") -> None:
+        """Tell whoever called what is going on, where they listen (an MCP client), and the log of the process.
+
+        Args:
+            message: at most 2,000 characters are kept.
+        """
+        if self._control is not None:
+            self._control.log(level, message)
+
+    # Asking --------------------------------------------------------------------------------------------------------------
+
+    def can_ask(self, kind: QuestionKind = "form") -> bool:
+        """Whether somebody is there who can answer such a question: a person, a language model, a workspace."""
+        return self._control is not None and self._control.can_ask(kind)
+
+    async def ask(self, prompt: str, schema: Mapping[str, Any], *, key: str = "") -> dict[str, Any] | None:
+        """Ask a person on the side of whoever called: ``await ctx.ask("How many?", {"type": "object", ...})``.
+
+        Where nobody waits for the call any more, it ends here and is made again from its beginning once the answer is there. So
+        ask before you change anything.
+
+        Args:
+            prompt: what the person reads.
+            schema: JSON Schema of an object of text, numbers, booleans and choices.
+            key: names the question in this call; by default its number.
+
+        Returns:
+            The values; None: the person declined.
+
+        Raises:
+            InputRequired: nobody can be asked now (INPUT_REQUIRED). Let it through.
+        """
+        answer: dict[str, Any] | None = await self._one(key, Question.form(prompt, schema))
+        return answer
+
+    async def complete(
+        self, messages: str | list[Mapping[str, Any]], *, max_tokens: int = 1000, system: str = "", key: str = ""
+    ) -> dict[str, Any]:
+        """Ask the language model of whoever called, at their expense.
+
+        Args:
+            messages: the user's text, or messages with `role` and `content`, oldest first.
+
+        Returns:
+            ``{"role", "content", "model", "stopReason"}``.
+
+        Raises:
+            InputRequired: it cannot be asked now (INPUT_REQUIRED). Let it through.
+        """
+        question = Question.completion(messages, max_tokens=max_tokens, system=system)
+        answer: dict[str, Any] = await self._one(key, question)
+        return answer
+
+    async def roots(self, *, key: str = "") -> list[dict[str, Any]]:
+        """The folders that whoever called works in: ``[{"uri": "file:///...", "name": ...}]``.
+
+        Raises:
+            InputRequired: nobody can be asked now (INPUT_REQUIRED). Let it through.
+        """
+        answer: list[dict[str, Any]] = await self._one(key, Question.roots())
+        return answer
+
+    async def ask_all(self, questions: Mapping[str, Question]) -> dict[str, Any]:
+        """Ask several questions at once: ``{"name": Question.form(...), "folders": Question.roots()}``; key → answer. Raises as `ask`."""
+        if self._control is None:
+            raise InputRequired("nobody can be asked here: no host runs this tool")
+        return dict(await self._control.ask(questions))
+
+    async def _one(self, key: str, question: Question) -> Any:
+        self._asked += 1
+        key = key or f"question-{self._asked}"
+        return (await self.ask_all({key: question}))[key]
 
 
 def json_number(value: object) -> float | None:

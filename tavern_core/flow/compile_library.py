@@ -13,7 +13,7 @@ from packaging.version import InvalidVersion, Version
 from tavern_core.contract.nodes import MisfitInput, Node
 from tavern_core.errors import TavernError
 from tavern_core.flow.node_catalogue import Nodes
-from tavern_core.flow.workflow_files import Shelved, WorkflowShelf
+from tavern_core.flow.workflow_files import Shelved, WorkflowFiles
 from tavern_core.graph.problems import FlowProblem
 from tavern_core.graph.slots import chosen, value_misfit
 from tavern_core.kernel.nodes.node_code import NodeCode
@@ -35,9 +35,9 @@ _IN_THE_HOST: Final = "core-flows"
 class CompileLibrary:
     """The `Library` of one compilation; it records what it was asked, to check later whether the result would be the same."""
 
-    def __init__(self, nodes: Nodes, shelf: WorkflowShelf, lifecycle: Lifecycle) -> None:
+    def __init__(self, nodes: Nodes, workflow_files: WorkflowFiles, lifecycle: Lifecycle) -> None:
         self._nodes = nodes
-        self._shelf = shelf
+        self._workflow_files = workflow_files
         self._lifecycle = lifecycle
         self._types: dict[str, NodeSpec | None] = {}
         self._written: dict[str, Workflow | None] = {}
@@ -66,7 +66,7 @@ class CompileLibrary:
             self._written[id_] = None
             if (shelved := self.workflow_ids().get(id_)) is not None:
                 with suppress(TavernError):  # an unreadable file: the compiler reports it as missing
-                    self._written[id_] = self._shelf.open(shelved)
+                    self._written[id_] = self._workflow_files.open(shelved)
         return self._written[id_]
 
     def workflow(self, id_: str) -> Workflow | None:
@@ -78,12 +78,12 @@ class CompileLibrary:
 
     def workflow_ids(self) -> Mapping[str, Shelved]:
         if self._shelved is None:
-            self._shelved = self._shelf.list()
+            self._shelved = self._workflow_files.list()
         return self._shelved
 
     def is_current(self) -> bool:
         """Whether everything that it was asked for is unchanged."""
-        fresh = CompileLibrary(self._nodes, self._shelf, self._lifecycle)
+        fresh = CompileLibrary(self._nodes, self._workflow_files, self._lifecycle)
         return all(fresh.node(t) is spec for t, spec in self._types.items()) and all(
             fresh.written(i) is flow for i, flow in self._written.items()
         )

@@ -14,7 +14,7 @@ from tavern_core.errors import UsageError, WorkflowInvalid
 from tavern_core.flow.compile_library import CompileLibrary
 from tavern_core.flow.engine.plan_tables import Prepared, prepare
 from tavern_core.flow.node_catalogue import Nodes
-from tavern_core.flow.workflow_files import WorkflowShelf
+from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen import dataclass
 from tavern_core.graph.compile import compile_workflow, resolved
 from tavern_core.graph.problems import FlowProblem
@@ -95,9 +95,9 @@ def _digest(content: dict[str, Any]) -> tuple[bytes, int] | None:
 class Compiling:
     """Compiles the workflows of one host. Thread-safe."""
 
-    def __init__(self, nodes: Nodes, shelf: WorkflowShelf, lifecycle: Lifecycle) -> None:
+    def __init__(self, nodes: Nodes, workflow_files: WorkflowFiles, lifecycle: Lifecycle) -> None:
         self._nodes = nodes
-        self._shelf = shelf
+        self._workflow_files = workflow_files
         self._lifecycle = lifecycle
         self._lock = threading.Lock()
         self._kept: dict[int, tuple[Workflow, Made, CompileLibrary]] = {}
@@ -108,7 +108,7 @@ class Compiling:
             known = self._kept.get(id(workflow))
         if known is not None and known[0] is workflow and known[2].is_current():
             return known[1]
-        library = CompileLibrary(self._nodes, self._shelf, self._lifecycle)
+        library = CompileLibrary(self._nodes, self._workflow_files, self._lifecycle)
         await self._activate(workflow, library)
         upgraded = library.upgraded(workflow)
         compiled = compile_workflow(upgraded, library)
@@ -138,7 +138,7 @@ class Compiling:
         await self._nodes.activate_for(list(types))
 
 
-def as_workflow(what: Any, shelf: WorkflowShelf) -> Workflow:
+def as_workflow(what: Any, workflow_files: WorkflowFiles) -> Workflow:
     """A workflow from any of its forms: an id, the path of a file, the content of one, or a Workflow.
 
     Raises:
@@ -155,6 +155,6 @@ def as_workflow(what: Any, shelf: WorkflowShelf) -> Workflow:
             f"{type(what).__name__} names no workflow", hint="give an id, the path of a file, or the content of one"
         )
     text = str(what)
-    if isinstance(what, Path) or ((text.endswith(SUFFIX) or "/" in text) and text not in shelf):
-        return shelf.read(Path(text).absolute())
-    return shelf.get(text.removeprefix("workflow:"))
+    if isinstance(what, Path) or ((text.endswith(SUFFIX) or "/" in text) and text not in workflow_files):
+        return workflow_files.read(Path(text).absolute())
+    return workflow_files.get(text.removeprefix("workflow:"))

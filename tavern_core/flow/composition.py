@@ -10,7 +10,7 @@ from tavern_core.flow.llm_calls import Models
 from tavern_core.flow.node_catalogue import Nodes
 from tavern_core.flow.plugin_workflows import Brought
 from tavern_core.flow.runs_as_jobs import RunsAsJobs
-from tavern_core.flow.workflow_files import WorkflowShelf
+from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.flow.workflow_tools import Engine, WorkflowTools
 from tavern_core.flow.workflows import Workflows
 from tavern_core.frozen import dataclass
@@ -20,7 +20,7 @@ from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 
 if TYPE_CHECKING:
     from tavern_core.flow.run_steps import Caches, Running
-    from tavern_core.kernel.calls.large_results import Shelf
+    from tavern_core.kernel.calls.large_results import ArtifactStore
     from tavern_core.kernel.calls.pipeline import Pipeline
     from tavern_core.kernel.catalogue.profile_inventories import Inventories
     from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
@@ -48,7 +48,7 @@ class Flow:
 
         models, nodes = Models(tables.contributions, invoke), Nodes(specs.lifecycle)
         brought = Brought(specs.lifecycle, tables.contributions, base.home / "cache" / "unpacked")
-        shelf = WorkflowShelf([Path(root) for root in base.config.workflows.roots], brought.all)
+        workflow_files = WorkflowFiles([Path(root) for root in base.config.workflows.roots], brought.all)
 
         async def prepare() -> None:
             base.portal.check()
@@ -61,9 +61,9 @@ class Flow:
             return pipeline.artifacts.put(data, media_type_of(data), context=context).link()
 
         def running() -> tuple[Running, Caches]:
-            return _running(specs, inventories, models, nodes, shelf, prepare, pipeline.artifacts)
+            return _running(specs, inventories, models, nodes, workflow_files, prepare, pipeline.artifacts)
 
-        workflows = Workflows(shelf, running, wait=base.portal.run, prepare=prepare)
+        workflows = Workflows(workflow_files, running, wait=base.portal.run, prepare=prepare)
         engine = Engine(workflows, specs.is_host, kept)
 
         async def within_job(
@@ -77,7 +77,7 @@ class Flow:
             return await pipeline.run(mode, tool, arguments, context, purpose, key, door)
 
         tables.engines.enter(engine, RunsAsJobs(workflows, engine, base.config.jobs), within_job, models.spec)
-        return cls(nodes, workflows, WorkflowTools(shelf, tables), models)
+        return cls(nodes, workflows, WorkflowTools(workflow_files, tables), models)
 
 
 def _running(
@@ -85,9 +85,9 @@ def _running(
     inventories: Inventories,
     models: Models,
     nodes: Nodes,
-    shelf: WorkflowShelf,
+    workflow_files: WorkflowFiles,
     prepare: Callable[[], Coroutine[Any, Any, None]],
-    artifacts: Shelf,
+    artifacts: ArtifactStore,
 ) -> tuple[Running, Caches]:
     """The parts that run workflows; imported with the first one."""
     from tavern_core.flow.compiler import Compiling
@@ -114,5 +114,5 @@ def _running(
     )
     rights = NodeRights(lifecycle, base.config.capabilities, host, inventories.resolved)
     doors = Doors(lifecycle, models, models.invoke, artifacts, is_host)
-    compiling = Compiling(nodes, shelf, lifecycle)
-    return Running(shelf, compiling, rights, doors, caches, lifecycle.tables, prepare), caches
+    compiling = Compiling(nodes, workflow_files, lifecycle)
+    return Running(workflow_files, compiling, rights, doors, caches, lifecycle.tables, prepare), caches

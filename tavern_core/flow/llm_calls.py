@@ -97,7 +97,9 @@ class Models:
                 else "more than one language model"
             )
             hint = did_you_mean(name, known) or (
-                f"name one of {', '.join(sorted(known))}" if known else "a plugin brings one with tavern_register_llms"
+                f"name one of {', '.join(sorted(known))}"
+                if known
+                else "a plugin contributes one with tavern_register_llms"
             )
             raise ToolFailed(f"there is {what}", hint=hint, fixFor="caller" if known else "operator")
         return found  # type: ignore[no-any-return]

@@ -255,7 +255,7 @@ def _why_not(answer: Any, spec: NodeSpec) -> str:
     ):
         return "it tried to change the node's type, owner or code"
     if gone := sorted(spec.capabilities - frozenset(answer.capabilities)):
-        return f"it tried to take away what guards the node: the capability {gone[0]}"
+        return f"it tried to remove a safeguard of the node: the capability {gone[0]}"
     takes = {key for slots in (spec.inputs, *(mode.inputs or {} for mode in spec.modes.values())) for key in slots}
     if why := definition_misfit(answer, None if spec.dynamic_slots else takes):
         return why

@@ -10,7 +10,7 @@ from tavern_core.contract.llm import LLM
 from tavern_core.errors import PolicyDenied
 from tavern_core.flow.engine.protocols import RunPart
 from tavern_core.flow.llm_calls import Invoke, Models
-from tavern_core.kernel.calls.large_results import Shelf
+from tavern_core.kernel.calls.large_results import ArtifactStore
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.views.llm_view import sealed_llm
 from tavern_core.model.call import CallContext
@@ -38,7 +38,7 @@ class Doors:
         lifecycle: Lifecycle,
         models: Models,
         invoke: Invoke,
-        artifacts: Shelf,
+        artifacts: ArtifactStore,
         is_host: Callable[[CallContext], bool],
     ) -> None:
         self._lifecycle = lifecycle

@@ -92,7 +92,7 @@ class NodeRights:
             raise _refused(spec, name, "the caller does not have", f"CallContext(permissions={{{name!r}}})", "caller")
         if caller.scopes.get(name) == ():
             hint = "name what it may reach in CallContext.scopes, or leave the scope out"
-            raise _refused(spec, name, "reaches nothing for this caller: its scope is empty", hint, "caller")
+            raise _refused(spec, name, "is not available to this caller: its scope is empty", hint, "caller")
 
 
 def _refused(spec: NodeSpec, name: str, whose: str, hint: str, side: str) -> PolicyDenied:

@@ -11,7 +11,7 @@ from tavern_core.flow.compiler import as_workflow
 from tavern_core.flow.engine.journal import Journal
 from tavern_core.flow.engine.run import Question, RunOptions
 from tavern_core.flow.engine.run_store import KeptRun
-from tavern_core.flow.workflow_files import WorkflowShelf
+from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen import dataclass
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.workflow import Workflow
@@ -58,27 +58,27 @@ def taken_up(
     if kept.state == "complete" and kept.times_taken_up:
         raise UsageError(
             f"{run_id} was taken up already, and is complete",
-            hint=f"run it anew: run(workflow, inputs, again={run_id!r})",
+            hint=f"run it again: run(workflow, inputs, again={run_id!r})",
         )
     _check_answers(kept, answers)
     if missing := [key for key in kept.masked if key in kept.inputs and key not in inputs]:
         raise UsageError(
-            f"{run_id} was given secrets, or what no file can hold, and they are not kept: {', '.join(missing)}",
+            f"{run_id} was given secrets, or values that no file can hold, and they are not stored: {', '.join(missing)}",
             hint=f"give them again: resume({run_id!r}, inputs={{{missing[0]!r}: ...}})",
         )
     known = {key: value for key, value in kept.answers.items() if f"answers/{key}" not in kept.masked}
     must_see = bool(inputs) or any(key.startswith("changed/") for key in kept.masked)
     seen = None if must_see else kept.inputs if kept.changed is None else kept.changed
-    wishes = {**_left(kept, options), **options, "answers": {**known, **answers}}
+    chosen = {**_left(kept, options), **options, "answers": {**known, **answers}}
     anew = frozenset(
         name.rpartition("#")[0] for name, value in answers.items() if name in known and known[name] != value
     )
     return TakenUp(
-        replace(kept, times_taken_up=kept.times_taken_up + 1), journal, {**kept.inputs, **inputs}, seen, wishes, anew
+        replace(kept, times_taken_up=kept.times_taken_up + 1), journal, {**kept.inputs, **inputs}, seen, chosen, anew
     )
 
 
-def wishes_of(run: RunOptions, given: Mapping[str, Any], took: float = 0.0) -> dict[str, Any]:
+def stored_options(run: RunOptions, given: Mapping[str, Any], took: float = 0.0) -> dict[str, Any]:
     """The options that apply again when the run is resumed, as plain JSON.
 
     Args:
@@ -91,20 +91,20 @@ def wishes_of(run: RunOptions, given: Mapping[str, Any], took: float = 0.0) -> d
     return {name: values[name] for name in _LASTING if name in given}
 
 
-def document_of_run(kept: KeptRun, shelf: WorkflowShelf) -> Workflow:
+def document_of_run(kept: KeptRun, workflow_files: WorkflowFiles) -> Workflow:
     """The workflow as it ran; if it held secrets, its current version.
 
     Raises:
         UsageError: it held secrets, and there is no file of it (USAGE).
-        WorkflowNotFound, WorkflowInvalid: as `WorkflowShelf.get`.
+        WorkflowNotFound, WorkflowInvalid: as `WorkflowFiles.get`.
     """
     is_whole = "content" not in kept.masked and bool(kept.content)
     if not is_whole and not kept.workflow:
         raise UsageError(
-            f"the workflow of {kept.run_id} held secrets, which are not kept",
+            f"the workflow of {kept.run_id} held secrets, which are not stored",
             hint=f"give it again: run(workflow, inputs, again={kept.run_id!r})",
         )
-    workflow = as_workflow(dict(kept.content), shelf) if is_whole else shelf.get(kept.workflow)
+    workflow = as_workflow(dict(kept.content), workflow_files) if is_whole else workflow_files.get(kept.workflow)
     return workflow.model_copy(update={"id": kept.workflow})
 
 

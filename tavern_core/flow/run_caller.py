@@ -55,22 +55,22 @@ def restored(run_id: str, data: Mapping[str, Any] | None, drawn: int, host: Call
     """
     if data is None:
         raise UsageError(
-            f"{run_id} was kept without its caller: nobody knows with what rights it ran",
+            f"{run_id} was stored without its caller, so its rights are unknown",
             hint=f"run the workflow again, with your own rights: run(workflow, inputs, again={run_id!r})",
         )
     if data == _HOST:
         return host
     try:
-        told = dict(data)
-        calls = told.pop("calls")
-        if type(calls) is not int or not {"principal", "permissions", "budget"} <= told.keys():
+        reported = dict(data)
+        calls = reported.pop("calls")
+        if type(calls) is not int or not {"principal", "permissions", "budget"} <= reported.keys():
             raise UsageError("a caller has a principal, permissions, a budget and a number of calls")
-        if not isinstance(told["budget"], Mapping):
+        if not isinstance(reported["budget"], Mapping):
             raise UsageError("its budget is none")
-        return replace(CallContext.from_json(told), ledger=Ledger(max(calls, drawn)))
+        return replace(CallContext.from_json(reported), ledger=Ledger(max(calls, drawn)))
     except (TavernError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateDamaged(
-            f"the caller that {run_id} was kept with is damaged: {error}", hint="start the workflow anew"
+            f"the caller that {run_id} was stored with is corrupt: {error}", hint="start the workflow again"
         ) from error
 
 
@@ -114,7 +114,7 @@ def judge_owner(run_id: str, caller: CallContext, other: CallContext, host: Call
     if differs:
         raise PolicyDenied(
             f"{run_id} belongs to another caller: its {differs} is not yours",
-            hint="its own caller takes it up, or the host: leave `context` out", missing=[], side="caller",
+            hint="its own caller resumes it, or the host: leave `context` out", missing=[], side="caller",
         )  # fmt: skip
 
 

@@ -115,7 +115,7 @@ class Keeper:
             try:
                 journal.add(b'{"calls":%d}' % number)
             except StateDamaged as error:
-                _log.warning("run %s: what its calls took of the budget is not kept: %s", self._run.id, error.message)
+                _log.warning("run %s: what its calls took of the budget is not stored: %s", self._run.id, error.message)
 
     def _again(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._tick)
@@ -180,5 +180,5 @@ class Keeper:
         )  # fmt: skip
 
     def _give_up(self, error: StateDamaged) -> None:
-        _log.warning("run %s is not kept any more: %s", self._run.id, error.message)
+        _log.warning("run %s is no longer stored: %s", self._run.id, error.message)
         self.let_go()  # the stored part stays useful

@@ -27,10 +27,10 @@ from tavern_core.flow.hook_chains import FlowCalls
 from tavern_core.flow.node_hooks import NodeHooks
 from tavern_core.flow.node_permissions import NodeRights
 from tavern_core.flow.recent_runs import Remembered
-from tavern_core.flow.resuming import TakenUp, document_of_run, taken_up, wishes_of
+from tavern_core.flow.resuming import TakenUp, document_of_run, stored_options, taken_up
 from tavern_core.flow.run_caller import judge_owner, restored, stored, taken_up_as
 from tavern_core.flow.run_recorder import Keeper
-from tavern_core.flow.workflow_files import WorkflowShelf
+from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen import dataclass
 from tavern_core.graph.slots import chosen
 from tavern_core.kernel.calls.running_call import Frame, current
@@ -76,7 +76,7 @@ class Running:
 
     def __init__(
         self,
-        shelf: WorkflowShelf,
+        workflow_files: WorkflowFiles,
         compiling: Compiling,
         rights: NodeRights,
         doors: NodeDoors,
@@ -86,7 +86,7 @@ class Running:
     ) -> None:
         base, workflows = tables.base, tables.base.config.workflows
         self.remembered = Remembered()
-        self._shelf = shelf
+        self._workflow_files = workflow_files
         self._compiling = compiling
         self._rights = rights
         self._hooks = tables.hooks
@@ -111,14 +111,14 @@ class Running:
     def _read(self, what: Any) -> Workflow:
         """`as_workflow`; the same object for equal content, so that it is compiled once."""
         if type(what) is dict:
-            return self._given.get(what) or self._given.put(what, as_workflow(what, self._shelf))
+            return self._given.get(what) or self._given.put(what, as_workflow(what, self._workflow_files))
         if not isinstance(what, Workflow) or what.raw:
-            return as_workflow(what, self._shelf)
+            return as_workflow(what, self._workflow_files)
         known = self._written.get(id(what))
         if known is None or known[0] is not what:
             if len(self._written) >= _MOST_WRITTEN:
                 self._written.clear()
-            known = self._written[id(what)] = what, as_workflow(what, self._shelf)
+            known = self._written[id(what)] = what, as_workflow(what, self._workflow_files)
         return known[1]
 
     async def begin(
@@ -146,7 +146,9 @@ class Running:
             caller = taken_up_as(
                 run_id, restored(run_id, kept.caller, drawn, self._host), self._caller(context), self._host
             )
-            return await self._begin(document_of_run(kept, self._shelf), taken.inputs, caller, taken.options, taken)
+            return await self._begin(
+                document_of_run(kept, self._workflow_files), taken.inputs, caller, taken.options, taken
+            )
         except BaseException:
             journal.close()
             raise
@@ -218,7 +220,7 @@ class Running:
             seen, is_changed = dict(taken.seen), taken.kept.changed is not None
         run.inputs = _chosen(seen, info, made)
         _check_inputs(run, info)
-        run.check_wishes()
+        run.check_options()
         around, after = self._hooks.of("tavern_before_node"), self._hooks.of("tavern_after_node")
         if around or after:
             run.around = NodeHooks(self._calls, around, after, info)
@@ -243,10 +245,10 @@ class Running:
         """The stored data of a run before it starts. The inputs are copied, because nodes may change them."""
         own, changed = fresh(dict(inputs)), fresh(dict(run.inputs)) if is_changed else None
         if taken is not None:
-            wishes = wishes_of(run.options, options, taken.kept.latency_ms)
-            return replace(taken.kept, inputs=own, changed=changed, options=wishes, masked=())
+            chosen = stored_options(run.options, options, taken.kept.latency_ms)
+            return replace(taken.kept, inputs=own, changed=changed, options=chosen, masked=())
         caller = stored(run.context, self._host, await self._rights.limit(run.context))
-        wishes = wishes_of(run.options, options)
+        chosen = stored_options(run.options, options)
         return KeptRun(
             run.id,
             workflow.id,
@@ -256,7 +258,7 @@ class Running:
             inputs=own,
             changed=changed,
             caller=caller,
-            options=wishes,
+            options=chosen,
         )
 
     async def through(self, begun: Begun) -> RunResult:

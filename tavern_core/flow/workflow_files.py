@@ -61,7 +61,7 @@ class Shelved:
     """Its entry in the plugin's workflows."""
 
 
-class WorkflowShelf:
+class WorkflowFiles:
     """The workflows of one host.
 
     Args:

@@ -22,7 +22,7 @@ from tavern_core.schema.slots import workflow_schema
 
 if TYPE_CHECKING:
     from tavern_core.flow.run_handle import RunHandle
-    from tavern_core.flow.workflow_files import Shelved, WorkflowShelf
+    from tavern_core.flow.workflow_files import Shelved, WorkflowFiles
     from tavern_core.flow.workflows import Workflows
     from tavern_core.kernel.plugins.tables import Tables
     from tavern_core.model.call import CallContext, ToolCall
@@ -58,8 +58,8 @@ class WorkflowTools:
     Nothing watches the files. They are checked (names, times, sizes) when tools are listed, or when a call may be a workflow.
     """
 
-    def __init__(self, shelf: WorkflowShelf, tables: Tables) -> None:
-        self._shelf = shelf
+    def __init__(self, workflow_files: WorkflowFiles, tables: Tables) -> None:
+        self._workflow_files = workflow_files
         self._contributions = tables.contributions
         self._registry = tables.registry
         self._diagnostics = tables.diagnostics
@@ -86,7 +86,7 @@ class WorkflowTools:
             if self._seen is not None and stamp == self._seen:
                 return
             noticed: dict[tuple[str, str], Diagnostic] = {}
-            listed = self._shelf.list()
+            listed = self._workflow_files.list()
             entries = [
                 entry for id_, shelved in listed.items() if (entry := self._entry(id_, shelved, noticed)) is not None
             ]
@@ -104,7 +104,7 @@ class WorkflowTools:
 
     def _stamp(self) -> tuple[object, int, int] | None:
         """A value that changes with the files and the plugins' workflows; None: a file changed so recently that its next change may go unnoticed."""
-        files = self._shelf.stamp(self._paths)
+        files = self._workflow_files.stamp(self._paths)
         return None if files is None else (files, self._contributions.generation, self._registry.generation)
 
     def _entry(self, id_: str, shelved: Shelved, noticed: dict[tuple[str, str], Diagnostic]) -> Entry | None:
@@ -113,10 +113,10 @@ class WorkflowTools:
 
         if not _TOOL_NAME.fullmatch(id_):
             hint = "use 1 to 64 letters (of any script), digits, _ . - as the file's name"
-            notice("WORKFLOW_NAME", f"workflow {id_!r} is no tool: its id is no tool name", hint)
+            notice("WORKFLOW_NAME", f"workflow {id_!r} is not a tool: its id is not a tool name", hint)
             return None
         try:
-            workflow = self._shelf.open(shelved)
+            workflow = self._workflow_files.open(shelved)
         except TavernError as error:
             notice("WORKFLOW_INVALID", error.message, error.hint or f"tavern workflows check {id_}", "error")
             return None
@@ -228,7 +228,7 @@ def _tool_result(result: RunResult, only: str, kept: Callable[[bytes], Any]) -> 
         return ToolResult(True, value=plain, content=tuple(links), job=result.run_id)
     except NotPlain as error:
         raise UpstreamError(
-            f"an output of the workflow cannot be told: {error}", hint="give text, numbers, lists, objects or bytes"
+            f"an output of the workflow cannot be returned: {error}", hint="give text, numbers, lists, objects or bytes"
         ) from None
 
 

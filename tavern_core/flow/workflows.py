@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tavern_core.flow.recent_runs import Remembered
     from tavern_core.flow.run_handle import RunHandle
     from tavern_core.flow.run_steps import Begun, Caches, Running
-    from tavern_core.flow.workflow_files import Shelved, WorkflowShelf
+    from tavern_core.flow.workflow_files import Shelved, WorkflowFiles
     from tavern_core.graph.edit import WorkflowEditor
     from tavern_core.graph.problems import FlowProblem
     from tavern_core.model.call import CallContext
@@ -50,13 +50,13 @@ class Workflows(Mapping[str, "Workflow"]):
 
     def __init__(
         self,
-        shelf: WorkflowShelf,
+        workflow_files: WorkflowFiles,
         machinery: Callable[[], tuple[Running, Caches]],
         *,
         wait: Callable[[Coroutine[Any, Any, Any]], Any],
         prepare: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
-        self.shelf = self._shelf = shelf
+        self.workflow_files = self._workflow_files = workflow_files
         self._make = machinery
         self._making = threading.Lock()
         self._made: tuple[Running, Caches] | None = None
@@ -103,11 +103,11 @@ class Workflows(Mapping[str, "Workflow"]):
     def list(self) -> dict[str, Shelved]:
         """Id → its source, sorted; nothing is read."""
         self._wait(self._prepare())
-        return self._shelf.list()
+        return self._workflow_files.list()
 
     def broken(self) -> dict[str, WorkflowInvalid]:
         """Id → why its file cannot be read. No plugin is activated."""
-        return self._shelf.broken()
+        return self._workflow_files.broken()
 
     def get_workflow(self, id_: str) -> Workflow:
         """One workflow.
@@ -117,20 +117,20 @@ class Workflows(Mapping[str, "Workflow"]):
             WorkflowInvalid: its file is wrong (WORKFLOW_INVALID).
         """
         self._wait(self._prepare())
-        return self._shelf.get(id_)
+        return self._workflow_files.get(id_)
 
     def find(self, what: Any) -> Workflow:
         """A workflow by its id, the path of its file, or its content. Raises as `get_workflow`."""
         from tavern_core.flow.compiler import as_workflow
 
         self._wait(self._prepare())
-        return as_workflow(what, self._shelf)
+        return as_workflow(what, self._workflow_files)
 
     def file(self, path: str, plugin: str) -> Workflow:
         """The workflow in a file of a plugin; it references the plugin's other workflows by name. Raises as `check`."""
         from tavern_core.kernel.manifest.workflow_files import SUFFIX
 
-        return self._shelf.read(Path(path), f"{plugin}.{Path(path).name.removesuffix(SUFFIX)}")
+        return self._workflow_files.read(Path(path), f"{plugin}.{Path(path).name.removesuffix(SUFFIX)}")
 
     def check(self, what: Any) -> builtins.list[FlowProblem]:
         """All problems of a workflow: its id, the path of a file, its content. Nothing is run.
@@ -154,14 +154,14 @@ class Workflows(Mapping[str, "Workflow"]):
         if form not in ("mermaid", "svg"):
             raise UsageError(f"there is no picture of the form {form!r:.100}", hint='"mermaid" or "svg"')
         self._wait(self._prepare())
-        workflow = as_workflow(what, self._shelf)
+        workflow = as_workflow(what, self._workflow_files)
         return svg(workflow) if form == "svg" else mermaid(workflow)
 
     def save(self, id_: str, workflow: Workflow | Mapping[str, Any], *, rev: int | None = None) -> Workflow:
-        """Write a workflow into the first folder of `workflows.roots`; see `WorkflowShelf.save`."""
+        """Write a workflow into the first folder of `workflows.roots`; see `WorkflowFiles.save`."""
         from tavern_core.flow.compiler import as_workflow
 
-        return self._shelf.save(id_, as_workflow(workflow, self._shelf), rev=rev)
+        return self._workflow_files.save(id_, as_workflow(workflow, self._workflow_files), rev=rev)
 
     def edit(self, what: Any = None) -> WorkflowEditor:
         """An editor that keeps a workflow valid: it refuses edits that would add an error. None: start with an empty one.
@@ -172,7 +172,7 @@ class Workflows(Mapping[str, "Workflow"]):
         from tavern_core.graph.edit import WorkflowEditor
         from tavern_core.kernel.manifest.workflow_files import workflow_of
 
-        workflow = as_workflow({"nodes": [], "edges": []} if what is None else what, self._shelf)
+        workflow = as_workflow({"nodes": [], "edges": []} if what is None else what, self._workflow_files)
         return WorkflowEditor(workflow, self.check, workflow_of)
 
     # Running -------------------------------------------------------------------------------------------------------------
@@ -315,7 +315,7 @@ class Workflows(Mapping[str, "Workflow"]):
         prepared: Prepared | None = None
         if "content" not in kept.masked:  # else the values of the file contain secrets
             with suppress(TavernError):
-                prepared = (await self._running.made(document_of_run(kept, self._shelf))).prepared
+                prepared = (await self._running.made(document_of_run(kept, self._workflow_files))).prepared
         return record_of(
             kept, self.events(run_id), {path: outputs for path, (_, _, outputs) in steps.items()}, prepared
         )
@@ -405,5 +405,5 @@ class Workflows(Mapping[str, "Workflow"]):
         hint = did_you_mean(run_id, self._runs.ids()) or "tavern workflows runs"
         with suppress(StateDamaged):
             if self._caches.runs.get(run_id) is not None:
-                hint = "another process ran it, and it asks nothing like that; once that has ended, take it up: tavern.workflows.resume(...)"
+                hint = "another process ran it, and it has no such question; once that process has ended, resume it: tavern.workflows.resume(...)"
         return RunNotFound(f"there is no run {run_id!r} in this host", hint=hint)

@@ -173,7 +173,7 @@ class Wiring:
         try:
             return slot.is_required(placed.config)
         except Exception as error:  # noqa: BLE001 - any error of a plugin's function
-            text = f"whether input {slot.key!r} of {placed.node.id!r} ({placed.node.type}) is required cannot be told: it failed with {error!r}"
+            text = f"whether input {slot.key!r} of {placed.node.id!r} ({placed.node.type}) is required is unknown: it failed with {error!r}"
             self._report.add(
                 FlowProblem(
                     "BAD_CONFIG",
@@ -211,11 +211,11 @@ class Wiring:
                     text = f"output {key!r} of the workflow is given by {given[key]!r} and by {end!r}"
                     self._say("DUPLICATE_OUTPUT", text, edges[0][0], end, key, "leave one of the edges out")
                 given.setdefault(key, end)
-        told = {key for node, key in self._missed if node in ends} | {
+        sent = {key for node, key in self._missed if node in ends} | {
             key for end in ends for key in self._all[end].values
         }
         for key, out in self._workflow.interface_outputs.items():
-            if key not in given and key not in told and not out.required:
+            if key not in given and key not in sent and not out.required:
                 text = f"no edge gives output {key!r} of the workflow"
                 self._report.add(
                     FlowProblem(

@@ -1,9 +1,9 @@
-"""One host, built from its configuration: parts in the order in which they need each other, each complete before it is handed on.
+"""One host, built from its configuration: parts in the order in which they need each other, each complete before it is passed on.
 
-    foundation → hooks → tables of what plugins contribute → rights → isolation → plugins → tools → calls → workflows
+    foundation → hooks → tables of what plugins contribute → grants →  isolation → plugins → tools → calls → workflows
 
-The plugins in the box come in from above; nothing here knows which those are. Calls run workflows, and nodes of workflows make calls:
-that circle is closed in `Engines`, where a tool looks up its engine when it is bound.
+The caller passes the built-in plugins; this module does not know them. Calls run workflows, and nodes of workflows make calls:
+`Engines` closes that cycle: a tool looks up its engine there when it is bound.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from tavern_core.host.host import Host
 from tavern_core.isolation.placement import Isolation
 from tavern_core.isolation.sandbox import Sandboxes
 from tavern_core.isolation.work_folders import WorkFolders
-from tavern_core.kernel.access.profile_files import ProfileShelf
+from tavern_core.kernel.access.profile_files import ProfileFiles
+from tavern_core.kernel.access.tokens import Tokens
 from tavern_core.kernel.artifacts.artifacts import Artifacts
 from tavern_core.kernel.calls.approvals import Approvals
 from tavern_core.kernel.calls.caller_scopes import CallerScopes
@@ -48,8 +49,8 @@ from tavern_core.kernel.hooks.quarantine_report import QuarantineReport
 from tavern_core.kernel.hooks.table import HookTable
 from tavern_core.kernel.jobs.job_records import JobRecords
 from tavern_core.kernel.jobs.jobs import Jobs
+from tavern_core.kernel.limits.limit_status import Limits
 from tavern_core.kernel.limits.limit_table import LimitTable
-from tavern_core.kernel.limits.limits import Limits
 from tavern_core.kernel.observability.metrics import Metrics
 from tavern_core.kernel.plugins.consent import Consent
 from tavern_core.kernel.plugins.contributions import Contributions
@@ -65,6 +66,7 @@ from tavern_core.kernel.plugins.record import Records
 from tavern_core.kernel.plugins.roster import Roster, Sources
 from tavern_core.kernel.plugins.section_lookup import Sections
 from tavern_core.kernel.plugins.services import Services
+from tavern_core.kernel.plugins.skills import Skills
 from tavern_core.kernel.plugins.tables import Tables
 from tavern_core.kernel.plugins.upkeep import Upkeep
 from tavern_core.kernel.registry import Registry
@@ -75,7 +77,7 @@ from tavern_core.kernel.stores.memory_records import MemoryRecords
 from tavern_core.kernel.stores.sqlite_records import SqliteRecords
 from tavern_core.model.approval import Approver
 from tavern_core.model.call import CallContext
-from tavern_core.model.event import SETTINGS_CHANGED
+from tavern_core.model.event import RESOURCE_CHANGED, SETTINGS_CHANGED
 from tavern_core.model.result import ToolResult
 from tavern_core.review.import_guard import ImportWatch
 from tavern_core.review.service_reach import ReachedByUse
@@ -84,12 +86,12 @@ from tavern_core.upstreams.composition import UpstreamParts
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the program says besides the configuration.
+    """Options of the program besides the configuration.
 
     Args:
-        builtin: (name, module, whether it contributes node types alone) of the host's own plugins.
+        builtin: (name, module, whether it only contributes node types) of the host's own plugins.
         given: plugins as objects.
-        approve: asked about calls that need approval.
+        approve: called for calls that need approval.
     """
 
     version: str
@@ -100,7 +102,7 @@ class Options:
 
 
 def compose(loaded: LoadedConfig, options: Options) -> Host:
-    """Put a host together; no plugin code runs.
+    """Build a host; no plugin code runs.
 
     Raises:
         UsageError: something in `options.given` cannot be a plugin (USAGE).
@@ -128,7 +130,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         IndexedSpecs(),
     )
     reach = Reach(loaded.base_dir, home / "data", config.net.allow)
-    profiles = WrittenProfiles(ProfileShelf([Path(p) for p in config.profiles]), contributions)
+    profiles = WrittenProfiles(ProfileFiles([Path(p) for p in config.profiles]), contributions)
     scopes = CallerScopes(config.capabilities, records, reach, profiles)
     services = Services(contributions, limits, scopes.of, rights_changed)
     settings = _settings(base, hooks, hook_calls, PluginSettings(records, cache, base.diagnostics))
@@ -201,7 +203,12 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
 
     connected = upstreams.build(specs, grants, reach, sandboxes.of)
     flow = Flow.build(specs, inventories, pipeline)
-    parts = Parts(tools, flow.nodes, flow.workflows, flow.models, jobs, _called_by_plugin(base, pipeline))
+
+    def resource_changed(uri: str, plugin: str) -> None:
+        base.recorder.show(RESOURCE_CHANGED, {"uri": uri}, plugin=plugin)
+
+    calls = _called_by_plugin(base, pipeline)
+    parts = Parts(tools, flow.nodes, flow.workflows, flow.models, jobs, calls, resource_changed)
     contributions.add_all("core-flows", {"services": core_services(parts)}, source="builtin")
     upkeep.judge()
     return Host(
@@ -209,9 +216,11 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         upkeep=upkeep,
         consent=consent,
         plugins=plugins,
+        skills=Skills(lifecycle, consent),
         specs=specs,
         tools=tools,
         descriptions=Descriptions(tools, specs, inventories),
+        profiles=inventories,
         sections=Sections(lifecycle, contributions, services),
         compiler=compiler,
         pipeline=pipeline,
@@ -225,6 +234,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
             tools.list,
             lambda tool: limit_table.governor(tool, specs.policy().limits),
         ),
+        tokens=Tokens(kept),
         events=events,
         flow=flow,
         upstreams=connected,
@@ -258,10 +268,10 @@ def _settings(base: Foundation, hooks: HookTable, calls: HookCalls, undeclared: 
 
 
 def _watched(base: Foundation, pipeline: Pipeline, metrics: Metrics) -> Pipeline:
-    """The path of a call, with metrics and spans where they are wanted; nothing of them is imported elsewhere.
+    """The pipeline, with metrics and spans if enabled; they are only imported here.
 
     Raises:
-        UsageError: spans are asked for, and OpenTelemetry is not installed (USAGE).
+        UsageError: spans are enabled, but OpenTelemetry is not installed (USAGE).
     """
     wanted = base.config.metrics.spans
     # Spans go nowhere until the program has loaded the SDK, and it never does where that is not installed.
@@ -274,7 +284,7 @@ def _watched(base: Foundation, pipeline: Pipeline, metrics: Metrics) -> Pipeline
 
 
 def _records(base: Foundation) -> RecordStore:
-    """Where keys, approvals, jobs and rates are kept."""
+    """The store of keys, approvals, jobs and rates."""
     where = base.config.state.store
     if where == "memory":
         return MemoryRecords()
@@ -286,7 +296,7 @@ def _records(base: Foundation) -> RecordStore:
     def damaged(path: Path, aside: Path) -> None:
         base.diagnostics.add(
             "STATE_DAMAGED",
-            f"{path} was damaged and is kept as {aside.name}; keys, approvals and jobs of before are not known any more",
+            f"{path} was corrupt and was renamed to {aside.name}; earlier keys, approvals and jobs are lost",
             hint="look what was running; a call whose key is lost would be made again",
             severity="error",
         )
@@ -295,14 +305,16 @@ def _records(base: Foundation) -> RecordStore:
 
 
 def _kept_files(loaded: LoadedConfig) -> tuple[Path, ...]:
-    """Files that decide what is allowed; no plugin writes to them, whatever it was granted."""
+    """Files that decide what is allowed; no plugin can write to them, whatever its grants."""
     project = loaded.project_file
     return (lock_path(loaded), *((project,) if project is not None else ()))
 
 
 def _code(base: Foundation, records: Records) -> Iterator[Path]:
-    """Where plugins and profiles are looked for, and where those that were found are."""
-    yield from map(Path, (*base.config.plugins.roots, *base.config.profiles))
+    """The folders that are searched for plugins, profiles and skills, and the folders of found plugins."""
+    config = base.config
+    yield from map(Path, (*config.plugins.roots, *config.plugins.vcp, *config.profiles))
+    yield from map(Path, (*config.skills.roots, *config.skills.user))
     for record in records.values():
         if record.candidate.folder is not None:
             yield record.candidate.folder

@@ -1,6 +1,6 @@
-"""The host's own parts as services: what plugins see of tools, nodes, workflows and language models (`contract/core_services.py`).
+"""The host's own parts as services for plugins: tools, nodes, workflows and language models (`contract/core_services.py`).
 
-Each plugin gets an object of its own. It shows copies, and acts with what the plugin was granted within what the caller of its tool may do.
+Each plugin gets its own object. It returns copies, and acts with the grants of the plugin within the permissions of its tool's caller.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from tavern_core.contract.core_services import (
     JOB_MANAGER,
     LLMS,
     NODE_MANAGER,
+    RESOURCE_MANAGER,
     TOOL_MANAGER,
     WORKFLOW_MANAGER,
     JobManager,
     Llms,
     NodeManager,
+    ResourceManager,
     ToolManager,
     WorkflowManager,
 )
@@ -40,7 +42,7 @@ HOST: Final = ServiceUser("core", lambda capability: None, is_builtin=True)
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the services are made of."""
+    """The parts behind the services."""
 
     tools: Tools
     nodes: Nodes
@@ -48,10 +50,12 @@ class Parts:
     models: Models
     jobs: Jobs
     invoke: Invoke
+    changed: Callable[[str, str], None]
+    """Tells of a resource that is not what it was: its address, the plugin that says so."""
 
 
 def core_services(parts: Parts) -> dict[str, Service]:
-    """Name → service, to be registered before any plugin is active."""
+    """Name → service, registered before any plugin is active."""
 
     def made(name: str, kind: Callable[[Parts, ServiceUser], Any], interface: type, description: str) -> Service:
         return Service(
@@ -63,13 +67,17 @@ def core_services(parts: Parts) -> dict[str, Service]:
         made(NODE_MANAGER, _Nodes, NodeManager, "The node types of the host."),
         made(WORKFLOW_MANAGER, _Workflows, WorkflowManager, "The workflows of the host and their runs."),
         made(JOB_MANAGER, _Jobs, JobManager, "The jobs of whoever calls."),
+        made(RESOURCE_MANAGER, _Resources, ResourceManager, "What clients of an MCP server read."),
         made(LLMS, _Models, Llms, "The language models that plugins bring."),
     )
     return {service.name: service for service in services}
 
 
 def caller_of(user: ServiceUser) -> CallContext | None:
-    """Who a plugin calls as: itself, within what the caller of its own tool may do; a plugin of the host as that caller. None: the host itself."""
+    """The caller of a plugin's calls; None: the host itself.
+
+    That is the plugin itself, within the permissions of its tool's caller; for a plugin of the host, it is that caller.
+    """
     frame = current.get()
     outer = frame[2] if frame is not None else None
     if user.is_builtin:
@@ -125,9 +133,9 @@ class _Nodes(_Part):
 class _Workflows(_Part):
     def list(self) -> list[dict[str, Any]]:
         found = []
-        for id_, shelved in self._parts.workflows.shelf.list().items():
+        for id_, shelved in self._parts.workflows.workflow_files.list().items():
             try:
-                workflow = self._parts.workflows.shelf.open(shelved)
+                workflow = self._parts.workflows.workflow_files.open(shelved)
             except TavernError as error:
                 found.append(
                     {
@@ -151,7 +159,7 @@ class _Workflows(_Part):
 
     def get(self, workflow: str) -> dict[str, Any] | None:
         try:
-            return dict(self._parts.workflows.shelf.get(workflow).raw)
+            return dict(self._parts.workflows.workflow_files.get(workflow).raw)
         except WorkflowNotFound:
             return None
 
@@ -182,11 +190,20 @@ class _Jobs(_Part):
     def result(self, job: str) -> dict[str, Any]:
         return self._parts.jobs.result(job, context=caller_of(self._user)).to_json()
 
+    async def start(self, tool: str, arguments: Mapping[str, Any] | None = None, purpose: str = "") -> dict[str, Any]:
+        job = await self._parts.jobs.start(tool, arguments, context=caller_of(self._user), purpose=purpose)
+        return job.to_json()
+
     def cancel(self, job: str) -> bool:
         return self._parts.jobs.cancel(job, context=caller_of(self._user))
 
     def answer(self, job: str, value: Any, question: str = "") -> bool:
         return self._parts.jobs.answer(job, value, question, context=caller_of(self._user))
+
+
+class _Resources(_Part):
+    def changed(self, uri: str) -> None:
+        self._parts.changed(str(uri)[:2_000], self._user.plugin)
 
 
 class _Models(_Part):

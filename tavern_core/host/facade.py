@@ -1,4 +1,4 @@
-"""The composition root and the facade `Tavern`: the only file that knows both the kernel and the plugins in the box.
+"""The composition root and the facade `Tavern`: the only file that knows both the kernel and the built-in plugins.
 
     async with Tavern.open(config="tavern.yaml") as tavern:
         result = await tavern.invoke("text:count", {"text": "one two"})
@@ -25,7 +25,7 @@ from tavern_core.contract.plugin import Plugin
 from tavern_core.errors import CallError, CallMisused, UsageError
 from tavern_core.host.composition import Options, compose
 from tavern_core.host.host import Host
-from tavern_core.kernel.access.profiles import ProfileLike
+from tavern_core.kernel.access.profiles import Profile, ProfileLike
 from tavern_core.kernel.access.tool_access import PluginToolGroups
 from tavern_core.kernel.calls.native_calls import NativeOutcome
 from tavern_core.kernel.calls.pipeline import AS_JOB, DRY_RUN
@@ -47,12 +47,13 @@ from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.plugin import Diagnostic
 from tavern_core.model.result import ToolResult, failure
 from tavern_core.model.text_outcome import TextOutcome
+from tavern_core.model.tool import ToolSpec
 
 __all__ = ["Plugin", "Tavern"]
 
 
 class Tavern:
-    """A host: plugins, their tools, and the one path of every call. Made by `Tavern.open`.
+    """A host: plugins, their tools, and the pipeline of every call. Created by `Tavern.open`.
 
     Safe to use from several threads and tasks; several hosts may live in one process.
     """
@@ -62,12 +63,13 @@ class Tavern:
         self._activate: Activate = activate
         self._state: Literal["new", "open", "closed", "copied"] = "new"
         self._process = os.getpid()
-        # What every call needs, one look-up away.
+        # The parts that every call needs, for fast access.
         self._run: Callable[..., Coroutine[Any, Any, ToolResult]] = self._refuse
         self._ready = host.compiler.ready
         self._loop_mode = host.base.mode
         self._inline_mode = host.base.inline
         self.plugins = host.plugins
+        self.skills = host.skills
         self.tools = host.tools
         self.settings = host.tables.settings
         self.services = host.tables.services
@@ -78,6 +80,8 @@ class Tavern:
         self.artifacts = host.artifacts
         self.approvals = host.pipeline.approvals.stored
         self.jobs = host.jobs
+        self.tokens = host.tokens
+        self.records = host.records
         self.upstreams = host.upstreams
         self.events = Events(host.base.recorder)
         self.logs = AuditLog(host.base.home)
@@ -96,24 +100,24 @@ class Tavern:
         overrides: Mapping[str, Any] | None = None,
         approve: Approver | None = None,
     ) -> Tavern:
-        """A host that is ready to be entered with ``async with`` or ``with``.
+        """A host to enter with ``async with`` or ``with``.
 
         Args:
-            config: path of a tavern.yaml, or its content as a mapping; None: the one found from the working folder up.
+            config: path of a tavern.yaml, or its content as a mapping; None: the one found in or above the working folder.
             plugins: objects that are plugins: modules, objects with hookimpls, `Plugin(...)`, functions marked `@tool`.
             home: folder of the host's state; None: ``$TAVERN_HOME``, else one of this project's own in the platform's user data
                 folder: by the folder of its tavern.yaml, else of the script that was started, else the working folder.
-            activate: ``needed`` (on first use), ``all`` (now), or ``none`` (look only: nothing of a plugin runs).
+            activate: ``needed`` (at the first use), ``all`` (now), or ``none`` (list only: no plugin code runs).
             safe_mode: only the host's own plugins and the ones passed here.
-            locked: use no plugin that is not exactly in the lock file; None: as `plugins.locked` of the configuration says.
-            overrides: dotted key → value, above every other layer of the configuration.
-            approve: asked about calls that need somebody's approval; sync or async, gets an `ApprovalRequest` and returns
+            locked: refuse plugins that differ from the lock file; None: as set by `plugins.locked`.
+            overrides: dotted key → value, overrides every other layer of the configuration.
+            approve: called for calls that need approval; sync or async, gets an `ApprovalRequest` and returns
                 True, False, or an `Approval`. None: such calls do not run.
 
         Raises:
             ConfigInvalid: a configuration file or variable is wrong (CONFIG_INVALID).
-            UsageError: something in `plugins` cannot be a plugin, `activate` is none of the three, or another argument is
-                nothing of its kind (USAGE).
+            UsageError: something in `plugins` cannot be a plugin, `activate` is none of the three, or another argument has
+                the wrong type (USAGE).
         """
         _refuse_odd(config, plugins, home)
         if activate not in get_args(Activate):
@@ -130,13 +134,13 @@ class Tavern:
         options = Options(__version__, BUILTIN, tuple(plugins or ()), safe_mode, approve)
         return cls(compose(loaded, options), activate)
 
-    # Life -------------------------------------------------------------------------------------------------------------
+    # Lifecycle -------------------------------------------------------------------------------------------------------------
 
     async def start(self) -> Tavern:
-        """What ``async with`` does when it is entered.
+        """Start the host; ``async with`` calls this.
 
         Raises:
-            UsageError: it was started or closed before (USAGE).
+            UsageError: it was already started or closed (USAGE).
         """
         if self._state != "new":
             self._host.base.portal.check()
@@ -153,7 +157,7 @@ class Tavern:
         return self
 
     async def close(self) -> None:
-        """Stop every plugin, services last started first; running calls get time to end."""
+        """Stop every plugin, services last started first; running calls get time to finish."""
         if self._state == "open":
             self._shut()
             await self._host.close()
@@ -191,21 +195,21 @@ class Tavern:
         dry_run: bool = False,
         job: bool = False,
     ) -> Coroutine[Any, Any, ToolResult]:
-        """Call a tool. Never raises: whatever happens comes back as a ToolResult.
+        """Call a tool. Errors are not raised but returned as a ToolResult.
 
         Args:
-            tool: its id, ``plugin:tool``; ``plugin.tool`` and aliases are understood.
+            tool: its id, ``plugin:tool``; ``plugin.tool`` and aliases are accepted.
             arguments: by name; plain JSON. Checked, never coerced.
-            context: who calls and with what rights; None: the host itself, with the rights that the tool's plugin was
+            context: the caller and its permissions; None: the host itself, with the permissions that the tool's plugin was
                 granted, except ``danger:*``. Inside a tool: the caller of that tool.
-            purpose: why, for the audit log.
-            idempotency_key: the same call with the same key is made once, however often it is asked for and from whichever
-                process; another call with it is IDEMPOTENCY_CONFLICT. A key belongs to this tool and this caller.
-            dry_run: run hooks, checks and gates and not the tool; `value` says what would happen, and its `planToken` is for
+            purpose: the reason, for the audit log.
+            idempotency_key: equal calls with the same key run once, however often and from whichever
+                process they are requested; another call with it is IDEMPOTENCY_CONFLICT. A key belongs to this tool and this caller.
+            dry_run: run hooks, checks and gates, but not the tool; `value` describes what would happen, and its `planToken` is for
                 `commit`.
-            job: go on in the background: `result.job` is the id for `tavern.jobs`, `result.value` says how far it is.
+            job: run in the background: `result.job` is the id for `tavern.jobs`, `result.value` has the progress.
         """
-        # Hands on the pipeline's own coroutine: a coroutine around it would cost a tenth of the call.
+        # Returns the pipeline's own coroutine, because wrapping it would cost a tenth of the call.
         run = self._run
         if dry_run or job:
             phase = DRY_RUN if dry_run else AS_JOB
@@ -223,7 +227,7 @@ class Tavern:
         dry_run: bool = False,
         job: bool = False,
     ) -> ToolResult:
-        """`invoke` for code without an event loop; sync tools run right here, on the caller's thread."""
+        """`invoke` for code without an event loop; sync tools run on the caller's thread."""
         if self._state != "open":
             return self._not_open()
         if _running_loop() is not None:
@@ -239,16 +243,16 @@ class Tavern:
         )
 
     def cancel(self, call_id: str) -> bool:
-        """Ask a running call to end, from any thread; it comes back as CANCELLED.
+        """Cancel a running call, from any thread; its result is CANCELLED.
 
-        Scripts, workers and async code are ended. Sync code in a worker thread goes on unseen (`details.stopped` is false) and keeps its
-        place in limits until it ends; it sees `ToolContext.is_cancelled`. Sync code on the thread of `invoke_sync` only sees that.
+        Scripts, workers and async code are stopped. Sync code in a worker thread continues (`details.stopped` is false) and occupies its
+        slot in limits until it ends; it can check `ToolContext.is_cancelled`. Sync code on the thread of `invoke_sync` can only check that.
 
         Args:
             call_id: as in events, `result.call_id` and `ToolContext.call_id`.
 
         Returns:
-            Whether a call of this id runs in this host and was asked to end.
+            Whether a call with this id runs in this host and was cancelled.
         """
         return self._host.pipeline.cancel(call_id)
 
@@ -262,11 +266,11 @@ class Tavern:
         idempotency_key: str | None = None,
         door: str = "api",
     ) -> ToolResult:
-        """Make the call that a dry run planned, when it would still run as planned. Never raises.
+        """Make the call that a dry run planned, if it would still run as planned. Never raises.
 
         Args:
-            plan_token: `planToken` of the dry run's value; it is used once, by the caller to whom it was given.
-            arguments: only where those of the dry run held secrets, which are not kept: the same again.
+            plan_token: `planToken` of the dry run's value; it can be used once, by its caller.
+            arguments: only if those of the dry run held secrets, which are not stored: the same again.
             context: as for `invoke`.
         """
         if self._state != "open":
@@ -307,15 +311,15 @@ class Tavern:
         dry_run: bool = False,
         trace: bool = False,
     ) -> Coroutine[Any, Any, ToolResult]:
-        """`invoke` for an entry point of its own (a server, a chat bot): its name is in the audit log.
+        """`invoke` for another entry point (a server, a chat bot); its name is in the audit log.
 
-        Without a running event loop it behaves as `invoke_from_sync`, which it was before; write that there.
+        Without a running event loop it behaves as `invoke_from_sync`, for compatibility; use that there.
 
         Args:
             door: name of the entry point.
             timeout_ms: a deadline for this call, in addition to those of the tool and the caller.
             idempotency_key, dry_run: as for `invoke`.
-            trace: `result.meta["trace"]` lists the steps of the call with the milliseconds that each took.
+            trace: `result.meta["trace"]` lists the steps of the call with the milliseconds of each.
         """
         if _running_loop() is None:
             return self.invoke_from_sync(  # type: ignore[return-value]
@@ -358,14 +362,14 @@ class Tavern:
         )
 
     async def run_text(self, text: str | bytes | None, *, context: CallContext | None = None) -> TextOutcome:
-        """Run the TAM blocks in what a model wrote; see docs/tam.md.
+        """Run the TAM blocks in the text of a model; see docs/tam.md.
 
         Returns:
-            `results` (one for each call that ran or was refused), `text` (the prose around the blocks), `feedback` (what
-            to tell the model), `calls`, `problems`.
+            `results` (one for each call that ran or was refused), `text` (the prose around the blocks), `feedback` (text
+            for the model), `calls`, `problems`.
 
         Raises:
-            UsageError: `text` is no text, or `context` no CallContext (USAGE). Nothing in a text raises.
+            UsageError: `text` is not text, or `context` is not a CallContext (USAGE). The content of a text never raises.
         """
         if isinstance(text, bytes | bytearray):
             text = bytes(text).decode("utf-8", "replace")
@@ -401,7 +405,7 @@ class Tavern:
     # Descriptions -----------------------------------------------------------------------------------------------------
 
     def tool_schema(self, tool: str, *, dialect: str = "json") -> dict[str, Any]:
-        """One tool as a model's API wants it.
+        """One tool in the format of a model API.
 
         Args:
             dialect: json, openai, anthropic, gemini or mcp.
@@ -413,10 +417,10 @@ class Tavern:
         return self._host.descriptions.tool_schema(tool, dialect)
 
     def tool_plan(self, tool: str, *, context: CallContext | None = None) -> tuple[PlanStep, ...]:
-        """The steps that each call of a tool goes through, in their order; activates its plugin if need be.
+        """The steps of each call of a tool, in order; activates its plugin if necessary.
 
         Args:
-            context: who calls; None: the host itself.
+            context: the caller; None: the host itself.
 
         Raises:
             CallError: there is no such tool, or it cannot be used (TOOL_NOT_FOUND, POLICY_DENIED, UPSTREAM_ERROR).
@@ -424,10 +428,30 @@ class Tavern:
         return self._host.base.portal.run(self._host.compiler.find(tool, context)).steps()
 
     def tool_schemas(self, profile: ProfileLike | None = None, *, dialect: str = "json") -> list[dict[str, Any]]:
-        """All tools that a profile may see, as a model's API wants them."""
+        """All tools that a profile may see, in the format of a model API."""
         return [
             self._host.descriptions.tool_schema(spec, dialect) for spec in self._host.descriptions.whole(profile, None)
         ]
+
+    def tool_specs(
+        self, profile: ProfileLike | None = None, *, context: CallContext | None = None
+    ) -> tuple[ToolSpec, ...]:
+        """The tools that a caller may see, sorted by id, each with everything that is known about it.
+
+        Unlike `tools.list` it activates what is only declared; in async code call it in a thread.
+
+        Args:
+            profile, context: as for `tools.list`.
+        """
+        return tuple(self._host.descriptions.whole(profile, context))
+
+    def profile(self, profile: ProfileLike) -> Profile:
+        """An agent profile with its inventory resolved: the same object until something of it changes.
+
+        Raises:
+            ProfileInvalid: there is no such profile, or it is wrong (PROFILE_INVALID).
+        """
+        return self._host.profiles.now(profile)
 
     def openai_tools(self, profile: ProfileLike | None = None) -> list[dict[str, Any]]:
         """All tools that a profile may see, for the `tools` parameter of OpenAI and the many APIs that speak its language."""
@@ -451,16 +475,16 @@ class Tavern:
         return langchain_tools(specs, context, self.invoke_from, self.invoke_from_sync)
 
     def tool_groups(self) -> PluginToolGroups:
-        """Which tools the groups of the lists in tavern.yaml mean now: ``group:plugins``, each plugin's name, named groups.
+        """The current members of the groups in the lists of tavern.yaml: ``group:plugins``, each plugin's name, named groups.
 
         Returns:
             `all` (every tool of a plugin, none of the host's own), `by_plugin`, `named`: names in lower case, as lists compare
-            them, also of tools that are off.
+            them, including disabled tools.
         """
         return self.tools.tool_groups()
 
     def tool_id(self, wire_name: str) -> str:
-        """The tool id behind the name that a model's API used; the reverse of what `tool_schema` wrote.
+        """The tool id of the name in a model API; the inverse of `tool_schema`.
 
         Raises:
             ToolNotFound: no tool has that name (TOOL_NOT_FOUND).
@@ -476,7 +500,7 @@ class Tavern:
         language: Literal["zh", "en"] | None = None,
         max_chars: int | None = None,
     ) -> str:
-        """The tool manual for a model: what stands for ``{{{system:available_tools}}}`` in a prompt.
+        """The tool manual for a model: the replacement of ``{{{system:available_tools}}}`` in a prompt.
 
         Args:
             profile: only the inventory of this agent profile: its name, the path of an agent_profile.json, or a mapping
@@ -493,11 +517,11 @@ class Tavern:
         """`prompt` with ``{{{system:available_tools}}}`` replaced by the manual; other placeholders stay as they are."""
         return self._host.descriptions.fill_prompt(prompt, profile, context)
 
-    # Looking and changing ---------------------------------------------------------------------------------------------
+    # Reading and changing ----------------------------------------------------------------------------------------------
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """What the host noticed, oldest first."""
+        """The diagnostics of the host, oldest first."""
         self._host.specs.catch_up()
         return self._host.base.diagnostics.all()
 
@@ -507,9 +531,9 @@ class Tavern:
         return self._host.tables.hooks.listing()
 
     def contributions(self, section: str) -> dict[str, Any]:
-        """Name → thing of one section (channels, providers, commands …); activates the plugins that declare some.
+        """Name → contribution to one section (channels, providers, commands …); activates the plugins that declare any.
 
-        May be called inside a running event loop, too, as `tools.get` may.
+        It may also be called in a running event loop, as `tools.get` may.
 
         Raises:
             UsageError: there is no such section (USAGE).
@@ -521,11 +545,11 @@ class Tavern:
         return self.settings.describe(plugin)
 
     def extensions(self) -> tuple[Extension, ...]:
-        """What each usable plugin brings for the browser: addresses of its files, settings; no code is imported."""
+        """The browser contributions of each usable plugin: addresses of its files, settings; no code is imported."""
         return tuple(self._host.extensions())
 
     def contribution(self, section: str, name: str) -> Any:
-        """One thing of a section, or None; activates the plugin that declares it and no other.
+        """One contribution to a section, or None; activates only the plugin that declares it.
 
         Raises:
             PluginError: its plugin cannot be activated.
@@ -533,7 +557,7 @@ class Tavern:
         return self._host.base.portal.run(self._host.sections.one(section, name))
 
     def review(self, plugin: str) -> Review:
-        """What a plugin asks for and what was decided about it, for whoever decides.
+        """The requests of a plugin and the decisions about them, for the operator.
 
         Raises:
             PluginNotFound: there is none (PLUGIN_NOT_FOUND).
@@ -541,80 +565,80 @@ class Tavern:
         return self._host.consent.review(plugin)
 
     def unlocked(self) -> dict[str, str]:
-        """Installed plugins that are not exactly as in the lock file → why; empty when the file is up to date."""
+        """Installed plugins that differ from the lock file → why; empty if the file is up to date."""
         return self._host.consent.differences()
 
     def lock(self, *, prune: bool = False) -> Mapping[str, GrantRecord]:
-        """Write down in the lock file what is installed: version, plugin.yaml, code. Grants nothing.
+        """Record the installed plugins in the lock file: version, plugin.yaml, code. Grants nothing.
 
         Args:
-            prune: drop what was decided about plugins that are not installed.
+            prune: remove decisions about plugins that are not installed.
 
         Returns:
-            Plugin → its record in the file now.
+            Plugin → its new record in the file.
 
         Raises:
             UsageError: this host is locked (USAGE).
-            StateDamaged: the file is damaged or cannot be written (STATE_DAMAGED).
+            StateDamaged: the file is corrupt or cannot be written (STATE_DAMAGED).
         """
         return self.wait(self._host.consent.lock(prune=prune))  # type: ignore[no-any-return]
 
     def grant(self, plugin: str, *permissions: str, all_requested: bool = False) -> None:
-        """Grant what a plugin asks for, in the lock file.
+        """Grant requests of a plugin, in the lock file.
 
         Args:
-            permissions: ids, aliases, or patterns such as ``hook:*``; never ``danger:*`` but in full.
-            all_requested: instead of naming them: all that it asks for but ``danger:*``. A list that a program computed may be
-                empty, and must not come to the same.
+            permissions: ids, aliases, or patterns such as ``hook:*``; ``danger:*`` only in full.
+            all_requested: instead of naming them: all requests except ``danger:*``. A computed list may be
+                empty, which must not mean the same.
 
         In async code: `await tavern.plugins.grant(...)`, and likewise for `refuse` and `revoke`.
 
         Raises:
-            PluginNotFound, UsageError: no such plugin, it does not ask for that, or nothing is named.
+            PluginNotFound, UsageError: no such plugin, it does not request that, or nothing is named.
         """
         self.wait(self.plugins.grant(plugin, *permissions, all_requested=all_requested))
 
     def refuse(self, plugin: str, *permissions: str) -> None:
-        """Note in the lock file that what a plugin asks for is refused, so that nobody is asked again.
+        """Refuse requests of a plugin in the lock file, so that they do not wait for a decision any more.
 
         Raises:
-            PluginNotFound, UsageError: no such plugin, or it does not ask for that.
+            PluginNotFound, UsageError: no such plugin, or it does not request that.
         """
         self.wait(self.plugins.refuse(plugin, *permissions))
 
     def revoke(self, plugin: str, *permissions: str) -> None:
-        """Take grants back; all of them when no permission is named."""
+        """Revoke grants; all of them if no permission is named."""
         self.wait(self.plugins.revoke(plugin, *permissions))
 
     async def user_logged_in(self, user: CallContext) -> None:
-        """Tell that somebody has logged in to your application.
+        """Report a login to your application.
 
-        Plugins that were granted `hook:client:auth:login` hear of it, and the log has a USER_LOGGED_IN. Nothing is allowed or
-        refused by it: who somebody is and what they may do, you say with the context of each call.
+        Plugins with the grant `hook:client:auth:login` are notified, and the log gets a USER_LOGGED_IN. This allows or
+        refuses nothing: the context of each call defines the caller and its permissions.
 
         Args:
-            user: who it is: its principal, user id, roles and profile are told, its permissions are not.
+            user: the user; principal, user id, roles and profile are passed on, permissions are not.
 
         Raises:
-            UsageError: `user` is no CallContext (USAGE).
+            UsageError: `user` is not a CallContext (USAGE).
         """
         if not isinstance(user, CallContext):
             raise UsageError(
-                f"a login is told by a CallContext, got {type(user).__name__}",
+                f"a login needs a CallContext, got {type(user).__name__}",
                 hint='CallContext(principal="user:ann", user_id="ann")',
             )
         self._host.base.portal.check()
         await self._host.events.user_logged_in(user)
 
     async def refresh(self) -> ToolsDiff:
-        """Look for plugins again: new ones appear, changed ones are read anew, removed ones stop."""
+        """Find plugins again: new ones appear, changed ones are reloaded, removed ones stop."""
         return await self.tools.look_again()
 
     def wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine of this host from code without an event loop: ``tavern.wait(tavern.refresh())``.
 
         Raises:
-            UsageError: inside a running event loop, where `await` is the way (USAGE).
+            UsageError: inside a running event loop, where you must use `await` (USAGE).
         """
         if _running_loop() is not None:
             coroutine.close()
@@ -624,14 +648,14 @@ class Tavern:
             )
         return self._host.base.portal.run(coroutine)
 
-    # Inside -----------------------------------------------------------------------------------------------------------
+    # Internal ---------------------------------------------------------------------------------------------------------
 
     def _prepared(self, tool: str, context: CallContext | None) -> Plan | None:
-        """The plan after activating and compiling what is needed; None when there is none that can be kept."""
+        """The plan after activating and compiling what is needed; None if there is none to cache."""
         try:
             self._host.base.portal.run(self._host.compiler.find(tool, context))
         except CallError:
-            return None  # the call itself says why
+            return None  # the call itself reports why
         return self._ready(tool)
 
     async def _invoke_tam(
@@ -645,13 +669,13 @@ class Tavern:
         self._run = self._refuse
 
     def _become_copy(self) -> None:
-        """In a forked child: the host stays its parent's, whose files, programs and plugins it must leave alone."""
+        """In a forked child: the host belongs to the parent process, so its files, programs and plugins must not be touched."""
         self._state = "copied"
         self._run = self._refuse
         self._host.base.become_copy(self._process)
 
     async def _refuse(self, *_: Any, **__: Any) -> ToolResult:
-        """Stands in for the pipeline while the host is not open."""
+        """Replaces the pipeline while the host is not open."""
         return self._not_open()
 
     def _not_open(self) -> ToolResult:
@@ -688,10 +712,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def _refuse_odd(config: object, plugins: object, home: object) -> None:
-    """Arguments of `Tavern.open` that are nothing of their kind.
+    """Check the types of `Tavern.open`'s arguments.
 
     Raises:
-        UsageError: one is not (USAGE).
+        UsageError: one is wrong (USAGE).
     """
     if not isinstance(config, str | PathLike | Mapping | None):
         hint = 'Tavern.open("tavern.yaml"), or Tavern.open({"limits": {...}})'

@@ -1,4 +1,4 @@
-"""An open host: its parts, and what concerns several of them."""
+"""An open host: its parts, and operations on several of them."""
 
 from __future__ import annotations
 
@@ -13,23 +13,26 @@ from tavern_core.errors import CallError, CallMisused, TavernError
 from tavern_core.flow.composition import Flow
 from tavern_core.frozen import dataclass
 from tavern_core.isolation.placement import Isolation
+from tavern_core.kernel.access.tokens import Tokens
 from tavern_core.kernel.artifacts.artifacts import Artifacts
 from tavern_core.kernel.calls.compiler import Compiler
 from tavern_core.kernel.calls.pipeline import Phase, Pipeline
 from tavern_core.kernel.catalogue.descriptions import Descriptions
+from tavern_core.kernel.catalogue.profile_inventories import Inventories
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.frontend import Extension, extension
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.jobs.jobs import Jobs
-from tavern_core.kernel.limits.limits import Limits
+from tavern_core.kernel.limits.limit_status import Limits
 from tavern_core.kernel.observability.metrics import Metrics
 from tavern_core.kernel.plugins.consent import Consent
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.plugins import Plugins
 from tavern_core.kernel.plugins.roster import Activate
 from tavern_core.kernel.plugins.section_lookup import Sections
+from tavern_core.kernel.plugins.skills import Skills
 from tavern_core.kernel.plugins.tables import Tables
 from tavern_core.kernel.plugins.upkeep import Upkeep
 from tavern_core.model.call import CallContext
@@ -46,9 +49,11 @@ class Host:
     upkeep: Upkeep
     consent: Consent
     plugins: Plugins
+    skills: Skills
     specs: ToolSpecs
     tools: Tools
     descriptions: Descriptions
+    profiles: Inventories
     sections: Sections
     compiler: Compiler
     pipeline: Pipeline
@@ -57,6 +62,7 @@ class Host:
     artifacts: Artifacts
     metrics: Metrics
     limits: Limits
+    tokens: Tokens
     events: EventEmitter
     flow: Flow
     upstreams: Upstreams
@@ -64,16 +70,16 @@ class Host:
 
     @property
     def base(self) -> Foundation:
-        """What every part works with."""
+        """The parts that all others use."""
         return self.specs.base
 
     @property
     def tables(self) -> Tables:
-        """What plugins contribute."""
+        """The contributions of plugins."""
         return self.lifecycle.tables
 
     async def start(self, activate: Activate) -> None:
-        """Activate what must be active from the start, and offer the workflows that are there as tools."""
+        """Activate plugins that must be active from the start, and register the existing workflows as tools."""
         self.isolation.sandboxes.work.sweep()
         await self.upkeep.start(activate)
         if self.base.config.workflows.as_tools and activate != "none":
@@ -87,7 +93,7 @@ class Host:
         await self.lifecycle.close()
 
     def release(self) -> None:
-        """Give back processes, threads and files."""
+        """Release processes, threads and files."""
         self.isolation.release()
         self.isolation.sandboxes.release()
         self.base.release()
@@ -98,7 +104,7 @@ class Host:
             self.base.log.close()
 
     def extensions(self) -> list[Extension]:
-        """What usable plugins contribute for the browser."""
+        """The browser contributions of usable plugins."""
         return [
             extension(record.candidate.manifest(), record.candidate.folder, record.may)
             for record in self.lifecycle.records.values()
@@ -117,12 +123,12 @@ class Host:
         dry_run: bool,
         trace: bool,
     ) -> ToolResult:
-        """One call that came in by another entry point than the API; see `Tavern.invoke_from`."""
+        """One call from another entry point than the API; see `Tavern.invoke_from`."""
         if timeout_ms is not None and context is None:
             try:
                 context = (await self.compiler.find(tool, None)).host
             except TavernError:
-                timeout_ms = None  # the call itself says why there is nothing to call
+                timeout_ms = None  # the call itself reports why there is nothing to call
         if timeout_ms is not None and context is not None:
             context = replace(context, budget=replace(context.budget, timeout_ms=timeout_ms))
         steps: list[tuple[str, float]] | None = [] if trace else None
@@ -145,13 +151,13 @@ class Host:
         key: str | None,
         door: str,
     ) -> ToolResult:
-        """Make the call that was planned; see `Tavern.commit`."""
+        """Make the planned call; see `Tavern.commit`."""
         pipeline, mode = self.pipeline, self.base.mode
         try:
             planned = await pipeline.plans.find(token, context, mode)
             if planned.arguments is None and arguments is None:
                 raise CallMisused(
-                    f"{planned.tool}: the arguments of the plan held secrets and were not kept",
+                    f"{planned.tool}: the arguments of the plan held secrets and were not stored",
                     hint="pass the same arguments again: commit(token, arguments)",
                 )
         except CallError as error:

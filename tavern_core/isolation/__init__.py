@@ -1,1 +1,1 @@
-"""Plugins and programs that are held by the kernel of the system, not by good will."""
+"""Isolation of plugins and programs, enforced by the operating system."""

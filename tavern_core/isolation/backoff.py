@@ -1,4 +1,4 @@
-"""Plugins whose workers died again and again: not started until a time, with a reason that other processes see, too."""
+"""Backoff for plugins whose workers died repeatedly: not started until a time, with a reason that other processes see, too."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ LONGEST_S: Final = 600.0
 
 
 class Pauses:
-    """The pauses of the plugins that share one state folder.
+    """The backoff times of the plugins that share one state folder.
 
     Args:
-        path: the file that holds them.
+        path: the file with these times.
         clock: seconds since the epoch.
     """
 
@@ -28,17 +28,17 @@ class Pauses:
         self._clock = clock
 
     def begin(self, plugin: str, why: str) -> None:
-        """Pause a plugin; each time in a row for twice as long."""
+        """Pause a plugin; each time in a row twice as long."""
         before = self._row(plugin)
         seconds = min(float(before["seconds"]) * 2, LONGEST_S) if before else FIRST_S
         row = {"reason": why, "until": self._clock() + seconds, "seconds": seconds}
         try:
             self._file.change(lambda values: {**values, plugin: row})
-        except (OSError, StateDamaged):  # it is paused in this process all the same, by its own count
+        except (OSError, StateDamaged):  # it is still paused in this process, by its own count
             return
 
     def end(self, plugin: str) -> None:
-        """It works again, or somebody wants it tried."""
+        """It works again, or the operator wants to retry it."""
         if self._row(plugin) is not None:
             try:
                 self._file.change(lambda values: {k: v for k, v in values.items() if k != plugin})
@@ -46,7 +46,7 @@ class Pauses:
                 return
 
     def why(self, plugin: str) -> str:
-        """Why a plugin is paused now and until when; empty when it is not."""
+        """Why a plugin is paused now and until when; empty if it is not."""
         row = self._row(plugin)
         if row is None or row["until"] <= self._clock():
             return ""
@@ -54,10 +54,10 @@ class Pauses:
         return f"paused until {until}: {row['reason']}"
 
     def refuse(self, plugin: str) -> None:
-        """Let nobody through while a plugin is paused.
+        """Refuse calls while a plugin is paused.
 
         Raises:
-            CircuitOpen: it is (CIRCUIT_OPEN).
+            CircuitOpen: it is paused (CIRCUIT_OPEN).
         """
         if why := self.why(plugin):
             row = self._row(plugin) or {"until": 0.0}

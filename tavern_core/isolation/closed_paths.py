@@ -1,7 +1,7 @@
-"""What stays shut, whatever was granted: the host's own files, by every way that leads to them.
+"""Paths that are never granted: the host's own files, under every path that leads to them.
 
-How a granted folder is given that holds something shut: `tavern_core/box/holes.py`. The kernel knows folders by what they are and not by their path: where the same file system is
-mounted a second time, the second path counts as well.
+For granted folders with protected entries, see `tavern_core/box/protected_paths.py`. The kernel identifies folders by inode,
+not by path: if the same file system is mounted a second time, the second path counts, too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from tavern_core.box.holes import is_in
+from tavern_core.box.protected_paths import is_in
 from tavern_core.frozen import dataclass
 from tavern_core.model.scope import Scope
 
@@ -26,9 +26,9 @@ class Mount:
 
     device: str
     root: str
-    """Which folder of the file system is mounted."""
+    """The mounted folder of the file system."""
     place: str
-    """Where."""
+    """The mount point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Closed:
 
 
 def closed(paths: Iterable[str | Path], mounts: Sequence[Mount] | None = None) -> list[str]:
-    """The resolved `paths`, with every other path under which the same is mounted.
+    """The resolved `paths`, with every other path of the same mount.
 
     Args:
         mounts: those of this process, in their order; None: read them.
@@ -59,7 +59,9 @@ def closed(paths: Iterable[str | Path], mounts: Sequence[Mount] | None = None) -
         holding = [mount for mount in mounts if is_in(path, mount.place)]
         if not holding:
             continue
-        mount = max(reversed(holding), key=lambda m: len(m.place))  # of several at one place the last one is seen
+        mount = max(
+            reversed(holding), key=lambda m: len(m.place)
+        )  # of several mounts at one place, the last one is visible
         inside = _joined(mount.root, path[len(mount.place.rstrip("/")) :])
         for other in mounts:
             if other.device == mount.device and other is not mount:
@@ -76,7 +78,7 @@ def granted_paths(scope: Scope) -> tuple[str, ...]:
 
 
 def read_mounts(file: Path = _MOUNTS) -> list[Mount]:
-    """What is mounted where, for this process; empty where the system does not tell."""
+    """The mounts of this process; empty if the system does not report them."""
     try:
         lines = file.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:

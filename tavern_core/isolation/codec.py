@@ -3,7 +3,7 @@
     CALLS.decode(CALLS.encode(call))            `node_codec` has the tables of nodes and of hooks, `error_codec` the errors
 
 A packed value is ``[tag, data]``. What the host decodes may come from hostile code: every field is checked, and a value that
-is not what its tag says ends as a ValueError. What is no JSON and in no table does not cross.
+is not what its tag says ends as a ValueError. What is not JSON and in no table does not cross.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ assert _OWN.union(_TEXTS) == {f.name for f in fields(CallContext)}
 
 
 class CannotCross(ToolFailed):
-    """A value that cannot be told to another process (TOOL_ERROR)."""
+    """A value that cannot be transferred to another process (TOOL_ERROR)."""
 
     def __init__(self, message: str) -> None:
         super().__init__(
@@ -96,7 +96,7 @@ class Codec:
         try:
             return decoder(data, known)
         except (KeyError, TypeError, AttributeError, IndexError) as error:
-            raise ValueError(f"a damaged {tag}: {error!r}") from error
+            raise ValueError(f"an invalid {tag}: {error!r}") from error
 
 
 # Fields of what the other side sent -------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ def crossing(what: str, value: Any) -> Any:
 
 
 def pack_context(context: CallContext) -> dict[str, Any]:
-    """Everything a plugin in the host would see of it."""
+    """Everything that a plugin in the host would see of it."""
     data: dict[str, Any] = {name: value for name in _TEXTS if (value := getattr(context, name)) is not None}
     data["permissions"] = sorted(context.permissions)
     data["roles"] = sorted(context.roles)
@@ -162,10 +162,10 @@ def pack_context(context: CallContext) -> dict[str, Any]:
 
 
 def unpack_context(data: Any) -> CallContext:
-    """The inverse of `pack_context`, with a ledger of its own."""
+    """The inverse of `pack_context`, with its own ledger."""
     texts = {name: data.get(name) for name in _TEXTS if name in data}
     if not all(type(value) is str for value in texts.values()):
-        raise ValueError("a damaged context")
+        raise ValueError("an invalid context")
     return CallContext(
         permissions=frozenset(names_of(data["permissions"])),
         roles=frozenset(names_of(data["roles"])),
@@ -232,7 +232,7 @@ def _unpack_result(data: Any, known: Known) -> ToolResult:
     evidence = tuple(Evidence(_evidence_type(t), text_of(r), text_of(s), float(c)) for t, r, s, c in data["evidence"])
     error = None if data["error"] is None else _error(*data["error"])
     if data["status"] not in ("ok", "error", "input_required", "job"):
-        raise ValueError("a damaged result")
+        raise ValueError("an invalid result")
     shown = known.get("result")
     trace = None if data["trace"] is None else tuple(data["trace"])
     return ToolResult(
@@ -252,7 +252,7 @@ def _error(
     kind: Any, message: Any, details: Any, retryable: Any, outcome: Any, retry_after: Any, fix: Any
 ) -> ToolError:
     if outcome not in ("none", "done", "unknown") or type(retry_after) not in (int, type(None)):
-        raise ValueError("a damaged error")
+        raise ValueError("an invalid error")
     return ToolError(
         sayable(text_of(kind), 64),
         text_of(message),
@@ -298,21 +298,21 @@ def pack_tool(spec: ToolSpec) -> Any:
 
 
 def unpack_tool(data: Any) -> ToolSpec:
-    """A tool as the other side described it; ``impl`` is None.
+    """A tool as described by the other side; ``impl`` is None.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is invalid.
     """
     try:
         spec = ToolSpec.from_json(mapping_of(data))
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"a damaged tool: {error!r}") from error
+        raise ValueError(f"an invalid tool: {error!r}") from error
     texts = (spec.name, spec.description, spec.kind, spec.version, spec.display_name, spec.plugin, spec.source)
     whole = all(type(text) is str for text in texts) and all(
         type(tag) is str for tag in (*spec.tags, *spec.capabilities)
     )
     if not whole or type(spec.timeout_ms) not in (int, type(None)) or not isinstance(spec.input_schema, dict):
-        raise ValueError("a damaged tool")
+        raise ValueError("an invalid tool")
     return spec
 
 

@@ -1,4 +1,4 @@
-"""The lanes to a worker: sockets that carry one call at a time, so that no answer needs sorting and none delays another."""
+"""The connections to a worker: each socket carries one call at a time, so answers need no sorting and do not delay each other."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tavern_core.isolation.worker_process import Terms, WorkerProcess
 from tavern_core.kernel.execution.modes import NeverBegan, TimeLimit
 
 Kind = Literal["sync", "loop"]
-"""Whether the worker serves a lane in a thread of its own or on its event loop."""
+"""Whether the worker serves a connection in its own thread or on its event loop."""
 MOST_IDLE: Final = 4
-"""Lanes of one kind that are kept open while nobody needs them."""
+"""Idle connections of one kind that stay open."""
 
 
 class Undelivered(Exception):
-    """The worker was gone before it got the request: nothing of it has run."""
+    """The worker had ended before it got the request, so nothing ran."""
 
 
 class Lanes(WorkerProcess):
-    """A process with lanes to it; they are handed to it as they are needed."""
+    """A process with connections, which are passed to it on demand."""
 
     def __init__(self, terms: Terms) -> None:
         super().__init__(terms)
@@ -53,13 +53,13 @@ class Lanes(WorkerProcess):
             channel.close()
 
     def take_now(self, kind: Kind) -> Channel | None:
-        """A lane, if one may be had without waiting."""
+        """A connection, if one is available without waiting."""
         return self._taken(kind, self.tell_now)
 
     def _taken(self, kind: Kind, tell: Callable[[dict[str, Any], int], bool | None]) -> Channel | None:
         if os.getpid() != self._host:
             text = f"the worker of {self.plugin} belongs to process {self._host}, and this is a forked copy of it"
-            raise UpstreamError(text, hint="open a host of its own in the forked process", outcome="none")
+            raise UpstreamError(text, hint="open a separate host in the forked process", outcome="none")
         with self._lock:
             if self.is_over:
                 raise Undelivered
@@ -72,9 +72,9 @@ class Lanes(WorkerProcess):
             self._open[kind] += 1
         own, its = socket.socketpair()
         channel = Channel(own, self._limit)
-        told = tell({"lane": kind}, its.fileno())
+        reported = tell({"lane": kind}, its.fileno())
         its.close()
-        if told is False:
+        if reported is False:
             own.close()
             with self._lock:
                 self._open[kind] -= 1
@@ -88,7 +88,7 @@ class Lanes(WorkerProcess):
         return channel
 
     def take(self, kind: Kind, deadline: float | None) -> Channel:
-        """A lane, waited for where all are taken.
+        """A connection; waits if all are in use.
 
         Raises:
             Undelivered: the worker is dead.
@@ -103,16 +103,16 @@ class Lanes(WorkerProcess):
         return channel
 
     async def take_later(self, kind: Kind) -> Channel:
-        """`take` under an event loop, for as long as its caller waits."""
+        """`take` under an event loop, while its caller waits."""
         taking = asyncio.get_running_loop().run_in_executor(None, self.take, kind, None)
         try:
             return await asyncio.shield(taking)
-        except asyncio.CancelledError:  # the thread still waits for one, which then nobody wants
+        except asyncio.CancelledError:  # the thread still waits for one, which is not needed any more
             taking.add_done_callback(lambda done: None if done.exception() else self.give_back(done.result(), kind))
             raise NeverBegan from None
 
     def give_back(self, channel: Channel, kind: Kind) -> None:
-        """A call on it is answered: it is for the next one."""
+        """Its call is answered: it is free for the next one."""
         with self._lock:
             self._busy.discard(channel)
             keep = not self.dead.is_set() and len(self._idle[kind]) < MOST_IDLE
@@ -125,7 +125,7 @@ class Lanes(WorkerProcess):
             channel.close()
 
     def drop(self, channel: Channel, kind: Kind) -> None:
-        """It is of no use any more: something of its call may still come, or it is broken."""
+        """It is unusable: data of its call may still arrive, or it is broken."""
         with self._lock:
             self._busy.discard(channel)
             self._open[kind] -= 1

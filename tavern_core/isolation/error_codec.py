@@ -1,4 +1,4 @@
-"""Errors that cross to the other process: those of the tree by their code, Python's own by their name, others by what they say."""
+"""Transfer of errors to the other process: those of the tree by code, Python's own by name, others by their text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tavern_core.package import is_own
 from tavern_core.schema.limits import json_copy
 
 LONGEST: Final = 4_000
-"""Characters of an error's text that cross."""
+"""Transferred characters of an error's text."""
 
 
 def _classes(cls: type[TavernError]) -> Iterator[tuple[str, type[TavernError]]]:
@@ -33,7 +33,7 @@ _PLAIN: Final = (str, int, float, bool, type(None))
 
 
 class ForeignError(Exception):
-    """An exception of a class that only the other process knows; `names` makes one that is called the same."""
+    """An exception of a class that only the other process knows; `names` creates one with the same name."""
 
     def __init__(self, text: str, shown: str = "") -> None:
         super().__init__(text)
@@ -44,7 +44,7 @@ class ForeignError(Exception):
 
 
 def pack_error(error: BaseException) -> dict[str, Any]:
-    """What the other side is told of `error`."""
+    """The description of `error` for the other side."""
     if isinstance(error, TavernError):
         packed: dict[str, Any] = {
             "code": error.code,
@@ -58,7 +58,7 @@ def pack_error(error: BaseException) -> dict[str, Any]:
         return packed
     given = [*error.args]
     if isinstance(error, OSError) and isinstance(error.filename, str) and len(given) == 2:
-        given.append(error.filename)  # Python keeps it apart
+        given.append(error.filename)  # Python stores it separately
     arguments = [value for value in given if type(value) in _PLAIN]
     whole = len(arguments) == len(given) and json_copy(arguments)[1] is None
     return {
@@ -72,10 +72,10 @@ def pack_error(error: BaseException) -> dict[str, Any]:
 
 
 def unpack_error(packed: Any) -> BaseException:
-    """The error that the other side told of; whatever it is, it is one that may be raised here.
+    """The error from the other side, always as one that may be raised here.
 
     Raises:
-        BrokenChannel, ValueError: it is none.
+        BrokenChannel, ValueError: it is invalid.
     """
     packed = judged(packed)
     if type(packed) is not dict:
@@ -90,13 +90,13 @@ def unpack_error(packed: Any) -> BaseException:
 
 
 def _foreign(packed: dict[str, Any]) -> BaseException:
-    """An error of Python's own, or one that is called the same."""
+    """An error of Python's own, or one with the same name."""
     name, arguments = str(packed.get("name")), packed.get("args")
-    if name == "CancelledError":  # a tool may say that it was cancelled; the pipeline knows whether it was
+    if name == "CancelledError":  # a tool may claim that it was cancelled; the pipeline knows whether it was
         return asyncio.CancelledError()
     known: Any = getattr(builtins, name, None)
     if isinstance(known, type) and issubclass(known, Exception) and type(arguments) is list:
-        with contextlib.suppress(Exception):  # one that wants other arguments
+        with contextlib.suppress(Exception):  # one with other arguments
             if str(same := known(*arguments)) == packed.get("text"):
                 return same
     safe = name if name.isidentifier() and len(name) <= 100 else "Exception"
@@ -117,7 +117,7 @@ def _place(error: BaseException) -> list[Any] | None:
 
 
 def _placed(error: BaseException, place: Any) -> BaseException:
-    """`error` with a traceback that ends at the place it was told to come from, for whoever looks where it failed."""
+    """`error` with a traceback that ends at its reported place."""
     if type(place) is not list or len(place) != 2 or type(place[0]) is not str or type(place[1]) is not int:
         return error
     line = min(max(place[1], 1), 1_000_000)

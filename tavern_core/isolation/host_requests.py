@@ -1,7 +1,7 @@
-"""What the host answers when a worker asks: the plugin's own doors, judged by its grants as for a plugin in the host.
+"""The host's answers to requests of a worker: the plugin's context, limited by its grants as for a plugin in the host.
 
-Questions are answered in threads of their own, in whose name the call runs inside which the plugin asks. A plugin that asks
-on its own account, outside of any call, has the rights of nobody.
+Requests are answered in separate threads, for the caller of the call in which the plugin asks. A request
+outside of any call has no permissions.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from tavern_core.kernel.views.service_view import IS_ASYNC
 from tavern_core.model.call import CallContext
 
 MOST_OPEN: Final = 64
-"""Questions of one worker that are answered at once."""
+"""Requests of one worker that are answered at the same time."""
 MOST_WATCHES: Final = 1_000
 
 
 class Answering:
-    """Answers the workers of one plugin.
+    """Answers requests of the workers of one plugin.
 
     Args:
         threads: where questions are answered; ended by `close`.
@@ -54,9 +54,9 @@ class Answering:
         changed: Callable[[Incarnation, int, Any], None],
     ) -> None:
         self.ctx: PluginContext | None = None
-        """The plugin's context; there once a hook has been handed it."""
+        """The plugin's context; set once a hook has got it."""
         self.nodes: dict[int, tuple[Any, asyncio.AbstractEventLoop]] = {}
-        """Token → context and event loop of a node that is running."""
+        """Token → context and event loop of a running node."""
         self._threads = threads
         self._portal = portal
         self._printed = printed
@@ -70,12 +70,12 @@ class Answering:
         if message.get("tell") == "log":
             level, name, text = message.get("level"), message.get("logger"), message.get("text")
             if type(level) is not int or type(name) is not str or type(text) is not str:
-                worker.kill("it logged something that is no text")
+                worker.kill("it logged a message that is not text")
             elif not self._printed.log(level, name, text):
                 worker.kill("it logged too much")
         elif type(message.get("ask")) is str and type(message.get("id")) is int:
             if self._open.get(worker, 0) >= MOST_OPEN:
-                worker.kill(f"it asked more than {MOST_OPEN} things at once")
+                worker.kill(f"it asked more than {MOST_OPEN} requests at once")
                 return
             self._open[worker] = self._open.get(worker, 0) + 1
             try:
@@ -83,10 +83,10 @@ class Answering:
             except RuntimeError:  # the host is closed
                 worker.kill("the host is closed")
         else:
-            worker.kill("it sent something that is no question")
+            worker.kill("it sent an invalid request")
 
     def close(self) -> None:
-        """The plugin is stopped: nothing is answered any more."""
+        """The plugin is stopped: no more answers."""
         self._threads.close()
 
     def forget(self, worker: Incarnation) -> None:
@@ -100,7 +100,7 @@ class Answering:
         token = current.set(frame or self._stranger)
         try:
             answer = {"id": message["id"], "ok": self._answered(worker, judged(message))}
-        except BaseException as error:  # noqa: BLE001 - told to whoever asked
+        except BaseException as error:  # noqa: BLE001 - sent to the worker
             answer = {"id": message["id"], "error": pack_error(error)}
         finally:
             current.reset(token)
@@ -110,9 +110,9 @@ class Answering:
             worker.tell(answer)
 
     def _ask_node(self, message: dict[str, Any]) -> Any:
-        """What a running node wants of its context: on the event loop of its run."""
+        """The request of a running node to its context: on the event loop of its run."""
         if (found := self.nodes.get(message["token"])) is None:
-            raise ToolFailed("this node does not run any more", hint="use the context while the node runs")
+            raise ToolFailed("this node has ended", hint="use the context while the node runs")
         ctx, loop = found
         what, given = message["wish"], message["given"]
         match what:
@@ -142,7 +142,7 @@ class Answering:
                 return CALLS.encode(
                     asyncio.run_coroutine_threadsafe(ctx.invoke(tool, arguments, **options), loop).result()
                 )
-        raise ToolFailed(f"a node cannot be asked for {what!r:.80}")
+        raise ToolFailed(f"a node does not offer {what!r:.80}")
 
     def _answered(self, worker: Incarnation, message: dict[str, Any]) -> Any:
         match message["ask"]:
@@ -161,7 +161,7 @@ class Answering:
             case "keep":
                 return self._uploads.keep(worker, message)
         if self.ctx is None or (doors := self.ctx._doors) is None:
-            raise ToolFailed("this plugin has no context yet", hint="use the `ctx` that a hook is handed")
+            raise ToolFailed("this plugin has no context yet", hint="use the `ctx` argument of a hook")
         match message["ask"]:
             case "get_config":
                 return _to_plugin(doors.get_config(str(message["option"])))
@@ -182,7 +182,7 @@ class Answering:
     def _call_service(self, view: Any, message: dict[str, Any]) -> Any:
         method = message["method"]
         if method not in _methods(view):
-            getattr(view, str(method))  # a view refuses in its own words
+            getattr(view, str(method))  # the view raises its own refusal
             raise AttributeError(method)
         args, kwargs = message["args"], message["kwargs"]
         answer = getattr(view, method)(*args, **kwargs)

@@ -30,7 +30,7 @@ from tavern_core.isolation.codec import (
     text_of,
 )
 from tavern_core.kernel.nodes.json_values import NotPlain, from_plain, to_plain
-from tavern_core.kernel.nodes.node_json import NotData, node_members, pack_node, unpack_node
+from tavern_core.kernel.nodes.node_serialization import NotData, node_members, pack_node, unpack_node
 from tavern_core.kernel.nodes.value_conversion import plain
 from tavern_core.model.node import NodeSpec, Slot
 from tavern_core.model.run import NodeInfo, RunInfo, RunState
@@ -47,14 +47,14 @@ _STATES: Final = frozenset(get_args(RunState))
 # Node types -------------------------------------------------------------------------------------------------------------
 
 
-def told_node(spec: NodeSpec, *, is_shown: bool = False) -> dict[str, Any]:
+def reported_node(spec: NodeSpec, *, is_shown: bool = False) -> dict[str, Any]:
     """A node type without its code.
 
     Args:
-        is_shown: to be looked at only. What is no data is told as text then.
+        is_shown: for display only; other values become text.
 
     Raises:
-        ActivationFailed: something of it is no data: a function in a slot (ACTIVATION_FAILED).
+        ActivationFailed: a part of it is not data: a function in a slot (ACTIVATION_FAILED).
     """
     try:
         return as_json(node_members(spec, is_shown=True)) if is_shown else pack_node(spec)
@@ -63,7 +63,7 @@ def told_node(spec: NodeSpec, *, is_shown: bool = False) -> dict[str, Any]:
 
 
 def cannot_cross(what: str, why: str) -> ActivationFailed:
-    """The refusal of a node that only the host's own process could run."""
+    """The error for a node that only the host's own process could run."""
     return ActivationFailed(
         f"nodes: an isolated plugin cannot offer {sayable(what, 200)}: {why}",
         hint="write what the slot is as a plain value, or take `isolation: process` out of plugin.yaml",
@@ -173,7 +173,7 @@ def _unpack_slots(data: Any, known: Known) -> dict[str, Any]:
 def _unpack_run(data: Any, known: Known) -> RunInfo:
     run_id, workflow, principal, state = data
     if state not in _STATES:
-        raise ValueError("a damaged run")
+        raise ValueError("an invalid run")
     return RunInfo(text_of(run_id), text_of(workflow), text_of(principal), state)
 
 
@@ -191,7 +191,7 @@ def _unpack_definition(data: Any, known: Known) -> NodeSpec:
     new, shown = unpack_node(data), known.get("definition")
     if not isinstance(shown, NodeSpec):
         return new
-    crossed = unpack_node(told_node(shown, is_shown=True))
+    crossed = unpack_node(reported_node(shown, is_shown=True))
     changed = _changed(new, crossed)
     changed.pop("impl", None)
     for side in changed.keys() & {"inputs", "outputs"}:
@@ -212,6 +212,6 @@ HOOK_VALUES: Final = Codec(
     *CALL_TABLE,
     Coded("run", (RunInfo,), lambda run: [run.run_id, run.workflow, run.principal, run.state], _unpack_run),
     Coded("node", (NodeInfo,), _pack_info, _unpack_info),
-    Coded("definition", (NodeSpec,), lambda spec: told_node(spec, is_shown=True), _unpack_definition),
+    Coded("definition", (NodeSpec,), lambda spec: reported_node(spec, is_shown=True), _unpack_definition),
     rest=Coded("values", (), _pack_slots, _unpack_slots),
 )

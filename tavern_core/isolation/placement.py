@@ -1,4 +1,4 @@
-"""Which plugins live in a worker. Cheap to ask: what workers need is imported with the first of them."""
+"""Which plugins run in a worker. Cheap to query: modules for workers are imported with the first one."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _traced: Final[set[str]] = set()
 
 
 def keep_in_process(plugin: str) -> None:
-    """Run this plugin in this process from now on, wherever it belongs: its author traces what it does, which is not seen elsewhere.
+    """Run this plugin in this process from now on, regardless of its tier, because tracing cannot observe other processes.
 
-    For a process that was started to trace the tests of a plugin. Nothing in a host calls this.
+    For a process that was started to trace the tests of a plugin. A host never calls this.
     """
     _traced.add(plugin)
 
@@ -41,7 +41,7 @@ class Isolation:
     _workers: HostWorkers | None = None
 
     def reason(self, candidate: Candidate) -> str:
-        """Why a plugin lives in a process of its own: it belongs there, or was granted for there; empty for one that lives in the host."""
+        """Why a plugin runs in its own process: it must, or was granted for that; empty for one that runs in the host."""
         if candidate.name in _traced:
             return ""
         if candidate.apart:
@@ -50,13 +50,13 @@ class Isolation:
         return "" if record is None else record.standing.kept_apart
 
     def applied(self, candidate: Candidate) -> Candidate:
-        """The candidate as the lifecycle sees it: one of a worker loads its stand-in, and never its code."""
+        """The candidate for the lifecycle: an isolated one loads its proxy, and never its code."""
         candidate = replace(candidate, apart=isolation_reason(candidate, self.base.config.isolation))
         name, pauses = candidate.name, self._pauses()
         return replace(
             candidate,
             load=lambda: self._load(candidate) if self.reason(candidate) else candidate.load(),
-            # A worker reads its code anew each time it begins.
+            # A worker reads its code each time it starts.
             unload=lambda: None if candidate.unload is None or self.reason(candidate) else candidate.unload(),
             isolated=lambda: self.reason(candidate),
             trouble=lambda: pauses.why(name) if self.reason(candidate) else "",
@@ -64,14 +64,14 @@ class Isolation:
         )
 
     def release(self) -> None:
-        """End all workers, and what was begun for them."""
+        """End all workers and their resources."""
         with self._lock:
             workers, self._workers = self._workers, None
         if workers is not None:
             workers.release()
 
     def _load(self, candidate: Candidate) -> Any:
-        """Start the plugin's worker; what stands in for it here. Raises PluginError."""
+        """Start the plugin's worker; returns its proxy. Raises PluginError."""
         from tavern_core.isolation.workers import HostWorkers
 
         with self._lock:

@@ -1,4 +1,4 @@
-"""A command of an isolated plugin, as the command line of the host sees it: its arguments go to the worker, its text comes back."""
+"""A command of an isolated plugin, as the command line of the host sees it: arguments go to the worker, and its output comes back."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 
 def far_command(name: str, text: str, run: Callable[[list[str]], Any]) -> Any:
-    """A click command that leaves everything to the worker, ``--help`` too.
+    """A click command that passes everything to the worker, including ``--help``.
 
     Args:
         text: one line about it.
-        run: hands over the arguments; answers ``{"out", "err", "code"}``.
+        run: passes the arguments; returns ``{"out", "err", "code"}``.
     """
     import click
 

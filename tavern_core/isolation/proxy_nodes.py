@@ -1,4 +1,4 @@
-"""The nodes of an isolated plugin, as the engine sees them: functions and classes that ask the worker."""
+"""The nodes of an isolated plugin, as the engine sees them: functions and classes that call the worker."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from tavern_core.isolation.stream_calls import Talk, begin_talk
 from tavern_core.isolation.supervisor import Supervisor
 from tavern_core.isolation.transport import judged
 from tavern_core.kernel.nodes.node_code import Form, NodeCode
-from tavern_core.kernel.nodes.node_json import unpack_node
+from tavern_core.kernel.nodes.node_serialization import unpack_node
 from tavern_core.kernel.views.stream_view import ReadStream
 from tavern_core.model.node import NodeSpec
 
 CONTEXT: Final = "tavern_node_context"
-"""The parameter that gets the context: no slot has this name."""
+"""The parameter that gets the context: a name that no slot has."""
 ASKED_S: Final = 1.0
-"""How long `fingerprint`, `validate` and `upgrade` of a class may take, in seconds: the host's event loop waits for them."""
+"""How long `fingerprint`, `validate` and `upgrade` of a class may take, in seconds: because the host's event loop waits for them."""
 LONGEST_WORD: Final = 1_000
 _tokens: Final = itertools.count(1)
 
 
 def far_node(supervisor: Supervisor, told: Mapping[str, Any]) -> NodeSpec:
-    """A node type as the worker told it."""
+    """A node type as described by the worker."""
     if told["code"] is None:
         return unpack_node(told["node"], None)
     form, context, takes_all, names_outputs, where, methods = told["code"]
@@ -61,7 +61,7 @@ class _Far:
     """One node type in its worker.
 
     Args:
-        yields: it gives its answer in chunks.
+        yields: it returns its answer in chunks.
         talks: it yields, or may read streams.
     """
 
@@ -71,21 +71,21 @@ class _Far:
     yields: bool
     talks: bool
     left: list[int] = field(default_factory=list)
-    """Objects whose run never came: the worker may forget them."""
+    """Objects without a run, which the worker may remove."""
 
     def run(self, inputs: dict[str, Any], one: Mapping[str, Any] | None = None) -> Any:
         """Run it: an async generator of its chunks, or a coroutine of its answer.
 
         Args:
-            one: of a class: which object.
+            one: for a class: the object.
         """
         return self.chunks(inputs, one) if self.yields else self.answer(inputs, one)
 
     async def answer(self, inputs: dict[str, Any], one: Mapping[str, Any] | None = None) -> Any:
-        """Run it; what it answers.
+        """Run it; returns its answer.
 
         Raises:
-            Exception: what its code raised; MisfitInput for a value that does not fit.
+            Exception: the error of its code; MisfitInput for a value that does not fit.
         """
         with self.asked(inputs, None, one) as given, _misfits():
             if not self.talks:
@@ -99,7 +99,7 @@ class _Far:
                 await talk.stop()
 
     async def chunks(self, inputs: dict[str, Any], one: Mapping[str, Any] | None = None) -> AsyncGenerator[Any, None]:
-        """Run it; its chunks, and behind them its `Final`. Raises as `answer`."""
+        """Run it; yields its chunks, and then its `Final`. Raises as `answer`."""
         with self.asked(inputs, None, one) as given, _misfits():
             talk = await self._talk({**given, "yields": True})
             try:
@@ -117,7 +117,7 @@ class _Far:
             yield final
 
     def ask_now(self, given: Mapping[str, Any]) -> Any:
-        """Ask the class, on whatever thread waits for it: for a moment at most."""
+        """Call the class, blocking the current thread for a short time at most."""
         packed = judged(
             self.supervisor.ask(
                 "node_asked", {"type": self.type, **given}, seconds=min(self.supervisor.hook_s, ASKED_S)
@@ -127,11 +127,11 @@ class _Far:
 
     @contextmanager
     def asked(self, inputs: dict[str, Any], ctx: Any, one: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
-        """The request; its node may use its context meanwhile.
+        """The request; the node may use its context meanwhile.
 
         Args:
-            ctx: the context where it is not among the inputs.
-            one: of a class: which object.
+            ctx: the context if it is not among the inputs.
+            one: for a class: the object.
         """
         ctx = inputs.pop(CONTEXT, ctx)
         token = next(_tokens)
@@ -201,7 +201,7 @@ def _upgrade(cls: type[_FarNode], node: Mapping[str, Any], version: int) -> dict
 _METHODS: Final[Mapping[str, Any]] = {
     "needs": _needs, "fingerprint": _fingerprint, "validate": classmethod(_validate), "upgrade": classmethod(_upgrade),
 }  # fmt: skip
-"""What a class may say besides running, asked of the worker; what it does not say is not asked."""
+"""The optional methods of a class, called in the worker; missing methods are not called."""
 
 
 def _far_class(far: _Far, methods: frozenset[str]) -> type[Node]:
@@ -211,7 +211,7 @@ def _far_class(far: _Far, methods: frozenset[str]) -> type[Node]:
 
 @contextmanager
 def _misfits() -> Iterator[None]:
-    """An input that did not fit its annotation is told as one that did not here."""
+    """A mismatch of an input with its annotation is reported like one in the host."""
     try:
         yield
     except InputInvalid as error:
@@ -221,7 +221,7 @@ def _misfits() -> Iterator[None]:
 
 
 def _said(value: Any, streams: list[AsyncIterator[Any]]) -> list[Any]:
-    """A value for the worker; of a stream its number."""
+    """A value for the worker; for a stream, its number."""
     if isinstance(value, ReadStream):
         streams.append(value)
         return ["stream", len(streams) - 1]

@@ -1,8 +1,8 @@
-"""What stands in the host for a plugin that lives in a worker: an ordinary plugin object, made of what the worker described.
+"""The proxy of an isolated plugin: an ordinary plugin object, built from the description of the worker.
 
 The hook table, grants, the activation, listings and the pipeline see hookimpls, tools, factories, services and commands as
-those of any other plugin; each of them asks the worker. Under an event loop they answer with an awaitable, on a thread of
-its own they wait: so they never block a loop and need none.
+those of any other plugin; each of them calls the worker. Under an event loop they return an awaitable, on their own
+thread they wait; so they never block a loop and need none.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.hookspecs import HOOKS, hookimpl
-from tavern_core.contract.protocols import Command, Contribution, Service
+from tavern_core.contract.protocols import Command, Contribution, Prompt, Resource, Service
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import HookRefused, PluginError, sayable
 from tavern_core.isolation.codec import pack_context, pack_tool
@@ -22,7 +22,7 @@ from tavern_core.isolation.connections import Kind
 from tavern_core.isolation.node_codec import HOOK_VALUES
 from tavern_core.isolation.proxy_nodes import far_node
 from tavern_core.isolation.proxy_services import far_object
-from tavern_core.isolation.proxy_tools import Made, RemoteTool, told_tool, unpacked
+from tavern_core.isolation.proxy_tools import Made, RemoteTool, reported_tool, unpacked
 from tavern_core.isolation.supervisor import Supervisor
 from tavern_core.isolation.transport import judged
 from tavern_core.kernel.plugins.remote_plugin import LivesElsewhere
@@ -36,7 +36,7 @@ Unpack = Callable[[Any], Any]
 
 
 class IsolatedPlugin(LivesElsewhere):
-    """The plugin object that the lifecycle gets. One class is made for each plugin, so that looking at it shows its hooks."""
+    """The plugin object that the lifecycle gets. Each plugin has its own class, so that inspecting it shows its hooks."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
@@ -46,7 +46,7 @@ class IsolatedPlugin(LivesElsewhere):
         return RemoteTool(self._supervisor, "", target)
 
     def meet(self, ctx: PluginContext) -> None:
-        """The plugin's context is there: what its code asks for is judged by it."""
+        """Set the plugin's context, which limits the requests of its code."""
         self._supervisor.meet(ctx)
 
     def nodes(self, entry: str) -> list[NodeSpec]:
@@ -62,7 +62,7 @@ class IsolatedPlugin(LivesElsewhere):
 
 
 def stand_in(supervisor: Supervisor, told: Mapping[str, Any]) -> IsolatedPlugin:
-    """The object for a plugin that was described as `told`.
+    """The object for a plugin with the description `told`.
 
     Raises:
         PluginError: the description makes no sense.
@@ -90,7 +90,7 @@ def _made(supervisor: Supervisor, told: Mapping[str, Any]) -> IsolatedPlugin:
 
 
 def _hook(supervisor: Supervisor, number: int, told: Mapping[str, Any]) -> Callable[..., Any]:
-    """A marked function with the implementation's own arguments, at the implementation's own place."""
+    """A marked function with the arguments and the source place of the implementation."""
     hook = HOOKS.get(str(told["hook"]))
     if hook is None:
         raise HookRefused(f"{supervisor.plugin}: there is no hook {sayable(str(told['hook']), 100)!r}")
@@ -114,7 +114,7 @@ def _hook(supervisor: Supervisor, number: int, told: Mapping[str, Any]) -> Calla
 
 
 def _placed(function: Any, name: str, where: str) -> FunctionType:
-    """`function`, as if it stood where the plugin's own stands: messages and tracebacks name that place."""
+    """`function`, with the source place of the plugin's own function, for messages and tracebacks."""
     file, _, line = where.rpartition(":")
     number = int(line) if line.isdecimal() and len(line) < 8 else 1
     code: CodeType = function.__code__.replace(
@@ -170,7 +170,7 @@ def _meet(supervisor: Supervisor, values: Mapping[str, Any]) -> None:
 def _asked(
     supervisor: Supervisor, do: str, request: Mapping[str, Any], kind: Kind, what: str, answer: Unpack, seconds: float
 ) -> Any:
-    """The answer, or an awaitable of it under an event loop (where the caller bounds the time)."""
+    """The answer, or an awaitable of it under an event loop (whose caller limits the time)."""
     if _running_loop() is None:
         return answer(supervisor.ask(do, request, kind, seconds))
 
@@ -180,7 +180,7 @@ def _asked(
     return later()
 
 
-# What it offers -----------------------------------------------------------------------------------------------------------
+# Contributions ------------------------------------------------------------------------------------------------------------
 
 
 def _offered(supervisor: Supervisor, section: str, told: Any) -> Any:
@@ -192,7 +192,7 @@ def _offered(supervisor: Supervisor, section: str, told: Any) -> Any:
         return dict(proxy_adapter(supervisor, item) for item in told)
     makers: dict[str, Callable[[Supervisor, Any], Any]] = {
         "tools": _tool, "services": _service, "commands": _command, "channels": _contribution, "providers": _contribution,
-        "nodes": far_node,
+        "nodes": far_node, "resources": _resource, "prompts": _prompt,
     }  # fmt: skip
     return [makers[section](supervisor, item) for item in told]
 
@@ -200,7 +200,7 @@ def _offered(supervisor: Supervisor, section: str, told: Any) -> Any:
 def _tool(supervisor: Supervisor, told: Any) -> ToolSpec | ToolFactory:
     if "factory" in told:
         return _factory(supervisor, told)
-    return told_tool(supervisor, told)
+    return reported_tool(supervisor, told)
 
 
 def _factory(supervisor: Supervisor, told: Any) -> ToolFactory:
@@ -214,12 +214,20 @@ def _factory(supervisor: Supervisor, told: Any) -> ToolFactory:
             if tools is None or (worker := supervisor.incarnation) is None:
                 return None
             made = Made(place, context_json, worker)
-            return [told_tool(supervisor, item, made) for item in judged(tools)]
+            return [reported_tool(supervisor, item, made) for item in judged(tools)]
 
         return _asked(supervisor, "make", given, kind, f"factory {place}", answer, supervisor.hook_s)  # type: ignore[arg-type]
 
     names = None if told["names"] is None else tuple(str(name) for name in told["names"])
     return ToolFactory(make, names, told["optional"] is True, None if told["name"] is None else str(told["name"]))
+
+
+def _resource(supervisor: Supervisor, told: Any) -> Resource:
+    return Resource(*(str(told[name]) for name in ("name", "uri", "tool", "description", "title", "media_type")))
+
+
+def _prompt(supervisor: Supervisor, told: Any) -> Prompt:
+    return Prompt(*(str(told[name]) for name in ("name", "tool", "description", "title")))
 
 
 # Services and the rest ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The methods of a service that lives in a worker: made of what was told of them, and the same to whoever looks at them."""
+"""The methods of a service in a worker, built from its description and equal to the originals on inspection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tavern_core.isolation.worker.services import LONGEST_DOC
 
 
 def far_object(supervisor: Supervisor, service: str, doc: str, facts: Mapping[str, Any]) -> Any:
-    """An object whose methods ask the worker."""
+    """An object whose methods call the worker."""
     body: dict[str, Any] = {"__slots__": (), "__doc__": doc}
     for name, told in facts.items():
         if str(name).isidentifier() and not name.startswith("_"):
@@ -41,7 +41,7 @@ def _method(supervisor: Supervisor, service: str, name: str, told: Mapping[str, 
 
 
 def _dressed(method: Any, name: str, told: Mapping[str, Any]) -> Callable[..., Any]:
-    """`method` with the name, the docstring, the mark and the parameters of the one it stands for."""
+    """`method` with the name, the docstring, the mark and the parameters of the original."""
     method.__name__ = method.__qualname__ = name
     method.__doc__ = sayable(str(told["doc"]), LONGEST_DOC)
     if type(told["mutates"]) is bool:

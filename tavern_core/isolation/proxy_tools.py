@@ -1,4 +1,4 @@
-"""What is behind the tools of an isolated plugin: they are prepared in the worker, and called there."""
+"""The implementation of isolated plugins' tools: they are prepared and called in the worker."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from tavern_core.model.tool import ToolSpec
 _running_loop = asyncio._get_running_loop
 
 
-def told_tool(supervisor: Supervisor, told: Any, made: Made | None = None) -> ToolSpec:
-    """A tool as the worker described it; one that needs no code of the plugin stays what it is.
+def reported_tool(supervisor: Supervisor, told: Any, made: Made | None = None) -> ToolSpec:
+    """A tool as described by the worker; one without code of the plugin is unchanged.
 
     Args:
-        made: what made it, for a tool of a factory.
+        made: its factory, for a tool of a factory.
     """
     spec = unpack_tool(told["tool"])
     if (key := told["key"]) is None:
@@ -40,10 +40,10 @@ def told_tool(supervisor: Supervisor, told: Any, made: Made | None = None) -> To
 
 
 class Made:
-    """A factory of the plugin and the caller it made tools for, so that a new worker can make them again.
+    """A factory of the plugin and the caller of its tools, so that a new worker can make them again.
 
     Args:
-        worker: where they were made.
+        worker: the worker that made them.
     """
 
     def __init__(self, factory: str, context: Mapping[str, Any], worker: Incarnation) -> None:
@@ -56,9 +56,9 @@ class RemoteTool(BindsItself, DescribesItself):
     """One tool.
 
     Args:
-        key: what the worker calls it; empty for a handler.
+        key: its key in the worker; empty for a handler.
         handler: ``module:name``, for a tool file's.
-        made: what made it.
+        made: its factory.
     """
 
     def __init__(self, supervisor: Supervisor, key: str, handler: str | None = None, made: Made | None = None) -> None:
@@ -70,21 +70,21 @@ class RemoteTool(BindsItself, DescribesItself):
             weakref.finalize(self, made.worker.dropped.append, key)
 
     def described(self, sketch: ToolSpec) -> ToolSpec:
-        """The whole tool behind a handler whose tool file has no parameters.
+        """The whole tool of a handler whose tool file has no parameters.
 
         Raises:
-            PluginError: there is no such thing in the plugin, or it is no tool.
+            PluginError: there is no such object in the plugin, or it is not a tool.
         """
         request = {"target": self.handler, "tool": pack_tool(sketch)}
         told = judged(self.supervisor.ask("handler", request, seconds=self.supervisor.hook_s))
         self.supervisor.remember({"do": "handler", **request})
-        return told_tool(self.supervisor, told)
+        return reported_tool(self.supervisor, told)
 
     def bind(self, tool: ToolSpec) -> BoundTool:
-        """Let the worker prepare it; what is wrong with it is said now and not when it is called.
+        """Let the worker prepare it, so that errors are reported now and not at the first call.
 
         Raises:
-            TavernError: as the executor says it.
+            TavernError: as from the executor.
         """
         binding = _Binding(self, tool)
         self.supervisor.with_worker(binding.settle)
@@ -96,7 +96,7 @@ class RemoteTool(BindsItself, DescribesItself):
 
 
 class _Binding:
-    """A tool that was prepared in a worker; prepared again in the next one when that one has died."""
+    """A tool that was prepared in a worker; prepared again in the next one if that one has died."""
 
     def __init__(self, remote: RemoteTool, tool: ToolSpec) -> None:
         self._remote = remote
@@ -109,7 +109,7 @@ class _Binding:
         self.wants_call = self.wants_control = False
 
     def run(self, arguments: Any, call: ToolCall | None) -> Any:
-        """The answer, or under an event loop an awaitable of it."""
+        """The answer, or an awaitable under an event loop."""
         given = {"args": arguments}
         if headers := trace_headers():
             given["trace"] = headers
@@ -166,7 +166,7 @@ class _Binding:
             again = judged(worker.ask("make", {"factory": made.factory, "context": made.context}, deadline=deadline))
             keys = [item["key"] for item in again or () if unpack_tool(item["tool"]).name == self._name]
             if not keys or type(keys[0]) is not str:
-                raise UpstreamError(f"{self._name} is not made any more", outcome="none")
+                raise UpstreamError(f"{self._name} is no longer offered", outcome="none")
             key = keys[0]
         request = {"key": key, "tool": self._tool, "handler": self._remote.handler}
         is_async, wants_call, wants_control = worker.ask("bind", request, deadline=deadline)
@@ -176,7 +176,7 @@ class _Binding:
 
 
 def _result(packed: Any) -> Any:
-    """The answer of a tool; the pipeline judges its value, as it does for every tool."""
+    """The answer of a tool; the pipeline checks its value, as for every tool."""
     if type(packed) is list and len(packed) == 2 and packed[0] == "json":
         return packed[1]
     return unpacked(packed)
@@ -186,7 +186,7 @@ def unpacked(packed: Any, known: Known = MappingProxyType({}), codec: Codec = CA
     """A value of a worker.
 
     Raises:
-        UpstreamError: it is none (UPSTREAM_ERROR).
+        UpstreamError: it is invalid (UPSTREAM_ERROR).
     """
     try:
         return codec.decode(judged(packed), known)

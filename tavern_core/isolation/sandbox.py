@@ -1,4 +1,4 @@
-"""The box of a plugin's programs: from what was granted to what the kernel of the system lets through."""
+"""The box of a plugin's programs: from grants to rules of the operating system."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Final
 
 from tavern_core import package
 from tavern_core.box import paths
-from tavern_core.box.holes import is_in
 from tavern_core.box.layers import available_layers
 from tavern_core.box.output import Serve
 from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy, Granted, Level
+from tavern_core.box.protected_paths import is_in
 from tavern_core.box.script_client import Child, Launch, Spawner
 from tavern_core.frozen import dataclass
 from tavern_core.isolation.closed_paths import closed, granted_paths, read_mounts
@@ -24,6 +24,7 @@ from tavern_core.isolation.sandbox_report import allows, what_would_allow
 from tavern_core.isolation.work_folders import WorkFolders
 from tavern_core.kernel.config.configuration import state_root
 from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.discovery.other_formats import MARKS
 from tavern_core.kernel.execution.portal import Portal
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.model.call import Rights, ToolCall
@@ -34,20 +35,20 @@ from tavern_core.model.scope import Scope, folders
 _RESERVES_MEMORY: Final = frozenset({"node", "bun", "deno"})
 """Programs that reserve far more address space than they use."""
 _NOT_OPEN: Final = ("seccomp",)
-"""Layers that programs are not put into when they may do what the host's own code may: it would forbid ordinary things."""
+"""Layers that are omitted for programs with the rights of the host, because they would forbid ordinary actions."""
 NETWORK: Final = ("network", "read:web")
-"""Either opens a gateway, which lets through what its scope names (`isolation/gateway`)."""
+"""Each of them opens a gateway, which allows what its scope names (`isolation/gateway`)."""
 HOST_NETWORK: Final = "network:host"
 
 
 @dataclass(frozen=True, slots=True)
 class Sandboxes:
-    """Makes the boxes of one host.
+    """Creates the boxes of one host.
 
     Args:
-        home: the state folder: settings, secrets, logs. No box sees it, whatever was granted.
-        kept: files that decide what is allowed (lock file, configuration): no box writes to them.
-        work: where programs work.
+        home: the state folder: settings, secrets, logs. No box can access it, whatever the grants.
+        kept: files that decide what is allowed (lock file, configuration); no box can write to them.
+        work: the folders of running programs.
     """
 
     config: IsolationConfig
@@ -56,38 +57,42 @@ class Sandboxes:
     diagnostics: Diagnostics
     work: WorkFolders
     spawner: Spawner = field(default_factory=Spawner)
-    """Starts what is neither a script of a tool nor a worker."""
+    """Starts programs that are neither scripts nor workers."""
     gateways: Portal = field(default_factory=lambda: Portal("tavern-gateway"))
-    """Serves what boxes reach of the network."""
+    """Serves the network access of boxes."""
     tell: Callable[[Event], object] = lambda event: None
-    """Puts on record what a program was refused."""
+    """Records refusals of programs."""
     code: Callable[[], Iterable[Path]] = tuple
-    """Where plugins are, and profiles: no box writes there either."""
+    """The folders of plugins and profiles; no box can write there either."""
 
     def release(self) -> None:
-        """End what serves boxes, and remove the folders that programs worked in."""
+        """End the servers of boxes, and remove the work folders."""
         self.spawner.close()
         self.gateways.close()
         self.work.close()
 
     def unwritable(self) -> list[str]:
-        """What no box writes to, whatever was granted: what decides what is allowed, what is run, and what runs it."""
+        """Paths that no box can write, whatever the grants: files that decide what is allowed, executed code, and its interpreters."""
         return closed([*self.kept, *paths.interpreter(), package.FOLDER, *self.code()])
 
     def of(self, record: Record) -> PluginSandbox:
         """The box of one plugin."""
-        is_isolated = bool(record.candidate.apart or record.standing.kept_apart)
+        # Folders in the formats of other systems say nothing of what they need, so they are always held.
+        is_foreign = record.candidate.source in MARKS
+        is_isolated = is_foreign or bool(record.candidate.apart or record.standing.kept_apart)
         level = self.level(record) if is_isolated or self.config.level is not None else "best-effort"
-        # Programs of other plugins: by default held as well; else as trusted as their code, which runs in the host itself,
-        # and only contained: a process tree of their own, limits, a work folder, no way to the host's own files.
+        # Programs of other plugins: by default confined, too; else as trusted as their code, which runs in the host itself,
+        # and only contained: their own process tree, limits, a work folder, no access to the host's own files.
         is_whole = is_isolated or self.config.scripts == "granted"
+        if is_foreign and level == "none":
+            level = "required"
         return PluginSandbox(
             self, record.name, level, self.home / "data" / record.name, is_whole, record.candidate.requested,
             record.candidate.source == "builtin",
         )  # fmt: skip
 
     def level(self, record: Record) -> Level:
-        """How much of the box a plugin needs: what tavern.yaml says, else by whether somebody looked at it."""
+        """The required isolation level of a plugin: from tavern.yaml, else by whether it was reviewed."""
         if self.config.level is not None:
             return self.config.level
         is_reviewed = record.candidate.source in ("builtin", "object") or bool(record.granted)
@@ -101,7 +106,7 @@ class Sandboxes:
         )
 
     def missing(self) -> str:
-        """Why there is no whole box here; empty when there is one."""
+        """Why there is no complete box here; empty if there is one."""
         if self.config.level == "none":
             return "isolation.level is none in tavern.yaml"
         gone = {layer: why for layer, why in available_layers().items() if why}
@@ -118,9 +123,9 @@ class PluginSandbox:
     level: Level
     _data: Path
     _is_whole: bool
-    """Only what was granted; else everything but the host's own files."""
+    """Only the grants; else everything except the host's own files."""
     _asked: frozenset[str] = frozenset()
-    """What plugin.yaml asks for."""
+    """The requests of plugin.yaml."""
     _is_builtin: bool = False
 
     @property
@@ -148,7 +153,7 @@ class PluginSandbox:
         mounts, own = read_mounts(), os.path.realpath(self._data)
         may_write = self._granted(rights, "write:fs", workspace, is_open)
         if not is_open and any(is_in(own, path) or is_in(path, own) for path in may_write):
-            with contextlib.suppress(OSError):  # a folder that is not there cannot be given
+            with contextlib.suppress(OSError):  # a missing folder cannot be granted
                 self._data.mkdir(parents=True, exist_ok=True)
         kept = self._host.unwritable() if may_write else []
         return BoxPolicy(
@@ -210,7 +215,7 @@ class PluginSandbox:
         )
 
     def _others(self, rights: Rights) -> tuple[bool, tuple[str, ...]]:
-        """Whether any other program may be started, and else which: of ``process:spawn`` and its scope of names."""
+        """Whether any other program may be started, or else which ones: from ``process:spawn`` and its scope."""
         if not allows(rights, "process:spawn"):
             return False, ()
         names = rights.scope("process:spawn")
@@ -231,13 +236,13 @@ class PluginSandbox:
 
 
 def _scopes(rights: Rights) -> dict[str, Scope]:
-    """Those capabilities for the network that all sides allow, each with how far it reaches; not those that reach nothing."""
+    """The network capabilities that all sides allow, each with its effective scope, without empty ones."""
     found = {name: rights.scope(name) for name in NETWORK if allows(rights, name)}
     return {name: scope for name, scope in found.items() if scope != ()}
 
 
 def _beside(program: str) -> tuple[str, ...]:
-    """What belongs to a program that has a place of its own: the libraries of ``<place>/bin/program``."""
+    """The files of a program with its own prefix: the libraries of ``<place>/bin/program``."""
     real = Path(os.path.realpath(program))
     place = real.parent.parent
     return (str(place / "lib"),) if real.parent.name == "bin" and str(place) not in ("/", "/usr", "/usr/local") else ()

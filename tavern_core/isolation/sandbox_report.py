@@ -1,4 +1,4 @@
-"""What a person is told whose program may have been refused something by its box: what it had, and what would give it more."""
+"""The hint for a program that its box may have refused: what the box allowed, and what would allow more."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from tavern_core.model.call import Rights
 from tavern_core.model.capability import CAPABILITIES, covers, forbids
 
 OPENING = ("read:fs", "write:fs", "read:web", "network", "network:host", "process:spawn")
-"""Capabilities that open something in a box."""
+"""Capabilities that allow something in a box."""
 _SAME = (("read:web", "network", "network:host"),)
-"""Capabilities that open the same there."""
+"""Capabilities with the same effect there."""
 
 
 def allows(rights: Rights, capability: str) -> bool:
-    """Whether plugin, host, profile and caller all allow it; as the policy of capabilities judges what a tool declares."""
+    """Whether plugin, host, profile and caller all allow it; as the capabilities policy checks tools."""
     sides = (rights.plugin, rights.caller, rights.host, rights.profile)
     return all(side is None or covers(side, capability) for side in sides) and not forbids(
         rights.host_denied, capability
@@ -22,12 +22,12 @@ def allows(rights: Rights, capability: str) -> bool:
 
 
 def what_would_allow(plugin: str, asked: Collection[str], rights: Rights, wanted: Sequence[str]) -> str:
-    """One sentence; empty where nothing that is `wanted` could be refused.
+    """One sentence; empty if nothing in `wanted` can have been refused.
 
     Args:
-        asked: the capabilities that plugin.yaml asks for.
+        asked: the capabilities that plugin.yaml requests.
         rights: of the call.
-        wanted: capabilities, any of which may be the one that is missing.
+        wanted: capabilities, one of which may be missing.
     """
     ways = []
     if narrow := [name for name in wanted if allows(rights, name) and rights.scope(name) is not None]:
@@ -56,8 +56,8 @@ def what_would_allow(plugin: str, asked: Collection[str], rights: Rights, wanted
 
 
 def _choice(names: Sequence[str]) -> str:
-    told = [f"{name} to {CAPABILITIES[name].sentence}" for name in names]
-    return " or ".join([", ".join(told[:-1]), told[-1]]) if len(told) > 1 else told[0]
+    reported = [f"{name} to {CAPABILITIES[name].sentence}" for name in names]
+    return " or ".join([", ".join(reported[:-1]), reported[-1]]) if len(reported) > 1 else reported[0]
 
 
 def _is_open(rights: Rights, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""A call during which both sides speak: chunks of streams come and go on its lane until the worker answers."""
+"""A streaming call: both sides send chunks on its connection until the worker answers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _ANSWERED = ("ok", "error")
 
 
 class Talk:
-    """The conversation that a request has begun.
+    """The streaming call of a request.
 
     Args:
-        later: the request, written as far as that went.
-        streams: what the worker's node reads, by the number that the request gives to each.
+        later: the request, as far as it was written.
+        streams: the streams that the worker's node reads, by their number in the request.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Talk:
         self._feeders = [self._loop.create_task(self._feed(at, stream)) for at, stream in enumerate(streams)]
 
     async def chunks(self) -> AsyncIterator[Any]:
-        """What the worker's node gives, one by one; whoever is slow to ask holds it up. Ends with the answer, or what went wrong."""
+        """The output chunks of the worker's node, one by one; a slow reader blocks it. Ends with the answer or an error."""
         while True:
             try:
                 chunk, told = await self._chunks.next()
@@ -58,15 +58,15 @@ class Talk:
             yield chunk
 
     async def answer(self) -> Any:
-        """The answer, when all chunks have been taken.
+        """The answer, after all chunks were consumed.
 
         Raises:
-            Exception: what the code of the plugin raised, or UpstreamError when the worker died (UPSTREAM_ERROR).
+            Exception: the error of the plugin's code, or UpstreamError if the worker died (UPSTREAM_ERROR).
         """
         await self._ended
         is_free = await self._hush()
         if self._broken is not None:
-            await self._loop.run_in_executor(None, self._worker.mourn_gone, self._broken)
+            await self._loop.run_in_executor(None, self._worker.report_end, self._broken)
             self._is_let_go = True
             raise self._worker.broken(self._channel, "loop", self._broken, delivered=True) from self._broken
         self._let_go(is_free)
@@ -74,7 +74,7 @@ class Talk:
         return self._worker.told(self._answer)
 
     async def stop(self) -> None:
-        """Nobody wants it any more: if it is not answered, it is ended gently, and then with its process."""
+        """Abandon it: if it is not answered, cancel it gently, and then end its process."""
         if self._is_let_go:
             return
         if not self._ended.done():
@@ -87,7 +87,7 @@ class Talk:
             self._worker.kill(CALL_ENDLESS)
 
     async def _hush(self) -> bool:
-        """Say nothing more and listen to nothing more; whether the lane is free for another call."""
+        """Stop sending and receiving; returns whether the connection is free for another call."""
         self._loop.remove_reader(self._channel.fd)
         for feeder in self._feeders:
             feeder.cancel()
@@ -103,7 +103,7 @@ class Talk:
         (self._worker.give_back if is_free else self._worker.drop)(self._channel, "loop")
 
     def _listen(self) -> None:
-        """Something came in."""
+        """Handle received data."""
         try:
             for message in self._heard.feed(self._channel.heard()):
                 self._hear(message)
@@ -111,12 +111,12 @@ class Talk:
             self._end(
                 error
                 if isinstance(error, BrokenChannel)
-                else BrokenChannel(f"something that is no part of a stream: {error!r:.100}")
+                else BrokenChannel(f"a message that is not part of a stream: {error!r:.100}")
             )
 
     def _hear(self, message: dict[str, Any]) -> None:
         if self._answer is not None or message.get("id") != self._number:
-            raise BrokenChannel("something that it was not asked")
+            raise BrokenChannel("an answer without a request")
         if any(key in message for key in _ANSWERED):
             self._answer = message
             self._end(None)
@@ -135,14 +135,14 @@ class Talk:
             self._ended.set_result(None)
 
     async def _feed(self, at: int, stream: AsyncIterator[Any]) -> None:
-        """Hand the chunks of one stream on, as fast as the node takes them."""
+        """Forward the chunks of one stream, as fast as the node consumes them."""
         end: dict[str, Any] = {"end": True}
         try:
             await self._rooms[at].take()
             async for chunk in stream:
                 self._say({"id": self._number, "in": at, "chunk": VALUES.encode(chunk)})
                 await self._rooms[at].take()
-        except Exception as error:  # noqa: BLE001 - whoever wrote it has failed; the node that reads is told
+        except Exception as error:  # noqa: BLE001 - its writer has failed; the reading node gets the error
             end = {"error": pack_error(error)}
         finally:
             await stream.aclose()  # type: ignore[attr-defined]
@@ -150,17 +150,17 @@ class Talk:
 
     def _say(self, message: dict[str, Any]) -> None:
         if self._answer is None and self._broken is None:
-            with contextlib.suppress(BrokenChannel):  # whoever listens is told
+            with contextlib.suppress(BrokenChannel):  # the reader gets the error
                 self._out.say(message)
 
 
 async def begin_talk(
     worker: Incarnation, do: str, given: Mapping[str, Any], streams: Sequence[AsyncIterator[Any]]
 ) -> Talk:
-    """Ask something that is answered in pieces.
+    """Send a request with a streamed answer.
 
     Raises:
-        Undelivered: the worker was dead before.
+        Undelivered: the worker had already died.
     """
     later = worker.ask_slowly(do, given, "loop")
     if (channel := later.channel) is None:
@@ -168,7 +168,7 @@ async def begin_talk(
         worker.frames[later.number] = current.get()
     if later.error is not None:
         worker.frames.pop(later.number, None)
-        await asyncio.get_running_loop().run_in_executor(None, worker.mourn_gone, later.error)
+        await asyncio.get_running_loop().run_in_executor(None, worker.report_end, later.error)
         raise worker.broken(channel, "loop", later.error, delivered=False)
     return Talk(worker, later, channel, streams)
 

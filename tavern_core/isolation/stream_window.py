@@ -1,10 +1,10 @@
-"""What both sides of a conversation need: to write without waiting, and to be ahead of each other by so much and no more.
+"""Shared by both sides of a streaming call: writing without blocking, and a limited window of chunks.
 
-    {"id": n, "chunk": …}                  the worker's node gives a chunk          {"id": n, "room": k}   k of them were taken
+    {"id": n, "chunk": …}                  the worker's node sends a chunk          {"id": n, "room": k}   k of them were consumed
     {"id": n, "in": s, "chunk" | "end" | "error": …}   of a stream that it reads    {"id": n, "took": s, "count": k}
                                                                                     {"id": n, "left": s}   it reads no further
 
-The answer to the request ends the conversation, as it ends every call.
+The answer to the request ends the exchange, as it ends every call.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tavern_core.errors import OutputTooLarge
 from tavern_core.isolation.transport import BrokenChannel, Channel, encode
 
 WINDOW: Final = 16
-"""Chunks that a side may be ahead of what the other has taken."""
+"""How many chunks a side may be ahead of the other."""
 TOLD_AFTER: Final = WINDOW // 2
-"""Chunks that are taken before that is told."""
+"""Consumed chunks before a report."""
 
 
 def bounded_frame(message: dict[str, Any], limit: int | None) -> bytes:
-    """`encode`, and OutputTooLarge for what the other side would hang up on (OUTPUT_TOO_LARGE)."""
+    """`encode`, but OutputTooLarge for frames that the other side would refuse (OUTPUT_TOO_LARGE)."""
     frame = encode(message)
     if limit is not None and len(frame) > limit:
         raise OutputTooLarge(
@@ -34,7 +34,7 @@ def bounded_frame(message: dict[str, Any], limit: int | None) -> bytes:
 
 
 class Outbox:
-    """Writes frames to a lane in their order, as fast as the other side reads them; for one event loop."""
+    """Writes frames to a connection in order, as fast as the other side reads them; for one event loop."""
 
     def __init__(self, channel: Channel, loop: asyncio.AbstractEventLoop) -> None:
         self._channel = channel
@@ -43,18 +43,18 @@ class Outbox:
 
     @property
     def is_empty(self) -> bool:
-        """True when all of it is written."""
+        """True if all of it is written."""
         return not self._rest
 
     def say(self, message: dict[str, Any], limit: int | None = None) -> None:
-        """Write a message as soon as that goes.
+        """Write a message as soon as possible.
 
         Args:
-            limit: most bytes that it may take.
+            limit: its maximum size in bytes.
 
         Raises:
-            BrokenChannel: the other side is gone.
-            ValueError: it is no JSON; TypeError and RecursionError likewise.
+            BrokenChannel: the other side has closed the connection.
+            ValueError: it is not JSON; also TypeError and RecursionError.
             OutputTooLarge: it is longer (OUTPUT_TOO_LARGE).
         """
         self.put(bounded_frame(message, limit))
@@ -68,7 +68,7 @@ class Outbox:
             self._loop.add_writer(self._channel.fd, self._flush)
 
     def close(self) -> None:
-        """Write no more."""
+        """Stop writing."""
         if self._rest:
             self._loop.remove_writer(self._channel.fd)
             self._rest = b""
@@ -76,7 +76,7 @@ class Outbox:
     def _flush(self) -> None:
         try:
             rest = self._channel.give(self._rest)
-        except BrokenChannel:  # whoever reads the lane finds that out as well
+        except BrokenChannel:  # the reader of the connection detects that, too
             self.close()
             return
         if rest:
@@ -93,14 +93,14 @@ class Room:
         self._more: asyncio.Future[None] | None = None
 
     async def take(self) -> None:
-        """Room for one chunk; waits until there is some."""
+        """Acquire space for one chunk; waits until there is some."""
         while not self._left:
             self._more = asyncio.get_running_loop().create_future()
             await self._more
         self._left -= 1
 
     def give(self, count: int) -> None:
-        """The other side has taken so many. Raises BrokenChannel when there were not so many."""
+        """The other side has consumed so many. Raises BrokenChannel if there were fewer."""
         if type(count) is not int or not 0 < count <= WINDOW - self._left:
             raise BrokenChannel("that it took chunks which it was not given")
         self._left += count
@@ -109,7 +109,7 @@ class Room:
 
 
 class Chunks:
-    """What has come in and nobody has taken yet."""
+    """Received chunks that were not consumed yet."""
 
     def __init__(self) -> None:
         self._waiting: deque[Any] = deque()
@@ -118,29 +118,29 @@ class Chunks:
         self._ended: BaseException | None = None
 
     def put(self, chunk: Any) -> None:
-        """One more. Raises BrokenChannel when the other side is further ahead than it may be."""
+        """One more. Raises BrokenChannel if the other side exceeds the window."""
         if len(self._waiting) + self._untold >= WINDOW:
             raise BrokenChannel("more than it may be ahead")
         self._waiting.append(chunk)
         self._wake()
 
     def end(self, error: BaseException | None = None) -> None:
-        """No more come; `StopAsyncIteration` or `error` is what a reader gets behind the last."""
+        """There are no more; after the last one, a reader gets `StopAsyncIteration` or `error`."""
         self._ended = self._ended or error or StopAsyncIteration()
         self._wake()
 
     async def next(self) -> tuple[Any, int]:
-        """(the next chunk, how many are to be told as taken now). Raises StopAsyncIteration at the end, or what ended them."""
+        """(the next chunk, how many to report as consumed now). Raises StopAsyncIteration at the end, or the error."""
         while not self._waiting:
             if self._ended is not None:
                 raise self._ended
             self._more = asyncio.get_running_loop().create_future()
             await self._more
         self._untold += 1
-        told = 0
+        reported = 0
         if self._untold >= TOLD_AFTER:
-            told, self._untold = self._untold, 0
-        return self._waiting.popleft(), told
+            reported, self._untold = self._untold, 0
+        return self._waiting.popleft(), reported
 
     def _wake(self) -> None:
         if self._more is not None and not self._more.done():

@@ -1,10 +1,10 @@
-"""Keeps one isolated plugin running: a worker at a time, begun again when it dies, paused when it dies in a row.
+"""Keeps one isolated plugin running: one worker at a time, restarted after its death, with backoff after repeated deaths.
 
-asked ──> alive? ──yes──> incarnation ──> answer
+request ──> alive? ──yes──> worker ──> answer
             |                  |
             no                 +── dies: the calls in it fail, the next one finds a new worker
             |
-            +──> begun again: imported, and everything that was asked of it repeated in the same order
+            +──> restart: import, and repeat the recorded requests in the same order
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from tavern_core.kernel.execution.portal import Portal
 from tavern_core.kernel.execution.threads import Workers
 
 MOST_IN_A_ROW: Final = 5
-"""Deaths without an answer between them after which a plugin is paused."""
+"""Deaths without an answer in between, after which a plugin is paused."""
 WAIT_S: Final = (0.0, 0.0, 0.05, 0.1, 0.2, 0.4)
-"""How long the next start waits after so many deaths in a row, in seconds."""
+"""The delay of the next start after so many deaths in a row, in seconds."""
 ATTEMPTS: Final = 3
 
 
 THREADS: Final = 32
-"""Questions of one plugin that are answered at once; none takes the threads of another."""
+"""Requests of one plugin that are answered at the same time, with separate threads per plugin."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
-    """What a worker may take."""
+    """The limits of a worker."""
 
     answer_bytes: int
     artifact_bytes: int
     calls: int
-    """Of one kind at once."""
+    """Connections of one kind."""
     start_s: float
     """For importing the plugin."""
     hook_s: float
@@ -81,34 +81,34 @@ class Supervisor:
         self._answering = Answering(plugin, threads, portal, printed, limits.artifact_bytes, self._setting_changed)
         self._terms = Terms(plugin, watch, printed, limits.answer_bytes, limits.calls, self._answering.hear, self._died)
         self.nodes = self._answering.nodes
-        """Token → context and event loop of a node that is running."""
+        """Token → context and event loop of a running node."""
         self._starting = threading.RLock()
         self._asking = threading.Lock()
         self._reviving: Future[Incarnation] | None = None
         self._now: Incarnation | None = None
         self._beginning: Incarnation | None = None
-        """The one that was forked last; it may not have imported the plugin yet."""
+        """The last forked worker; it may not have imported the plugin yet."""
         self._deaths = 0
         self._last = ""
         self._closed = False
         self._history: list[dict[str, Any]] = []
-        """What was asked of the plugin once and for all, in order: a new worker is asked the same."""
+        """The recorded one-time requests to the plugin, in order, which a new worker repeats."""
 
-    # Life -----------------------------------------------------------------------------------------------------------------
+    # Lifecycle ------------------------------------------------------------------------------------------------------------
 
     @property
     def incarnation(self) -> Incarnation | None:
-        """The worker that was begun last."""
+        """The last started worker."""
         return self._now
 
     @property
     def pid(self) -> int | None:
-        """The process id of the worker that lives now."""
+        """The process id of the current worker."""
         worker = self._now
         return None if worker is None or worker.is_over else worker.pid
 
     def begin(self) -> Mapping[str, Any]:
-        """Start the first worker; what the plugin implements.
+        """Start the first worker; returns what the plugin implements.
 
         Raises:
             PluginError: it cannot be started or imported, or is paused.
@@ -120,9 +120,9 @@ class Supervisor:
             return told
 
     def close(self) -> None:
-        """End the worker; nothing of the plugin runs from now on. Returns when its process is dead."""
+        """End the worker; no code of the plugin runs from now on. Returns when its process has ended."""
         self._closed = True
-        if (worker := self._beginning) is not None and worker.pid:  # its import may take as long as it likes
+        if (worker := self._beginning) is not None and worker.pid:  # its import may take any time
             worker.kill(STOPPED)
         with self._starting:
             worker, self._now = self._now, None
@@ -131,15 +131,15 @@ class Supervisor:
         self._answering.close()
 
     def meet(self, ctx: PluginContext) -> None:
-        """The plugin's context is there: what its code asks for is judged by it."""
+        """Set the plugin's context, which limits the requests of its code."""
         self._answering.ctx = ctx
 
     def remember(self, request: dict[str, Any]) -> None:
-        """Something was asked that a new worker must be asked again."""
+        """Record a request that a new worker must repeat."""
         self._history.append(request)
 
     def forget(self, request: dict[str, Any]) -> None:
-        """It need not be asked again."""
+        """Remove a recorded request."""
         if request in self._history:
             self._history.remove(request)
 
@@ -150,11 +150,13 @@ class Supervisor:
             worker.begin(self._launch.request(), self._launch.modules, self._start_s)
             if self._closed:  # meanwhile
                 raise UpstreamError(f"plugin {self.plugin} is stopped", outcome="none")
-            deadline = time.perf_counter() + self._start_s  # not before: the fork server itself may just have begun
+            deadline = (
+                time.perf_counter() + self._start_s
+            )  # not before, because the fork server itself may just have started
             self._launch.confined(worker.layers)
             told = judged(worker.ask("start", {"setup": self._launch.setup()}, deadline=deadline))
         except BoxMissing as error:
-            worker.end("it did not begin")
+            worker.end("it did not start")
             raise ActivationFailed(
                 f"{self.plugin} is not started: its box has no {error.layer} layer: {error.reason}",
                 hint="`tavern doctor` lists the layers; `isolation: {level: best-effort}` in tavern.yaml starts it without",
@@ -167,7 +169,7 @@ class Supervisor:
                 hint="what does it do at import? isolation.startTimeoutMs is the limit",
             ) from None
         except (UpstreamError, Undelivered) as error:
-            worker.end("it did not begin")
+            worker.end("it did not start")
             lost = error if isinstance(error, UpstreamError) else worker.lost()
             text = f"{self.plugin} could not be imported: {lost.message}"
             raise ActivationFailed(text, hint="look at what it does at import", **lost.details) from None
@@ -177,12 +179,12 @@ class Supervisor:
         return worker, told
 
     def _living(self) -> Incarnation | None:
-        """The worker, if there is one that lives."""
+        """The worker, if one is alive."""
         worker = self._now
         return None if worker is None or worker.is_over else worker
 
     def _revival(self) -> Future[Incarnation]:
-        """The worker that is being begun again: in a thread of its own, for all who want it and have so much time or so much."""
+        """The restarting worker: in its own thread, for several callers with different deadlines."""
         with self._asking:
             if (future := self._reviving) is None or future.done():
                 future = self._reviving = Future()
@@ -192,16 +194,16 @@ class Supervisor:
     def _revive(self, future: Future[Incarnation]) -> None:
         try:
             worker = self._alive()
-        except BaseException as error:  # noqa: BLE001 - told to whoever waits
+        except BaseException as error:  # noqa: BLE001 - passed to the waiting callers
             future.set_exception(error)
         else:
             future.set_result(worker)
 
     def _alive(self) -> Incarnation:
-        """The worker, begun again if need be; waits for that.
+        """The worker, restarted if necessary; waits for that.
 
         Raises:
-            PluginError, UpstreamError, CircuitOpen: there is none.
+            PluginError, UpstreamError, CircuitOpen: it cannot be started.
         """
         with self._starting:
             worker = self._now
@@ -210,7 +212,7 @@ class Supervisor:
             if worker is not None and not worker.is_over:
                 return worker
             if worker is not None:
-                worker.dead.wait(DEATH_S)  # so that it is counted before the next one begins
+                worker.dead.wait(DEATH_S)  # so that it is counted before the next one starts
             self._pauses.refuse(self.plugin)
             time.sleep(WAIT_S[min(self._deaths, len(WAIT_S) - 1)])
             try:
@@ -223,7 +225,7 @@ class Supervisor:
             return worker
 
     def _revived(self) -> Incarnation:
-        """A worker in the state of the one before: everything it was asked once is asked again."""
+        """A worker in the state of the previous one: all recorded requests are repeated."""
         worker, _ = self._begun()
         deadline = time.perf_counter() + self._start_s
         try:
@@ -231,15 +233,15 @@ class Supervisor:
                 request = {**asked, **self._context(worker)} if asked["do"] in ("offer", "hook") else asked
                 worker.ask(request["do"], {k: v for k, v in request.items() if k != "do"}, deadline=deadline)
         except (TimeLimit, UpstreamError, Undelivered) as error:
-            worker.end("it could not be brought up again")
-            raise PluginError(f"{self.plugin} did not come up again: {error}") from error
+            worker.end("it could not be restarted")
+            raise PluginError(f"{self.plugin} did not restart: {error}") from error
         except Exception as error:
-            worker.end("it could not be brought up again")
+            worker.end("it could not be restarted")
             raise error if isinstance(error, PluginError) else PluginError(f"it failed with {error!r}") from error
         return worker
 
     def _died(self, worker: Incarnation) -> None:
-        """In the watching thread: a worker is dead."""
+        """In the watching thread: a worker has died."""
         self._answering.forget(worker)
         if worker is self._now and not self._closed and not worker.was_stopped:
             self._count(f"its worker {worker.how_it_died()}")
@@ -255,26 +257,26 @@ class Supervisor:
             self._deaths = 0
             self._pauses.end(self.plugin)
 
-    # Asking ---------------------------------------------------------------------------------------------------------------
+    # Requests -------------------------------------------------------------------------------------------------------------
 
     def ask(self, do: str, given: Mapping[str, Any], kind: Kind = "sync", seconds: float | None = None) -> Any:
-        """Ask the plugin, from a thread that may wait.
+        """Send a request to the plugin, from a thread that may block.
 
         Args:
-            seconds: None: until the deadline of the call that is running, if it has one.
+            seconds: None: until the deadline of the running call, if it has one.
         """
         return self.with_worker(
             lambda worker: worker.ask(do, {**given, **self._context(worker, given)}, kind, worker.deadline(seconds))
         )
 
     async def ask_later(self, do: str, given: Mapping[str, Any], kind: Kind, what: str) -> Any:
-        """`ask` under an event loop, whose caller bounds the time."""
+        """`ask` under an event loop, whose caller limits the time."""
         return await self.with_worker_later(
             lambda worker: worker.ask_later(do, {**given, **self._context(worker, given)}, kind, what)
         )
 
     def with_worker(self, ask: Callable[[Incarnation], Any]) -> Any:
-        """Ask a worker that lives; one that turns out to be dead and got nothing of it is replaced."""
+        """Call a living worker; one that died before it got the request is replaced."""
         for attempt in range(1, ATTEMPTS + 1):
             worker = self._living() or self._revived_by(Incarnation.deadline())
             try:
@@ -289,7 +291,7 @@ class Supervisor:
         raise AssertionError("not reached")
 
     def _revived_by(self, deadline: float | None) -> Incarnation:
-        """The new worker. Raises TimeLimit where the caller's time is over before; it is begun all the same."""
+        """The new worker. Raises TimeLimit if the caller's time is over before; the worker still starts."""
         future = self._revival()
         wait([future], None if deadline is None else max(deadline - time.perf_counter(), 0))
         if not future.done():
@@ -321,7 +323,7 @@ class Supervisor:
         return worker is not None and worker.stop(call_id)
 
     def unused(self) -> list[str]:
-        """Made tools that nobody uses any more: the worker may forget them."""
+        """Unused factory tools, which the worker may remove."""
         worker = self._now
         if worker is None or not worker.dropped:
             return []
@@ -329,7 +331,7 @@ class Supervisor:
         return keys
 
     def _context(self, worker: Incarnation, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """What the worker must be told of the plugin's context, if it was not yet."""
+        """The plugin's context for the worker, if it was not sent yet."""
         ctx = self._answering.ctx
         if ctx is None or worker.knows_context is ctx or (given is not None and "impl" not in given):
             return {}

@@ -1,7 +1,7 @@
-"""What host and worker say to each other: JSON objects behind four bytes of length, over stream sockets.
+"""The messages between host and worker: JSON objects with a four-byte length prefix, over stream sockets.
 
-The host reads what hostile code may have written: a frame is bounded before it is read, it is JSON and never pickle, and
-whatever is wrong with it ends the conversation with a reason.
+The host reads data that hostile code may have written: the size of a frame is checked before it is read, it is JSON and never pickle,
+and any error in it ends the connection with a reason.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ HEADER: Final = struct.Struct(">I")
 MOST_AT_ONCE: Final = 65_536
 
 _A_TICK: Final = -2.0
-"""Marks a channel that waits for a tick of the clock."""
+"""Marks a channel that waits for one clock tick."""
 _TICK: Final = struct.pack("ll", 0, 1)
 _NO_LIMIT: Final = struct.pack("ll", 0, 0)
 
 
 class BrokenChannel(Exception):
-    """The other side is gone, or said something that is not to be listened to."""
+    """The other side has closed the connection, or sent invalid data."""
 
 
 class Gone(BrokenChannel):
-    """The other side has hung up."""
+    """The other side has closed the connection."""
 
     def __init__(self) -> None:
         super().__init__("it is gone")
 
 
 class FrameTooLarge(BrokenChannel):
-    """A frame is longer than its reader allows."""
+    """A frame exceeds its reader's limit."""
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(f"a message of {size:,} bytes; the limit is {limit:,}")
@@ -45,11 +45,11 @@ class FrameTooLarge(BrokenChannel):
 
 
 class TooLate(Exception):
-    """Nothing complete was there in time."""
+    """No complete message arrived in time."""
 
 
 def longest(output_bytes: int) -> int:
-    """Most bytes of one frame of a worker, where an answer has at most `output_bytes` characters: each may take six."""
+    """Maximum bytes of one frame of a worker for an answer of at most `output_bytes` characters: each may take six."""
     return 6 * output_bytes + 1_000_000
 
 
@@ -59,27 +59,27 @@ def encode(message: dict[str, Any]) -> bytes:
     Raises:
         ValueError, TypeError, RecursionError: the message is not JSON.
     """
-    body = to_json(message)  # a third of the time that the standard library takes, and reading is a quarter
+    body = to_json(message)  # a third of the standard library's time, and a quarter for reading
     return HEADER.pack(len(body)) + body
 
 
 def decode(body: bytes | bytearray) -> dict[str, Any]:
-    """The message of a frame; its values are not judged yet (`judged`).
+    """The message of a frame; its values are not checked yet (`judged`).
 
     Raises:
-        BrokenChannel: not UTF-8, not JSON, nested too deep, or no object.
+        BrokenChannel: not UTF-8, not JSON, nested too deep, or not an object.
     """
     try:
         message = from_json(body, allow_inf_nan=False)
     except (ValueError, RecursionError) as error:
-        raise BrokenChannel(f"something that is no message: {type(error).__name__}") from error
+        raise BrokenChannel(f"an invalid message: {type(error).__name__}") from error
     if type(message) is not dict:
-        raise BrokenChannel("something that is no message: no object")
+        raise BrokenChannel("an invalid message: no object")
     return message
 
 
 def judged(value: Any) -> Any:
-    """`value` of a message, when it is JSON within the limits: no lone surrogates, no huge numbers, not too deep.
+    """`value` of a message, if it is JSON within the limits: no lone surrogates, no huge numbers, not too deep.
 
     Raises:
         BrokenChannel: it is not.
@@ -90,7 +90,7 @@ def judged(value: Any) -> Any:
 
 
 class Channel:
-    """One end of a stream socket. Used by one thread at a time; frames of at most `limit` bytes are read."""
+    """One end of a stream socket. Used by one thread at a time; reads frames of at most `limit` bytes."""
 
     __slots__ = ("_rest", "_seconds", "fd", "limit", "sock")
 
@@ -105,11 +105,11 @@ class Channel:
         """Write a whole frame, waiting while the other side does not read.
 
         Args:
-            deadline: on the clock of `time.perf_counter`; None: wait as long as it takes.
+            deadline: on the clock of `time.perf_counter`; None: wait without limit.
 
         Raises:
-            BrokenChannel: the other side is gone.
-            TooLate: it did not read in time; the channel is of no use any more.
+            BrokenChannel: the other side has closed it.
+            TooLate: it did not read in time; the channel is unusable now.
         """
         try:
             if deadline is not None or self._seconds is not None:
@@ -139,7 +139,7 @@ class Channel:
             raise Gone from error
 
     def take(self) -> dict[str, Any] | None:
-        """A message if a whole one is there; never waits. Errors as `receive`."""
+        """A message if a complete one has arrived; never waits. Errors as `receive`."""
         self.never_wait()
         while (message := self._complete(self._rest)) is None:
             try:
@@ -151,13 +151,13 @@ class Channel:
             if not chunk:
                 raise Gone
             if len(self._rest) >= MOST_AT_ONCE and type(self._rest) is bytes:
-                self._rest = bytearray(self._rest)  # a long one: grows in place from here on
+                self._rest = bytearray(self._rest)  # a long one: grows in place from now on
             self._rest += chunk
         self._rest = b""
         return message
 
     def heard(self) -> bytes:
-        """What has come in by now of a conversation, for a `Stream`; never waits. Errors as `receive`."""
+        """The received data of a streaming call, for a `Stream`; never waits. Errors as `receive`."""
         self.never_wait()
         try:
             chunk = self.sock.recv(MOST_AT_ONCE)
@@ -170,7 +170,7 @@ class Channel:
         return chunk
 
     def soon(self) -> dict[str, Any] | None:
-        """A message if one comes within a tick of the kernel's clock (1 to 10 ms). Errors as `receive`.
+        """A message if one arrives within a tick of the kernel's clock (1 to 10 ms). Errors as `receive`.
 
         The time-out is the socket's own: arming a precise timer, as `select` does, may cost as much as the whole answer.
         """
@@ -192,7 +192,7 @@ class Channel:
         return message
 
     def give(self, frame: bytes) -> bytes:
-        """Write as much of a frame as goes without waiting; what is left. Errors as `send`."""
+        """Write as much of a frame as possible without waiting; returns the rest. Errors as `send`."""
         try:
             return frame[self.sock.send(frame, socket.MSG_DONTWAIT) :]
         except (BlockingIOError, InterruptedError):
@@ -204,14 +204,14 @@ class Channel:
         self.sock.close()
 
     def hang_up(self) -> None:
-        """End the conversation; whoever waits on either side is told. The file descriptor stays taken."""
+        """Shut the connection down; waiting threads on both sides get an error. The file descriptor stays in use."""
         try:
             self.sock.shutdown(socket.SHUT_RDWR)
-        except OSError:  # the other side was quicker
+        except OSError:  # the other side was first
             return
 
     def _complete(self, data: bytes | bytearray) -> dict[str, Any] | None:
-        """The message that `data` is, or None while there is more to come."""
+        """The message in `data`, or None while it is incomplete."""
         if len(data) < HEADER.size:
             return None
         size = HEADER.unpack_from(data)[0]
@@ -221,11 +221,11 @@ class Channel:
         if len(data) < end:
             return None
         if len(data) > end:
-            raise BrokenChannel("more than it was asked for")
+            raise BrokenChannel("more than was requested")
         return decode(data[HEADER.size :])
 
     def _long(self, data: bytes | bytearray, deadline: float | None) -> bytes:
-        """Read the rest of a long frame, without copying what is there for each piece."""
+        """Read the rest of a long frame, without copying the existing part for each piece."""
         size = HEADER.unpack_from(data)[0]
         if size > self.limit:
             raise FrameTooLarge(size, self.limit)
@@ -247,7 +247,7 @@ class Channel:
             self._seconds = seconds
 
     def never_wait(self) -> None:
-        """From now on reading and writing it never block."""
+        """From now on, reading and writing never block."""
         if self._seconds != 0.0:
             if self._seconds == _A_TICK:
                 self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _NO_LIMIT)
@@ -256,10 +256,10 @@ class Channel:
 
 
 class Stream:
-    """The frames in a stream of bytes that nobody asked for one by one.
+    """Splits a stream of bytes into frames.
 
     Args:
-        limit: most bytes of one frame.
+        limit: maximum bytes of one frame.
     """
 
     def __init__(self, limit: int) -> None:
@@ -268,14 +268,14 @@ class Stream:
 
     @property
     def is_whole(self) -> bool:
-        """True when nothing of a further frame is there."""
+        """True if there is no partial frame."""
         return not self._rest
 
     def feed(self, chunk: bytes) -> list[dict[str, Any]]:
-        """The messages that are complete with `chunk`, in order.
+        """The messages that `chunk` completes, in order.
 
         Raises:
-            BrokenChannel: one is too long, or no message.
+            BrokenChannel: one is too long or invalid.
         """
         rest, found, at = self._rest, [], 0
         rest += chunk

@@ -1,8 +1,8 @@
-"""Folders in which programs of plugins work, each for one call; none outlives its host for longer than until the next one begins.
+"""Work folders of plugin programs, one per call; those of a dead host are removed when the next one starts.
 
-They lie below one folder of the temporary ones, because no box sees the state folder. A note in the state folder says where, and
-its host holds a lock on it that the system releases however that host ends: a note that nobody holds is of a dead host, and what
-it names is removed.
+They are in the system's temporary folder, because no box can access the state folder. A note in the state folder has the path, and
+its host holds a lock on it, which the system releases when that host ends: an unlocked note belongs to a dead host, and its
+folder is removed.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ NOTES: Final = "work"
 """Folder of the notes, in the state folder."""
 PREFIX: Final = "tavern-work-"
 FRESH_S: Final = 60.0
-"""An empty note that is younger may be one that its host has not locked yet."""
+"""A younger empty note may not be locked by its host yet."""
 LONGEST_NOTE: Final = 4_096
 
 
 class WorkFolders:
-    """Those of one host; made with the first call that needs one.
+    """The folders of one host; created with the first call that needs one.
 
     Args:
         home: the state folder.
@@ -40,14 +40,14 @@ class WorkFolders:
         self._notes = home / NOTES
         self._lock = threading.Lock()
         self._place: tuple[int, Path] | None = None
-        """Process that made it, and the folder."""
+        """The process that created it, and the folder."""
         self._end: Callable[[], object] | None = None
 
     def make(self) -> str:
-        """A new empty folder that only this user may enter.
+        """A new empty folder that only this user can enter.
 
         Raises:
-            OSError: there is no temporary folder, or no room in it.
+            OSError: there is no temporary folder, or no space in it.
         """
         with self._lock:
             if self._place is None or self._place[0] != os.getpid() or not self._place[1].is_dir():
@@ -55,17 +55,17 @@ class WorkFolders:
             return tempfile.mkdtemp(prefix="", dir=self._place[1])
 
     def close(self) -> None:
-        """Remove what is left."""
+        """Remove all remaining folders."""
         with self._lock:
             end, self._place, self._end = self._end, None, None
         if end is not None:
             end()
 
     def sweep(self) -> None:
-        """Remove what hosts have left behind that were killed."""
+        """Remove the folders of killed hosts."""
         try:
             notes = list(self._notes.iterdir())
-        except OSError:  # there never was one
+        except OSError:  # there is none
             return
         for note in notes:
             _sweep(note)
@@ -78,20 +78,20 @@ class WorkFolders:
             self._notes.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(note, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(descriptor, os.fsencode(folder))  # before there is something to sweep
-        except OSError:  # a state folder that cannot be written to: it works, and nobody sweeps
+            os.write(descriptor, os.fsencode(folder))  # before there is something to remove
+        except OSError:  # the state folder is not writable: it works without clean-up
             if descriptor >= 0:
                 os.close(descriptor)
                 descriptor = -1
         folder.mkdir(mode=0o700)
-        # Also at exit, and when nobody holds the host any more: not every program closes it.
+        # Also at exit, and when the host is garbage-collected, because not every program closes it.
         self._end = weakref.finalize(self, _end, os.getpid(), folder, note, descriptor)
         return folder
 
 
 def _end(owner: int, folder: Path, note: Path, descriptor: int) -> None:
     """Remove the folder of a host, and its note."""
-    if owner != os.getpid():  # a forked copy of the host: it is the first one's
+    if owner != os.getpid():  # a forked copy of the host: the folder belongs to the original
         return
     shutil.rmtree(folder, ignore_errors=True)
     if descriptor >= 0:
@@ -122,7 +122,7 @@ def _sweep(note: Path) -> None:
 
 
 def _is_own(folder: Path) -> bool:
-    """Whether it is a folder, and this user's: names in the temporary folder may be anybody's."""
+    """Whether it is a folder of this user, because other users can create names in the temporary folder."""
     try:
         facts = folder.lstat()
     except OSError:

@@ -1,8 +1,8 @@
-"""A worker that can be asked: the calls on the lanes to its process.
+"""The client of a worker: calls on the connections to its process.
 
-A sync caller writes its request and waits in the kernel for the answer:
-no thread of the host has to hand it over. Under an event loop the answer of what has been quick lately is waited for in the
-same way, for a tick of the clock at most, because that costs less than the loop's own machinery; all else is left to the loop.
+A sync caller writes its request and blocks in a system call until the answer:
+no thread of the host has to pass it on. Under an event loop, a target that was quick lately is waited for in the
+same way, for at most one clock tick, because that costs less than the loop's own overhead; all others use the loop.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from tavern_core.kernel.execution.modes import TimeLimit
 GRACE_S: Final = 0.2
 """How long a cancelled call may take to end before its process is killed; less than the pipeline waits."""
 QUICK_S: Final = 200e-6
-"""An answer within this time, in seconds, is a quick one."""
+"""An answer within this time, in seconds, counts as quick."""
 TRUSTED: Final = 5
 """Quick answers in a row after which an event loop waits for the next one itself."""
 
 
 class Later:
-    """A request whose answer did not come at once."""
+    """A request without an immediate answer."""
 
     __slots__ = ("began", "channel", "error", "frame", "kind", "number", "what")
 
@@ -47,7 +47,7 @@ class Later:
         self.kind = kind
         self.number = number
         self.frame = frame
-        """What of it is not written yet."""
+        """The unwritten rest of it."""
         self.what = what
         self.channel: Channel | None = None
         self.error: BrokenChannel | None = None
@@ -55,30 +55,30 @@ class Later:
 
 
 class Incarnation(Lanes):
-    """A process that can be asked."""
+    """A worker process with calls."""
 
     def __init__(self, terms: Terms) -> None:
         super().__init__(terms)
         self.dropped: list[str] = []
-        """Keys of made tools that nobody uses any more."""
+        """Keys of unused factory tools."""
         self.knows_context: Any = None
-        """The context of the plugin that it was told of."""
+        """The context of the plugin that it got."""
         self.watches = 0
-        """Settings it wants to be told of."""
+        """Settings that it watches."""
         self.frames: dict[int, Frame | None] = {}
-        """Number of a call that is under way → in whose name the pipeline runs it."""
+        """Number of a running call → the caller for whom the pipeline runs it."""
         self._numbers = itertools.count(1)
         self._stopped: set[int] = set()
         """Numbers of calls that somebody else than their callers ended."""
         self._quick: dict[str, int] = {}
-        """What is called → how often in a row it answered quickly."""
+        """Target → how often in a row it answered quickly."""
 
     @staticmethod
     def deadline(seconds: float | None = None) -> float | None:
         """When a call has to end, on the clock of `time.perf_counter`.
 
         Args:
-            seconds: None: when the call that is running has to, if it has a deadline.
+            seconds: None: the deadline of the running call, if it has one.
         """
         if seconds is not None:
             return time.perf_counter() + seconds
@@ -94,9 +94,9 @@ class Incarnation(Lanes):
             deadline: on the clock of `time.perf_counter`.
 
         Raises:
-            Undelivered: the worker was dead before.
+            Undelivered: the worker had already died.
             TimeLimit: the time was over; the work was stopped.
-            Exception: what the code of the plugin raised, or UpstreamError when the worker died (UPSTREAM_ERROR).
+            Exception: the error of the plugin's code, or UpstreamError if the worker died (UPSTREAM_ERROR).
         """
         number = next(self._numbers)
         frame = encode({"id": number, "do": do, **given})
@@ -111,7 +111,7 @@ class Incarnation(Lanes):
             self._stop_sync(channel, kind, number)
             raise TimeLimit(stopped=True, begun=delivered) from None
         except BrokenChannel as error:
-            self.mourn_gone(error)
+            self.report_end(error)
             lost = self.broken(channel, kind, error, delivered)
             if number in self._stopped:
                 self._stopped.discard(number)
@@ -145,13 +145,13 @@ class Incarnation(Lanes):
             self.kill(CALL_ENDLESS)
 
     def ask_soon(self, do: str, given: Mapping[str, Any], kind: Kind, what: str) -> Any:
-        """Send a request under an event loop: the answer where it comes at once, else a `Later` to be awaited by `finish`.
+        """Send a request under an event loop: returns the answer if it is immediate, else a `Later` for `finish`.
 
         Args:
-            what: what is called; what has been quick lately is waited for here and now.
+            what: the target; one that was quick lately is waited for here.
 
         Raises:
-            Undelivered: the worker was dead before.
+            Undelivered: the worker had already died.
         """
         later = self.ask_slowly(do, given, kind, what)
         if (channel := later.channel) is None or later.error is not None:
@@ -166,7 +166,7 @@ class Incarnation(Lanes):
         return self._answered(channel, kind, later.number, answer)
 
     def ask_slowly(self, do: str, given: Mapping[str, Any], kind: Kind, what: str = "") -> Later:
-        """Send a request under an event loop and wait for nothing. Raises as `ask_soon`."""
+        """Send a request under an event loop without waiting. Raises as `ask_soon`."""
         number = next(self._numbers)
         later = Later(kind, number, encode({"id": number, "do": do, **given}), what)
         if (channel := self.take_now(kind)) is None:
@@ -180,9 +180,9 @@ class Incarnation(Lanes):
         return later
 
     async def finish(self, later: Later) -> Any:
-        """The answer to a request that was not answered at once, within the caller's own time limit.
+        """The answer to a request without an immediate answer, within the caller's own time limit.
 
-        The cancellation of the caller ends the work. Raises as `ask`, except TimeLimit.
+        Cancelling the caller ends the work. Raises as `ask`, except TimeLimit.
         """
         loop, kind, number, channel = asyncio.get_running_loop(), later.kind, later.number, later.channel
         if channel is None:
@@ -199,7 +199,7 @@ class Incarnation(Lanes):
             answer = await _arrival(channel)
         except (BrokenChannel, OSError) as error:
             broken = error if isinstance(error, BrokenChannel) else Gone()
-            await loop.run_in_executor(None, self.mourn_gone, broken)
+            await loop.run_in_executor(None, self.report_end, broken)
             raise self.broken(channel, kind, broken, delivered) from error
         except BaseException:
             await self._stop_later(channel, kind, number)
@@ -218,36 +218,36 @@ class Incarnation(Lanes):
     def _answered(self, channel: Channel, kind: Kind, number: int, answer: dict[str, Any]) -> Any:
         if answer.get("id") != number:
             self.drop(channel, kind)
-            self.kill("it answered what it was not asked")
+            self.kill("it sent an answer without a request")
             raise UpstreamError(f"the worker of {self.plugin} {self.fate()}", outcome="unknown")
         self.give_back(channel, kind)
         return self.told(answer)
 
     def told(self, answer: dict[str, Any]) -> Any:
-        """The value of an answer. Raises what it says was raised."""
+        """The value of an answer. Raises the contained error."""
         if "ok" in answer:
             return answer["ok"]
         try:
             error = unpack_error(answer.get("error"))
         except Exception as problem:
-            self.kill("it sent a damaged error")
-            raise UpstreamError(f"the worker of {self.plugin} sent a damaged error", outcome="unknown") from problem
+            self.kill("it sent an invalid error")
+            raise UpstreamError(f"the worker of {self.plugin} sent an invalid error", outcome="unknown") from problem
         if isinstance(error, PermissionError):
             error.add_note(
                 f"{self.plugin} runs in a box that holds it to what it was granted; `tavern plugins review {self.plugin}` shows what that is"
             )
         raise error
 
-    def mourn_gone(self, error: BrokenChannel) -> None:
-        """Wait until a worker is dead whose channel broke; whoever does so need not wait again to say how it ended."""
+    def report_end(self, error: BrokenChannel) -> None:
+        """After a broken channel, wait until the worker has died, so that its end is known."""
         if isinstance(error, FrameTooLarge):
             self.kill("its answer was too large")
         elif not isinstance(error, Gone):
             self.kill(f"it sent {error}")
-        self._mourn()
+        self._report_end()
 
     def broken(self, channel: Channel, kind: Kind, error: BrokenChannel, delivered: bool) -> Exception:
-        """What a caller is told whose channel broke."""
+        """The error for a caller whose channel broke."""
         self.drop(channel, kind)
         if isinstance(error, FrameTooLarge):
             return OutputTooLarge(
@@ -257,7 +257,7 @@ class Incarnation(Lanes):
         return self.lost() if delivered else Undelivered()
 
     def _stop_sync(self, channel: Channel, kind: Kind, number: int) -> None:
-        """End a call that nobody waits for any more: gently, and then with its process."""
+        """End an abandoned call: gently, and then with its process."""
         self.tell_now({"cancel": number})
         try:
             channel.receive(time.perf_counter() + GRACE_S)
@@ -282,10 +282,10 @@ async def _arrival(channel: Channel, seconds: float | None = None) -> dict[str, 
     """The next message, waited for by the event loop.
 
     Args:
-        seconds: for how long at most. Not `asyncio.timeout`: that cancels the task, which may be under cancellation already.
+        seconds: the maximum time. Not `asyncio.timeout`: that cancels the task, which may be under cancellation already.
 
     Raises:
-        TooLate: it was not there in time.
+        TooLate: it did not arrive in time.
     """
     loop = asyncio.get_running_loop()
     arrived: asyncio.Future[dict[str, Any]] = loop.create_future()

@@ -4,8 +4,8 @@
       ^                                   │
       └── its process id and handle, at last its exit status ──┘
 
-The server has imported what a worker needs. It is started with a clean path and environment: no .pth file, no variable and no working
-folder decides what is imported. Workers die with it.
+The server has imported what a worker needs. It is started with a clean path and environment: no .pth file, variable or working
+folder affects imports. Workers die with it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tavern_core.isolation.transport import encode
 
 CONFINED: Final = b"C"
 NOT_CONFINED: Final = b"F"
-"""First byte on the side channel: the worker is confined; or the box could not be closed, and a frame says why."""
+"""First byte on the side channel: the worker is confined; or the box failed, and a frame says why."""
 
 _MODULES: Final = (
     "asyncio", "concurrent.futures", "ctypes", "dataclasses", "decimal", "inspect", "json", "logging", "pydantic", "random",
@@ -39,7 +39,7 @@ _MODULES: Final = (
 
 
 class Job:
-    """Descriptors of a request: status, output, side channel, first lane. See `fork_server.Job`."""
+    """Descriptors of a request: status, output, side channel, first connection. See `fork_server.Job`."""
 
     descriptors = 4
     idle_s = None
@@ -56,7 +56,7 @@ class Job:
         """Fork a worker."""
         asked = json.loads(request)
         for module in asked["modules"]:
-            with contextlib.suppress(Exception):  # the worker says what is wrong with it
+            with contextlib.suppress(Exception):  # the worker reports the problem
                 importlib.import_module(module)
         self._policy = policy = _policy(asked["policy"])
         server, begun = os.getpid(), Begun(policy)
@@ -69,7 +69,7 @@ class Job:
         return pid
 
     def forked(self) -> None:
-        """What is written to after a fork is copied: let the next worker find it copied."""
+        """Memory written after a fork is copied: do it here once for the next worker."""
         if self._policy is not None:
             Begun(self._policy).close()
 
@@ -82,7 +82,7 @@ def _become_worker(
     server: int,
     shed: Callable[[], None],
 ) -> NoReturn:
-    """The forked child: sheds what is the fork server's, is confined, runs the plugin. Never returns."""
+    """The forked child: closes the resources of the server, is confined, runs the plugin. Never returns."""
     try:
         die_with_parent(server)
         shed()
@@ -95,7 +95,7 @@ def _become_worker(
             os.close(fd)
         os.chdir(asked["folder"])
         _confine(policy, begun, side)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the host's to hear
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the host handles Ctrl-C
         sys.path[:] = asked["path"]
         sys.dont_write_bytecode = True
         os.environ.clear()
@@ -103,22 +103,22 @@ def _become_worker(
         from tavern_core.isolation.worker.main import run
 
         run(socket.socket(fileno=side), [("sync", socket.socket(fileno=lane))])
-    except BaseException as error:  # noqa: BLE001 - nothing may climb back into the server's code
-        os.write(2, f"the worker could not begin: {error!r}\n".encode("utf-8", "backslashreplace")[:4000])
+    except BaseException as error:  # noqa: BLE001 - no error may return into the server's code
+        os.write(2, f"the worker could not start: {error!r}\n".encode("utf-8", "backslashreplace")[:4000])
     finally:
         os._exit(70)
 
 
 def _confine(policy: BoxPolicy, begun: Begun, side: int) -> None:
-    """Close the box and say which layers hold; or say why not, and end."""
+    """Enter the box and report the applied layers; or report the error, and exit."""
     asking: list[int] = []
     try:
         layers = confine(policy, begun=begun, asking=asking.append)
     except BoxUnavailable as error:
         said = {"layer": str(error.layer), "reason": sayable(str(error.reason))}
-        os.write(side, NOT_CONFINED + encode(said))  # the socket is new and has room
+        os.write(side, NOT_CONFINED + encode(said))  # the socket is new and has space
         os._exit(0)
-    except Exception as error:  # noqa: BLE001 - half a box is none
+    except Exception as error:  # noqa: BLE001 - a partial box is not a box
         os.write(side, NOT_CONFINED + encode({"layer": "box", "reason": sayable(repr(error))}))
         os._exit(0)
     with socket.socket(fileno=os.dup(side)) as line:
@@ -129,12 +129,12 @@ def _confine(policy: BoxPolicy, begun: Begun, side: int) -> None:
 
 @lru_cache(maxsize=64)
 def _policy(text: str) -> BoxPolicy:
-    """A policy as it is asked for again and again, whenever a worker is replaced."""
+    """A cached policy, used whenever a worker is replaced."""
     return BoxPolicy.from_json(text)
 
 
 def _use_once() -> None:
-    """Run once what is slow the first time, so that no worker pays for it."""
+    """Run slow first-time code once, so that no worker pays for it."""
     from tavern_core.contract.tools import tool
     from tavern_core.kernel.plugins.tool_offers import Owner, describe
 

@@ -1,4 +1,4 @@
-"""What it takes to begin the worker of one plugin: its fork, its box, and what it is told first."""
+"""Starting the worker of one plugin: its fork, its box, and its first message."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tavern_core.box.policy import LAYERS, PROCESSES
 from tavern_core.frozen import dataclass
 from tavern_core.isolation.closed_paths import Closed
 from tavern_core.isolation.sandbox import Sandboxes
+from tavern_core.isolation.worker_fork_server import environment
 from tavern_core.isolation.worker_policy import worker_policy
-from tavern_core.isolation.worker_server import environment
 from tavern_core.isolation.worker_setup import Setup
 from tavern_core.kernel.execution.module_path import module_path
 from tavern_core.kernel.foundation import Foundation
@@ -26,7 +26,7 @@ from tavern_core.schema.limits import json_or
 
 @dataclass(frozen=True, slots=True)
 class WorkerLaunch:
-    """Asked anew each time a worker of the plugin begins."""
+    """Used each time a worker of the plugin starts."""
 
     candidate: Candidate
     base: Foundation
@@ -37,7 +37,7 @@ class WorkerLaunch:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """What the fork server imports in advance."""
+        """Modules that the fork server imports in advance."""
         return (self._executor()[0],)
 
     def _executor(self) -> tuple[str, str]:
@@ -45,7 +45,7 @@ class WorkerLaunch:
         return cls.__module__, cls.__qualname__
 
     def setup(self) -> Mapping[str, Any]:
-        """What the worker is told first."""
+        """The first message to the worker."""
         candidate = self.candidate
         setup = Setup(
             plugin=candidate.name,
@@ -61,7 +61,7 @@ class WorkerLaunch:
         return setup.to_json()
 
     def request(self) -> Mapping[str, Any]:
-        """What the fork server is told of the worker: path, environment, policy. The grants are those of this moment."""
+        """The request to the fork server: path, environment, policy, with the current grants."""
         candidate, data_dir = self.candidate, self._data_dir()
         record = self.records[candidate.name]
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -93,14 +93,14 @@ class WorkerLaunch:
         return self.base.home / "data" / self.candidate.name
 
     def confined(self, layers: tuple[str, ...]) -> None:
-        """A worker has begun, and these layers of the box hold: report those that are missing."""
+        """A worker has started with these layers of the box: report missing ones."""
         plugin = self.candidate.name
         missing = [layer for layer in LAYERS if layer not in layers and layer != PROCESSES]
         if missing:
             self.base.recorder.note(ISOLATION_WEAK, {"missing": missing}, plugin=plugin)
             self.base.diagnostics.add(
                 "ISOLATION_WEAK",
-                f"{plugin} runs in a process of its own without layers of the box: {', '.join(missing)}",
+                f"{plugin} runs in its own process without these layers of the box: {', '.join(missing)}",
                 plugin=plugin,
                 hint="`isolation: {level: required}` in tavern.yaml refuses it instead; `tavern doctor` says why they are missing",
             )

@@ -1,4 +1,4 @@
-"""What a worker prints and logs: kept at its end for error messages, logged line by line, and bounded."""
+"""The output and log of a worker: its end is stored for error messages, lines are logged, and the amount is limited."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Final
 LONGEST_LINE: Final = 2_000
 LONGEST_RECORD: Final = 10_000
 RECORD_BYTES: Final = 100
-"""What a record counts besides its text: to read it costs, too."""
+"""The weight of a record in addition to its text, because reading it costs, too."""
 FLOOD_BYTES: Final = 16_000_000
 """More than this within `FLOOD_S` is a flood."""
 FLOOD_S: Final = 10.0
 MOST_LINES: Final = 1_000
-"""Lines within `FLOOD_S` that are logged; the rest is counted."""
+"""Maximum logged lines within `FLOOD_S`; the rest is counted."""
 
 
 class Printed:
     """The output of one plugin's workers.
 
     Args:
-        logger: where its lines go.
-        kept: bytes of its end that are kept.
+        logger: the target of its lines.
+        kept: stored bytes of its end.
     """
 
     def __init__(self, logger: logging.Logger, kept: int) -> None:
@@ -37,7 +37,7 @@ class Printed:
         self._lines = 0
 
     def take(self, chunk: bytes) -> bool:
-        """One piece of output; False when it is a flood."""
+        """One piece of output; False if it is a flood."""
         self._begin_anew()
         self._bytes += len(chunk)
         with self._lock:
@@ -53,7 +53,7 @@ class Printed:
         return True
 
     def log(self, level: int, name: str, text: str) -> bool:
-        """One record that the plugin logged; False when it is a flood. More than `MOST_LINES` are left out and counted."""
+        """One record that the plugin logged; False if it is a flood. Lines beyond `MOST_LINES` are dropped and counted."""
         self._begin_anew()
         self._lines += 1
         self._bytes += RECORD_BYTES + len(name) + len(text)

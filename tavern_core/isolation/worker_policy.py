@@ -1,4 +1,4 @@
-"""The box of one plugin: what its worker may read and write, made of where things are and of what it was granted."""
+"""The box of one plugin: what its worker may read and write, from the places of files and the grants."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Final
 
 from tavern_core import package
 from tavern_core.box import paths
-from tavern_core.box.holes import around
 from tavern_core.box.policy import BoxLimits, BoxPolicy, Granted, Level
+from tavern_core.box.protected_paths import around
 from tavern_core.isolation.closed_paths import Closed, closed, granted_paths
 from tavern_core.kernel.config.configuration import state_root
 from tavern_core.model.config import IsolationConfig
 from tavern_core.model.scope import Scope
 
-"""This package itself: a worker imports from it."""
+"""This package itself: workers import from it."""
 SPAWN: Final = "process:spawn"
 THREADS: Final = 256
-"""Threads of one worker at least: each of its lanes has one."""
+"""Minimum threads of one worker: one per connection."""
 _NEVER: Final = ("/", "/tmp", "/var", "/etc", "/home")
-"""Folders that hold more than modules, whatever names them."""
+"""Folders that contain more than modules, whatever lists them."""
 
 
 def worker_policy(
@@ -35,7 +35,7 @@ def worker_policy(
     config: IsolationConfig,
     level: Level,
 ) -> BoxPolicy:
-    """What a worker may do. It never reaches the network by itself: that is for a service of the host to do.
+    """What a worker may do. It never has network access itself; a service of the host does that.
 
     Args:
         code: the plugin's own files.
@@ -72,9 +72,9 @@ def worker_policy(
 
 
 def _modules(path: Iterable[str]) -> Iterator[str]:
-    """What packages were installed into: of `path` no other folder, above all not that of the program that runs the host.
+    """The folders of installed packages: no other folders of `path`, in particular not that of the program that runs the host.
 
-    That is the folders of packages themselves, those that one of them names in a ``.pth`` file, and archives.
+    These are package folders, folders named in their ``.pth`` files, and archives.
     """
     found = [os.path.realpath(entry) for entry in path]
     installed = [entry for entry in found if _holds_packages(Path(entry))]
@@ -89,7 +89,7 @@ def _holds_packages(folder: Path) -> bool:
 
 
 def _linked(folder: Path) -> Iterator[str]:
-    """The folders that ``.pth`` files add to the path: of projects that are installed from where they are written."""
+    """The folders that ``.pth`` files add to the path: of editable installs."""
     for file in folder.glob("*.pth"):
         with suppress(OSError, ValueError):
             for line in file.read_text("utf-8").splitlines():

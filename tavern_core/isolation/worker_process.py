@@ -1,4 +1,4 @@
-"""The process of a worker: forked, confined, listened to, ended, mourned."""
+"""The process of a worker: fork, confinement, messages, end, exit report."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tavern_core.box.writes import Writes
 from tavern_core.errors import Outcome, UpstreamError
 from tavern_core.frozen import dataclass
 from tavern_core.isolation.transport import MOST_AT_ONCE, BrokenChannel, Gone, Stream, encode
+from tavern_core.isolation.worker_fork_server import worker_server
 from tavern_core.isolation.worker_job import CONFINED
 from tavern_core.isolation.worker_output import Printed
-from tavern_core.isolation.worker_server import worker_server
 from tavern_core.isolation.worker_watch import Watch
 
 HANG_UP_S: Final = 0.7
@@ -29,13 +29,13 @@ HANG_UP_S: Final = 0.7
 TURN_S: Final = 0.005
 """How long a short message waits until another thread has said its own, in seconds."""
 DEATH_S: Final = 1.0
-"""How long to wait for word of how a worker died, in seconds."""
+"""How long to wait for the exit report of a worker, in seconds."""
 END_S: Final = 5.0
-"""How long whoever ends a worker waits until it is dead, in seconds."""
+"""How long to wait for the death of a killed worker, in seconds."""
 CALL_ENDLESS: Final = "a call in it did not end in time"
 STOPPED: Final = "the plugin was stopped"
 ON_PURPOSE: Final = (CALL_ENDLESS, STOPPED, "the fork server died")
-"""Why a worker may be killed that did nothing wrong."""
+"""Reasons to kill a worker that are not its fault."""
 
 
 class BoxMissing(Exception):
@@ -48,22 +48,22 @@ class BoxMissing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What is the same for every worker of a plugin, one after the other."""
+    """The shared settings of all workers of a plugin."""
 
     plugin: str
     """For messages."""
     watch: Watch
-    """Looks after what it says unasked."""
+    """Watches its unsolicited messages."""
     printed: Printed
-    """Where what it prints goes."""
+    """The target of its output."""
     limit: int
-    """Most bytes of one message of the worker."""
+    """Maximum bytes of one message of the worker."""
     lanes: int
-    """Most lanes of each kind."""
+    """Maximum connections of each kind."""
     on_message: Callable[[Any, dict[str, Any]], None]
-    """Given the worker and what it asks or tells."""
+    """Called with the worker and its request or message."""
     on_death: Callable[[Any], None]
-    """Given the worker; called once, in the watching thread."""
+    """Called once with the worker, in the watching thread."""
 
 
 class WorkerProcess(ABC):
@@ -72,10 +72,10 @@ class WorkerProcess(ABC):
     def __init__(self, terms: Terms) -> None:
         self.plugin = terms.plugin
         self.layers: tuple[str, ...] = ()
-        """Of the box; those that hold."""
+        """The applied layers of the box."""
         self.killed_because = ""
         self.pid = 0
-        """0 until it was forked."""
+        """0 until it is forked."""
         self.dead = threading.Event()
         self.status: int | None = None
         self._terms = terms
@@ -89,13 +89,13 @@ class WorkerProcess(ABC):
 
     @abstractmethod
     def first_lane(self, sock: socket.socket) -> None:
-        """The lane that it was forked with; a sync one."""
+        """The connection that it was forked with; a sync one."""
 
     @abstractmethod
     def hang_up(self) -> None:
-        """It is dead: whoever waits for an answer is told."""
+        """It is dead: waiting callers get an error."""
 
-    # Beginning and end ----------------------------------------------------------------------------------------------------
+    # Start and end --------------------------------------------------------------------------------------------------------
 
     def begin(self, request: Mapping[str, Any], modules: tuple[str, ...], seconds: float) -> None:
         """Fork the process and wait until it is confined.
@@ -103,7 +103,7 @@ class WorkerProcess(ABC):
         Raises:
             PluginError: it could not be forked (PLUGIN_FAILED).
             BoxMissing: a layer of the box is missing.
-            UpstreamError: it died before (UPSTREAM_ERROR).
+            UpstreamError: it died before that (UPSTREAM_ERROR).
         """
         self._side, side = socket.socketpair()
         self._output, output = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -131,15 +131,17 @@ class WorkerProcess(ABC):
             text = f"the worker of {self.plugin} {self.fate()} before it began"
             raise UpstreamError(text, printed=self._printed.end()) from None
         except BaseException:
-            self.kill("it did not begin")
+            self.kill("it did not start")
             self._watch.add(self._status.fileno(), self._ended)
             raise
-        self._watch.add(self._status.fileno(), self._ended)  # not before: its last words stand on the side channel
+        self._watch.add(
+            self._status.fileno(), self._ended
+        )  # not before, because its last message is on the side channel
         self._side.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(5))
         self._watch.add(self._side.fileno(), self._speaks)
 
     def _await_box(self, deadline: float, policy: str) -> None:
-        """The first byte on the side channel says whether it is confined. Raises Gone when it died without a word."""
+        """The first byte on the side channel says whether it is confined. Raises Gone if it died without a message."""
         said, stream = b"", Stream(self._terms.limit)
         while True:
             self._side.settimeout(max(deadline - time.perf_counter(), 1e-3))
@@ -147,7 +149,7 @@ class WorkerProcess(ABC):
                 chunk, given, _, _ = socket.recv_fds(self._side, MOST_AT_ONCE, 1)
             except TimeoutError:
                 raise UpstreamError(
-                    f"the worker of {self.plugin} did not begin in time", hint="isolation.startTimeoutMs is the limit"
+                    f"the worker of {self.plugin} did not start in time", hint="isolation.startTimeoutMs is the limit"
                 ) from None
             except OSError:
                 chunk, given = b"", []
@@ -166,39 +168,39 @@ class WorkerProcess(ABC):
         self.layers = tuple(str(layer) for layer in messages[0].get("layers") or ())
 
     def kill(self, why: str) -> None:
-        """End the process now; calls that run in it fail. Not from a forked copy of the host: it is its parent's."""
+        """End the process now; calls that run in it fail. Not from a forked copy of the host, because it belongs to the parent."""
         if os.getpid() != self._host:
             return
-        with self._lock:  # whoever closes the handle has it, too: another's must not be hit
+        with self._lock:  # closing the handle takes it, too, so that no other process is hit
             if self.dead.is_set():
                 return
             self.killed_because = self.killed_because or why
-            with contextlib.suppress(OSError):  # it is dead already
+            with contextlib.suppress(OSError):  # it is already dead
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
 
     def end(self, why: str) -> None:
-        """`kill`, and wait until it is dead and nothing of it is left open."""
+        """`kill`, and wait until it is dead and all of its descriptors are closed."""
         if self.pid and os.getpid() == self._host:
             self.kill(why)
             self.dead.wait(END_S)
 
     @property
     def is_over(self) -> bool:
-        """True when nothing is to be asked of it any more: it is dead, or will be at once."""
+        """True if it must not be called any more: it is dead, or about to die."""
         return bool(self.killed_because) or self.dead.is_set()
 
     @property
     def was_stopped(self) -> bool:
-        """True when somebody ended it on purpose: a deadline, a cancellation, the end of the plugin."""
+        """True if it was ended on purpose: a deadline, a cancellation, the end of the plugin."""
         return self.killed_because in ON_PURPOSE
 
     def fate(self) -> str:
-        """How it ended, in words that follow its name; waits until that is known."""
+        """How it ended, as words after its name; waits until that is known."""
         self.dead.wait(DEATH_S)
         return self.how_it_died()
 
     def how_it_died(self) -> str:
-        """`fate`, as far as it is known now."""
+        """`fate`, as far as known now."""
         if self.killed_because:
             return f"was stopped: {self.killed_because}"
         if self.status is None:
@@ -212,14 +214,14 @@ class WorkerProcess(ABC):
         return f"exited with code {self.status}"
 
     def _ended(self) -> None:
-        """In the watching thread: its exit status is there."""
-        told = self._status.recv(EXIT.size)
-        if len(told) == EXIT.size:
-            self.status = EXIT.unpack(told)[0]
-        else:  # the fork server died, and took its workers with it
+        """In the watching thread: its exit status has arrived."""
+        reported = self._status.recv(EXIT.size)
+        if len(reported) == EXIT.size:
+            self.status = EXIT.unpack(reported)[0]
+        else:  # the fork server died, and its workers with it
             self.kill("the fork server died")
         self._prints()
-        self._terms.on_death(self)  # first: whoever sees that it is dead must see what follows from that
+        self._terms.on_death(self)  # first, so that whoever sees its death also sees the consequences
         if self._patience is not None:
             self._patience.cancel()
         with self._lock:
@@ -232,7 +234,7 @@ class WorkerProcess(ABC):
             self._watch.remove(line.fileno())
             line.close()
 
-    # What it says unasked -------------------------------------------------------------------------------------------------
+    # Unsolicited messages -------------------------------------------------------------------------------------------------
 
     def _prints(self) -> None:
         try:
@@ -260,8 +262,8 @@ class WorkerProcess(ABC):
         if messages is None:
             self._watch.remove(self._side.fileno())
             self._patience = threading.Timer(
-                HANG_UP_S, self._mourn
-            )  # it is dying, as a rule: its exit status is on the way
+                HANG_UP_S, self._report_end
+            )  # usually it is dying, and its exit status will arrive
             self._patience.daemon = True
             self._patience.start()
             return
@@ -269,7 +271,7 @@ class WorkerProcess(ABC):
             self._terms.on_message(self, message)
 
     def tell(self, message: dict[str, Any], fd: int | None = None) -> None:
-        """Say something on the side channel, from a thread that may wait. A worker that does not listen is killed."""
+        """Send a message on the side channel, from a thread that may block. A worker that does not read is killed."""
         try:
             frame = encode(message)
             with self._writing:
@@ -277,14 +279,14 @@ class WorkerProcess(ABC):
                 if sent < len(frame):
                     self._side.sendall(frame[sent:])
         except (BrokenPipeError, ConnectionResetError):
-            pass  # it has hung up or died: `_speaks` hears of it, and then there is something better to say of its end
+            pass  # it closed the connection or died: `_speaks` detects that, with a better reason
         except OSError:
             self.kill("it did not listen")
 
     def tell_now(self, message: dict[str, Any], fd: int | None = None) -> bool:
         """Say something short, hardly waiting; False where that does not go: it does not listen, or others are speaking.
 
-        For event loops and for callers whose time is over: no worker may hold those up.
+        For event loops and for callers whose time is over, which no worker may block.
         """
         frame = encode(message)
         if not self._writing.acquire(timeout=TURN_S):
@@ -295,21 +297,21 @@ class WorkerProcess(ABC):
         except BlockingIOError:
             return False
         except (BrokenPipeError, ConnectionResetError):
-            pass  # it has hung up or died: `_speaks` hears of it, and then there is something better to say of its end
+            pass  # it closed the connection or died: `_speaks` detects that, with a better reason
         except OSError:
             self.kill("it did not listen")
         finally:
             self._writing.release()
         return True
 
-    def _mourn(self) -> None:
-        """A channel has ended: the process is dying, or else it is made to."""
+    def _report_end(self) -> None:
+        """A channel has ended: the process is dying, or is killed."""
         if not self.dead.wait(HANG_UP_S):
             self.kill("it hung up")
             self.dead.wait(DEATH_S)
 
     def lost(self, outcome: Outcome = "unknown") -> UpstreamError:
-        """What a caller is told whose call was in a worker that died.
+        """The error for a caller whose worker died.
 
         Args:
             outcome: what the call may have changed.

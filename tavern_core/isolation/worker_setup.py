@@ -1,4 +1,4 @@
-"""What a worker is told when it begins: whose code it runs, where that is, and what the host would know of it."""
+"""The setup message of a worker: its plugin, the place of its code, and what the host knows of it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Setup:
     module: str
     """The importable package of an installed plugin; empty for one in a folder."""
     folder: str
-    """Where plugin.yaml is; empty for a package in a zip."""
+    """The folder of plugin.yaml; empty for a package in a zip."""
     data_dir: str
     executor: tuple[str, str]
-    """Module and class of what runs tools of kind ``python``, as in the host."""
+    """Module and class of the executor for tools of kind ``python``, as in the host."""
     aliases: Mapping[str, str]
     manifest: Mapping[str, Any]
     limits: Mapping[str, Any]

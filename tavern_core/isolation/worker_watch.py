@@ -1,4 +1,4 @@
-"""One thread that looks after all workers of a host: what they ask, what they print, and whether they still live."""
+"""One thread that watches all workers of a host: their requests, their output, and their end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger("tavern.isolation")
 
 
 class Watch:
-    """Calls back when a file descriptor can be read. Starts its thread with the first, ends it with `close`."""
+    """Calls callbacks for readable file descriptors. Starts its thread with the first one, ends it with `close`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -23,7 +23,7 @@ class Watch:
         self._thread: threading.Thread | None = None
 
     def add(self, fd: int, callback: Callable[[], None]) -> None:
-        """From now on `callback` runs in the watching thread whenever `fd` can be read or has ended."""
+        """Register `callback`, which runs in the watching thread whenever `fd` is readable or has ended."""
         with self._lock:
             if self._epoll is None:
                 self._epoll = select.epoll()
@@ -37,7 +37,7 @@ class Watch:
             self._epoll.register(fd, select.EPOLLIN)
 
     def remove(self, fd: int) -> None:
-        """Call back no more; before `fd` is closed."""
+        """Unregister; call it before `fd` is closed."""
         with self._lock:
             if self._callbacks.pop(fd, None) is not None and self._epoll is not None:
                 with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""The workers of one host, and what is shared between them: begun with the first, given back with the host."""
+"""The workers of one host and their shared resources: created with the first one, released with the host."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tavern_core.isolation.proxy_plugin import IsolatedPlugin, stand_in
 from tavern_core.isolation.sandbox import Sandboxes
 from tavern_core.isolation.supervisor import Supervisor, WorkerLimits
 from tavern_core.isolation.transport import longest
+from tavern_core.isolation.worker_fork_server import worker_server
 from tavern_core.isolation.worker_launch import WorkerLaunch
 from tavern_core.isolation.worker_output import Printed
-from tavern_core.isolation.worker_server import worker_server
 from tavern_core.isolation.worker_watch import Watch
 from tavern_core.kernel.execution.portal import Portal
 from tavern_core.kernel.foundation import Foundation
@@ -25,7 +25,7 @@ from tavern_core.kernel.plugins.record import Records
 from tavern_core.kernel.settings.secrets import MaskingFilter
 
 MOST_CALLS: Final = 128
-"""Calls of one kind that run in one worker at once; bounded by its open files, too."""
+"""Calls of one kind that run in one worker at the same time; also limited by its open files."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class HostWorkers:
     _supervisors: dict[str, Supervisor] = field(default_factory=dict)
 
     def release(self) -> None:
-        """End all workers, and what was begun for them."""
+        """End all workers and their shared resources."""
         with self._lock:
             parts, self._parts = self._parts, None
             supervisors, self._supervisors = list(self._supervisors.values()), {}
@@ -56,7 +56,7 @@ class HostWorkers:
             worker_server.leave()
 
     def load(self, candidate: Candidate) -> IsolatedPlugin:
-        """Start the plugin's worker; what stands in for it here.
+        """Start the plugin's worker; returns its proxy.
 
         Raises:
             PluginError: it cannot be started or imported, or is paused.

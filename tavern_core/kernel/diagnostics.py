@@ -18,7 +18,7 @@ _MOST = 1000
 
 
 class Diagnostics:
-    """The newest thousand distinct diagnostics; the same one twice is kept once.
+    """The newest thousand distinct diagnostics; a repeated one is stored once.
 
     Args:
         known_secrets: the secrets that were resolved so far; no diagnostic shows them.
@@ -56,9 +56,9 @@ class Diagnostics:
         """Keep one diagnostic and log it.
 
         Args:
-            quiet: for who asks only: in the log at level DEBUG, whatever its severity.
-            found: it is about what was found on the disk, and stays until somebody looks again.
-            judged: it stands in a judgement of all plugins; whoever looks at them sees it again.
+            quiet: only on request: in the log at level DEBUG, whatever its severity.
+            found: it is about the files on disk, and stays until the next search.
+            judged: it is part of a check of all plugins; the next check reports it again.
         """
         diagnostic = self._without_secrets(diagnostic)
         key = _key(diagnostic)
@@ -83,7 +83,7 @@ class Diagnostics:
         )
 
     def judged(self, diagnostics: Iterable[Diagnostic]) -> None:
-        """Keep what the latest judgement of all plugins says, instead of what the one before it said."""
+        """Store the findings of the latest check of all plugins in place of those of the previous one."""
         fresh = {_key(d): d for d in map(self._without_secrets, diagnostics)}
         with self._lock:
             for key in self._judged - fresh.keys():
@@ -111,13 +111,13 @@ class Diagnostics:
                 del self._kept[key]
 
     def withdraw(self, code: str, **details: Any) -> None:
-        """Drop the diagnostics of a code that carry these details: what they said is over."""
+        """Drop the diagnostics of a code with these details: they no longer apply."""
         with self._lock:
             for key in [k for k, d in self._kept.items() if d.code == code and details.items() <= d.details.items()]:
                 del self._kept[key]
 
     def forget_found(self) -> None:
-        """Drop what was found on the disk, before somebody looks again."""
+        """Drop findings about files on disk, before the next search."""
         with self._lock:
             for key in self._found:
                 self._kept.pop(key, None)

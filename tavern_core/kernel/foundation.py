@@ -1,4 +1,4 @@
-"""What every part of one host works with. Complete before the first part is built, and handed to each as a whole."""
+"""The objects that every part of one host uses. Complete before the first part is built, and passed to each as a whole."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Signals:
     """What parts of a host let each other know."""
 
     tools: Signal
-    """What was worked out about tools no longer holds: registry, hooks, lists, grants or listeners have changed."""
+    """Cached results about tools are stale: registry, hooks, lists, grants or listeners have changed."""
     rights: Signal
-    """What was handed to plugins no longer holds: services, grants or states have changed."""
+    """Objects passed to plugins are stale: services, grants or states have changed."""
     lookup: Signal
-    """Somebody is about to look for tools: those that are read from files are brought up to date."""
+    """A listing of tools is about to start: tools read from files are updated."""
     settings: Signal
     """A setting was changed."""
 

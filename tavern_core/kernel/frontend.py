@@ -1,11 +1,11 @@
-"""What a plugin brings for the browser, as data: where its files are served and which there are (seed 000 §15.1, §15.3).
+"""A plugin's browser part, as data: where its files are served and which there are (seed 000 §15.1, §15.3).
 
     /plugins/<name>/<file>      a file below the plugin's asset folder
                                 type vite: `build.outputDir`, else the folder of `build.entry`; type vanilla: `rootDir`
 
-Nothing of it runs in the host. `to_json` is the ExtensionInfo that a console reads: no physical paths. It says which parts of the
+None of it runs in the host. `to_json` is the ExtensionInfo that a console reads: no physical paths. It says which parts of the
 console the plugin may wrap, replace or add to, and which browser hooks it may use: declared and granted, nothing else. A plugin
-that asks for some and was granted none of them is not served at all.
+that requests some and was granted none of them is not served.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ class Extension:
     dev_entry: str = ""
     """Path of the file that a development server begins with; for the developer's machine only."""
     granted: frozenset[str] = frozenset()
-    """Permissions of the browser's part that may be used; a console registers nothing beyond them."""
+    """Usable permissions of the browser part; a console registers nothing else."""
     withheld: frozenset[str] = frozenset()
-    """Those that are asked for and were not granted."""
+    """Requested and not granted."""
 
     @property
     def is_served(self) -> bool:
-        """False when nothing of what its part in the browser asks for was granted: then its files are not for the console."""
+        """False if no requested permission of its browser part was granted: then the console does not get its files."""
         return bool(self.granted) or not self.withheld
 
     @property
     def fix(self) -> str:
-        """The command that grants what is withheld; empty where that is nothing."""
+        """The command that grants the withheld permissions; empty if there are none."""
         return f"tavern plugins grant {self.name} {' '.join(sorted(self.withheld))}" if self.withheld else ""
 
     def to_json(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def _named(prefix: str, permissions: Iterable[str]) -> list[str]:
 
 
 def extension(manifest: Manifest, folder: Path | None, may: Callable[[str], bool]) -> Extension:
-    """What `manifest` says about the browser's part, as far as it was granted.
+    """The browser part of `manifest`, limited to the grants.
 
     Args:
         folder: where plugin.yaml is; None: unknown (a zip), its files are then not looked at.
@@ -123,7 +123,7 @@ def extension(manifest: Manifest, folder: Path | None, may: Callable[[str], bool
 def _assets(name: str, frontend: Frontend, folder: Path | None) -> Iterable[Asset]:
     served = frontend.vanilla if frontend.type == "vanilla" else frontend.build
     if served is None:
-        return  # told when the manifest is judged
+        return  # reported by the check of the manifest
     files: list[tuple[Literal["entry", "style"], str]] = [] if served.entry is None else [("entry", served.entry)]
     files += [("style", style) for style in served.styles]
     if not files:

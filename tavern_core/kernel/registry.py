@@ -1,7 +1,7 @@
-"""Which tools exist, who brought them, who may see them, and the compiled plan of each.
+"""Which tools exist, which plugin contributed them, who may see them, and the compiled plan of each.
 
-Entries are kept per plugin, in the plugins' order of precedence; the map that everybody reads is rebuilt from them and
-swapped in as a whole, so a reader never sees half a change and the winner of a clash does not depend on who came first.
+Entries are stored per plugin, in the plugins' order of precedence; the shared map is rebuilt from them and
+swapped in as a whole, so a reader never sees half a change, and the winner of a clash does not depend on the order of registration.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Known:
 
 
 def no_text(written: object) -> ToolNotFound:
-    """The error about an id that is no text at all, whatever else it is."""
+    """The error about an id that is not text."""
     hint = "pass the id of a tool, such as 'system:get_current_time'"
     return ToolNotFound(f"a tool id is text, got {type(written).__name__}", hint=hint)
 
@@ -76,11 +76,11 @@ class Registry:
         self.generation = 0
 
     def put(self, plugin: str, rank: int, entries: Iterable[Entry], aliases: Mapping[str, str]) -> None:
-        """Replace what `plugin` brings. `rank` decides clashes: the lower one wins."""
+        """Replace the tools of `plugin`. `rank` decides clashes: the lower one wins."""
         self.put_all({plugin: (rank, tuple(entries), aliases)})
 
     def put_all(self, changed: Mapping[str, tuple[int, tuple[Entry, ...], Mapping[str, str]]]) -> None:
-        """Replace what several plugins bring, at once."""
+        """Replace the tools of several plugins at once."""
         with self._lock:
             is_new = False
             for plugin, (rank, entries, aliases) in changed.items():
@@ -92,7 +92,7 @@ class Registry:
                 self._change()
 
     def drop(self, plugin: str) -> None:
-        """Forget what `plugin` brought."""
+        """Remove the tools of `plugin`."""
         with self._lock:
             if self._by_plugin.pop(plugin, None) is not None:
                 self._change()
@@ -102,7 +102,7 @@ class Registry:
         return self._known().entries
 
     def of_plugin(self, plugin: str) -> tuple[Entry, ...]:
-        """What one plugin brings, clashing ones included."""
+        """The tools of one plugin, clashing ones included."""
         return self._by_plugin.get(plugin, ((), {}))[0]
 
     def shadowed(self) -> Mapping[str, str]:
@@ -111,7 +111,7 @@ class Registry:
         return self._hidden
 
     def resolve(self, written: str) -> Entry:
-        """The entry somebody means.
+        """The entry of an id as written.
 
         Raises:
             ToolNotFound: none, or more than one by its folded name (TOOL_NOT_FOUND); names the nearest.
@@ -213,7 +213,7 @@ class Registry:
             meant = next((i for i in spellings(written) if i in entries), None) or aliases.get(written)
             why = "" if meant is None else self._taken(alias, meant, loose)
             if meant is None or why:
-                text = why or f"there is no tool {written!r} now; the alias means nothing"
+                text = why or f"there is no tool {written!r} now; the alias has no effect"
                 hint = did_you_mean(written, entries) if meant is None else "choose another alias"
                 misfits.append(
                     Finding(

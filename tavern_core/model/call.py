@@ -114,10 +114,10 @@ class CallContext:
                 raise UsageError(f"CallContext.{name} must be a set of names, got {type(value).__name__}")
             value = frozenset(value)
             if not all(isinstance(item, str) for item in value):
-                raise UsageError(f"CallContext.{name} must be a set of names, one of them is no text")
+                raise UsageError(f"CallContext.{name} must be a set of names, one of them is not text")
             object.__setattr__(self, name, value)
         if self.permissions and (unknown := unknown_capability(sorted(self.permissions))) is not None:
-            raise UsageError(f"CallContext.permissions: {unknown[0]!r:.80} is no capability", hint=unknown[1])
+            raise UsageError(f"CallContext.permissions: {unknown[0]!r:.80} is not a capability", hint=unknown[1])
         for name in ("principal", "user_id", "profile"):  # what rules for callers match
             if not isinstance(value := getattr(self, name), str | None):
                 raise UsageError(f"CallContext.{name} must be text, got {type(value).__name__}")
@@ -294,7 +294,7 @@ def shortfall(
             fix += "; without a context the host itself calls, which never has danger:*"
         return Shortfall("caller", tuple(lacking), f"{who} may not use {', '.join(lacking)}", fix)
     if lacking := [c for c in sorted(wanted) if context.scopes.get(c) == ()]:
-        reason = f"{context.principal} lets {', '.join(lacking)} reach nothing: its scope is empty"
+        reason = f"{context.principal} does not allow {', '.join(lacking)}: its scope is empty"
         return Shortfall(
             "caller", tuple(lacking), reason, "name what it may reach in CallContext.scopes, or leave the scope out"
         )

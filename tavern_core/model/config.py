@@ -45,13 +45,13 @@ def _alias(written: str) -> str:
 
 def _target(written: str) -> str:
     if not all(split_id(written)):
-        raise ValueError(f"{written!r} is no id of a tool: write plugin:tool")
+        raise ValueError(f"{written!r} is not an id of a tool: write plugin:tool")
     return written
 
 
 def _capability(name: str) -> str:
     if (unknown := unknown_capability([name])) is not None:
-        raise refused(f"{unknown[0]!r:.80} is no capability", unknown[1])
+        raise refused(f"{unknown[0]!r:.80} is not a capability", unknown[1])
     return name
 
 
@@ -68,6 +68,8 @@ ApprovalEntry = Annotated[str, AfterValidator(_approval_entry)]
 class PluginsConfig(_Section):
     roots: tuple[str, ...] = ("plugins",)
     """Folders with ``<name>/plugin.yaml``, relative to the file that names them."""
+    vcp: tuple[str, ...] = ()
+    """Folders that hold VCP plugins (``<name>/plugin-manifest.json``)."""
     entry_points: bool = True
     """Find installed packages with an entry point in ``tavern.plugins``."""
     load: tuple[str, ...] | None = None
@@ -214,6 +216,15 @@ class WorkflowsConfig(_Section):
     """Offer every workflow as the tool ``workflow:<id>``."""
 
 
+class SkillsConfig(_Section):
+    """Where skills (folders with a SKILL.md) are looked for, besides those that plugins bring."""
+
+    roots: tuple[str, ...] = (".agents/skills", "skills")
+    """Of the project: each of their skills needs the operator's trust once."""
+    user: tuple[str, ...] = ("~/.agents/skills",)
+    """The operator's own, for all projects."""
+
+
 class TamConfig(_Section):
     references: bool = False
     """Let a chain step use the answer of an earlier step (docs/tam.md)."""
@@ -298,6 +309,35 @@ class MetricsConfig(_Section):
     """A span for each call (extra ``otel``); None: as soon as the program has loaded the OpenTelemetry SDK."""
 
 
+class McpConfig(_Section):
+    """The MCP server (docs/mcp.md)."""
+
+    audience: Annotated[str, Field(min_length=1, max_length=500)] = "mcp"
+    """Which tokens it takes: those that were made for this audience."""
+    hosts: tuple[str, ...] = ()
+    """What the header ``Host`` may say besides the names of this machine: ``tools.example.com``, ``tools.example.com:*``."""
+    origins: tuple[str, ...] = ()
+    """Web pages whose scripts may call it: ``https://app.example.com``."""
+    issuer: str | None = None
+    """The OAuth authorization server that hands out tokens; with `resource` it is told to clients (RFC 9728)."""
+    resource: str | None = None
+    """The address of this server as clients know it: ``https://tools.example.com/mcp``."""
+    page: Annotated[int, Field(gt=0, le=10_000)] = 1_000
+    """Tools on one page of the list."""
+    body_bytes: Annotated[int, Field(gt=0)] = 4_000_000
+    """Largest request."""
+    sessions: Annotated[int, Field(gt=0)] = 1_000
+    """Sessions of clients of the older protocol at a time."""
+    session_idle_ms: Annotated[int, Field(gt=0)] = 1_800_000
+    """After which a session that nobody uses ends."""
+    wait_ms: Annotated[int, Field(gt=0)] = 300_000
+    """How long a client that knows no tasks waits for a job before it gets the job's id."""
+    poll_after_ms: Annotated[int, Field(gt=0)] | None = None
+    """After which the stream of a call of the older protocol is closed, and its client comes back for the rest; None: never."""
+    state_ms: Annotated[int, Field(gt=0)] = 600_000
+    """How long the state of a call that waits for input holds."""
+
+
 class StateConfig(_Section):
     """Where keys, approvals, jobs and rates are stored."""
 
@@ -322,12 +362,14 @@ class HostConfig(_Section):
     artifacts: ArtifactsConfig = ArtifactsConfig()
     metrics: MetricsConfig = MetricsConfig()
     state: StateConfig = StateConfig()
+    mcp: McpConfig = McpConfig()
     isolation: IsolationConfig = IsolationConfig()
     net: NetConfig = NetConfig()
     sql: SqlConfig = SqlConfig()
     audit: AuditConfig = AuditConfig()
     tam: TamConfig = TamConfig()
     workflows: WorkflowsConfig = WorkflowsConfig()
+    skills: SkillsConfig = SkillsConfig()
     upstreams: dict[str, Any] = Field(default_factory=dict)
     """Systems whose tools become tools of this host: name → `model.upstream.UpstreamConfig`."""
     slots: dict[str, str] = Field(default_factory=dict)

@@ -21,6 +21,8 @@ TOOL_PROGRESS: Final = "TOOL_PROGRESS"
 """The progress of a call (`done`, `total`, `message`); for subscribers, not in the log."""
 CIRCUIT_CHANGED: Final = "CIRCUIT_CHANGED"
 """A breaker opened, tries a call, or closed again (`breaker`, `state`)."""
+RESOURCE_CHANGED: Final = "RESOURCE_CHANGED"
+"""A resource is not what it was (`uri`); for subscribers, not in the log."""
 JOB_CHANGED: Final = "JOB_CHANGED"
 """A job has a new status or progress (`job`, `tool`, `status`, `progress`)."""
 HOOK_QUARANTINED: Final = "HOOK_QUARANTINED"
@@ -43,7 +45,7 @@ LOG_DAMAGED: Final = "LOG_DAMAGED"
 """Records before this one are corrupt or missing; they are left as they are."""
 """The last record of a file that is full; the chain continues in the next one."""
 EVENT_TYPES: Final = (
-    TOOL_CALLED, TOOL_RESULT, POLICY_DENIED, APPROVAL_REQUESTED, APPROVAL_DECIDED, RETRY, TOOL_PROGRESS, CIRCUIT_CHANGED, JOB_CHANGED, HOOK_QUARANTINED, HOOK_RELEASED, PLUGIN_STATE,
+    TOOL_CALLED, TOOL_RESULT, POLICY_DENIED, APPROVAL_REQUESTED, APPROVAL_DECIDED, RETRY, TOOL_PROGRESS, CIRCUIT_CHANGED, RESOURCE_CHANGED, JOB_CHANGED, HOOK_QUARANTINED, HOOK_RELEASED, PLUGIN_STATE,
     PLUGIN_CHANGED, TOOLS_CHANGED, ISOLATION_WEAK, SETTINGS_CHANGED, THREADS_STUCK, USER_LOGGED_IN, WORKFLOW_STARTED, WORKFLOW_CHANGED,
     WORKFLOW_FINISHED, LOG_REPAIRED, LOG_DAMAGED,
 )  # fmt: skip
@@ -59,7 +61,9 @@ def event_types(written: Iterable[object]) -> frozenset[str]:
     for type_ in written:
         if not isinstance(type_, str) or type_ not in EVENT_TYPES:
             near = did_you_mean(type_.upper(), EVENT_TYPES) if isinstance(type_, str) else ""
-            raise UsageError(f"{type_!r:.80} is no type of event", hint=near or f"there are: {', '.join(EVENT_TYPES)}")
+            raise UsageError(
+                f"{type_!r:.80} is not a type of event", hint=near or f"there are: {', '.join(EVENT_TYPES)}"
+            )
         types.add(type_)
     return frozenset(types)
 

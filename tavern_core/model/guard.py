@@ -131,7 +131,7 @@ def mark_flaws(mark: Any) -> list[tuple[str, str, str]]:
     kind = mark["guard"]
     if not isinstance(kind, str) or kind not in _OPTIONS:
         near = did_you_mean(kind, _OPTIONS) if isinstance(kind, str) else ""
-        return [("guard", f"{kind!r:.60} is no guard", near or f"use one of {', '.join(_OPTIONS)}")]
+        return [("guard", f"{kind!r:.60} is not a guard", near or f"use one of {', '.join(_OPTIONS)}")]
     flaws = []
     for option, value in mark.items():
         if option in ("guard", "secret"):
@@ -146,7 +146,7 @@ def mark_flaws(mark: Any) -> list[tuple[str, str, str]]:
         elif not isinstance(value, str):
             flaws.append((option, f"`{option}` is a text", ""))
         elif (allowed := known[option]) is not None and value not in allowed:
-            flaws.append((option, f"{value!r:.60} is no {option}", f"use one of {', '.join(allowed)}"))
+            flaws.append((option, f"{value!r:.60} is not a valid {option}", f"use one of {', '.join(allowed)}"))
     return flaws
 
 

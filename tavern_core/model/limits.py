@@ -44,7 +44,7 @@ def parse_rate(text: str) -> tuple[int, float]:
     unit = found and (_UNITS.get(found[3]) or _UNITS.get(found[3].removesuffix("s")))
     if found is None or not unit or not (0 < int(found[1]) <= MOST_RATE) or found[2] == "0":
         raise ValueError(
-            f"{text!r:.60} is no rate: write 10/minute (second, minute, hour, day; 100/15minutes; at most {MOST_RATE:,})"
+            f"{text!r:.60} is not a rate: write 10/minute (second, minute, hour, day; 100/15minutes; at most {MOST_RATE:,})"
         )
     return int(found[1]), float(unit * int(found[2] or 1))
 
@@ -142,7 +142,7 @@ class ToolLimits:
                  "cacheMs": "cache_ms", "cache_ms": "cache_ms", "inlineMs": "inline_ms", "inline_ms": "inline_ms", "attemptMs": "attempt_ms", "attempt_ms": "attempt_ms",
                  "idleMs": "idle_ms", "idle_ms": "idle_ms", "breaker": "breaker"}  # fmt: skip
         if not isinstance(data, dict) or (unknown := [key for key in data if key not in names]):
-            what = f"{unknown[0]!r:.60} is no limit" if isinstance(data, dict) else f"got {type(data).__name__}"
+            what = f"{unknown[0]!r:.60} is not a limit" if isinstance(data, dict) else f"got {type(data).__name__}"
             raise UsageError(f"limits: {what}", hint=f"there are: {', '.join(sorted(set(names.values())))}")
         values = {names[key]: value for key, value in data.items()}
         if isinstance(breaker := values.get("breaker"), dict):

@@ -97,7 +97,7 @@ class CapabilityRequest(_Part):
     def _known(cls, name: str) -> str:
         if not is_capability(name):
             hint = _env_problem(name) or known_capability(name)
-            raise refused(f"{name!r} is no capability", hint)
+            raise refused(f"{name!r} is not a capability", hint)
         return name
 
 
@@ -160,6 +160,8 @@ class Manifest(_Part):
     nodes: Entry | tuple[Declared, ...] | None = None
     """Modules with nodes inside the plugin, or the types that its code returns."""
     tools: Entry | tuple[ToolDefinition, ...] | None = None
+    skills: Entry | None = None
+    """A folder of skills inside the plugin: each folder in it with a SKILL.md is the tool ``skill:<name>``."""
     frontend: Frontend | None = None
     config_options: tuple[SettingItem, ...] = ()
     permissions: Permissions = Permissions()
@@ -189,6 +191,8 @@ class Manifest(_Part):
     routes: tuple[Declared, ...] | None = None
     ui: tuple[Declared, ...] | None = None
     llms: tuple[Declared, ...] | None = None
+    resources: tuple[Declared, ...] | None = None
+    prompts: tuple[Declared, ...] | None = None
     job_stores: tuple[Declared, ...] | None = None
     hookspecs: tuple[Declared, ...] | None = None
 
@@ -206,6 +210,8 @@ class Manifest(_Part):
         "routes",
         "ui",
         "llms",
+        "resources",
+        "prompts",
         "job_stores",
         "hookspecs",
         mode="before",

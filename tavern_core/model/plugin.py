@@ -22,7 +22,8 @@ PluginState = Literal["found", "reviewed", "granted", "active", "stopped", "disa
 NOT_PART: Final = frozenset({"__pycache__", ".git", ".hg", ".svn", ".mypy_cache", ".pytest_cache", ".ruff_cache"})
 """Cache folders of tools in a plugin's folder: no hash covers them, so no file of the plugin may be there."""
 
-Source = Literal["builtin", "object", "folder", "entry_point", "upstream"]
+Source = Literal["builtin", "object", "folder", "entry_point", "upstream", "vcp", "skill"]
+"""``vcp`` and ``skill``: folders in the formats of other systems, read as plugins (`kernel/discovery/other_formats.py`)."""
 
 
 @dataclass(frozen=True, slots=True)

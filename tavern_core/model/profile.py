@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -25,4 +25,8 @@ class AgentProfile(BaseModel):
     """What the agent's calls may do at most; None: the profile sets no limit."""
     language: Annotated[Language | None, BeforeValidator(language_of)] = None
     """The language of the agent's manual and feedback (``zh-CN`` is ``zh``); None or another: that of the host."""
+    wire_names: dict[str, str] = Field(default_factory=dict)
+    """Tool id → the name under which MCP clients see it; others have a name made from their id."""
+    listing: Literal["all", "search"] = "all"
+    """What MCP clients are listed: every tool, or a tool that finds them and one that calls them."""
     config: dict[str, Any] = Field(default_factory=dict)

@@ -329,7 +329,7 @@ def success(value: Any, trace: CallTrace) -> ToolResult:
 
 def failure(error: CallError, trace: CallTrace | None = None, raw: Any = None) -> ToolResult:
     """The result of a call that failed with `error`."""
-    status: Status = "input_required" if error.code == "APPROVAL_REQUIRED" else "error"
+    status: Status = "input_required" if error.code in ("APPROVAL_REQUIRED", "INPUT_REQUIRED") else "error"
     return ToolResult(False, error=ToolError.of(error), status=status, raw=raw, trace=trace)
 
 

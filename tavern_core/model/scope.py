@@ -64,7 +64,7 @@ def entry_problem(capability: str, entry: str) -> str:
             if _host(entry) is not None
             else "no host; write example.org, *.example.org, example.org:8443 or 10.0.0.0/8:443"
         )
-    return "" if "*" not in entry else "patterns are not understood here; leave the scope out to ask for all"
+    return "" if "*" not in entry else "patterns are not understood here; leave the scope out to request all"
 
 
 def allows_host(scope: Scope, host: str, port: int) -> bool:

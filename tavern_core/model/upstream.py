@@ -51,10 +51,10 @@ def _origin_url(url: str) -> str:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise refused(f"{url!r:.80} is no address", "write http://host:port or https://host") from None
+        raise refused(f"{url!r:.80} is not an address", "write http://host:port or https://host") from None
     if parts.scheme not in DEFAULT_PORTS or not parts.hostname or port == 0 or parts.username is not None:
         raise refused(
-            f"{url!r:.80} is no address of an upstream",
+            f"{url!r:.80} is not an address of an upstream",
             "write http://host:port/path or https://host/path; credentials belong into `headers` or `settings`",
         )
     return url
@@ -68,20 +68,20 @@ def _variable(name: str) -> str:
 
 def _header_name(name: str) -> str:
     if not _HEADER.match(name) or name.lower() in ("host", "content-length", "transfer-encoding", "connection"):
-        raise refused(f"{name!r:.60} is no header that can be set", "delete the line")
+        raise refused(f"{name!r:.60} is not a header that can be set", "delete the line")
     return name
 
 
 def _capability_name(name: str) -> str:
     if not is_capability(name):
-        raise refused(f"{name!r:.80} is no capability", known_capability(name))
+        raise refused(f"{name!r:.80} is not a capability", known_capability(name))
     return name
 
 
 def _upstream_name(name: str) -> str:
     if not is_plugin_name(name) or is_reserved(name):
         raise refused(
-            f"{name!r:.80} is no name of an upstream",
+            f"{name!r:.80} is not the name of an upstream",
             "use lower-case letters, digits and hyphens; no name of the host's own",
         )
     return name
@@ -91,7 +91,7 @@ def _permission(item: Any) -> Any:
     if isinstance(item, str):
         return CapabilityRequest(name=item)
     if isinstance(item, Mapping) and isinstance(scope := item.get("scope"), list):
-        return {**item, "scope": tuple(scope)}  # what a validator returns is no JSON any more, where a list is a tuple
+        return {**item, "scope": tuple(scope)}  # what a validator returns is not JSON any more, where a list is a tuple
     return item
 
 

@@ -16,12 +16,12 @@ PASSED: Final = frozenset(
 )
 """Also ``LC_*``."""
 FIXED: Final[Mapping[str, str]] = {
-    "PYTHONUTF8": "1",  # JSON is UTF-8 whatever the locale says
+    "PYTHONUTF8": "1",  # JSON is UTF-8, independent of the locale
     "PYTHONIOENCODING": "utf-8",
-    "PYTHONDONTWRITEBYTECODE": "1",  # a program's folder is not ours to write to
+    "PYTHONDONTWRITEBYTECODE": "1",  # a program's folder must not be written
     "NO_COLOR": "1",
 }
-"""What every program of a plugin or an upstream finds set."""
+"""Variables that are set for every program of a plugin or an upstream."""
 PERMISSION: Final = "env:"
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
 _REFUSED: Final = (
@@ -67,11 +67,11 @@ def is_refused(name: str) -> bool:
 
 
 def for_programs(host: Mapping[str, str], libraries: str, further: Collection[str] = ()) -> dict[str, str]:
-    """What a program sees of the host's environment, and what it finds set.
+    """The environment of a program: passed variables of the host, and fixed ones.
 
     Args:
         libraries: the folder of the interpreter's own library, which some need to start.
-        further: names that were asked for and granted.
+        further: names that were requested and granted.
     """
     passed = {name: value for name, value in host.items() if is_passed(name) or name in further}
     if libraries in host.get("LD_LIBRARY_PATH", "").split(":"):

@@ -169,13 +169,16 @@ class OfferedScan:
             yield name
         elif isinstance(meaning.node, ast.ClassDef):
             self._refuse(
-                where, node, f"the class {meaning.node.name} is no tool", f"return an instance: {meaning.node.name}()"
+                where,
+                node,
+                f"the class {meaning.node.name} is not a tool",
+                f"return an instance: {meaning.node.name}()",
             )
         elif isinstance(meaning.node, _Function) and not meaning.node.decorator_list:
             self._refuse(
                 where,
                 node,
-                f"the function {meaning.node.name} is no tool",
+                f"the function {meaning.node.name} is not a tool",
                 f"mark it: @tool above def {meaning.node.name}",
             )
         else:
@@ -216,7 +219,7 @@ class OfferedScan:
             self._refuse(
                 where,
                 node,
-                f"{made.node.name}() is no tool: none of its methods is marked",
+                f"{made.node.name}() is not a tool: none of its methods is marked",
                 "mark them: @tool above def ...",
             )
         yield from names

@@ -38,7 +38,7 @@ from tavern_core.model.manifest import Manifest
 from tavern_core.model.nearest import did_you_mean, fold
 from tavern_core.model.tool import ToolSpec
 from tavern_core.review.name_resolution import UNKNOWN, Definition
-from tavern_core.review.project_scan import PROJECT_FILE, project_findings
+from tavern_core.review.packaging_check import PROJECT_FILE, project_findings
 from tavern_core.review.signature_scan import unfit
 from tavern_core.review.source_scan import FoundHook, FoundTool, SourceScan, plugin_sources, scan_sources
 from tavern_core.review.unused_permissions import unused_permissions
@@ -179,7 +179,7 @@ def _check(files: PluginFiles, name: str, known: Sequence[Finding], package: str
     content = files.read(MANIFEST_FILE)
     if content is None:
         problem = files.problem(MANIFEST_FILE) or "plugin.yaml cannot be read"
-        finding = Finding(MANIFEST, problem, "put plugin.yaml beside __init__.py", Location(MANIFEST_FILE))
+        finding = Finding(MANIFEST, problem, "put plugin.yaml next to __init__.py", Location(MANIFEST_FILE))
         return CheckReport(name, files.place, (*known, finding))
     reading = read_manifest(content, MANIFEST_FILE, strict=True)
     scan = scan_sources(plugin_sources(files), package)
@@ -305,11 +305,11 @@ class _Checking:
                 message = f"{hook.name} is implemented, but plugin.yaml has no section {hook.section!r}"
                 yield Finding(HOOK, message, f"add to plugin.yaml the line `{hook.section}: [<names>]`", where)
         elif hook.name not in _LIFE and not self._requested & set(hook.permissions):
-            message = f"{hook.name} is implemented, but plugin.yaml does not ask for it"
+            message = f"{hook.name} is implemented, but plugin.yaml does not request it"
             hint = f'add to permissions.hooks in plugin.yaml the line `- "{hook.permissions[0]}"`'
             yield Finding(HOOK, message, hint, where)
         if found.tryfirst and TRYFIRST not in self._requested:
-            message = f"{hook.name} asks for tryfirst, but plugin.yaml does not"
+            message = f"{hook.name} requests tryfirst, but plugin.yaml does not"
             yield Finding(HOOK, message, "add to permissions in plugin.yaml the line `tryfirst: true`", where)
         for argument, right in (hook.sensitive or {}).items():
             if argument in (*found.required, *found.optional) and right not in self._requested:
@@ -395,9 +395,9 @@ class _Checking:
             elif "." not in path and (meaning := names.find(own, path)) != UNKNOWN:
                 if not isinstance(meaning, Definition):
                     hint = did_you_mean(path, own.bound) or "define it, or correct the handler"
-                    yield Finding(TOOL, f"the handler {target!r} names nothing in {own.file}", hint, where)
+                    yield Finding(TOOL, f"there is no handler {target!r} in {own.file}", hint, where)
                 elif isinstance(meaning.node, ast.Constant | ast.List | ast.Dict | ast.Tuple):
-                    yield Finding(TOOL, f"the handler {target!r} is no function", "name a function", where)
+                    yield Finding(TOOL, f"the handler {target!r} is not a function", "name a function", where)
                 elif isinstance(meaning.node, ast.FunctionDef | ast.AsyncFunctionDef) and spec in self._tools.specs:
                     yield from unfit(meaning.node, spec.input_schema, where)
 
@@ -447,20 +447,20 @@ class _Checking:
             if spec.kind == "node" and local and prefix in ("", self._manifest.name) and not has_nodes:
                 yield Finding(
                     TOOL,
-                    f"the plugin has no node {local!r}: it brings none",
+                    f"the plugin has no node {local!r}: it contributes none",
                     "add `nodes: {entry: nodes}`, or name another's node",
                     where,
                 )
 
     def _services(self) -> Iterator[Finding]:
         replaced = self._manifest.permissions.services.override  # for these, the marks of the replaced service count
-        told: set[tuple[str, int]] = set()
+        sent: set[tuple[str, int]] = set()
         for service in self._scan.services:
             for method in service.methods:
                 where = method.file, method.line
-                if method.effect != "unsaid" or service.name in replaced or where in told:
+                if method.effect != "unsaid" or service.name in replaced or where in sent:
                     continue
-                told.add(where)
+                sent.add(where)
                 message = f"the method {method.name!r} of service {service.name!r} is not marked: it counts as changing, so service:use does not reach it"
                 hint = "write @read_only above it when it only looks, else @mutates; both come from tavern_core"
                 yield Finding("SERVICE_UNMARKED", message, hint, Location(*where, 1), "warning")
@@ -469,7 +469,7 @@ class _Checking:
         asked = {request.name for request in self._manifest.permissions.capabilities}
         for tool in self._scan.tools:
             for name in sorted({*tool.capabilities} - asked):
-                message = f"the tool {tool.name!r} needs {name!r}, which plugin.yaml does not ask for"
+                message = f"the tool {tool.name!r} needs {name!r}, which plugin.yaml does not request"
                 hint = f"add to permissions.capabilities in plugin.yaml the line `- {name}`"
                 yield Finding(TOOL, message, hint, Location(tool.file, tool.line, 1))
 

@@ -21,8 +21,8 @@ from typing import Any, Final
 
 from tavern_core.box.fork_server_client import ending
 from tavern_core.review.audit.observed_use import Use
+from tavern_core.review.probe_client import LONGEST, Answer, Unavailable, probe_server, tried
 from tavern_core.review.probe_job import IDLE_S
-from tavern_core.review.probe_process import LONGEST, Answer, Unavailable, probe_server, tried
 from tavern_core.review.probe_result import Import, Probe
 
 _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')

@@ -82,7 +82,7 @@ def _imported(asked: dict[str, Any]) -> Any:
     code = PackageCode(asked["module"]) if asked["module"] else FolderCode(name, folder)
     thing = code.load() if asked["has_code"] else None
     if asked["nodes"]:
-        from tavern_core.kernel.nodes.entry_files import nodes_in
+        from tavern_core.kernel.nodes.node_discovery import nodes_in
 
         nodes_in(thing, folder, asked["nodes"], name)
     for handler in asked["handlers"]:

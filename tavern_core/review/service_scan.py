@@ -66,13 +66,13 @@ class ParsedModule(Protocol):
 def found_services(modules: Sequence[ParsedModule]) -> Iterator[FoundService]:
     """The services that the plugin's source shows, each name and class once."""
     classes = _Classes(modules)
-    told: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
     for module in modules:
         for node in ast.walk(module.tree):
-            if len(told) < MOST_SERVICES and isinstance(node, ast.Call) and _is_ours(module, node.func, "Service"):
+            if len(reported) < MOST_SERVICES and isinstance(node, ast.Call) and _is_ours(module, node.func, "Service"):
                 found = _service(module, node, classes)
-                if found is not None and (found.name, found.publisher) not in told:
-                    told.add((found.name, found.publisher))
+                if found is not None and (found.name, found.publisher) not in reported:
+                    reported.add((found.name, found.publisher))
                     yield found
 
 

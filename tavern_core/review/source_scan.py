@@ -27,7 +27,7 @@ from tavern_core.review.signature_scan import tool_findings
 CODE: Final = "PLUGIN_FAILED"
 _KINDS: Final[Mapping[str, str]] = {
     "services": "Service", "commands": "Command", "channels": "Contribution", "providers": "Contribution",
-    "executors": "", "namespaces": "", "llms": "", "workflows": "",
+    "executors": "", "namespaces": "", "llms": "", "workflows": "", "resources": "Resource", "prompts": "Prompt",
 }  # fmt: skip
 """Section → the item type of its hook's list; empty: a mapping by name."""
 _HOOKIMPL: Final = frozenset({"tavern_core.hookimpl", "tavern_core.contract.hookspecs.hookimpl"})
@@ -157,7 +157,10 @@ def _missing_imports(names: OwnNames) -> Iterator[Finding]:
             if not names.has_module(imported.module) and imported.module:
                 near = did_you_mean(imported.module, [dotted for dotted in names.modules if dotted])
                 yield Finding(
-                    CODE, f"{written!r} is no module of the plugin", near or "create it, or correct the import", where
+                    CODE,
+                    f"{written!r} is not a module of the plugin",
+                    near or "create it, or correct the import",
+                    where,
                 )
                 continue
             own = names.modules.get(imported.module)

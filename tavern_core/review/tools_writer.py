@@ -127,7 +127,7 @@ def _belongs(line: str, dash: int) -> bool:
 def _write_files(folder: Path, entry: str, names: Sequence[str]) -> tuple[Path, ...]:
     place = inside(folder.resolve(), entry)
     if isinstance(place, str) or place.is_file():
-        raise ManifestInvalid(f"tools.entry {entry!r} is no folder of the plugin")
+        raise ManifestInvalid(f"tools.entry {entry!r} is not a folder of the plugin")
     written: list[Path] = []
     for name in dict.fromkeys(names):
         file = place / f"{name}{TOOL_FILE_SUFFIX}"

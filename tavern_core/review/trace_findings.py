@@ -71,9 +71,7 @@ def trace_findings(
             details={"changed": name},
         )
     for test, printed in traced.printed:
-        message = (
-            f"{printed:,} characters were printed in {test}: whoever reads the host's output or log has to read them"
-        )
+        message = f"{printed:,} characters were printed in {test}: they fill the host's output or log"
         yield Finding(
             "OUTPUT_TOO_LARGE", message, "answer with what it has to say, or use ctx.logger", severity="warning"
         )
@@ -93,7 +91,7 @@ def trace_findings(
 def _not_ended(traced: Traced) -> Iterator[Finding]:
     if traced.ended:
         hint = "correct it, or name tests that end: tavern plugins check NAME --trace -- -k NAME_OF_TEST"
-        yield Finding("TRACE_INCOMPLETE", f"{traced.ended}; what comes after is not seen", hint)
+        yield Finding("TRACE_INCOMPLETE", f"{traced.ended}; later events are not recorded", hint)
     elif traced.failed:
         yield Finding(
             "TRACE_INCOMPLETE",
@@ -116,7 +114,7 @@ def _import_findings(uses: Iterable[Use]) -> Iterator[Finding]:
     for use in uses:
         is_outside = use.kind == "write" and use.target.partition("/")[0] != "$plugin"
         if is_outside or use.kind in ("connect", "listen", "spawn", "thread"):
-            message = f"importing it {use.said}: whoever lists plugins pays for that"
+            message = f"importing it {use.said}: every listing of plugins pays for that"
             yield Finding(
                 "IMPORT_NOT_PURE",
                 message,
@@ -138,7 +136,7 @@ def _hidden_hooks(traced: Traced, manifest: Manifest, folder: Path | None) -> It
                 if folder is not None and Path(file).is_relative_to(folder)
                 else file
             )
-            message = f"{name} is implemented once it is imported, and plugin.yaml does not ask for it"
+            message = f"{name} is implemented once it is imported, and plugin.yaml does not request it"
             hint = f'add to permissions.hooks in plugin.yaml the line `- "{hook.permissions[0]}"`'
             yield Finding("HOOK_REFUSED", message, hint, Location(shown, int(line) if line.isdigit() else 0, 1))
 
@@ -151,9 +149,9 @@ def _undeclared(asked: Asked, uses: Sequence[Use]) -> Iterator[Finding]:
     for (permission, _, _), group in lines.items():
         is_wider = permission in asked.scopes
         beyond = (
-            f" further than plugin.yaml asks for {permission!r}"
+            f" further than plugin.yaml requests {permission!r}"
             if is_wider
-            else f", and plugin.yaml does not ask for {permission!r}"
+            else f", and plugin.yaml does not request {permission!r}"
         )
         yield Finding(
             "USE_UNDECLARED",
@@ -218,7 +216,7 @@ def _unused(
         where = document.locate(("permissions", "capabilities", index))
         yield Finding(
             "USE_UNSEEN",
-            f"plugin.yaml asks for {request.name!r}, and nothing in its tests used it",
+            f"plugin.yaml requests {request.name!r}, and its tests never used it",
             hint,
             where,
             "info",
@@ -227,7 +225,7 @@ def _unused(
         for index, name in enumerate(names):
             if not any(use.kind == "service" and use.target == name for use in uses):
                 where = document.locate(("permissions", "services", key, index))
-                message = f"plugin.yaml asks to {key} the service {name!r}, and nothing in its tests did"
+                message = f"plugin.yaml requests to {key} the service {name!r}, and its tests never did"
                 yield Finding("USE_UNSEEN", message, "test what needs it, or delete the line", where, "info")
 
 

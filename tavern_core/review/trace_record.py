@@ -52,7 +52,7 @@ def read_record(file: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"uses": [], "changes": [], "printed": []}
     for row in rows:
         match row:
-            case {"use": dict(told)} if (use := Use.from_json(told)) is not None:
+            case {"use": dict(reported)} if (use := Use.from_json(reported)) is not None:
                 found["uses"].append(use)
             case {"change": [str(name), str(at), int(line)]}:
                 found["changes"].append((name, (at, line)))

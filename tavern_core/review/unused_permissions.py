@@ -51,10 +51,10 @@ def _hooks(manifest: Manifest, scan: SourceScan) -> Iterator[tuple[Path, str, st
             continue
         if permission.startswith("hook:client:") and manifest.frontend is not None:
             continue  # its part in the browser may use it
-        message = f"plugin.yaml asks for {written!r}, but no {known[permission].name} is implemented"
+        message = f"plugin.yaml requests {written!r}, but no {known[permission].name} is implemented"
         yield ("permissions", "hooks", index), HOOK, message, "delete the line, or implement the hook"
     if asked.tryfirst and asked.hooks and not any(hook.tryfirst for hook in scan.hooks):
-        message = "plugin.yaml asks for tryfirst, but no hook wants to be first"
+        message = "plugin.yaml requests tryfirst, but no hook wants to be first"
         yield ("permissions", "tryfirst"), HOOK, message, "delete the line, or write @hookimpl(tryfirst=True)"
     taken = {argument for hook in scan.hooks for argument in (*hook.required, *hook.optional)}
     needing = {
@@ -63,7 +63,7 @@ def _hooks(manifest: Manifest, scan: SourceScan) -> Iterator[tuple[Path, str, st
     protected = {right: argument for hook in HOOKS.values() for argument, right in (hook.sensitive or {}).items()}
     for index, right in enumerate(asked.data):
         if right in protected and right not in needing:
-            message = f"plugin.yaml asks for {right!r}, but no hook takes {protected[right]!r}"
+            message = f"plugin.yaml requests {right!r}, but no hook takes {protected[right]!r}"
             yield ("permissions", "data", index), HOOK, message, "delete the line, or take the argument"
 
 
@@ -75,7 +75,7 @@ def _services(
     if "service" not in scan.computed:
         for key, index, name in (*_numbered("use", asked.use), *_numbered("write", asked.write)):
             if name not in scan.texts and not any(name in text for text in by_tools):
-                message = f"plugin.yaml asks to {key} the service {name!r}, but nothing names it"
+                message = f"plugin.yaml requests to {key} the service {name!r}, but nothing names it"
                 yield (
                     ("permissions", "services", key, index),
                     CODE,
@@ -84,11 +84,11 @@ def _services(
                 )
     for index, name in enumerate(asked.use):
         if name in asked.write:
-            message = f"plugin.yaml asks to use the service {name!r}, which it asks to write: that covers it"
+            message = f"plugin.yaml requests to use the service {name!r}, which it asks to write: that covers it"
             yield ("permissions", "services", "use", index), CODE, message, "delete the line"
     for index, name in enumerate(asked.override):
         if name not in scan.texts:
-            message = f"plugin.yaml asks to replace the service {name!r}, but nothing names it"
+            message = f"plugin.yaml requests to replace the service {name!r}, but nothing names it"
             hint = "delete the line, or return such a service from tavern_register_services"
             yield ("permissions", "services", "override", index), CODE, message, hint
 
@@ -106,10 +106,10 @@ def _capabilities(
         secret, variable = request.name.removeprefix(SECRET_PREFIX), request.name.removeprefix(ENV_PREFIX)
         if secret != request.name:
             if "secret" not in scan.computed and secret not in scan.texts and request.name not in used:
-                message = f"plugin.yaml asks for {request.name!r}, but nothing names that secret"
+                message = f"plugin.yaml requests {request.name!r}, but nothing names that secret"
                 yield path, CODE, message, "delete the line, or call ctx.secret with it"
         elif scan.is_complete and request.name not in used and (variable == request.name or variable not in scan.texts):
-            message = f"plugin.yaml asks for {request.name!r}, but no tool says that it needs it"
+            message = f"plugin.yaml requests {request.name!r}, but no tool says that it needs it"
             yield path, CODE, message, "delete the line, or name it at the tool"
 
 
@@ -119,5 +119,5 @@ def _console(manifest: Manifest) -> Iterator[tuple[Path, str, str, str]]:
         return
     for verb, names in (("wrap", ui.wrap), ("inject", ui.inject), ("override", ui.override)):
         for index, name in enumerate(names):
-            message = f"plugin.yaml asks to {verb} {name!r}, but the plugin brings nothing for the browser"
+            message = f"plugin.yaml requests to {verb} {name!r}, but the plugin has no browser part"
             yield ("permissions", "ui", verb, index), CODE, message, "delete the line, or add a `frontend`"

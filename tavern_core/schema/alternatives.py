@@ -17,7 +17,7 @@ class Root:
     """A whole schema, in which the references of its parts point.
 
     Args:
-        schema: what is no JSON object allows everything.
+        schema: what is not JSON object allows everything.
     """
 
     def __init__(self, schema: object) -> None:

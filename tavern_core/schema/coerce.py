@@ -39,7 +39,7 @@ _HINTS: Final = {
 
 
 class Unread(NamedTuple):
-    """Why a text has none of the declared types: it is no JSON (`error` says why), or JSON of another type (`value`)."""
+    """Why a text has none of the declared types: it is not JSON (`error` says why), or JSON of another type (`value`)."""
 
     error: str
     value: Any = None

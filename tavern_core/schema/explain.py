@@ -97,8 +97,8 @@ def _either(words: Iterable[str]) -> str:
 
 def explain(errors: Iterable[ValidationError], limit: int) -> list[SchemaProblem]:
     """The first `limit` problems of jsonschema's errors, in its order, without repetitions."""
-    told = dict.fromkeys(islice(_explain_all(errors, 0), limit))
-    return list(told)
+    reported = dict.fromkeys(islice(_explain_all(errors, 0), limit))
+    return list(reported)
 
 
 def _instance(error: ValidationError) -> Any:

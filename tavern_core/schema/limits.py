@@ -1,14 +1,14 @@
 """JSON at the borders: is this really JSON, is it small enough to look at, and a copy that nobody shares.
 
     json_copy       what crosses a border: arguments, answers, settings, frames of workers; refused with the place
-    json_or         the same where something else can stand for what is no JSON
+    json_or         the same where something else can stand for what is not JSON
     copied_parts    lists and mappings anew, objects of plugins as they are: between hooks, whose answers are judged later
     from_python     models, dates, sets and enums as JSON
     quick_copy      `json_copy` in one walk, for what is small and usual
 
 Other copies mean other things: `kernel/views/values` also takes tuples and read-only mappings and refuses what runs code,
 `kernel/nodes/json_values` writes bytes and Skip, `flow/engine/node_values.fresh` copies any object, `schema/redact` masks,
-`kernel/log/record` writes text in place of what is no JSON.
+`kernel/log/record` writes text in place of what is not JSON.
 
 Arguments, tool output and schemas are untrusted until measured: cyclic, a million levels deep, full of NaN, lone
 surrogates, sets or objects. Everything here is iterative, bounded, linear and never raises.
@@ -227,7 +227,7 @@ def measured_copy(
 
 
 def json_or(value: object, instead: Any) -> Any:
-    """`json_copy` of `value`, or `instead` where it is no JSON."""
+    """`json_copy` of `value`, or `instead` where it is not JSON."""
     copy, problem = json_copy(value)
     return copy if problem is None else instead
 

@@ -92,5 +92,5 @@ def _reason(pattern: str) -> str:
     except (SchemaError, UnicodeEncodeError) as error:
         if (found := _REASON.search(str(error))) is not None:
             return found[1]
-        return "its size limit is exceeded" if "size limit" in str(error) else "it is no regular expression"
-    return "it is no regular expression of ECMA-262"
+        return "its size limit is exceeded" if "size limit" in str(error) else "it is not a regular expression"
+    return "it is not a regular expression of ECMA-262"

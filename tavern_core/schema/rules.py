@@ -116,7 +116,7 @@ def _node_flaws(schema: dict[str, Any]) -> list[SchemaProblem]:
             ]
         for key in node:
             if key != MARK and key.lower().replace("_", "-") in (MARK, "xtavern"):
-                flaws.append(SchemaProblem(at((*path, key)), f"{key!r:.40} is no mark", hint=f"write {MARK}"))
+                flaws.append(SchemaProblem(at((*path, key)), f"{key!r:.40} is not a mark", hint=f"write {MARK}"))
         has_refs = has_refs or "$ref" in node or "$dynamicRef" in node or "$recursiveRef" in node
     if has_refs:
         flaws += _ref_flaws(schema, nodes)
@@ -172,7 +172,7 @@ def _ref_flaws(schema: dict[str, Any], nodes: list[tuple[tuple[object, ...], dic
             return [
                 SchemaProblem(
                     at(path),
-                    f"more than {MAX_WORK:,} subschemas judge one value here",
+                    f"more than {MAX_WORK:,} subschemas check one value here",
                     hint="refer to shared parts less often",
                 )
             ]
@@ -187,7 +187,7 @@ def _lost(path: tuple[object, ...], keyword: str, ref: object, schema: dict[str,
     if not ref.startswith("#"):
         return SchemaProblem(
             where,
-            f"{printable(ref, 80)!r} is outside this schema; nothing is ever fetched",
+            f"{printable(ref, 80)!r} is outside this schema; references are never fetched",
             hint="copy it into `$defs`",
         )
     hint = did_you_mean(ref, names) or ("known are " + ", ".join(names[:5]) if names else "put the schema into `$defs`")

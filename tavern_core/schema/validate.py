@@ -101,7 +101,7 @@ class Validator:
             with bounded_work(copy):
                 found = explain(explaining_engine(self._prepared, copy).iter_errors(copy), limit)
         except RecursionError:
-            return [SchemaProblem("", "is nested too deep to be judged", keyword="limit", hint="flatten it")]
+            return [SchemaProblem("", "is nested too deep to be checked", keyword="limit", hint="flatten it")]
         except TooMuchWork:
             hint = "the schema has too many alternatives to say where; send something simpler"
             return [SchemaProblem("", "does not fit the schema", keyword="limit", hint=hint)]

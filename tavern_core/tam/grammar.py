@@ -146,7 +146,7 @@ def thoughts(more: tuple[str, ...] = ()) -> Thoughts:
     for name in more:
         if not isinstance(name, str) or _TAG_NAME.fullmatch(name) is None:
             raise UsageError(
-                f"{name!r:.80} is no name of a tag", hint="a letter, then letters, digits, - and _: reasoning"
+                f"{name!r:.80} is not the name of a tag", hint="a letter, then letters, digits, - and _: reasoning"
             )
     names = sorted({"think", "thinking", *(name.lower() for name in more)}, key=lambda name: (-len(name), name))
     begun = "|".join(sorted({name[:3] for name in names}))

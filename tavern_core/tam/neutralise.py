@@ -22,6 +22,7 @@ from tavern_core.tam.grammar import (
 )
 
 GUARD: Final = "\u200b"
+VISIBLE: Final = "·"
 _GAP = r"[ \t\u3000\xa0]{0,16}"
 _LIVE: Final = re.compile(
     rf"<(?={_GAP}\|)"  # a marker, whole or begun
@@ -60,7 +61,7 @@ def _begins(text: str) -> bool:
     return text[-MARKER_REACH:].translate(_BLANKS).lower().endswith(_BEGINNINGS)
 
 
-def neutralise(text: str, *, edges: bool = True) -> str:
+def neutralise(text: str, *, edges: bool = True, guard: str = GUARD) -> str:
     """Text that cannot be parsed as a call, in either dialect, wherever it is inserted.
 
     Linear in the length of the text; a second pass changes nothing.
@@ -69,13 +70,14 @@ def neutralise(text: str, *, edges: bool = True) -> str:
         text: anything.
         edges: whether unknown text will directly precede or follow it. Without it, only the inside is
             changed, and short names stay: for a complete line, not for a piece of one.
+        guard: what goes in; `VISIBLE` for texts from which signs that are not seen are taken out later.
 
     >>> neutralise("<|[END_TOOL]|>").replace(GUARD, "·")
     '<·|[END_TOOL]|>'
     """
-    text = _LIVE.sub(lambda found: found[0] + GUARD, text)
+    text = _LIVE.sub(lambda found: found[0] + guard, text)
     if edges and _continues(text):
-        text = GUARD + text
+        text = guard + text
     if edges and _begins(text):
-        text += GUARD
+        text += guard
     return text

@@ -129,7 +129,7 @@ class Parameters:
         return [name for name in self._required if name not in given]
 
     def problems(self, arguments: Mapping[str, Any]) -> list[SchemaProblem]:
-        """What the schema refuses of typed arguments; nothing where it is no usable schema."""
+        """What the schema refuses of typed arguments; nothing where it is not a usable schema."""
         try:
             if self._judge is None:
                 schema = self._root.schema

@@ -85,7 +85,7 @@ PROBLEM_CODES: Final[Mapping[str, ProblemCode]] = {
         "use_escape",
     ),
     "malformed_field": _syntax(
-        "A line between fields has a delimiter but is no field: no head, no key, or no colon.",
+        "A line between fields has a delimiter but is not a field: no head, no key, or no colon.",
         "write_field",
     ),
     "undelimited_field": _syntax(

@@ -24,7 +24,7 @@ class Undecided(Enum):
     TAIL = "no tail is in sight"
     BOUNDARY = "what follows the first tail is cut off"
     LIMIT = "the first tail has no boundary, and neither a field nor the end is in sight"
-    PAST = "text that was put aside"
+    PAST = "text that was skipped"
 
 
 class Ending(NamedTuple):

@@ -11,7 +11,7 @@ from tavern_core.model.language import Row, say
 WORDS: Final[Mapping[str, Row]] = {
     # repairs that belong to a code
     "write_as_shown": (
-        "Write the call as the hint shows it; nothing of it was run.",
+        "Write the call as the hint shows it; it was not run.",
         "按提示重写此调用；它完全没有执行。",
     ),
     "end_block": ("End the block with `<|[END_TOOL]|>` on its own line.", "用单独一行 `<|[END_TOOL]|>` 结束此块。"),
@@ -49,7 +49,7 @@ WORDS: Final[Mapping[str, Row]] = {
     "note_between": ("The note {note!r} between the fields was ignored.", "字段之间的附注 {note!r} 被忽略。"),
     "text_between": ("The text {text!r} between the fields was ignored.", "字段之间的文字 {text!r} 被忽略。"),
     "no_field": (
-        "{line!r} is no field: it needs a key, a colon, 「始」 and 「末」.",
+        "{line!r} is not a field: it needs a key, a colon, 「始」 and 「末」.",
         "{line!r} 不是字段：需要键名、冒号、「始」和「末」。",
     ),
     "fullwidth": ("The full-width {sign!r} was taken for {plain!r}.", "全角的 {sign!r} 已当作 {plain!r}。"),
@@ -84,11 +84,11 @@ WORDS: Final[Mapping[str, Row]] = {
     "close_it": ("Close it: `{key}:{head}…{tail}`.", "这样结束它：`{key}:{head}…{tail}`。"),
     # near misses
     "nearly": (
-        "This looks like a call, but {what}; nothing of it was run.",
+        "This looks like a call, but {what}; it was not run.",
         "这像是一个调用，但{what}；它完全没有执行。",
     ),
     "nearly_of": (
-        "This looks like a call of {tool!r}, but {what}; nothing of it was run.",
+        "This looks like a call of {tool!r}, but {what}; it was not run.",
         "这像是对 {tool!r} 的调用，但{what}；它完全没有执行。",
     ),
     "start_misspelt": ("its start marker is written {marker}", "开始标记写成了 {marker}"),
@@ -189,7 +189,7 @@ WORDS: Final[Mapping[str, Row]] = {
         "在之后的块中直接写出值，或标为文本：`type_hint_{key}:»»»text«««`。",
     ),
     "no_earlier_step": (
-        "{key!r} refers to step {step}, which is no earlier step; the earlier steps are: {steps}.",
+        "{key!r} refers to step {step}, which is not an earlier step; the earlier steps are: {steps}.",
         "{key!r} 引用步骤 {step}，但它不是更早的步骤；更早的步骤：{steps}。",
     ),
     "none": ("none", "无"),

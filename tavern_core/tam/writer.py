@@ -179,7 +179,7 @@ def _as_text(call: TamCall, name: str, value: Any) -> tuple[str, str]:
     try:
         return json.dumps(value, ensure_ascii=True, allow_nan=False), "json"
     except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"{call.tool}: the argument {name!r} is no JSON value: {error}") from error
+        raise UsageError(f"{call.tool}: the argument {name!r} is not a JSON value: {error}") from error
 
 
 def _spells_json(text: str) -> bool:

@@ -22,8 +22,8 @@ from tavern_core.model.nearest import did_you_mean
 
 
 @dataclass
-class FakeDoors:
-    """The host's side of a fake context (`tavern_core.contract.context.PluginDoors`)."""
+class FakeFacilities:
+    """The host's side of a fake context (`tavern_core.contract.context.PluginFacilities`)."""
 
     plugin: str
     settings: dict[str, Any]
@@ -96,7 +96,7 @@ def fake_context(
     """
     from tavern_core import __version__
 
-    doors = FakeDoors(plugin, dict(settings or {}), services or {}, secrets or {}, data_dir)
+    doors = FakeFacilities(plugin, dict(settings or {}), services or {}, secrets or {}, data_dir)
     runtime = Runtime(__version__, platform.python_version())
     logger = logging.getLogger(f"tavern.plugin.{plugin}")
     return PluginContext(plugin, plugin, version, "", "object", config or {}, runtime, logger, None, doors)

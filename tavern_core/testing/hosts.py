@@ -27,7 +27,7 @@ Grants = Literal["all"] | Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class HostOptions:
     """The description of a host; the arguments of the marker `tavern` and of `open_tavern`."""
 
     plugin: str = ""
@@ -44,7 +44,7 @@ class Wishes:
     """Called for calls that need approval (`Tavern.open(approve=...)`)."""
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Wishes:
+    def of(cls, given: Mapping[str, Any]) -> HostOptions:
         """Options by name.
 
         Raises:
@@ -72,7 +72,7 @@ class OpenTavern(Protocol):
     ) -> Tavern: ...
 
 
-def open_host(found: InstalledPlugin | None, wishes: Wishes, home: Path, stack: ExitStack) -> Tavern:
+def open_host(found: InstalledPlugin | None, host_options: HostOptions, home: Path, stack: ExitStack) -> Tavern:
     """A host, entered; leaving `stack` closes it.
 
     Args:
@@ -84,32 +84,38 @@ def open_host(found: InstalledPlugin | None, wishes: Wishes, home: Path, stack: 
     """
     from tavern_core.host import Tavern
 
-    config = merged(_base_config(found, wishes), wishes.config or {})
+    config = merged(_base_config(found, host_options), host_options.config or {})
     tavern = stack.enter_context(
-        Tavern.open(config, plugins=wishes.plugins, home=home, activate=wishes.activate, approve=wishes.approve)
+        Tavern.open(
+            config,
+            plugins=host_options.plugins,
+            home=home,
+            activate=host_options.activate,
+            approve=host_options.approve,
+        )
     )
     if found is not None:
         for name in (*found.depends_on, found.name):
-            _grant(tavern, name, wishes.grants if name == found.name else ALL)
+            _grant(tavern, name, host_options.grants if name == found.name else ALL)
     return tavern
 
 
-def _base_config(found: InstalledPlugin | None, wishes: Wishes) -> dict[str, Any]:
+def _base_config(found: InstalledPlugin | None, host_options: HostOptions) -> dict[str, Any]:
     if found is None:
-        return {"plugins": {"roots": [], "load": []}, "settings": _settings(wishes, "")}
+        return {"plugins": {"roots": [], "load": []}, "settings": _settings(host_options, "")}
     roots = [str(found.folder.parent)] if found.is_folder_plugin else []
     plugins = {"roots": roots, "load": [*found.depends_on, found.name]}
-    return {"plugins": plugins, "settings": _settings(wishes, found.name)}
+    return {"plugins": plugins, "settings": _settings(host_options, found.name)}
 
 
-def _settings(wishes: Wishes, plugin: str) -> dict[str, Any]:
+def _settings(host_options: HostOptions, plugin: str) -> dict[str, Any]:
     """The requested settings by their full keys.
 
     Raises:
         UsageError: a short key without a plugin under test (USAGE).
     """
     settings: dict[str, Any] = {}
-    for option, value in (wishes.settings or {}).items():
+    for option, value in (host_options.settings or {}).items():
         if not option.startswith("extensions.") and not plugin:
             raise UsageError(
                 f"no plugin is under test whose setting {option!r} could be", hint="write extensions.<plugin>.<option>"

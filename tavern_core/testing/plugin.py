@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tavern_core.model.event import Event
     from tavern_core.testing.calls import ToolCaller
     from tavern_core.testing.endpoint import FakeEndpoint
-    from tavern_core.testing.hosts import Grants, OpenTavern, Wishes
+    from tavern_core.testing.hosts import Grants, HostOptions, OpenTavern
     from tavern_core.testing.under_test import InstalledPlugin
 
 MARK = "tavern(plugin, plugins, config, settings, grants, activate, approve): how the host of the `tavern` fixtures is opened"
@@ -65,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from tavern_core.testing.tracing import trace_this_run
 
         option = config.getoption("--tavern-core-plugin") or config.getini("tavern_core_plugin")
-        with _told_as_usage_error():
+        with _reported_as_usage_error():
             trace_this_run(config, str(option or ""))
 
 
@@ -105,50 +105,50 @@ def tavern_plugins() -> Sequence[Any]:
 
 
 @pytest.fixture
-def tavern_wishes(
+def tavern_options(
     request: pytest.FixtureRequest,
     tavern_config: Mapping[str, Any],
     tavern_settings: Mapping[str, Any],
     tavern_grants: Grants,
     tavern_plugins: Sequence[Any],
-) -> Wishes:
+) -> HostOptions:
     """The project's fixtures and the markers of this test, the closest last, as one description of a host."""
-    from tavern_core.testing.hosts import Wishes, merged
+    from tavern_core.testing.hosts import HostOptions, merged
 
     option = request.config.getoption("--tavern-core-plugin") or request.config.getini("tavern_core_plugin")
-    wishes = Wishes(str(option or ""), tuple(tavern_plugins), tavern_config, tavern_settings, tavern_grants)
+    host_options = HostOptions(str(option or ""), tuple(tavern_plugins), tavern_config, tavern_settings, tavern_grants)
     for mark in reversed(list(request.node.iter_markers("tavern"))):
         if mark.args:
             pytest.fail(
                 "@pytest.mark.tavern takes its values by name: @pytest.mark.tavern(config={...})", pytrace=False
             )
-        with _told_in_one_line():
-            Wishes.of(mark.kwargs)
+        with _reported_in_one_line():
+            HostOptions.of(mark.kwargs)
         changes = dict(mark.kwargs)
         for key in ("config", "settings"):
             if key in changes:
-                changes[key] = merged(getattr(wishes, key) or {}, changes[key] or {})
+                changes[key] = merged(getattr(host_options, key) or {}, changes[key] or {})
         if "plugins" in changes:
-            changes["plugins"] = (*wishes.plugins, *changes["plugins"])
-        wishes = replace(wishes, **changes)
-    return wishes
+            changes["plugins"] = (*host_options.plugins, *changes["plugins"])
+        host_options = replace(host_options, **changes)
+    return host_options
 
 
 @pytest.fixture
-def installed_plugin(request: pytest.FixtureRequest, tavern_wishes: Wishes) -> InstalledPlugin:
+def installed_plugin(request: pytest.FixtureRequest, tavern_options: HostOptions) -> InstalledPlugin:
     """The plugin under test, found as a host finds it, and not imported; a test that has none fails."""
     from tavern_core.testing.under_test import find_plugin, project_of
 
-    with _told_in_one_line():
-        return find_plugin(tavern_wishes.plugin, project_of(Path(request.path), request.config.rootpath))
+    with _reported_in_one_line():
+        return find_plugin(tavern_options.plugin, project_of(Path(request.path), request.config.rootpath))
 
 
 @pytest.fixture
-def tavern_plugin_or_none(request: pytest.FixtureRequest, tavern_wishes: Wishes) -> InstalledPlugin | None:
+def tavern_plugin_or_none(request: pytest.FixtureRequest, tavern_options: HostOptions) -> InstalledPlugin | None:
     """`installed_plugin`, or None if none is named and the test is outside of any plugin project."""
     from tavern_core.testing.under_test import project_of
 
-    if not tavern_wishes.plugin and project_of(Path(request.path), request.config.rootpath) is None:
+    if not tavern_options.plugin and project_of(Path(request.path), request.config.rootpath) is None:
         return None
     found: InstalledPlugin = request.getfixturevalue("installed_plugin")
     return found
@@ -157,7 +157,7 @@ def tavern_plugin_or_none(request: pytest.FixtureRequest, tavern_wishes: Wishes)
 @pytest.fixture
 def open_tavern(
     tavern_plugin_or_none: InstalledPlugin | None,
-    tavern_wishes: Wishes,
+    tavern_options: HostOptions,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[OpenTavern]:
@@ -176,9 +176,11 @@ def open_tavern(
             changes = {key: value for key, value in wanted.items() if value is not None}
             for key in ("config", "settings"):
                 if key in changes:
-                    changes[key] = merged(getattr(tavern_wishes, key) or {}, changes[key])
-            wishes = replace(tavern_wishes, plugins=(*tavern_wishes.plugins, *plugins), **changes)
-            return open_host(tavern_plugin_or_none, wishes, home or tmp_path / f"tavern-home-{next(numbers)}", stack)
+                    changes[key] = merged(getattr(tavern_options, key) or {}, changes[key])
+            host_options = replace(tavern_options, plugins=(*tavern_options.plugins, *plugins), **changes)
+            return open_host(
+                tavern_plugin_or_none, host_options, home or tmp_path / f"tavern-home-{next(numbers)}", stack
+            )
 
         yield open_one
 
@@ -186,7 +188,7 @@ def open_tavern(
 @pytest.fixture
 def tavern(open_tavern: OpenTavern, tavern_plugin_or_none: InstalledPlugin | None, tavern_home: Path) -> Tavern:
     """An open host with the plugin under test. For sync tests and async ones (``await tavern.invoke(...)``)."""
-    with _told_in_one_line():
+    with _reported_in_one_line():
         host = open_tavern(home=tavern_home)
     if tavern_plugin_or_none is None:
         return host
@@ -224,7 +226,7 @@ def fake_endpoint() -> Iterator[FakeEndpoint]:
 
 
 @contextmanager
-def _told_as_usage_error() -> Iterator[None]:
+def _reported_as_usage_error() -> Iterator[None]:
     """The same before there is a test: pytest reports it and exits."""
     from tavern_core.errors import TavernError
 
@@ -237,14 +239,14 @@ def _told_as_usage_error() -> Iterator[None]:
 
 
 @contextmanager
-def _told_in_one_line() -> Iterator[None]:
+def _reported_in_one_line() -> Iterator[None]:
     """Show the author the message and hint of a TavernError, without a traceback through the test kit."""
     from tavern_core.errors import TavernError
 
-    told = ""
+    reported = ""
     try:
         yield
     except TavernError as error:
-        told = f"{error.message}\n  hint: {error.hint}" if error.hint else error.message
-    if told:
-        pytest.fail(told, pytrace=False)  # outside `except`, so that the error is not printed twice
+        reported = f"{error.message}\n  hint: {error.hint}" if error.hint else error.message
+    if reported:
+        pytest.fail(reported, pytrace=False)  # outside `except`, so that the error is not printed twice

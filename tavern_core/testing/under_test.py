@@ -108,7 +108,7 @@ def find_plugin(name: str, project: Project | None) -> InstalledPlugin:
         return _installed(name, None)
     if project is None:
         raise UsageError(
-            "no plugin is under test: this test stands in no plugin's project",
+            "no plugin is under test: this test is in no plugin's project",
             hint="mark it @pytest.mark.tavern(plugin='name'), or run pytest with --tavern-core-plugin=name",
         )
     if project.is_folder_plugin:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, Final
 from tavern_core.contract.adapters import Process
 from tavern_core.contract.protocols import Sandbox
 from tavern_core.contract.running import ToolContext
-from tavern_core.errors import CallError, PolicyDenied, SettingsInvalid, ToolFailed
+from tavern_core.errors import PolicyDenied, SettingsInvalid, ToolFailed
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.files.atomic_file import make_private_folder, write_atomic
 from tavern_core.kernel.plugins.record import Record
@@ -199,10 +200,12 @@ def _checked(settings: Mapping[str, Any], schema: Mapping[str, Any], place: str)
 class CallFacility:
     """`contract.adapters.UpstreamCall` for one call."""
 
-    __slots__ = ("call", "context")
+    __slots__ = ("_loop", "call", "context")
 
     def __init__(self, call: ToolCall) -> None:
         self.call = call
+        self._loop = asyncio.get_running_loop()
+        """The caller's: who answers questions waits there, and not on the loop of the connection."""
         self.context = ToolContext(call.id)
 
     @property
@@ -210,7 +213,7 @@ class CallFacility:
         return self.call.idempotency_key
 
     async def ask(self, message: str, schema: Mapping[str, Any], name: str = "answer") -> Mapping[str, Any] | None:
-        ask = getattr(self.context, "ask", None)
-        if ask is None:
-            raise CallError(f"the upstream asks a question that no one can answer here: {message[:500]}")
-        return await ask(message, schema, name)  # type: ignore[no-any-return]
+        asked = self.context.ask(message, schema, key=name)
+        if asyncio.get_running_loop() is self._loop:
+            return await asked
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, self._loop))

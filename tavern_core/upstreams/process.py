@@ -17,6 +17,7 @@ import os
 import shutil
 import site
 import sys
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -36,6 +37,8 @@ START_S: Final = 20.0
 _FOR_EVER_S: Final = 30_000_000.0
 """Of one program, about a year: select takes no larger number everywhere."""
 _AT_ONCE: Final = 65_536
+_MOST_HELD: Final = 1_000_000
+"""Bytes that wait for whoever reads; more stay in the pipe, and the program waits."""
 _STDERR_HALF: Final = 8_192
 _TAIL: Final = 600
 """Characters of stderr that an error quotes."""
@@ -103,6 +106,12 @@ class RunningProcess:
         self._opened: contextlib.AsyncExitStack | None = None
         self._is_closed = False
         self._stdin = child.stdin
+        self._chunks: deque[bytes] = deque()
+        self._held = 0
+        """Bytes of `_chunks`."""
+        self._is_reading = False
+        self._is_at_end = False
+        self._arrived: asyncio.Future[None] | None = None
 
     def listen(self, weak: Callable[[Mapping[str, str]], None], serve: Callable[..., None] | None) -> None:
         """Begin to read what is said of it, and its stderr."""
@@ -190,26 +199,46 @@ class RunningProcess:
         self._close_stdin()
         self._reports.close()
         self._loop.remove_reader(self._child.stderr)
-        self._wake(self._child.stdout)
+        self._loop.remove_reader(self._child.stdout)
+        if self._arrived is not None:
+            _set(self._arrived)
         self._child.say("kill")
         self._child.close()
 
     async def _read(self) -> bytes:
-        while not self._is_closed:
-            try:
-                data = os.read(self._child.stdout, _AT_ONCE)
-            except BlockingIOError:
-                await self._until(self._child.stdout, self._loop.add_reader, self._loop.remove_reader)
-                continue
-            if not data:
+        """The next piece of its stdout, which is read as it comes and waits here."""
+        while not self._chunks:
+            if self._is_closed:
+                raise self._lost()
+            if self._is_at_end:
                 raise await self._ending()
-            if len(data) == _AT_ONCE:  # it writes faster than is read: others have their turn
-                await asyncio.sleep(0)
-            return data
-        raise self._lost()
+            if not self._is_reading:
+                self._is_reading = True
+                self._loop.add_reader(self._child.stdout, self._read_stdout)
+            self._arrived = self._loop.create_future()
+            await self._arrived
+        data = self._chunks.popleft()
+        self._held -= len(data)
+        if len(data) == _AT_ONCE:  # it writes faster than is read: others have their turn
+            await asyncio.sleep(0)
+        return data
+
+    def _read_stdout(self) -> None:
+        try:
+            data = os.read(self._child.stdout, _AT_ONCE)
+        except OSError:
+            return
+        self._chunks.append(data) if data else None
+        self._held += len(data)
+        self._is_at_end = not data
+        if not data or self._held > _MOST_HELD:
+            self._is_reading = False
+            self._loop.remove_reader(self._child.stdout)
+        if self._arrived is not None:
+            _set(self._arrived)
 
     async def _until(self, descriptor: int, add: Callable[..., object], remove: Callable[[int], object]) -> None:
-        """Wait until a descriptor can be read or written, or is closed."""
+        """Wait until a descriptor can be written to, or is closed."""
         ready = self._waiting[descriptor] = self._loop.create_future()
         add(descriptor, _set, ready)
         try:
@@ -221,7 +250,6 @@ class RunningProcess:
 
     def _wake(self, descriptor: int) -> None:
         if (ready := self._waiting.pop(descriptor, None)) is not None:
-            self._loop.remove_reader(descriptor)
             self._loop.remove_writer(descriptor)
             _set(ready)
 

@@ -77,7 +77,7 @@ class Quarantine:
             tools: names; None: all, and those that are gone are forgotten.
 
         Raises:
-            PluginNotFound: nothing was granted to the upstream yet (PLUGIN_NOT_FOUND).
+            PluginNotFound: there is no grant for the upstream yet (PLUGIN_NOT_FOUND).
         """
         record = self._grants.read().get(entry.plugin)
         if record is None and not entry.config.requested().capabilities:

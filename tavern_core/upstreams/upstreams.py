@@ -158,7 +158,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         Raises:
             UpstreamNotFound: there is no such upstream (UPSTREAM_NOT_FOUND).
             UsageError: it has no such tool (USAGE).
-            PluginNotFound: nothing was granted to the upstream yet (PLUGIN_NOT_FOUND).
+            PluginNotFound: there is no grant for the upstream yet (PLUGIN_NOT_FOUND).
         """
         entry = self._entry(name)
         known = entry.tools()

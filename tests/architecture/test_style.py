@@ -37,6 +37,7 @@ MANY_PARAMETERS = {
     "host/facade.py:Tavern.invoke_from",
     "host/facade.py:Tavern.invoke_from_sync",
     "host/host.py:Host.invoke_from",
+    "kernel/access/tokens.py:Tokens.create",
     "kernel/calls/pipeline.py:Pipeline.run",
     "kernel/observability/observed.py:ObservedPipeline.run",
     # The fields of a value, which a dataclass would take as well.
@@ -46,6 +47,7 @@ MANY_PARAMETERS = {
     # The options of a command.
     "cli/call.py:call",
     "cli/check.py:check",
+    "cli/tokens.py:create",
     "cli/workflows.py:run_",
     # Parts of a host that are made once, in host/composition.py.
     "kernel/calls/pipeline.py:Pipeline.create",

@@ -25,6 +25,7 @@ PAGE = HERE.parents[1] / "docs" / "benchmarks.md"
 AREAS = (
     "calls",
     "governance",
+    "mcp",
     "tam",
     "catalogue",
     "discovery",
@@ -34,6 +35,7 @@ AREAS = (
     "isolation",
     "engine",
     "upstreams",
+    "mcp_client",
 )
 PEERS = (
     "jsonschema-rs", "pydantic", "pluggy", "pydantic-ai-slim", "llm", "openai-agents", "langchain-core", "fastmcp", "mcp",
@@ -45,15 +47,15 @@ QUICK: dict[str, dict[str, int]] = {"tam": {"size": 3_000_000}}
 
 INTRODUCTION = """# Benchmarks
 
-Measured by `make bench`, which builds an environment with the peers and runs everything in `tests/benchmarks/` once, through the
-public API, with its default settings except where a line names another one. Each candidate takes turns with the peers and floors it
-is compared with, in one run, and each area has a process of its own. What counts is the **ratio**, not the time: machines differ,
+`make bench` measures these figures. It builds an environment with the peers and runs everything in `tests/benchmarks/`
+once, through the public API, with default settings unless a line names others. Each candidate takes turns with its
+peers and floors in one run, and each area has its own process. Compare the **ratio**, not the time: machines differ,
 ratios hardly do. A ratio above its bound is marked with **!**.
 
-The column *conditions* says whether the audit log is on (the default), what the arguments are, and where the processes are pinned.
-"Any CPU" means that the system places them.
+The column *conditions* says whether the audit log is on (the default), what the arguments are, and where the processes
+are pinned. "Any CPU" means that the system places them.
 
-Timed assertions are not part of `make test`: a busy machine must not fail a correct program.
+`make test` contains no timed assertions, because a busy machine must not fail a correct program.
 """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tavern_core.kernel.access.tool_access import compile_access
-from tavern_core.kernel.access.tool_lists import Groups, matches, normalize_tool_name, tool_key
+from tavern_core.kernel.access.tool_selectors import Groups, matches, normalize_tool_name, tool_key
 from tavern_core.model.call import CallContext
 from tavern_core.model.config import AccessRule, HostConfig, ToolsConfig
 from tavern_core.model.tool import ToolSpec
@@ -208,7 +208,7 @@ def test_a_refusal_names_the_entry_and_what_to_change(config, callers, tool, rul
     assert all(word in str(verdict) for word in words), str(verdict)
 
 
-def test_the_strongest_refusal_is_the_one_that_is_told():
+def test_the_strongest_refusal_is_reported():
     config = {"deny": ["count"], "only": []}
     callers = {"role:guest": {"deny": ["*"], "allow": []}}
     guest = CallContext(roles=frozenset({"guest"}), profile="writer")
@@ -235,7 +235,7 @@ def test_the_strongest_refusal_is_the_one_that_is_told():
         (
             {},
             {"roles:guest": {}},
-            [("callers.roles:guest", "if role:guest is meant, nobody falls under it", "role:<role>")],
+            [("callers.roles:guest", "if role:guest is meant, the entry matches no one", "role:<role>")],
         ),
         ({}, {"usr:bob": {}}, [("callers.usr:bob", "if user:bob is meant", "user:<id>")]),
         ({}, {"role:guest ": {}}, [("callers.role:guest ", "blanks around it", "role:<role>")]),
@@ -263,14 +263,14 @@ PRETENDERS = [
 
 
 @pytest.mark.parametrize("context", PRETENDERS, ids=range(len(PRETENDERS)))
-def test_nobody_is_known_by_a_name_that_only_reads_like_a_rule(context):
+def test_a_name_that_reads_like_a_rule_makes_no_caller_known(context):
     callers = {"*": {"deny": ["text:count"]}, "role:admin": {}, "role:": {}, "profile:writer": {}}
     assert not policy({}, callers).verdict(BY_ID["text:count"], context)
     known = CallContext(principal="bob", roles=frozenset({"admin"}))
     assert policy({}, callers).verdict(BY_ID["text:count"], known)
 
 
-def test_what_is_denied_to_a_role_is_denied_to_whoever_calls_himself_so():
+def test_what_is_denied_to_a_role_is_denied_to_a_principal_of_that_name():
     callers = {"role:guest": {"deny": ["text:count"]}}
     assert not policy({}, callers).verdict(BY_ID["text:count"], CallContext(principal="role:guest"))
 
@@ -349,7 +349,7 @@ def test_a_star_stands_for_any_characters(pattern, text, fits):
 def test_an_entry_that_resembles_nothing_has_a_place_and_a_repair_too():
     (finding,) = policy({"allow": ["nothing-of-that"]}).diagnostics
     assert finding.located.endswith(
-        "tools.allow[0]: no tool, plugin or alias fits 'nothing-of-that'; the entry names nothing"
+        "tools.allow[0]: no tool, plugin or alias fits 'nothing-of-that'; the entry has no effect"
     )
     assert "take it out" in finding.hint
     assert finding.hint not in finding.located

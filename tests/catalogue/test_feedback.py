@@ -58,7 +58,7 @@ def test_the_feedback_of_a_whole_text_reads_like_this():
         "Block 3, line 12: unterminated_block: the block has no end marker\n"
         "  Fix: write the end marker\n"
         "Block 1, line 2: warning stray_text: text between fields\n"
-        "Nothing of a block with an error was run; correct it and write the whole block again."
+        "A block with an error was not run; correct it and write the whole block again."
     )
 
 
@@ -98,7 +98,7 @@ def test_the_feedback_is_chinese_unless_asked_otherwise():
         (ToolResult(True, float("nan")), ["Result: NaN"]),
     ],
 )
-def test_every_kind_of_result_is_told(result, lines):
+def test_every_kind_of_result_is_reported(result, lines):
     text = render_feedback([step(result=result)], language="en")
     assert all(line in text for line in lines), text
 
@@ -112,7 +112,7 @@ def test_every_kind_of_result_is_told(result, lines):
         ("en", "host", "Fix: write:fs, net is not allowed here; do it another way, or ask the user to allow it"),
     ],
 )
-def test_missing_rights_are_told_as_a_model_can_act_on_them(language, side, told):
+def test_missing_rights_are_reported_so_that_a_model_can_act_on_them(language, side, told):
     details = {"missing": ["write:fs", "net"], "side": side}
     denied = failed("POLICY_DENIED", "no", details=details, fix="pass CallContext(permissions={'write:fs', 'net'})")
     feedback = render_feedback([step(result=denied)], language=language)
@@ -124,7 +124,7 @@ def test_missing_rights_are_told_as_a_model_can_act_on_them(language, side, told
     ("language", "told"),
     [("zh", "修复: 工具自身出错；换一组参数"), ("en", "Fix: the tool itself broke; try other arguments")],
 )
-def test_a_model_is_not_told_to_read_logs_where_a_tool_has_a_bug(language, told):
+def test_a_model_gets_no_advice_to_read_logs_for_a_bug_of_a_tool(language, told):
     broken = failed(
         "UPSTREAM_ERROR", "no", details={"exception": "KeyError"}, fix="report it; the log has the traceback"
     )

@@ -55,7 +55,7 @@ def test_the_layout_is_that_of_the_original_document():
     )
 
 
-def test_choices_defaults_and_tools_without_parameters_are_told():
+def test_choices_defaults_and_tools_without_parameters_are_described():
     assert render_manual([COUNT, TIME], language="en", examples=False) == (
         "- Tool ID: text:count\n"
         "  - Description: Count words or characters.\n"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tavern_core.errors import NameConflict, ProfileInvalid
-from tavern_core.kernel.access.profile_files import ProfileShelf
+from tavern_core.kernel.access.profile_files import ProfileFiles
 from tavern_core.kernel.access.profiles import parse_profile, profile_schema, resolve_profile
 from tavern_core.model.ids import spellings
 from tavern_core.model.profile import AgentProfile
@@ -113,7 +113,7 @@ def test_a_tool_listed_twice_is_reported():
     assert "twice" in finding.message
 
 
-def test_workflows_load_as_soon_as_somebody_resolves_their_prefix():
+def test_workflows_load_as_soon_as_a_plugin_resolves_their_prefix():
     profile = resolve("workflow:摘要", namespaces={"workflow": Shelf("workflow", "摘要")})
     assert profile.tools == ("workflow:摘要",)
     assert profile.resolved["workflow:摘要"].id == "workflow:摘要"
@@ -204,19 +204,19 @@ def test_profiles_are_found_by_file_and_by_folder(tmp_path):
     write(tmp_path, "b/writer.json", {"tool_ids_inventory": ["other:one"]})
     write(tmp_path, "b/.hidden.json", {})
     write(tmp_path, "b/notes.txt", "no profile")
-    shelf = ProfileShelf([tmp_path / "a", tmp_path / "b", tmp_path / "missing"])
-    assert shelf.names() == ["painter", "writer"]
-    assert shelf.get("writer")[0].tool_ids_inventory == ("text:count",)
+    profiles = ProfileFiles([tmp_path / "a", tmp_path / "b", tmp_path / "missing"])
+    assert profiles.names() == ["painter", "writer"]
+    assert profiles.get("writer")[0].tool_ids_inventory == ("text:count",)
 
 
 def test_a_missing_profile_is_answered_with_the_nearest(tmp_path):
     write(tmp_path, "writer.json", {})
-    shelf = ProfileShelf([tmp_path])
+    profiles = ProfileFiles([tmp_path])
     with pytest.raises(ProfileInvalid, match="no profile 'wirter'") as caught:
-        shelf.get("wirter")
+        profiles.get("wirter")
     assert "'writer'" in caught.value.hint
     with pytest.raises(ProfileInvalid) as caught:
-        ProfileShelf([tmp_path / "nowhere"]).get("x")
+        ProfileFiles([tmp_path / "nowhere"]).get("x")
     assert "nowhere" in caught.value.hint
 
 
@@ -227,7 +227,7 @@ def test_no_name_leads_out_of_the_folders(tmp_path, name):
     write(tmp_path, "secret.json", {"tool_ids_inventory": ["text:count"]})
     write(tmp_path, "profiles/writer.json", {})
     with pytest.raises(ProfileInvalid):
-        ProfileShelf([tmp_path / "profiles"]).get(name)
+        ProfileFiles([tmp_path / "profiles"]).get(name)
 
 
 def test_a_link_that_leaves_the_folder_is_no_profile(tmp_path):
@@ -236,63 +236,63 @@ def test_a_link_that_leaves_the_folder_is_no_profile(tmp_path):
     (tmp_path / "profiles/leak.json").symlink_to(tmp_path / "secret.json")
     (tmp_path / "profiles/inner.json").symlink_to(tmp_path / "profiles/real.json")
     (tmp_path / "profiles/loop.json").symlink_to(tmp_path / "profiles/loop.json")
-    assert ProfileShelf([tmp_path / "profiles"]).names() == ["inner", "real"]
+    assert ProfileFiles([tmp_path / "profiles"]).names() == ["inner", "real"]
 
 
 def test_a_changed_file_is_read_again(tmp_path):
     write(tmp_path, "writer.json", {"tool_ids_inventory": ["text:count"]})
-    shelf = ProfileShelf([tmp_path])
-    before = shelf.get("writer")[0]
-    assert shelf.get("writer")[0] is before
+    profiles = ProfileFiles([tmp_path])
+    before = profiles.get("writer")[0]
+    assert profiles.get("writer")[0] is before
     write(tmp_path, "writer.json", {"tool_ids_inventory": ["text:count", "a:b"]})
-    assert len(shelf.get("writer")[0].tool_ids_inventory) == 2
+    assert len(profiles.get("writer")[0].tool_ids_inventory) == 2
     (tmp_path / "writer.json").unlink()
     with pytest.raises(ProfileInvalid):
-        shelf.get("writer")
+        profiles.get("writer")
 
 
 def test_the_name_inside_a_file_cannot_take_the_place_of_another(tmp_path):
     write(tmp_path, "guest.json", {"name": "admin", "tool_ids_inventory": []})
-    shelf = ProfileShelf([tmp_path])
-    profile, findings = shelf.get("guest")
+    profiles = ProfileFiles([tmp_path])
+    profile, findings = profiles.get("guest")
     assert profile.name == "guest"
     assert "'admin'" in findings[0].message
-    assert shelf.names() == ["guest"]
+    assert profiles.names() == ["guest"]
 
 
 def test_a_broken_file_is_named_and_harms_no_other(tmp_path):
     write(tmp_path, "broken.json", "{")
     write(tmp_path, "writer.json", {})
-    shelf = ProfileShelf([tmp_path])
+    profiles = ProfileFiles([tmp_path])
     with pytest.raises(ProfileInvalid, match=r"broken\.json:1:2"):
-        shelf.get("broken")
-    assert shelf.get("writer")[0].name == "writer"
+        profiles.get("broken")
+    assert profiles.get("writer")[0].name == "writer"
 
 
 def test_a_file_that_cannot_be_opened_is_an_answer(tmp_path):
     os.mkfifo(tmp_path / "pipe.json")
     write(tmp_path, "dir.json/x", "")
-    assert ProfileShelf([tmp_path]).names() == []
+    assert ProfileFiles([tmp_path]).names() == []
 
 
 def test_plugins_bring_profiles_and_files_go_first(tmp_path):
     write(tmp_path, "writer.json", {"tool_ids_inventory": ["mine:own"]})
-    shelf = ProfileShelf([tmp_path])
-    shelf.put({"name": "painter", "tool_ids_inventory": ["a:b"]}, "art")
-    shelf.put(AgentProfile(name="writer"), "art")
-    assert shelf.names() == ["painter", "writer"]
-    assert shelf.get("painter")[0].tool_ids_inventory == ("a:b",)
-    assert shelf.get("writer")[0].tool_ids_inventory == ("mine:own",)
+    profiles = ProfileFiles([tmp_path])
+    profiles.put({"name": "painter", "tool_ids_inventory": ["a:b"]}, "art")
+    profiles.put(AgentProfile(name="writer"), "art")
+    assert profiles.names() == ["painter", "writer"]
+    assert profiles.get("painter")[0].tool_ids_inventory == ("a:b",)
+    assert profiles.get("writer")[0].tool_ids_inventory == ("mine:own",)
     with pytest.raises(NameConflict, match="art keeps it"):
-        shelf.put({"name": "painter"}, "other")
-    shelf.drop("art")
-    assert shelf.names() == ["writer"]
+        profiles.put({"name": "painter"}, "other")
+    profiles.drop("art")
+    assert profiles.names() == ["writer"]
 
 
 @pytest.mark.parametrize("profile", [{}, {"name": "x", "tool_ids_inventory": 3}, {"name": 1}, 7, "x", {"name": ""}])
 def test_a_wrong_profile_of_a_plugin_is_refused_with_its_owner(profile):
     with pytest.raises(ProfileInvalid, match="art"):
-        ProfileShelf().put(profile, "art")
+        ProfileFiles().put(profile, "art")
 
 
 def test_the_published_schema_fits_the_example_of_the_original_and_refuses_wildcards():

@@ -152,12 +152,12 @@ def test_what_no_plugin_can_be_blamed_for(project: Path, words: list[str], code:
 
 
 @pytest.mark.slow
-def test_somebody_may_answer_instead_of_a_command(project: Path) -> None:
+def test_a_person_may_answer_instead_of_a_command(project: Path) -> None:
     # all: bad; none: good; alpha+beta: good; with gamma: bad; gamma alone: bad
     done = run(project, "plugins", "bisect", text="bad\ngood\ng\nb\nb\n")
     assert (done.returncode, "it is gamma" in done.stdout) == (0, True), done.stdout + done.stderr
     assert "TAVERN_DISABLE_PLUGINS=alpha,beta,gamma,guard" in done.stderr
-    assert run(project, "plugins", "bisect", text="bad\n").returncode == 130  # nobody answers any more
+    assert run(project, "plugins", "bisect", text="bad\n").returncode == 130  # no more answers
 
 
 @pytest.mark.slow

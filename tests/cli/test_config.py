@@ -50,7 +50,7 @@ def test_the_user_has_a_file_of_their_own(tavern: Run, project: Path, home: Path
     assert tavern("config", "get", "limits.depth").out == "5\n"
 
 
-def test_a_stronger_source_is_told(tavern: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stronger_source_is_reported(tavern: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TAVERN_LIMITS__DEPTH", "3")
     answer = tavern("config", "set", "limits.depth", "5")
     assert "TAVERN_LIMITS__DEPTH is stronger" in answer.err
@@ -98,7 +98,7 @@ def test_a_setting_that_only_code_declares_can_be_set_before_the_plugin_was_ever
     assert tavern("config", "get", "extensions.late.most").out == "7\n"
 
 
-def test_what_counts_after_a_value_was_taken_back_is_told_as_json(tavern: Run) -> None:
+def test_what_counts_after_a_value_was_taken_back_is_reported_as_json(tavern: Run) -> None:
     for key, value, default in (("extensions.text.level", "2", 0), ("limits.depth", "7", 16)):
         assert tavern("config", "set", key, value).code == 0
         taken = tavern("config", "unset", key, "--json")

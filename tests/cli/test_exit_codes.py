@@ -121,7 +121,7 @@ def test_the_caret_stands_right_below_chinese_text(tavern: Run, project: Path) -
     assert caret.index("^") == len(shown[: shown.index("dney")]) + 3  # three characters two columns wide
 
 
-def test_an_invalid_argument_is_named_by_its_place_and_told_once(tavern: Run) -> None:
+def test_an_invalid_argument_is_named_by_its_place_and_reported_once(tavern: Run) -> None:
     lines = tavern("tools", "call", "text:count", "times=many").err.splitlines()
     assert [line for line in lines if line.startswith("  --> ")] == ["  --> /times", "  --> /text"]
     assert "\n".join(lines).count("must be integer") == 1

@@ -162,7 +162,7 @@ CODES: dict[str, tuple[tuple[str, ...], int, str, str]] = {
     "a run that there is not": (("workflows", "events", "run-0"), 5, "", "run-0"),
     "a run that there is not is ended": (("workflows", "cancel", "run-0"), 5, "", "run-0"),
     "a record of a run that there is not": (("workflows", "runs", "run-0"), 5, "", "run-0"),
-    "no runs": (("workflows", "runs"), 0, "", "no runs are kept"),
+    "no runs": (("workflows", "runs"), 0, "", "there are no stored runs"),
     "a picture": (("workflows", "graph", "greet"), 0, "again", ""),
     "an SVG picture": (("workflows", "graph", "greet", "--svg"), 0, "<svg", ""),
     "a picture that cannot be written": (("workflows", "graph", "greet", "-o", "absent/x.svg"), 2, "", "absent/x.svg"),

@@ -68,8 +68,8 @@ def test_install_prints_a_line_for_this_environment(tavern: Run, words: list[str
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["two words"], 2, "is nothing that pip installs"),
-        (["text;rm -rf x"], 2, "is nothing that pip installs"),
+        (["two words"], 2, "cannot be installed by pip"),
+        (["text;rm -rf x"], 2, "cannot be installed by pip"),
         (["--index-url=http://evil"], 2, "No such option"),
         (["./not-there"], 2, "there is no ./not-there"),
         ([], 2, "Missing argument"),

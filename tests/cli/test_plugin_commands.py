@@ -27,7 +27,7 @@ def test_a_command_runs_with_its_own_words_and_exit_code(tavern: Run, tmp_path: 
 
 
 def test_a_broken_command_is_a_message_when_it_is_used(tavern: Run) -> None:
-    for name, said in (("grumble", "cannot build"), ("numb", "no click command"), ("boom", "SystemExit")):
+    for name, said in (("grumble", "cannot build"), ("numb", "not a click command"), ("boom", "SystemExit")):
         answer = tavern(name)
         assert (answer.code, "error[ACTIVATION_FAILED]" in answer.err, said in answer.err) == (4, True, True), answer
         assert "Traceback" not in answer.err

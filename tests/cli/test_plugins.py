@@ -83,7 +83,7 @@ def test_what_a_broken_plugin_asks_for_is_unknown_and_not_nothing(tavern: Run) -
     for command in ("review", "grant"):
         answer = tavern("plugins", command, "bad")
         assert "bad is failed: " in answer.err
-        assert "asks for nothing" not in answer.out + answer.err
+        assert "requests no permissions" not in answer.out + answer.err
 
 
 def test_json_names_no_physical_path(tavern: Run, project: Path) -> None:
@@ -181,9 +181,7 @@ def test_on_a_terminal_each_request_is_asked_for(terminal: tuple[int, list[str]]
 
 
 @pytest.mark.slow
-def test_later_is_the_answer_when_somebody_just_goes_on(
-    terminal: tuple[int, list[str]], tavern: Run, project: Path
-) -> None:
+def test_later_is_the_answer_to_an_empty_line(terminal: tuple[int, list[str]], tavern: Run, project: Path) -> None:
     code, seen = on_terminal(terminal, "plugins", "grant", "bomb", typed="\n\n")
     assert code == 0, seen
     assert tavern("plugins", "review", "bomb").code == 3
@@ -348,7 +346,7 @@ def test_a_frontend_that_brings_nothing_is_a_warning(tavern: Run, project: Path)
     for frontend in ("type: vanilla, vanilla: {}", "build: {styles: []}", "type: vanilla, build: {styles: [a.css]}"):
         (theme / "plugin.yaml").write_text(f'name: theme\nversion: "1"\nfrontend: {{{frontend}}}\n', "utf-8")
         answer = tavern("plugins", "check", "theme")
-        assert "the console gets nothing of this plugin" in answer.err
+        assert "the console ignores this plugin" in answer.err
         assert tavern("plugins", "info", "theme", "--json").json["state"] == "granted"
         [shown] = [
             e["frontend"] for e in tavern("plugins", "assets", "--json").json["extensions"] if e["name"] == "theme"

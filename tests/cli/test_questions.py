@@ -223,7 +223,7 @@ def assert_soon(condition: Any) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_drawn_while_somebody_is_asked(terminal: Any) -> None:
+def test_nothing_is_drawn_during_a_question(terminal: Any) -> None:
     seen = terminal("workflows", "run", "busy")
     seen.wait_for("which number?")
     prompt = seen.seen.rindex("which number?")
@@ -354,7 +354,7 @@ def test_wrong_answers_and_names_are_refused_and_the_question_stays_open(tavern:
     for name in ((), ("number",), ("number#1",)):
         done = tavern("workflows", "answer", run, *name, "4") if name else tavern("workflows", "answer", run)
         assert done.code == 2, done.err
-        assert ("is answered already" if name else "asks nothing: it is complete") in done.err
+        assert ("is answered already" if name else "has no question: it is complete") in done.err
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ class Box:
 def tavern_register_services(ctx):
     return [Service("box", Box())]
 """
-NOTHING = "reaches nothing: the service marks no method @read_only"
+NOTHING = "allows no call: the service marks no method @read_only"
 METHODS: dict[str, tuple[str, list[str] | None, str]] = {
     # the class, what `use` reaches in JSON, what stands in the table
     "marked": ("    @read_only\n    def look(self): ...\n    @read_only\n    def peek(self): ...\n    def put(self): ...", ["look", "peek"], "reaches look, peek"),
@@ -29,7 +29,7 @@ METHODS: dict[str, tuple[str, list[str] | None, str]] = {
 
 
 @pytest.mark.parametrize("what", METHODS)
-def test_whoever_decides_sees_what_the_right_to_look_reaches(project: Path, tavern: Run, what: str) -> None:
+def test_the_review_shows_what_the_right_to_read_covers(project: Path, tavern: Run, what: str) -> None:
     methods, reaches, shown = METHODS[what]
     trace = project / "imported"
     plugins = project / "plugins"

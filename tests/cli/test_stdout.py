@@ -188,7 +188,9 @@ def test_a_reader_that_is_gone_ends_quietly(noisy: Path, home: Path, argv: tuple
 
 @pytest.mark.slow
 @pytest.mark.parametrize("argv", TALKING, ids=" ".join)
-def test_a_stdout_that_cannot_be_written_is_an_error_told_once(noisy: Path, home: Path, argv: tuple[str, ...]) -> None:
+def test_a_stdout_that_cannot_be_written_is_an_error_reported_once(
+    noisy: Path, home: Path, argv: tuple[str, ...]
+) -> None:
     with Path(os.devnull).open("rb") as unwritable:
         done = run(home, *argv, stdout=unwritable)
     assert done.returncode == 1

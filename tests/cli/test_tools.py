@@ -276,7 +276,7 @@ def test_a_capability_that_the_caller_lacks_is_said_by_why(tavern: Run, project:
 def test_the_repair_of_an_undeclared_capability_repairs_it(tavern: Run, project: Path) -> None:
     lacking(project)
     refused = tavern("plugins", "grant", "reads", "read:fs")
-    assert refused.code != 0  # a grant of what nobody asked for is no repair
+    assert refused.code != 0  # a grant of what nobody asked for is not a repair
     fix = tavern("tools", "why", "reads:look", "--json").json["fix"]
     line, command = fix.removeprefix("add to plugin.yaml of reads: ").split(", then tavern ")
     manifest = project / "plugins" / "reads" / "plugin.yaml"

@@ -181,7 +181,7 @@ def told(big: dict[str, Any], name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", SEEN)
-def test_what_the_plugin_does_is_told(big: dict[str, Any], outside: Path, server: int, name: str) -> None:
+def test_what_the_plugin_does_is_reported(big: dict[str, Any], outside: Path, server: int, name: str) -> None:
     folder = outside / function(name)
     values = {"f": folder / "f", "d": folder, "p": server, "python": Path(sys.executable).name}
     found = told(big, name)
@@ -193,7 +193,7 @@ def test_what_the_plugin_does_is_told(big: dict[str, Any], outside: Path, server
 
 
 @pytest.mark.parametrize("name", UNSEEN)
-def test_what_is_not_the_plugins_doing_is_not_told(big: dict[str, Any], name: str) -> None:
+def test_what_is_not_the_plugins_doing_is_not_reported(big: dict[str, Any], name: str) -> None:
     assert told(big, name) == []
 
 
@@ -335,7 +335,7 @@ def tavern_register_tools(ctx):
 '''
 )
 USED = "tools: [{id: use, implementation: {type: python}}]\npermissions: {services: ASKED}\n"
-TOLD_OF_SHELF = "it changes the service shelf, and plugin.yaml does not ask for 'service:write:shelf'"
+TOLD_OF_SHELF = "it changes the service shelf, and plugin.yaml does not request 'service:write:shelf'"
 SHELF: dict[str, tuple[str, str, list[str], str]] = {
     # what is called: (method, what is asked for, what is told, what is proposed)
     "what only looks": ("look", "{use: [shelf]}", [], 'use: ["shelf"]'),
@@ -379,13 +379,13 @@ READING = QUIET.replace('(capabilities=["read:fs"])', "").replace("len(text)", "
 READS = "def test_it(call_tool):\n    call_tool('count', {'text': 'ab'})\n"
 RUNS: dict[str, tuple[str, str | None, tuple[str, ...], int, str]] = {
     # what: (permissions, tests, words, exit code, a part of what is told)
-    "a tool names what nobody asks for": ("{}", PASSING, (), 4, "needs 'read:fs', which plugin.yaml does not ask for"),
+    "a tool names what nobody asks for": ("{}", PASSING, (), 4, "needs 'read:fs', which plugin.yaml does not request"),
     "what is asked for is not used": (
         "{capabilities: ['read:fs', 'process:spawn']}",
         PASSING,
         (),
         0,
-        "'process:spawn', and nothing in its tests used it",
+        "'process:spawn', and its tests never used it",
     ),
     "there are no tests": ("{capabilities: ['read:fs']}", None, (), 0, "no tests were found"),
     "there are no tests, strictly": ("{capabilities: ['read:fs']}", None, ("--strict",), 4, "no tests were found"),
@@ -419,7 +419,7 @@ def test_a_run_ends_with_what_came_of_it(tmp_path: Path, what: str) -> None:
     assert (done.returncode, expected in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
 
 
-def test_what_an_import_does_is_told_once(tmp_path: Path) -> None:
+def test_what_an_import_does_is_reported_once(tmp_path: Path) -> None:
     code = "import subprocess, threading\nsubprocess.run(['true'])\nthreading.Thread(target=print).start()\n" + QUIET
     folder = plugin(
         tmp_path / "plugins" / "words",
@@ -475,7 +475,7 @@ def test_pytest_itself_tells_what_was_used(tmp_path: Path, processes: list[str])
         line, capture_output=True, text=True, cwd=folder, env={**os.environ, "PYTEST_ADDOPTS": "-p no:hypothesispytest"}
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "__init__.py:7:1: it reads /etc/hostname, and plugin.yaml does not ask for 'read:fs'" in done.stdout
+    assert "__init__.py:7:1: it reads /etc/hostname, and plugin.yaml does not request 'read:fs'" in done.stdout
     assert 'scope: ["/etc/hostname"]' in done.stdout
 
 

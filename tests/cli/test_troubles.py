@@ -55,7 +55,7 @@ def test_several_are_counted_and_shown_one_by_one_when_asked_for(tavern: Run, pr
 
 
 @pytest.mark.slow
-def test_what_only_this_run_knows_is_told_itself_when_it_is_all(tavern: Run, project: Path) -> None:
+def test_what_only_this_run_knows_is_reported_itself_if_it_is_all(tavern: Run, project: Path) -> None:
     add(project, "watcher", "permissions: {hooks: ['hook:server:tool:after-execute']}", OBSERVER)
     assert tavern("plugins", "grant", "watcher", "hook:server:tool:after-execute").code == 0
     crowd = tavern("tools", "call", "system:get_current_time")

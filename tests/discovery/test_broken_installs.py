@@ -66,7 +66,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "metadata that is a pipe": (metadata(os.mkfifo), "broken_thing has no METADATA file"),
     "metadata that is a folder": (metadata(Path.mkdir), "broken_thing has no METADATA file"),
-    "metadata that is no text": (
+    "metadata that is not text": (
         metadata(lambda f: f.write_bytes(b"\xff\xfe")),
         "METADATA of broken_thing names no Name",
     ),
@@ -95,7 +95,7 @@ def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_broken_distribution_is_told_of_and_stops_no_command(tmp_path: Path, what: str) -> None:
+def test_a_broken_distribution_is_reported_and_stops_no_command(tmp_path: Path, what: str) -> None:
     install, said = BROKEN[what]
     install(tmp_path / "site")
     done = run(tmp_path, "-m", "tavern_core", "tools", "list")

@@ -78,12 +78,12 @@ def test_a_missing_plugins_folder_is_fine(places: Places) -> None:
     assert (found.plugins, found.diagnostics) == ((), ())
 
 
-def test_a_root_that_is_a_file_is_told(places: Places) -> None:
+def test_a_root_that_is_a_file_is_reported(places: Places) -> None:
     found = places.discover(roots=[places.write("plugins")])
     assert "cannot be read" in found.diagnostics[0].message
 
 
-def test_a_root_that_is_a_plugin_itself_is_told(places: Places) -> None:
+def test_a_root_that_is_a_plugin_itself_is_reported(places: Places) -> None:
     places.folder_plugin("real")
     found = places.discover(roots=[places.plugins / "real"])
     assert [d.hint for d in found.diagnostics] == ["name the folder above it in `plugins.roots`"]
@@ -197,7 +197,7 @@ def test_the_same_tool_in_two_files_names_both(places: Places) -> None:
     ]
 
 
-def test_a_tool_folder_without_tool_files_is_told(places: Places) -> None:
+def test_a_tool_folder_without_tool_files_is_reported(places: Places) -> None:
     places.folder_plugin("empty", "tools: {entry: tools}\n", files={"tools/a.json": "{}"})
     places.folder_plugin("missing", "tools: {entry: tools}\n")
     empty, missing = places.discover().plugins
@@ -264,8 +264,8 @@ REFUSED = [
     ("text = gone\n", {}, "is not installed", "pip install --force-reinstall tavern-plugin-text"),
     ("text = space\n", {"space/x.py": ""}, "names a namespace package", "add an __init__.py to space/"),
     ("text = pack:plugin\n", {"pack/__init__.py": BOOBY_TRAP}, "names an object", 'write text = "pack"'),
-    ("text = pack.\n", {"pack/__init__.py": BOOBY_TRAP}, "no name of a package", "write text = "),
-    ("text = ../pack\n", {"pack/__init__.py": BOOBY_TRAP}, "no name of a package", "write text = "),
+    ("text = pack.\n", {"pack/__init__.py": BOOBY_TRAP}, "not the name of a package", "write text = "),
+    ("text = ../pack\n", {"pack/__init__.py": BOOBY_TRAP}, "not the name of a package", "write text = "),
     ("text = pack\n", {"pack/__init__.py": BOOBY_TRAP}, "there is no plugin.yaml in the package pack", "package-data"),
     ("text = pack\n", {"pack/__init__.py": BOOBY_TRAP, "pack/plugin.yml": ""}, "but plugin.yml", "rename"),
     ("text = pack\n", {"pack/__init__.py": "", "pack/plugin.yaml": "name: text\n"}, "'version' is missing", "add"),
@@ -333,7 +333,7 @@ def test_the_first_distribution_of_a_name_on_the_path_hides_the_others(places: P
     assert (second.distribution_version, second.version) == ("2.0", "2.0")
 
 
-def test_the_rest_of_an_interrupted_upgrade_is_told_and_the_newer_counts(places: Places) -> None:
+def test_the_rest_of_an_interrupted_upgrade_is_reported_and_the_newer_counts(places: Places) -> None:
     places.installed_plugin("text", version="10.0")
     places.distribution("tavern-plugin-text", "text = tavern_plugin_text\n", "9.0")
     places.distribution("~avern-plugin-text", "text = tavern_plugin_text\n", "9.0")
@@ -355,7 +355,7 @@ BROKEN: list[tuple[str, bytes | None, bytes]] = [
 
 
 @pytest.mark.parametrize(("metadata", "entry_points"), [b[1:] for b in BROKEN], ids=[b[0] for b in BROKEN])
-def test_a_broken_distribution_stops_nobody_and_is_named(
+def test_a_broken_distribution_stops_no_discovery_and_is_named(
     places: Places, metadata: bytes | None, entry_points: bytes
 ) -> None:
     places.installed_plugin("fine")
@@ -499,7 +499,7 @@ def test_a_zipped_plugin_is_read_through_the_zip_and_unpacked_on_demand(places: 
     assert "tavern_plugin_zipped" not in sys.modules
 
 
-def test_a_zip_without_manifest_and_a_damaged_zip_stop_nobody(places: Places) -> None:
+def test_a_zip_without_manifest_and_a_corrupt_zip_stop_no_discovery(places: Places) -> None:
     places.installed_plugin("fine")
     bare = places.zipped_plugin("bare", {})
     damaged = places.write("damaged.whl", b"PK\x03\x04 not a zip")

@@ -255,7 +255,7 @@ def unreadable(file: Path) -> None:
     "damage", [truncate, flip, empty, garbage, other_json, nested, header_only, a_folder, a_loop, unreadable],
     ids=lambda damage: damage.__name__,
 )  # fmt: skip
-def test_a_damaged_or_foreign_index_is_made_anew(places: Places, damage: Callable[[Path], None]) -> None:
+def test_a_corrupt_or_foreign_index_is_made_anew(places: Places, damage: Callable[[Path], None]) -> None:
     fill(places)
     expected = snapshot(places.discover(index=True))
     [file] = index_files(places)

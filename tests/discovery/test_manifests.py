@@ -148,13 +148,13 @@ WRONG = [
     ("version: '1'\n", "error plugin.yaml:1:1: name: the key 'name' is missing (add `name: …`)"),
     ("name: a\n", "error plugin.yaml:1:1: version: the key 'version' is missing (add `version: …`)"),
     ("name: MyPlugin\nversion: '1'\n",
-     "error plugin.yaml:1:7: name: 'MyPlugin' is no plugin name: use words of a-z and 0-9 joined by '-' (write my-plugin)"),
+     "error plugin.yaml:1:7: name: 'MyPlugin' is not a plugin name: use words of a-z and 0-9 joined by '-' (write my-plugin)"),
     ("name: system\nversion: '1'\n",
      "error plugin.yaml:1:7: name: the name 'system' is reserved for the host (choose another name)"),
     ("name: a\nversion: 1.0\n",
      'error plugin.yaml:2:10: version: the version is a number (write it in quotes: version: "1.0")'),
     ("name: a\nversion: v-one\n",
-     "error plugin.yaml:2:10: version: 'v-one' is no version (write it like 1.2.0 or 1.2.0rc1 (PEP 440))"),
+     "error plugin.yaml:2:10: version: 'v-one' is not a version (write it like 1.2.0 or 1.2.0rc1 (PEP 440))"),
     ("[]", "error plugin.yaml:1:1: plugin.yaml must be a mapping of keys to values "
      "(begin with `name: my-plugin` and `version: 1.0.0`)"),
     ("", "error plugin.yaml:1:1: the file is empty (begin with `name: my-plugin` and `version: 1.0.0`)"),
@@ -179,14 +179,14 @@ WRONG = [
      "error plugin.yaml:4:22: tools.0.timeout: must be greater than 0"),
     # versions
     (minimal('requires: {host: "^1.2"}\n'),
-     "error plugin.yaml:3:18: requires.host: '^1.2' is no version range (write \">=1.2,<2\")"),
+     "error plugin.yaml:3:18: requires.host: '^1.2' is not a version range (write \">=1.2,<2\")"),
     (minimal('dependsOn: {b: "*"}\n'),
-     "error plugin.yaml:3:16: dependsOn.b: '*' is no version range (write \"\" for any version)"),
+     "error plugin.yaml:3:16: dependsOn.b: '*' is not a version range (write \"\" for any version)"),
     (minimal('dependsOn: {b: "1.2"}\n'),
-     "error plugin.yaml:3:16: dependsOn.b: '1.2' is no version range (write \">=1.2\" or \"==1.2\")"),
+     "error plugin.yaml:3:16: dependsOn.b: '1.2' is not a version range (write \">=1.2\" or \"==1.2\")"),
     (minimal('dependsOn: {text: ""}\n'),
      "error plugin.yaml:3:13: dependsOn.text: the plugin depends on itself (delete the line)"),
-    (minimal("after: [text]\n"), "error plugin.yaml:3:9: after.0: the plugin stands after itself (delete the line)"),
+    (minimal("after: [text]\n"), "error plugin.yaml:3:9: after.0: the plugin is after itself (delete the line)"),
     # permissions
     ('name: text\nversion: "1.0"\n# what we ask for\n\n\npermissions:\n  hooks:\n    - "hook:server:tools:before-register"\n'
      '    - "hook:server:tool:chek"\n',
@@ -206,11 +206,11 @@ WRONG = [
     (minimal("permissions: {ui: {inject: ['node:footer[x]']}}\n"),
      "error plugin.yaml:3:29: permissions.ui.inject.0: unknown outlet 'node:footer[x]' (did you mean 'node:footer'?)"),
     (minimal("permissions: {capabilities: [red:fs]}\n"),
-     "error plugin.yaml:3:30: permissions.capabilities.0: 'red:fs' is no capability (did you mean 'read:fs'?)"),
+     "error plugin.yaml:3:30: permissions.capabilities.0: 'red:fs' is not a capability (did you mean 'read:fs'?)"),
     (minimal("permissions: {capabilities: [{name: read:fs, scop: [a]}]}\n"),
      "error plugin.yaml:3:46: permissions.capabilities.0.scop: unknown key 'scop' (did you mean 'scope'?)"),
     (minimal("permissions: {capabilities: ['read:*']}\n"),
-     "error plugin.yaml:3:30: permissions.capabilities.0: 'read:*' is no capability (did you mean 'read:db'?)"),
+     "error plugin.yaml:3:30: permissions.capabilities.0: 'read:*' is not a capability (did you mean 'read:db'?)"),
     # settings
     (minimal("configOptions:\n  - {key: enable, type: boolean}\n"),
      "error plugin.yaml:4:11: configOptions.0.key: the key 'enable' is not of the form extensions.text.<option> "
@@ -236,7 +236,7 @@ WRONG = [
     (minimal("configOptions:\n  - {key: extensions.text.x, type: number, min: 5, max: 1}\n"),
      "error plugin.yaml:4:49: configOptions.0.min: min 5 is larger than max 1 (give min the smaller number)"),
     (minimal("configOptions:\n  - {key: extensions.text.x, type: string, step: 2}\n"),
-     "error plugin.yaml:4:50: configOptions.0.step: step means nothing for a setting of type string (remove step, or make it a setting of type number or slider)"),
+     "error plugin.yaml:4:50: configOptions.0.step: step has no effect for a setting of type string (remove step, or make it a setting of type number or slider)"),
     # tools and aliases
     (minimal("tools:\n  - {id: 'other:x', implementation: {type: python}}\n"),
      "error plugin.yaml:4:10: tools.0.id: the prefix 'other' of 'other:x' is not this plugin's name (text) "
@@ -250,13 +250,13 @@ WRONG = [
     (minimal('aliases: {"a:b": "other:c"}\n'),
      "error plugin.yaml:3:18: aliases.a:b: 'other:c' is a tool of another plugin (write c)"),
     (minimal('aliases: {"a:b": "c d"}\n'),
-     "error plugin.yaml:3:18: aliases.a:b: 'c d' is no tool name (use 1 to 64 of A-Z a-z 0-9 _ . -)"),
+     "error plugin.yaml:3:18: aliases.a:b: 'c d' is not a tool name (use 1 to 64 of A-Z a-z 0-9 _ . -)"),
     # frontend
     (minimal("frontend: {dev: {entry: web/index.ts}}\n"),
-     "warning plugin.yaml:3:1: frontend: a frontend of type vite has no `build`; the console gets nothing of this plugin "
+     "warning plugin.yaml:3:1: frontend: a frontend of type vite has no `build`; the console ignores this plugin "
      "(add `build: {entry: …}`)"),
     (minimal("frontend: {type: vanilla, build: {entry: dist/index.js}}\n"),
-     "warning plugin.yaml:3:1: frontend: a frontend of type vanilla has no `vanilla`; the console gets nothing of this "
+     "warning plugin.yaml:3:1: frontend: a frontend of type vanilla has no `vanilla`; the console ignores this "
      "plugin (add `vanilla: {entry: …}`)"),
 ]  # fmt: skip
 
@@ -279,8 +279,8 @@ def test_one_mistake_gives_one_finding_with_place_and_repair(text: str, expected
         ("..\\x", "write / between folders"),
         ("\\\\server\\share", "write / between folders"),
         ("a/file:stream", "holds no ':'"),
-        (".git/x.py", "is no part of a plugin"),
-        ("a/__pycache__/x.pyc", "is no part of a plugin"),
+        (".git/x.py", "is not part of a plugin"),
+        ("a/__pycache__/x.pyc", "is not part of a plugin"),
         ("   ", "empty"),
         ("x" * 600, "longer than"),
     ],
@@ -311,18 +311,18 @@ def test_wrong_values_are_errors_when_loading_too_beside_unknown_keys() -> None:
     assert [f.split(" ")[0] for f in found] == ["error", "warning", "error"]
 
 
-def test_authors_are_told_what_is_needless() -> None:
+def test_needless_entries_are_reported_to_authors() -> None:
     text = minimal(
         "permissions:\n  hooks: [auth:login, 'hook:client:auth:login', 'hook:server:plugin:before-install']\n  data: [data:conversation]\n"
     )
     assert [f.split(": ", 2)[2] for f in findings_of(text)] == [
-        "'hook:client:auth:login' asks for 'hook:client:auth:login' again (delete the line)",
+        "'hook:client:auth:login' requests 'hook:client:auth:login' again (delete the line)",
         "this host does not call the hooks of 'hook:server:plugin:before-install' yet (keep it for a later host)",
-        "no hook that the plugin asks for hands out what 'data:conversation' protects (delete the line)",
+        "no requested hook has the arguments that 'data:conversation' protects (delete the line)",
     ]
 
 
-def test_authors_who_replace_a_part_of_the_console_are_told_of_the_gentler_ways() -> None:
+def test_a_replaced_part_of_the_console_gets_a_hint_about_gentler_ways() -> None:
     text = minimal("permissions:\n  ui: {wrap: ['ui:BaseNode'], override: ['ui:MainMenu']}\n")
     [found] = [f for f in findings_of(text) if "override" in f]
     assert found.startswith("info")

@@ -112,7 +112,7 @@ def test_what_the_reader_refuses_by_its_shape_the_schema_refuses(text: str) -> N
     assert problems("manifest", data)
 
 
-def test_an_editor_is_told_every_name_with_its_sentence() -> None:
+def test_an_editor_gets_every_name_with_its_description() -> None:
     text = str(published_schema("manifest"))
     for name in (*hook_spellings(), *COMPONENTS, *OUTLETS, *CAPABILITIES):
         assert f"'const': '{name}'" in text, name

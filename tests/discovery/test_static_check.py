@@ -94,10 +94,10 @@ WRONG = [
      "error __init__.py:4:1: tavern_on_event is a pluggy wrapper; wrappers are not allowed "
      "(write a plain function; a modify-hook returns a changed copy)"),
     ("@hookimpl\ndef tavern_check_call(call, tool): ...\n", "",
-     "error __init__.py:4:1: tavern_check_call is implemented, but plugin.yaml does not ask for it "
+     "error __init__.py:4:1: tavern_check_call is implemented, but plugin.yaml does not request it "
      '(add to permissions.hooks in plugin.yaml the line `- "hook:server:tool:check"`)'),
     ("@hookimpl(tryfirst=True)\ndef tavern_on_event(event): ...\n", "permissions: {hooks: ['hook:server:events']}\n",
-     "error __init__.py:4:1: tavern_on_event asks for tryfirst, but plugin.yaml does not "
+     "error __init__.py:4:1: tavern_on_event requests tryfirst, but plugin.yaml does not "
      "(add to permissions in plugin.yaml the line `tryfirst: true`)"),
     ("@hookimpl\ndef tavern_register_services(ctx): ...\n", "",
      "error __init__.py:4:1: tavern_register_services is implemented, but plugin.yaml has no section 'services' "
@@ -106,10 +106,10 @@ WRONG = [
      "warning __init__.py:3:1: tavern_on_event has the name of a hook but no @hookimpl: it is never called "
      "(write @hookimpl above it)"),
     ("x = 1\n", "permissions: {hooks: ['hook:server:events']}\n",
-     "info plugin.yaml:3:23: permissions.hooks.0: plugin.yaml asks for 'hook:server:events', but no tavern_on_event is "
+     "info plugin.yaml:3:23: permissions.hooks.0: plugin.yaml requests 'hook:server:events', but no tavern_on_event is "
      "implemented (delete the line, or implement the hook)"),
     ("x = 1\n", "permissions: {capabilities: [network]}\n",
-     "info plugin.yaml:3:30: permissions.capabilities.0: plugin.yaml asks for 'network', but no tool says that it needs "
+     "info plugin.yaml:3:30: permissions.capabilities.0: plugin.yaml requests 'network', but no tool says that it needs "
      "it (delete the line, or name it at the tool)"),
     ("def broken(:\n", "", "error __init__.py:3:12: not Python: invalid syntax"),
     ("x = 1\n", "nodes: {entry: ./nodes}\n",
@@ -126,7 +126,7 @@ def test_one_mistake_gives_one_finding(places: Places, source: str, manifest: st
     assert told(check(places, H + source if "@" in source else "\n" + source, manifest)) == [expected]
 
 
-def test_a_reserved_hook_needs_its_rights_and_is_told_apart(places: Places) -> None:
+def test_a_reserved_hook_needs_its_rights_and_is_distinguished(places: Places) -> None:
     source = H + "@hookimpl\ndef tavern_before_prompt(prompt, conversation): ...\n"
     report = check(places, source, "permissions: {hooks: ['hook:server:agent:before-prompt']}\n")
     assert [f.message for f in report.findings if f.where and f.where.file == "__init__.py"] == [
@@ -184,7 +184,7 @@ def test_nothing_is_concluded_from_what_is_computed(places: Places) -> None:
 def test_a_capability_in_the_code_must_be_asked_for(places: Places) -> None:
     report = check(places, TOOLS, declared(*NAMES))
     assert told(report) == [
-        "error __init__.py:8:1: the tool 'upper-case' needs 'read:fs', which plugin.yaml does not ask for "
+        "error __init__.py:8:1: the tool 'upper-case' needs 'read:fs', which plugin.yaml does not request "
         "(add to permissions.capabilities in plugin.yaml the line `- read:fs`)"
     ]
 

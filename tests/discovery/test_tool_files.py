@@ -120,8 +120,8 @@ def test_ids_become_canonical(written: str, plugin: str, aliases: dict[str, str]
 @pytest.mark.parametrize(
     ("written", "words"),
     [("other:x", "not this plugin's name"), ("system:x", "belongs to the host"), ("kb:x", "belongs to the host"),
-     ("text:", "no tool name"), ("", "no tool name"), ("a b", "no tool name"), ("text:a/b", "no tool name"),
-     ("x" * 65, "no tool name"), ("中文", "no tool name"), ("text:a:b", "no tool name"), ("a/b", "no tool name")],
+     ("text:", "not a tool name"), ("", "not a tool name"), ("a b", "not a tool name"), ("text:a/b", "not a tool name"),
+     ("x" * 65, "not a tool name"), ("中文", "not a tool name"), ("text:a:b", "not a tool name"), ("a/b", "not a tool name")],
 )  # fmt: skip
 def test_other_ids_are_refused(written: str, words: str) -> None:
     found = canonical_id(written, "text", {})
@@ -213,7 +213,7 @@ WRONG: list[tuple[dict[str, Any] | str, str]] = [
     ({"id": "x", "handler": "a:b", "output": {"type": "object", "required": "a"}}, "output.required"),
     ({"id": "x", "handler": "a:b", "capabilities": ["read:fs"]}, "capabilities.0: the tool needs 'read:fs', which plugin.yaml"),
     ({"id": "x", "handler": "a:b", "securityContext": {"capabilities": ["rea:fs"]}},
-     "securityContext.capabilities.0: 'rea:fs' is no capability (did you mean 'read:fs'?)"),
+     "securityContext.capabilities.0: 'rea:fs' is not a capability (did you mean 'read:fs'?)"),
     ({"id": "x", "handler": "a:b", "configSchema": [{"key": "extensions.text.a", "type": "string"}]},
      "configSchema.0.key: the key 'extensions.text.a' of a tool's setting has no dots (write a)"),
     ({"id": "x", "handler": "a:b", "configSchema": [{"key": "a", "type": "number", "defaultValue": "b"}]},
@@ -238,7 +238,7 @@ def test_lines_are_those_of_the_file() -> None:
 def test_a_capability_beyond_the_manifest_says_which_line_to_add() -> None:
     tool = {"id": "x", "handler": "a:b", "capabilities": ["write:fs"]}
     assert told(tool, manifest(more="permissions: {capabilities: [read:fs]}\n")) == [
-        "a.tool.json:1:48: capabilities.0: the tool needs 'write:fs', which plugin.yaml does not ask for "
+        "a.tool.json:1:48: capabilities.0: the tool needs 'write:fs', which plugin.yaml does not request "
         "(add `- write:fs` under permissions.capabilities in plugin.yaml)"
     ]
     [finding] = make(tool).findings
@@ -262,11 +262,11 @@ def test_kinds_of_other_plugins_keep_their_keys() -> None:
         ("rocket", "", ""),
     ],
 )
-def test_a_kind_that_nobody_brings_is_a_slip_when_one_is_near(kind: str, more: str, near: str) -> None:
+def test_an_unknown_kind_is_a_typing_error_if_one_is_near(kind: str, more: str, near: str) -> None:
     tool = {"id": "x", "implementation": {"type": kind}, "parameters": ANY}
     wanted = [
         f"a.tool.json:1:40: implementation.type: there is no kind of tool {kind!r} "
-        f"(did you mean {near!r}? A kind that another plugin brings needs `dependsOn` in plugin.yaml)"
+        f"(did you mean {near!r}? A kind of another plugin needs `dependsOn` in plugin.yaml)"
     ]
     assert told(tool, manifest(more=more)) == (wanted if near else [])
 

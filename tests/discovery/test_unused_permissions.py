@@ -20,7 +20,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     # permissions, code, what is remarked on ("": nothing)
     "a hook that is not implemented": ({"hooks": ["hook:server:tool:check"]}, TOOL, "no tavern_check_call is implemented"),
     "a hook that is": ({"hooks": ["hook:server:tool:check"]}, GATE, ""),
-    "a capability of no tool": ({"capabilities": ["read:fs", "gpu"]}, TOOL, "asks for 'gpu', but no tool says"),
+    "a capability of no tool": ({"capabilities": ["read:fs", "gpu"]}, TOOL, "requests 'gpu', but no tool says"),
     "a capability of a tool": ({"capabilities": ["read:fs"]}, TOOL, ""),
     "tools that are computed": ({"capabilities": ["gpu"]}, TOOL.replace("[count]", "make()"), ""),
     "a service that nobody names": ({"services": {"use": ["clock"]}}, TOOL, "use the service 'clock', but nothing names it"),
@@ -40,7 +40,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "tryfirst that one wants": ({"hooks": ["hook:server:tool:check"], "tryfirst": True}, GATE.replace("@hookimpl\ndef tavern_check", "@hookimpl(tryfirst=True)\ndef tavern_check"), ""),
     "a sensitive argument that is not taken": ({"hooks": ["hook:server:agent:before-prompt"], "data": ["data:conversation"]}, HEAD + "@hookimpl\ndef tavern_before_prompt(prompt):\n    return None\n", "no hook takes 'conversation'"),
     "a sensitive argument that is taken": ({"hooks": ["hook:server:agent:before-prompt"], "data": ["data:conversation"]}, HEAD + "@hookimpl\ndef tavern_before_prompt(prompt, conversation):\n    return None\n", ""),
-    "a part of the console without a frontend": ({"ui": {"wrap": ["ui:BaseNode"]}}, TOOL, "brings nothing for the browser"),
+    "a part of the console without a frontend": ({"ui": {"wrap": ["ui:BaseNode"]}}, TOOL, "has no browser part"),
     "source that cannot be read": ({"hooks": ["hook:server:tool:check"], "services": {"use": ["clock"]}}, "def (:\n", ""),
 }  # fmt: skip
 
@@ -56,7 +56,7 @@ def test_what_nothing_uses_is_remarked_on(tmp_path: Path, what: str) -> None:
     (tmp_path / "plugin.yaml").write_text(json.dumps(manifest, indent=1))
     (tmp_path / "__init__.py").write_text(code)
     report = check_plugin(tmp_path)
-    remarks = [f for f in report.findings if f.severity == "info" and ("asks" in f.message)]
+    remarks = [f for f in report.findings if f.severity == "info" and ("asks" in f.message or "requests" in f.message)]
     assert [expected in f.message for f in remarks] == ([True] if expected else []), report.findings
     for finding in remarks:
         assert finding.where is not None

@@ -77,7 +77,7 @@ REFUSED = [
     ("a: x\n" * 3 + "b: \x1b[31m\n", "4:4 U+001B"),
     ("[" * 100_000, "1:65 nested deeper"),
     ("a: {b: [" * 2_000, "1:172 nested deeper"),
-    ("x: 1\nx: 2\na: " + "[\n" * 2_000, "2:1 stands here twice", "66:1 nested deeper"),
+    ("x: 1\nx: 2\na: " + "[\n" * 2_000, "2:1 is here twice", "66:1 nested deeper"),
     ("- " * 3000 + "x", "1:129 nested deeper"),
     ("%YAML 9.9\n---\na: 1\n", "1:1 incompatible"),
     (b"a: \xff\n", "1:4 0xFF is not UTF-8"),

@@ -8,11 +8,23 @@ import pytest
 
 from tavern_core.kernel.access.profiles import parse_profile
 from tavern_core.kernel.config.configuration import load
+from tavern_core.kernel.files.plugin_files import FolderFiles
+from tavern_core.kernel.manifest.vcp_manifest import VCP_FILE, read_vcp
 from tavern_core.review.plugin_check import check_plugin
 
 from .blocks import DOCS, Block, Workspace, blocks_of, sections_of
 
-PAGES = ("tools.md", "hosting.md", "security.md", "workflows.md", "cli.md", "governance.md")
+PAGES = (
+    "tools.md",
+    "hosting.md",
+    "security.md",
+    "workflows.md",
+    "cli.md",
+    "governance.md",
+    "upstreams.md",
+    "skills.md",
+    "vcp.md",
+)
 SECTIONS = [(page, section) for page in PAGES for section in sections_of(DOCS / page)]
 DATA = [block for page in PAGES for block in blocks_of(DOCS / page) if block.language in ("yaml", "json")]
 
@@ -48,6 +60,8 @@ def test_data_on_the_page_is_what_its_reader_accepts(block: Block, tmp_path: Pat
         assert load(tmp_path / name, env={"TAVERN_HOME": str(tmp_path)}).findings == ()
     elif Path(block.file).parts[0] == "profiles":
         assert parse_profile(block.text, name, "writer")[1] == ()
+    elif name == VCP_FILE:
+        assert read_vcp(block.text.encode(), Path(block.file).parent.name, FolderFiles(tmp_path)).findings == ()
     else:
         assert name == "plugin.yaml" or name.endswith(".tool.json") or "flows/" in block.file
 

@@ -228,7 +228,7 @@ async def test_a_cached_node_behind_a_lazy_one_sees_its_changes(bench: Bench) ->
     assert RAN == []
 
 
-async def test_what_stands_in_for_a_failed_node_is_nobodys_cached_answer(bench: Bench) -> None:
+async def test_the_defaults_of_a_failed_node_are_never_cached(bench: Bench) -> None:
     nodes = {"f": {"type": "t:MayFail", "exec": {"onError": "default", "defaults": {"y": 100}}}, "k": "t:Kept"}
     workflow = flow(nodes, "f.y>k.xs")
     earlier = await bench.run(workflow)
@@ -238,7 +238,7 @@ async def test_what_stands_in_for_a_failed_node_is_nobodys_cached_answer(bench: 
     assert (await run.execute()).outputs["k"] == {"y": 16}
 
 
-async def test_nobody_can_spoil_what_is_kept(bench: Bench) -> None:
+async def test_a_cached_answer_cannot_be_changed(bench: Bench) -> None:
     workflow = flow({"k": "t:KeptList", "s": "t:Spoils", "v": "t:Show"}, "k.xs>s.xs k.xs>v.xs")
     for at in range(3):
         result = await bench.run(flow({"k": "t:KeptList", "v": "t:Show"}, "k.xs>v.xs"))
@@ -282,7 +282,7 @@ async def test_a_fingerprint_is_asked_and_its_error_is_the_nodes(bench: Bench) -
     assert states == ["complete", "cached", "complete", "error"]
 
 
-async def test_readers_of_streams_are_taken_up_and_writers_run_only_when_somebody_must_read(bench: Bench) -> None:
+async def test_readers_of_streams_are_resumed_and_writers_run_only_for_a_reader(bench: Bench) -> None:
     def workflow(fail: bool) -> Any:
         return flow({"t": "t:Talks", "h": {"type": "t:Hears", "fail": fail}, "o": "t:Hears", "x": "t:Text"},
                     "t.chunks>h.chunks t.chunks>o.chunks t.text>x.value")  # fmt: skip

@@ -161,7 +161,7 @@ def test_a_workflow_is_refused_with_everything_that_is_wrong(name: str) -> None:
     assert words in f"{found.errors[0].message} {found.errors[0].hint}"
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     workflow = flow(
         {"a": "t:Incc", "b": {"type": "t:Inc", "x": "no"}, "n": "t:Need", "c": "t:Inc", "d": "t:Inc"},
         "b.z>c.x gone.y>c.x c.y>d.x d.y>c.x",
@@ -191,7 +191,7 @@ def test_a_group_used_often_is_compiled_once() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [10_000])
-def test_long_chains_compile_and_their_circle_is_told_briefly(count: int) -> None:
+def test_long_chains_compile_and_their_circle_is_reported_briefly(count: int) -> None:
     nodes = {f"n{i}": "t:Inc" for i in range(count)}
     wires = " ".join(f"n{i}.y>n{i + 1}.x" for i in range(count - 1))
     assert compiled(flow(nodes, wires), ALL).plan is not None

@@ -210,7 +210,7 @@ async def test_context_variables_of_nodes_are_their_own_and_those_of_the_caller_
     assert (seen, own.get()) == (["caller", "a", "caller", "caller", "b"], "caller")
 
 
-async def test_a_stand_in_that_is_kept_reaches_nobody_else() -> None:
+async def test_a_stored_placeholder_reaches_no_other_code() -> None:
     kept: list[Any] = []
 
     @node("t:Keeps")

@@ -185,7 +185,7 @@ async def test_streams_go_on_under_the_narrowest_limit_and_memory_stays_bounded(
     assert (result.errors, result.outputs["r"], furthest < 40) == ((), {"total": 499 * 250}, True)
 
 
-async def test_a_reader_that_needs_somebody_behind_its_writer_does_not_lock() -> None:
+async def test_a_reader_that_needs_a_node_behind_its_writer_does_not_deadlock() -> None:
     @node("t:Writes")
     async def writes(n: int = 200) -> Out(chunks=Stream[int], count=int):
         for at in range(n):

@@ -161,7 +161,7 @@ async def test_what_a_failed_node_does_to_its_branch(how: dict[str, Any], state:
     assert (result.state, {k: v for k, v in result.outputs.items() if k == "d"}) == (state, outputs)
 
 
-async def test_an_error_port_gives_the_error_to_whoever_is_connected() -> None:
+async def test_an_error_port_gives_the_error_to_the_connected_nodes() -> None:
     bad = {"type": "t:Bad", "exec": {"onError": "port"}}
     result = await ran(flow({"b": bad, "m": "t:Merge"}, "b.error>m.a"), ALL)
     assert result.state == "complete"

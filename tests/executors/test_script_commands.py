@@ -161,7 +161,7 @@ def test_no_command_does_more_than_be_refused(command: Any) -> None:
         ("..", "leads out"),
         ("/", "leads out"),
         ("linked", "a link that leads out"),
-        ("nowhere", "no folder"),
+        ("nowhere", "not a folder"),
         (3, "must be a string"),
     ],
 )
@@ -196,8 +196,8 @@ def test_a_tree_of_links_made_by_an_editable_install_is_the_plugin_itself(plugin
         ({"env": ["GITHUB_TOKEN"]}, "may hold a secret", "configSchema"),
         ({"env": ["DB_PASS"]}, "may hold a secret", "configSchema"),
         ({"env": ["TAVERN_HOME"]}, "may hold a secret", "configSchema"),
-        ({"env": ["A=B"]}, "no name of an environment variable", ""),
-        ({"env": [5]}, "no name of an environment variable", ""),
+        ({"env": ["A=B"]}, "not the name of an environment variable", ""),
+        ({"env": [5]}, "not the name of an environment variable", ""),
     ],
 )
 def test_other_keys_are_checked_too(scripts: Scripts, keys: dict[str, Any], words: str, hint: str) -> None:

@@ -83,7 +83,7 @@ def test_arguments_nested_without_end_are_refused(scripts: Scripts) -> None:
         assert "/x" in failing(InputInvalid, scripts.call(ECHO, {"x": value})).message
 
 
-def test_input_that_nobody_reads_holds_nothing_up(scripts: Scripts) -> None:
+def test_unread_input_blocks_nothing(scripts: Scripts) -> None:
     assert scripts.run("print(1)", {"x": "字" * 3_000_000}) == 1
 
 

@@ -115,7 +115,7 @@ def test_a_subclass_can_take_a_method_away() -> None:
 
 @pytest.mark.parametrize("method", ["_private", "__init__", "__class__", "a.b", "put()", "1st"])
 def test_a_private_method_is_refused_when_the_tool_is_bound(method: str) -> None:
-    with pytest.raises(ToolFileInvalid, match="no public method"):
+    with pytest.raises(ToolFileInvalid, match="not a public method"):
         bind("store", method, {})
 
 

@@ -35,7 +35,7 @@ MOMENT = datetime(2026, 11, 21, 15, 4, 5, 123456, tzinfo=UTC)
         ("UTC", "", ""),
     ],
 )
-def test_a_moment_is_told_in_a_zone_and_a_format(zone: str, pattern: str | None, text: str) -> None:
+def test_a_time_is_given_in_a_zone_and_a_format(zone: str, pattern: str | None, text: str) -> None:
     assert tell(MOMENT, zone, pattern) == text
 
 

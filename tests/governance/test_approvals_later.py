@@ -84,7 +84,7 @@ def test_a_call_runs_once_when_it_was_approved_and_is_made_again(office: Office)
     assert office.ran == [5]
 
 
-def test_a_rejection_is_told_with_its_reason(office: Office) -> None:
+def test_a_rejection_is_reported_with_its_reason(office: Office) -> None:
     with office.open() as host:
         host.approvals.reject(pending(host), by=BOSS, reason="too much")
         error = host.invoke_sync("o:pay", {"amount": 5}, context=ANN).error
@@ -127,7 +127,7 @@ def test_a_tool_approves_with_the_rights_of_its_caller(office: Office) -> None:
         assert host.approvals.get(approval).state == "pending"
 
 
-def test_nobody_in_time_is_a_denial(office: Office) -> None:
+def test_no_answer_in_time_is_a_denial(office: Office) -> None:
     office.config = {"approval": {"keepMs": 1}}
     with office.open() as host:
         approval = pending(host)

@@ -84,7 +84,7 @@ def test_an_artifact_is_its_owners(tmp_path: Path) -> None:
         assert host.artifacts.read(mine.id) == b"secret plans"
 
 
-def test_the_same_bytes_are_kept_once_and_until_nobody_has_them(tmp_path: Path) -> None:
+def test_the_same_bytes_are_stored_once_and_until_the_last_owner_is_gone(tmp_path: Path) -> None:
     with opened(tmp_path) as host:
         first, second = (host.artifacts.put(b"same", "text/plain", context=who) for who in (ANN, BOB))
         files = [path for path in (tmp_path / "home" / "artifacts").rglob("*") if path.is_file()]
@@ -120,7 +120,7 @@ def test_what_is_no_data_is_refused(tmp_path: Path, data: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["", "png", "text/plain\nx: y", "a/b/c", 7])
 def test_what_is_no_media_type_is_refused(tmp_path: Path, kind: Any) -> None:
-    with opened(tmp_path) as host, pytest.raises(UsageError, match="no media type"):
+    with opened(tmp_path) as host, pytest.raises(UsageError, match="not a media type"):
         host.artifacts.put(b"x", kind)
 
 

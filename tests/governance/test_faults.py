@@ -159,12 +159,12 @@ def damaged_at(tmp_path: Path, offsets: int) -> None:
             assert all(r.ok for r in told) or kept or any(r.error and r.error.kind == "CONNECTION_LOST" for r in told)
 
 
-def test_a_store_that_is_damaged_is_kept_and_the_host_goes_on(tmp_path: Path) -> None:
+def test_a_store_that_is_corrupt_is_kept_and_the_host_goes_on(tmp_path: Path) -> None:
     damaged_at(tmp_path, 12)
 
 
 @pytest.mark.soak
-def test_a_store_that_is_damaged_at_a_hundred_places_is_kept_and_the_host_goes_on(tmp_path: Path) -> None:
+def test_a_store_that_is_corrupt_at_a_hundred_places_is_kept_and_the_host_goes_on(tmp_path: Path) -> None:
     damaged_at(tmp_path, 100)
 
 

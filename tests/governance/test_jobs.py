@@ -184,7 +184,7 @@ def test_jobs_are_a_mapping_and_can_be_filtered() -> None:
     assert host.jobs.get("job-nothing", None) is None
     assert [job.id for job in host.jobs.list(status="failed")] == [failed]
     assert [job.id for job in host.jobs.list(status=("failed", "completed"), tool="t:work")] == [done]
-    with pytest.raises(UsageError, match="no status"):
+    with pytest.raises(UsageError, match="not a status"):
         host.jobs.list(status="finished")
     with pytest.raises(KeyError):
         host.jobs["job-nothing"]
@@ -198,7 +198,7 @@ def test_a_job_can_be_cancelled() -> None:
     assert not host.jobs.cancel(job)
 
 
-def test_a_job_that_needs_approval_waits_for_somebody_else() -> None:
+def test_a_job_that_needs_approval_waits_for_an_approver() -> None:
     job = begun("pay", {"amount": 5}, context=ANN)
     found = waited(job)
     assert (found.status, found.questions[0]["type"]) == ("input_required", "approval")
@@ -348,12 +348,12 @@ def test_jobs_of_a_process_that_was_killed_have_failed_and_can_be_taken_up(tmp_p
             assert found.status == "failed"
             assert found.error is not None and (found.error.kind, found.error.outcome) == ("CONNECTION_LOST", "unknown")
         assert {job.id for job in taken.jobs.list(status="failed")} == {harmless, once}
-        with pytest.raises(UsageError, match="nobody knows whether it happened"):
+        with pytest.raises(UsageError, match="it is unknown whether it happened"):
             taken.wait(taken.jobs.resume(once))
         taken.wait(taken.jobs.resume(harmless))
         assert taken.wait(taken.jobs.wait(harmless, 30)).status == "completed", taken.jobs[harmless]
         assert taken.jobs.result(harmless).value == 1
-        with pytest.raises(UsageError, match="nothing to take up"):
+        with pytest.raises(UsageError, match="nothing to resume"):
             taken.wait(taken.jobs.resume(harmless))
 
 
@@ -421,7 +421,7 @@ def test_the_command_line_shows_cancels_and_watches_jobs(tmp_path: Path) -> None
         assert code == 130 and "cancelled" in out
         assert tavern("cancel", second)[0] == 0
         assert json.loads(other.stdout.readline()) == ["cancelled", "cancelled"]
-    assert tavern("cancel", first)[1].strip() == f"{first} is over already"
+    assert tavern("cancel", first)[1].strip() == f"{first} has ended already"
     assert json.loads(tavern("show", first, "--json")[1])["result"]["error"]["kind"] == "CANCELLED"
     assert tavern("show", "job-nothing")[0] == 5
     assert tavern("answer", first, "true")[0] == 0
@@ -464,7 +464,7 @@ def test_a_running_call_is_cancelled_by_its_id() -> None:
     assert not any(host.cancel(odd) for odd in ("", "x", "a-b-c", 7, None))  # type: ignore[arg-type]
 
 
-def test_sync_work_in_a_thread_is_told_and_not_waited_for() -> None:
+def test_sync_work_in_a_thread_is_notified_and_not_awaited() -> None:
     ids: list[str] = []
     saw: list[bool] = []
 
@@ -491,7 +491,7 @@ def test_sync_work_in_a_thread_is_told_and_not_waited_for() -> None:
         time.sleep(0.001)
 
 
-def test_a_cancellation_that_nobody_asked_for_is_a_lost_connection() -> None:
+def test_a_cancellation_without_a_request_is_a_lost_connection() -> None:
     @tool
     async def breaks() -> int:
         raise asyncio.CancelledError

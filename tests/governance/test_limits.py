@@ -68,7 +68,7 @@ def test_rates_read_as_people_write_them(text: str, rate: tuple[int, float]) -> 
     "text", ["", "ten/minute", "10", "0/minute", "10/0s", "10/year", "-1/s", "10/minute/x", "9" * 50]
 )
 def test_what_is_no_rate_is_refused_where_it_stands(text: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no rate"):
+    with pytest.raises(UsageError, match="is not a rate"):
         tool(limits={"rate": text})
     with pytest.raises(ConfigInvalid) as refused:
         Tavern.open({"limits": {"tools": {"t:ping": {"rate": text}}}}, home=tmp_path)

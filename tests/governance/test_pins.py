@@ -97,7 +97,7 @@ def test_a_pin_by_hand_holds_without_a_list(tmp_path: Path) -> None:
         assert host.invoke_sync("t:count", {"text": "abc"}).ok
 
 
-def test_a_renamed_tool_is_told_from_a_new_one(tmp_path: Path) -> None:
+def test_a_renamed_tool_is_distinguished_from_a_new_one(tmp_path: Path) -> None:
     assert called(tmp_path, count).ok
     error = called(tmp_path, renamed, name="t:tally").error
     assert error.kind == "TOOL_QUARANTINED"

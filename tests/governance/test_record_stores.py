@@ -108,7 +108,7 @@ def test_no_period_has_more_uses_than_the_rate(opener: Opener, most: int) -> Non
     assert most == 1 or store.take(key, most, 10.0, 110.6) == pytest.approx(0.4)
 
 
-def test_a_clock_that_is_set_back_stops_nobody_for_longer_than_the_period(opener: Opener) -> None:
+def test_a_clock_that_is_set_back_stops_no_call_for_longer_than_the_period(opener: Opener) -> None:
     store = opener()
     assert store.take("clock", 1, 10.0, 1_000_000.0) == 0
     assert 0 < store.take("clock", 1, 10.0, 100.0) <= 10.0
@@ -165,7 +165,7 @@ def test_a_file_that_is_no_database_is_kept_and_a_new_one_begun(tmp_path: Path) 
     store.close()
 
 
-def test_a_store_that_is_damaged_anywhere_starts_or_says_so(tmp_path: Path) -> None:
+def test_a_store_that_is_corrupt_anywhere_starts_or_says_so(tmp_path: Path) -> None:
     path = tmp_path / "state.sqlite"
     store = SqliteRecords(path)
     for number in range(300):
@@ -177,7 +177,7 @@ def test_a_store_that_is_damaged_anywhere_starts_or_says_so(tmp_path: Path) -> N
         path.write_bytes(whole[:offset] + b"\xff" * 200 + whole[offset + 200 :])
         damaged = SqliteRecords(path)
         said = whole_or_told(damaged)
-        assert said == "" or "put aside as state.sqlite.damaged" in said
+        assert said == "" or "renamed to state.sqlite.damaged" in said
         damaged.close()
         for leftover in tmp_path.iterdir():
             if leftover.is_file():

@@ -364,7 +364,7 @@ def test_the_most_specific_rule_decides_and_the_stricter_of_equals(
         assert "approval.deny[0]" in str(result.error)
 
 
-def test_rules_may_name_groups_and_misspelt_ones_are_told(host: Host) -> None:
+def test_rules_may_name_groups_and_misspelt_ones_are_reported(host: Host) -> None:
     tavern = host.open(
         False,
         approval={"ask": ["group:some", "desk:lok"]},
@@ -375,7 +375,7 @@ def test_rules_may_name_groups_and_misspelt_ones_are_told(host: Host) -> None:
     assert any("approval.ask[1]" in d.message and "desk:look" in d.hint for d in tavern.diagnostics)
 
 
-def test_what_a_gate_wants_approved_is_asked_whatever_the_rules_say_and_a_denial_beats_it(host: Host) -> None:
+def test_an_approval_that_a_gate_requests_beats_the_rules_and_a_denial_beats_it(host: Host) -> None:
     tavern = host.open(True, approval={"allow": ["desk:look"]})
     assert tavern.invoke_sync("desk:look", {"place": "*"}).ok
     (request,) = host.asked
@@ -437,7 +437,7 @@ def test_an_answer_that_never_comes_is_a_refusal(tmp_path: Path, how: str, door:
                 result = asyncio.run(tavern.invoke("desk:wipe", {"place": "a"}))
             assert kind(result) == "APPROVAL_REJECTED"
             assert result.error is not None
-            assert "nobody answered within 0.05 s" in result.error.message
+            assert "no answer within 0.05 s" in result.error.message
             assert result.error.details["timedOut"] is True
             assert not RAN
     finally:
@@ -464,7 +464,7 @@ class Slow:
             pass
 
 
-def test_nobody_is_asked_about_a_call_whose_time_is_over(tmp_path: Path) -> None:
+def test_no_approval_is_requested_for_a_call_past_its_deadline(tmp_path: Path) -> None:
     asked: list[ApprovalRequest] = []
     RAN.clear()
     with Tavern.open(

@@ -59,7 +59,7 @@ def rank(entry: str, one: Tool, *, is_allowing: bool) -> tuple[int, int] | None:
         return (5, 0) if entry == one.id else None
     if entry == one.plugin:
         return 2, 0
-    # What allows is read narrowly: the name of a plugin is no tool's there.
+    # What allows is read narrowly: the name of a plugin is not a tool's there.
     return (4, 0) if entry == one.local and not (is_allowing and entry in PLUGINS) else None
 
 

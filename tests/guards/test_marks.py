@@ -156,11 +156,11 @@ def test_too_many_values_are_a_refusal(desk: Desk, tmp_path: Any) -> None:
     ("mark", "said"),
     [
         ({"guard": "pth"}, "did you mean 'path'?"),
-        ({"guard": 3}, "3 is no guard"),
+        ({"guard": 3}, "3 is not a guard"),
         ({"gard": "path"}, "did you mean 'guard'?"),
         ({"secret": True, "root": "workspace"}, "a mark has guard, secret"),
         ({"guard": "path", "rot": "x"}, "did you mean 'root'?"),
-        ({"guard": "path", "mode": "append"}, "'append' is no mode"),
+        ({"guard": "path", "mode": "append"}, "'append' is not a valid mode"),
         ({"guard": "url", "schemes": "https"}, "list of texts"),
         ({"guard": "sql", "dialect": 1}, "is a text"),
         ({"guard": "none", "root": "x"}, "unknown option"),

@@ -142,7 +142,7 @@ class Replaces(Fetcher):
 
 
 @pytest.mark.parametrize("granted", [False, True])
-def test_whoever_replaces_it_reaches_no_further_with_the_one_beneath(tmp_path: Path, site: Web, granted: bool) -> None:
+def test_an_override_reaches_no_further_through_the_original(tmp_path: Path, site: Web, granted: bool) -> None:
     site.answers["/a"] = http(b"beneath")
     capabilities = [{"name": "network", "scope": [site.place]}] if granted else []
     permissions = {"capabilities": capabilities, "services": {"override": ["net"]}}

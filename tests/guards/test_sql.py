@@ -189,7 +189,7 @@ def test_with_write_db_nothing_beyond_the_rows_is_let_through(desk: Desk, text: 
 
 
 @pytest.mark.parametrize("text", ["drop table t", "truncate table t", "alter table t drop column a"])
-def test_destroying_needs_the_right_to_or_somebodys_approval(desk: Desk, text: str) -> None:
+def test_destroying_needs_the_right_or_an_approval(desk: Desk, text: str) -> None:
     asked = desk.tool(schema(), "read:db", "write:db")({"q": text})
     assert asked.error is not None
     assert asked.error.kind == "APPROVAL_REQUIRED"

@@ -113,7 +113,7 @@ def test_write_db_reaches_no_further_than_rows_and_tables(desk: Desk, dialect: s
         "update or fail 'PLANTED'",
     ],
 )
-def test_a_statement_is_told_to_nobody_who_reads_logs(
+def test_a_statement_never_appears_in_logs(
     desk: Desk, dialect: str, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):

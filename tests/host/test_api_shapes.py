@@ -27,7 +27,7 @@ from .conftest import Opened, run, tools
 from .workshop import HELLO, TOOL, Workshop
 
 ODD: Any = (3, None, [], {}, b"x")
-"""What is no id."""
+"""What is not an id."""
 
 
 @tool
@@ -161,7 +161,7 @@ def test_what_the_manual_cannot_mean_is_a_usage_error(opened: Opened, options: d
         opened(tools(count, name="text")).manual(**options)
 
 
-def test_a_profile_of_the_program_with_an_unknown_id_is_told(opened: Opened) -> None:
+def test_a_profile_of_the_program_with_an_unknown_id_is_reported(opened: Opened) -> None:
     host = opened(tools(count, name="text"))
     assert host.tools.list({"tool_ids_inventory": ["text:cuont"]}) == ()
     assert any("text:count" in d.message + d.hint for d in host.diagnostics if d.code == "PROFILE_INVALID")
@@ -267,7 +267,7 @@ def test_channels_and_providers_are_offered_as_plain_things_too(
     ["email", [3], [{"label": "Mail"}], {"": EMAIL}, {3: EMAIL}, [EMAIL, EMAIL], 3],
     ids=["a text", "a list of numbers", "no name", "an empty name", "a number as name", "one name twice", "a number"],
 )
-def test_what_is_no_channel_is_told_with_its_place(opened: Opened, answer: Any) -> None:
+def test_an_invalid_channel_is_reported_with_its_place(opened: Opened, answer: Any) -> None:
     status = opened(offering("channels", answer)).plugins["post"]
     assert status.state == "failed"
     assert "test_api_shapes.py:" in status.reason and "tavern_register_channels" in status.reason
@@ -494,7 +494,7 @@ def test_an_empty_list_grants_nothing_and_all_is_said_in_full(workshop: Workshop
     workshop.folder("modest", None, "")
     host = workshop.open()
     for empty in ([], (), set()):
-        with pytest.raises(UsageError, match="nothing is named that reader is to be granted") as caught:
+        with pytest.raises(UsageError, match="no permission is named for reader") as caught:
             host.grant("reader", *empty)
         assert "all_requested=True" in caught.value.hint
     with pytest.raises(UsageError, match="two different things"):

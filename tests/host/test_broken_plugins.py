@@ -38,6 +38,7 @@ def check_isolated(host: Tavern, name: str) -> None:
             "python",
             "script",
             "service",
+            "skill",
             "workflow",
             "node",
             "system",
@@ -419,7 +420,7 @@ def test_tavern_start_that_fails_stops_the_services_again(workshop: Workshop) ->
     check_isolated(host, "bad")
 
 
-def test_a_failed_plugin_stays_failed_until_somebody_does_something(workshop: Workshop) -> None:
+def test_a_failed_plugin_stays_failed_until_an_explicit_change(workshop: Workshop) -> None:
     folder = workshop.folder("bad", TOOL + "1 / 0", HELLO)
     host = workshop.open()
     for _ in range(3):

@@ -291,7 +291,7 @@ def test_a_keyboard_interrupt_passes_through(opened: Opened) -> None:
         host.invoke_sync("t:boom")
 
 
-def test_async_work_that_interrupts_ends_nobody_elses(opened: Opened) -> None:
+def test_async_work_that_interrupts_ends_no_other_work(opened: Opened) -> None:
     async def interrupt() -> None:
         raise KeyboardInterrupt
 
@@ -428,7 +428,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "not a number": ({"n": 1, "ratio": float("nan")}, "/ratio"),
     "infinite": ({"n": 1, "ratio": float("inf")}, "/ratio"),
     "an object": ({"n": 1, "extra": {"x": object()}}, "/extra/x"),
-    "a key that is no text": ({"n": 1, 2: 3}, ""),
+    "a key that is not text": ({"n": 1, 2: 3}, ""),
     "deep nesting": ({"n": 1, "extra": {"x": deep(10_000)}}, ""),
     "a lone surrogate": ({"n": 1, "names": ["\ud800"]}, "/names/0"),
     "an enormous text": ({"n": 1, "names": ["x" * 17_000_000]}, ""),

@@ -58,7 +58,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...], tuple[str, ...], dict[st
 
 
 @pytest.mark.parametrize("what", CASES)
-def test_the_console_is_told_what_was_granted_and_served_nothing_without(tmp_path: Path, what: str) -> None:
+def test_the_console_gets_what_was_granted_and_nothing_else(tmp_path: Path, what: str) -> None:
     asked, granted, refused, told, is_served = CASES[what]
     info = looks(tmp_path, asked, *granted, refused=refused)
     assert info["permissions"] == told

@@ -131,7 +131,7 @@ def test_many_slow_tools_of_many_plugins_leave_a_thread_for_one_more(opened: Ope
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["their time is over", "their callers are cancelled"])
-def test_stuck_calls_are_told_of_and_take_nothing_from_others(opened: Opened, slow: Slow, end: str) -> None:
+def test_stuck_calls_are_reported_and_take_nothing_from_others(opened: Opened, slow: Slow, end: str) -> None:
     barrier = threading.Barrier(THREADS - 1)
     meets = tool(name="meets")(lambda: barrier.wait(WITHIN))
     host = opened(Plugin([slow], name="slow"), tools(meets, name="meeting"), config=CONFIG)

@@ -116,5 +116,5 @@ def test_a_forked_copy_of_a_host_says_so_at_once_and_leaves_the_first_alone(
     found = json.loads(done.stdout)
     assert (found["code"], found["same"]) == (0, True)
     message = f"this host belongs to process {found['pid']}, and this is a forked copy of it"
-    hint = "open a host of its own in the forked process"
+    hint = "open a separate host in the forked process"
     assert found["said"] == {what: ["USAGE", "none", message, hint] for what in found["said"]}

@@ -141,7 +141,7 @@ REVIEWS: dict[str, tuple[Callable[[ToolSpec], Any], str]] = {
 
 
 @pytest.mark.parametrize("what", REVIEWS)
-def test_a_definition_may_be_changed_and_tightened_and_what_was_changed_is_told(tmp_path: Path, what: str) -> None:
+def test_a_definition_may_be_changed_and_tightened_and_changes_are_reported(tmp_path: Path, what: str) -> None:
     change, said = REVIEWS[what]
     is_taken = said.startswith("changed ")
 

@@ -534,7 +534,7 @@ def changed(**changes: Any) -> Callable[[Any], Any]:
 DROPPED: dict[str, tuple[str, Callable[..., Any]]] = {
     # what: (tool, hook); the answer stays as the tool gave it
     "a value of another type": ("number", changed(value="x")),
-    "a value that is no JSON": ("number", changed(value=object())),
+    "a value that is not JSON": ("number", changed(value=object())),
     "a bare value": ("number", lambda result: 5),
     "True": ("number", lambda: True),
     "an error": ("number", raising(ValueError("x"))),
@@ -623,7 +623,7 @@ class Unprintable(Exception):
         ("tavern_on_event", "ok"),
     ],
 )
-def test_an_error_that_cannot_be_printed_is_told_by_its_name(opened: Opened, name: str, wanted: str) -> None:
+def test_an_error_that_cannot_be_printed_is_reported_by_its_name(opened: Opened, name: str, wanted: str) -> None:
     def fail() -> None:
         raise Unprintable
 
@@ -667,7 +667,7 @@ def test_what_an_observer_returns_is_ignored(opened: Opened, answer: Any) -> Non
     assert host.invoke_sync("t:number").value == 1
 
 
-def test_observers_are_told_of_refusals_and_failures(opened: Opened) -> None:
+def test_observers_get_refusals_and_failures(opened: Opened) -> None:
     seen: list[Any] = []
     host = host_with(
         opened,
@@ -828,7 +828,7 @@ def test_a_tool_is_left_out_when_its_review_says_so_or_breaks(opened: Opened, wh
     assert host.invoke_sync("t:number").ok
 
 
-def test_tools_that_are_only_declared_are_reviewed_whoever_is_active_first(workshop: Workshop) -> None:
+def test_declared_tools_are_reviewed_in_any_order_of_activation(workshop: Workshop) -> None:
     review = """
 import dataclasses
 @hookimpl
@@ -897,7 +897,7 @@ BAD_SAVES: dict[str, Callable[..., Any]] = {
     "a key nobody knows": lambda: {"extensions.set.nothing": 1},
     "a key of somebody else": lambda: {"extensions.guard.x": 1},
     "keys that are no text": lambda: {3: 4},
-    "what is no JSON": lambda: {"extensions.set.word": object()},
+    "what is not JSON": lambda: {"extensions.set.word": object()},
 }
 
 

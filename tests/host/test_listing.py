@@ -109,7 +109,7 @@ def test_cached_specs_are_forgotten_when_the_plugin_changes(workshop: Workshop, 
     assert workshop.notes() == ["import one" if what != "upgrade" else "import tavern_plugin_one"]
 
 
-def test_a_plugin_that_declares_no_ids_is_activated_at_open_and_told_how_to_stop_that(workshop: Workshop) -> None:
+def test_a_plugin_that_declares_no_ids_is_activated_at_open_with_a_hint(workshop: Workshop) -> None:
     workshop.folder("one", TOOL)
     host = workshop.open()
     assert ids(host) == ["one:hello"]

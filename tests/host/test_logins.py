@@ -42,9 +42,7 @@ def told(workshop: Workshop) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["none", "process"])
-def test_a_login_is_told_to_whoever_was_granted_to_hear_of_it_and_to_nobody_else(
-    workshop: Workshop, isolation: str
-) -> None:
+def test_a_login_is_reported_only_to_plugins_with_the_grant(workshop: Workshop, isolation: str) -> None:
     tavern = opened(workshop, isolation)
     tavern.wait(tavern.user_logged_in(ANN))
     assert told(workshop) == []  # asked for, and not granted yet
@@ -68,7 +66,7 @@ def test_a_login_is_on_the_record(workshop: Workshop) -> None:
     assert "geheim" not in "".join(lines)
 
 
-def test_an_observer_that_fails_keeps_nobody_out(workshop: Workshop) -> None:
+def test_a_failing_observer_prevents_no_login(workshop: Workshop) -> None:
     tavern = opened(
         workshop,
         code="from tavern_core import hookimpl\n\n@hookimpl\ndef tavern_on_login(user):\n    raise ValueError(user.principal)\n",
@@ -81,5 +79,5 @@ def test_an_observer_that_fails_keeps_nobody_out(workshop: Workshop) -> None:
 @pytest.mark.parametrize("user", ["user:ann", None, {"principal": "user:ann"}])
 def test_who_is_no_context_is_an_error(workshop: Workshop, user: Any) -> None:
     tavern = opened(workshop)
-    with pytest.raises(UsageError, match="told by a CallContext"):
+    with pytest.raises(UsageError, match="needs a CallContext"):
         tavern.wait(tavern.user_logged_in(user))

@@ -59,7 +59,7 @@ def test_evidence_without_a_time_gets_that_of_the_call(opened: Opened) -> None:
 
 @pytest.mark.parametrize("given", [None, 5, ["read:fs"], b"read:fs"], ids=lambda given: type(given).__name__)
 @pytest.mark.parametrize("method", ["grant", "refuse", "revoke"])
-def test_a_permission_that_is_no_text_is_told(workshop: Workshop, method: str, given: Any) -> None:
+def test_a_permission_that_is_not_text_is_reported(workshop: Workshop, method: str, given: Any) -> None:
     workshop.folder("one", "", "permissions: {capabilities: [read:fs]}")
     workshop.grant("one")
     host = workshop.open()
@@ -91,7 +91,7 @@ def test_a_sync_method_inside_a_running_loop_names_the_one_to_await(opened: Open
         ({"plugins": "text"}, "plugins= takes a list, got str"),
         ({"plugins": {"text": 1}}, "plugins= takes a list, got dict"),
         ({"plugins": Plugin([], name="x")}, "plugins= takes a list, got Plugin"),
-        ({"plugins": [None]}, "None is no plugin"),
+        ({"plugins": [None]}, "None is not a plugin"),
     ],
 )
 def test_an_argument_of_open_that_is_nothing_of_its_kind_is_refused_by_name(
@@ -115,14 +115,14 @@ MISUSED: dict[str, tuple[Callable[[Tavern], Any], str]] = {
     "a wire name": (lambda host: host.tool_id(None), "a wire name is text, got NoneType"),
     "a principal": (lambda host: CallContext(principal=5), "CallContext.principal must be text, got int"),
     "permissions": (lambda host: CallContext(permissions=None), "CallContext.permissions must be a set of names, got NoneType"),
-    "one permission": (lambda host: CallContext(permissions={5}), "one of them is no text"),
+    "one permission": (lambda host: CallContext(permissions={5}), "one of them is not text"),
     "a context": (lambda host: CallContext.from_json(None), "a context is a mapping, got NoneType"),
     "a key of a tool": (lambda host: host.tools.register({"name": "a", "impl": len, "descripton": ""}), "unknown key 'descripton'"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("what", MISUSED)
-def test_an_argument_of_the_wrong_kind_is_told_by_an_error_of_ours(opened: Opened, what: str) -> None:
+def test_an_argument_of_the_wrong_kind_is_an_error_of_this_package(opened: Opened, what: str) -> None:
     use, message = MISUSED[what]
     with pytest.raises(TavernError) as told:
         use(opened())
@@ -172,7 +172,7 @@ def test_a_list_that_no_module_names_needs_a_name(tmp_path: Path, things: Any) -
 
 @pytest.mark.parametrize("name", [["mine"], 5, b"mine", "My Plugin"])
 def test_the_name_of_a_plugin_is_a_text(tmp_path: Path, name: Any) -> None:
-    with pytest.raises(UsageError, match="is no plugin name"):
+    with pytest.raises(UsageError, match="is not a plugin name"):
         Tavern.open({"plugins": {"entryPoints": False}}, plugins=[Plugin([listed], name=name)], home=tmp_path)
 
 
@@ -226,7 +226,7 @@ GOOD = [
 def test_a_misspelt_permission_of_a_caller_is_refused_with_the_nearest(
     written: str, meant: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match="is no capability") as refused:
+    with pytest.raises(UsageError, match="is not a capability") as refused:
         CallContext(permissions=frozenset({"read:fs", written}))
     assert meant in refused.value.hint and refused.value.hint
     for config in (
@@ -234,7 +234,7 @@ def test_a_misspelt_permission_of_a_caller_is_refused_with_the_nearest(
         {"capabilities": {"allow": [written]}},
         {"approval": {"ask": [f"capability:{written}"]}},
     ):
-        with pytest.raises(ConfigInvalid, match="is no capability"):
+        with pytest.raises(ConfigInvalid, match="is not a capability"):
             Tavern.open({**config, "plugins": {"entryPoints": False}}, home=tmp_path)
 
 

@@ -130,7 +130,7 @@ def test_a_response_without_calls_has_no_results(response: Any, tmp_path: Path) 
 
 @pytest.mark.parametrize("response", [None, 1, "text", {"x": 1}, []])
 def test_what_is_no_response_is_refused(response: Any, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no response of a model API"):
+    with pytest.raises(UsageError, match="not a response of a model API"):
         run(tmp_path, response)
 
 

@@ -452,7 +452,7 @@ def test_greet_greets(opened: Opened, arguments: dict[str, str], said: str) -> N
     assert (result.value, result.content[0]["text"]) == ({"greeted": said}, f"Hello, {said}!")
 
 
-def test_the_configuration_of_the_host_is_the_same_for_everybody_and_changed_by_nobody(opened: Opened) -> None:
+def test_the_configuration_of_the_host_is_the_same_for_all_and_read_only(opened: Opened) -> None:
     def spoil(config: Any) -> None:
         for change in (
             lambda: config.update(a=1), lambda: config["deep"].pop("list"), lambda: config["deep"]["list"].append(2),
@@ -498,13 +498,13 @@ def test_why_tells_of_tools_that_only_a_factory_without_names_makes(opened: Open
 
 
 UNSOUND: dict[str, tuple[dict[str, Any], str]] = {
-    "a misspelt capability": ({"capabilities": ["raed:fs"]}, "'raed:fs' is no capability (did you mean 'read:fs'?)"),
-    "a capability that is no text": ({"capabilities": [5]}, "a capability is text, got 5"),
-    "a version that is none": ({"version": "newest"}, "'newest' is no version"),
-    "a tag that is no text": ({"tags": ["a", 5]}, "tags must be texts, one is 5"),
-    "a description that is no text": ({"description": 5}, "description must be text, got 5"),
+    "a misspelt capability": ({"capabilities": ["raed:fs"]}, "'raed:fs' is not a capability (did you mean 'read:fs'?)"),
+    "a capability that is not text": ({"capabilities": [5]}, "a capability is text, got 5"),
+    "a version that is none": ({"version": "newest"}, "'newest' is not a version"),
+    "a tag that is not text": ({"tags": ["a", 5]}, "tags must be texts, one is 5"),
+    "a description that is not text": ({"description": 5}, "description must be text, got 5"),
     "no time at all": ({"timeout_ms": 0}, "timeout_ms must be a whole number from 1 to 86,400,000, got 0"),
-    "a time that is no number": (
+    "a time that is not a number": (
         {"timeout_ms": True},
         "timeout_ms must be a whole number from 1 to 86,400,000, got True",
     ),

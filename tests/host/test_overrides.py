@@ -93,7 +93,7 @@ def test_views_reach_the_override_in_any_order_and_the_original_after_it(
     assert view.word() == "other"
 
 
-def test_whoever_brought_the_service_uses_what_replaces_it(opened: Opened) -> None:
+def test_the_plugin_of_a_service_uses_its_override(opened: Opened) -> None:
     brings = Brings(Voice("original"), Speaking)
     spec = {
         "id": "word",
@@ -134,7 +134,7 @@ def test_the_overriding_plugin_reaches_what_it_replaces(opened: Opened) -> None:
     host = opened(original(), Plugin(brings, manifest={"name": "echo", "version": "1", **OVERRIDES}), plugin)
     assert uses.ctx.service("voice").word() == "not original"
     host.plugins.disable_sync("original")
-    with pytest.raises(ToolFailed, match="none beneath it"):
+    with pytest.raises(ToolFailed, match="it overrides none"):
         uses.ctx.service("voice").word()
 
 

@@ -114,7 +114,7 @@ def test_activating_all_plugins_survives_the_worst_of_them(tmp_path: Path, proje
 
 
 @pytest.mark.slow
-def test_a_check_imports_only_when_it_is_told_to(tmp_path: Path, project: Path) -> None:
+def test_a_check_imports_only_on_request(tmp_path: Path, project: Path) -> None:
     plain = command(tmp_path / "home", project, "plugins", "check", "bad")
     probing = command(tmp_path / "home", project, "plugins", "check", "bad", "--probe")
     assert (plain.returncode, probing.returncode) == (0, 4)

@@ -303,14 +303,14 @@ WORTH_NOTHING: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 @pytest.mark.parametrize("what", WORTH_NOTHING)
-def test_a_count_that_is_damaged_or_too_old_is_none(commands: Commands, what: str) -> None:
+def test_a_count_that_is_corrupt_or_too_old_is_none(commands: Commands, what: str) -> None:
     commands.call(fails=True)
     commands.call(fails=True)
     commands.kept.write_text(json.dumps(WORTH_NOTHING[what](json.loads(commands.kept.read_text()))))
     assert [commands.call(fails=True) for _ in range(3)] == [(), (), ("tavern_after_execute",)]
 
 
-def test_a_file_that_is_damaged_counts_as_empty_and_that_is_told(commands: Commands) -> None:
+def test_a_corrupt_file_counts_as_empty_and_is_reported(commands: Commands) -> None:
     commands.call(fails=True)
     commands.kept.write_text("{cut")
     host = commands.workshop.open(config=LONG)

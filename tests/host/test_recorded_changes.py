@@ -61,7 +61,7 @@ def rows(found: list[Any]) -> list[dict[str, Any]]:
     return [row for event in found for row in event.data.get("diff", ())]
 
 
-def test_each_change_of_a_call_and_of_its_answer_is_told_by_plugin(opened: Opened) -> None:
+def test_each_change_of_a_call_and_of_its_answer_is_reported_by_plugin(opened: Opened) -> None:
     host = opened(
         Plugin([send], name="post"),
         plugin("a-upper", tavern_before_execute=upper),
@@ -86,7 +86,7 @@ def test_each_change_of_a_call_and_of_its_answer_is_told_by_plugin(opened: Opene
 
 
 @pytest.mark.parametrize("end", ["refused", "invalid", "denied by the next"])
-def test_a_change_is_told_of_calls_that_never_ran_too(opened: Opened, end: str) -> None:
+def test_changes_of_calls_that_never_ran_are_reported_too(opened: Opened, end: str) -> None:
     spoil = {"refused": upper, "invalid": lambda call: {**call.arguments, "text": 3}, "denied by the next": upper}[end]
     after: dict[str, Any] = {
         "refused": {"tavern_check_call": lambda call: deny("no")},
@@ -99,7 +99,7 @@ def test_a_change_is_told_of_calls_that_never_ran_too(opened: Opened, end: str) 
     assert [(row["plugin"], row["path"]) for row in rows(found)] == [("a", "/arguments/text")]
 
 
-def test_a_call_that_nobody_changed_has_no_diff(opened: Opened) -> None:
+def test_an_unchanged_call_has_no_diff(opened: Opened) -> None:
     host = opened(Plugin([send], name="post"), plugin("a", tavern_before_execute=lambda call: dict(call.arguments)))
     found = events(host)
     assert host.invoke_sync("post:send", {"text": "hi"}).ok

@@ -296,7 +296,7 @@ def test_a_plugin_reads_its_own_settings_with_defaults(opened: Opened) -> None:
 @pytest.mark.parametrize(
     "key", ["extensions.other.token", "extensions.user", "extensions.user-two.token", "extensions..token"]
 )
-def test_a_plugin_reads_and_watches_nobody_elses_settings(opened: Opened, key: str) -> None:
+def test_a_plugin_reads_and_watches_only_its_own_settings(opened: Opened, key: str) -> None:
     other, _ = user(
         "other", manifest={"configOptions": [{"key": "extensions.other.token", "type": "string", "defaultValue": "x"}]}
     )
@@ -308,7 +308,7 @@ def test_a_plugin_reads_and_watches_nobody_elses_settings(opened: Opened, key: s
         thing.ctx.on_config_change(key, print)
 
 
-def test_a_plugin_is_told_of_changes_until_it_is_stopped(opened: Opened) -> None:
+def test_a_plugin_gets_changes_until_it_is_stopped(opened: Opened) -> None:
     plugin, thing = user(manifest={"configOptions": OPTIONS})
     host = opened(plugin)
     told_of: list[Any] = []

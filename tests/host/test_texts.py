@@ -111,7 +111,7 @@ def test_a_chain_runs_in_numeric_order_with_typed_arguments(host: Tavern, notes:
         (block(("text", "a")), "TAM_SYNTAX"),
     ],
 )
-def test_nothing_of_a_damaged_block_runs(host: Tavern, notes: Notes, bad: str, kind: str) -> None:
+def test_nothing_of_a_corrupt_block_runs(host: Tavern, notes: Notes, bad: str, kind: str) -> None:
     outcome = said(host, bad)
     assert notes.done == []
     assert kinds(outcome) == [kind]
@@ -119,7 +119,7 @@ def test_nothing_of_a_damaged_block_runs(host: Tavern, notes: Notes, bad: str, k
     assert not outcome.ok
 
 
-def test_a_damaged_block_does_not_stop_the_others(host: Tavern, notes: Notes) -> None:
+def test_a_corrupt_block_does_not_stop_the_others(host: Tavern, notes: Notes) -> None:
     outcome = said(host, block(("command", "nope")) + block(("command", "notes:write"), ("text", "x")))
     assert notes.done == ["x"]
     assert kinds(outcome) == ["TOOL_NOT_FOUND", "ok"]

@@ -97,7 +97,7 @@ def test_an_error_names_the_step_of_the_plan_at_which_it_came_up(
     assert stage in names(host.tool_plan("t:lower"))
 
 
-def test_an_approval_that_nobody_can_give_fails_at_that_step(opened: Opened) -> None:
+def test_an_approval_without_an_approver_fails_at_that_step(opened: Opened) -> None:
     host = opened(Plugin([double], name="t"), config={"approval": {"deny": ["t:double"]}})
     error = run(host.invoke("t:double", {"number": 1})).error
     assert error.details["stage"] == "approval"

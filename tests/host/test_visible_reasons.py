@@ -37,7 +37,7 @@ BROKEN: dict[str, tuple[str, str, str]] = {
     ),
     "a foreign prefix": (tool_file("Other:bad"), "Other:bad", "is not this plugin's name"),
     "a foreign prefix, asked for by its own": (tool_file("Other:bad"), "p:bad", "is not this plugin's name"),
-    "an undeclared capability": (tool_file("bad", capabilities=["network"]), "p:bad", "does not ask for"),
+    "an undeclared capability": (tool_file("bad", capabilities=["network"]), "p:bad", "does not request"),
     "an id that is written differently": (tool_file("bad-Tool", parameters=None), "p.bad_tool", "needs `parameters`"),
 }
 
@@ -58,7 +58,7 @@ def check_visible(host: Tavern, plugin: str, tool_id: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_broken_tool_file_is_told_everywhere_and_costs_one_tool(workshop: Workshop, what: str) -> None:
+def test_a_broken_tool_file_is_reported_everywhere_and_costs_one_tool(workshop: Workshop, what: str) -> None:
     text, tool_id, reason = BROKEN[what]
     files = {"tools__bad.tool.json": text, "tools__good.tool.json": tool_file("good"), "run.py": "print('{}')"}
     workshop.folder("p", None, "tools: {entry: tools}", **files)
@@ -81,7 +81,7 @@ INLINE: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("what", INLINE)
-def test_a_broken_inline_tool_is_told_everywhere_and_costs_one_tool(workshop: Workshop, what: str) -> None:
+def test_a_broken_inline_tool_is_reported_everywhere_and_costs_one_tool(workshop: Workshop, what: str) -> None:
     text, reason = INLINE[what]
     workshop.folder("p", TOOL, f"tools:\n  - {{id: hello, implementation: {{type: python}}}}\n  - {text}")
     host = workshop.open()
@@ -91,7 +91,7 @@ def test_a_broken_inline_tool_is_told_everywhere_and_costs_one_tool(workshop: Wo
     check_visible(host, "p", "p:bad", reason)
 
 
-def test_a_broken_declaration_of_an_object_is_told_as_well(workshop: Workshop) -> None:
+def test_a_broken_declaration_of_an_object_is_reported_as_well(workshop: Workshop) -> None:
     manifest = {"name": "p", "tools": [{"id": "bad", "implementation": {"type": "script", "command": "sh -c ls"}}]}
     host = workshop.open(Plugin(object(), manifest=manifest))
     check_visible(host, "p", "p:bad", "may not run scripts")
@@ -373,7 +373,7 @@ def test_a_handler_without_parameters_has_those_of_its_signature(workshop: Works
     assert host.invoke_sync("p:hello", {"nmae": "Ann"}).error.kind == "INPUT_SCHEMA_INVALID"  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("handler", "reason"), [("work:helo", "cannot be found"), ("work:Not", "is no function")])
+@pytest.mark.parametrize(("handler", "reason"), [("work:helo", "cannot be found"), ("work:Not", "is not a function")])
 def test_a_handler_that_is_none_fails_its_plugin_with_the_reason(workshop: Workshop, handler: str, reason: str) -> None:
     workshop.folder(
         "p", "", "tools: {entry: tools}", **{"tools__h.tool.json": handler_file(handler), "work.py": HANDLER}
@@ -385,16 +385,16 @@ def test_a_handler_that_is_none_fails_its_plugin_with_the_reason(workshop: Works
     assert host.plugins["p"].state == "failed"
 
 
-def test_a_reason_is_told_once_behind_the_name_and_beside_the_fix(opened: Opened) -> None:
+def test_a_reason_is_shown_once_after_the_name_and_with_the_fix(opened: Opened) -> None:
     def take() -> None:
         """No tool: it is not marked."""
 
     host = opened(tools(take, name="u"))
     error = host.invoke_sync("u:take").error
     assert error is not None
-    assert error.message == "there is no tool 'u:take': plugin u is failed: function take is no tool"
+    assert error.message == "there is no tool 'u:take': plugin u is failed: function take is not a tool"
     assert error.fix == "mark it: @tool above def take"
-    assert host.plugins["u"].reason == f"function take is no tool ({error.fix})"
+    assert host.plugins["u"].reason == f"function take is not a tool ({error.fix})"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tavern_core.isolation.worker_server import worker_server
+from tavern_core.isolation.worker_fork_server import worker_server
 
 from ..host.workshop import Workshop
 

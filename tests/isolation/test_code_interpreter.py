@@ -36,7 +36,7 @@ def run(tavern: Tavern, code: str, language: str = "python", **context: Any) -> 
     return tavern.invoke_sync(ID, {"language": language, "code": code}, **given)
 
 
-def test_it_is_off_until_somebody_allows_it(tmp_path: Path) -> None:
+def test_it_is_off_until_it_is_allowed(tmp_path: Path) -> None:
     with Tavern.open({"plugins": {"entryPoints": False}}, home=tmp_path) as tavern:
         assert ID not in [spec.id for spec in tavern.tools.list()]
         error = run(tavern, "1").error
@@ -115,7 +115,7 @@ def test_javascript_is_run_where_node_is_installed(tavern: Tavern, language: str
         assert (result.error.kind, "not installed" in result.error.message) == ("TOOL_ERROR", True)
 
 
-def test_a_language_that_is_not_installed_is_told(
+def test_a_language_that_is_not_installed_is_reported(
     tavern: Tavern, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -236,7 +236,7 @@ def test_code_reaches_no_further_than_the_scopes_of_its_caller(
 
 
 @pytest.mark.parametrize("where", ["host", "caller", "profile"])
-def test_whoever_may_not_start_programs_may_not_run_code(tmp_path: Path, where: str) -> None:
+def test_a_caller_that_may_not_start_programs_may_not_run_code(tmp_path: Path, where: str) -> None:
     config: dict[str, Any] = {**ALLOWED, "profiles": [str(tmp_path / "profiles")]}
     context: dict[str, Any] = {"principal": "user:agent", "permissions": frozenset({"process:spawn"})}
     (tmp_path / "profiles").mkdir()

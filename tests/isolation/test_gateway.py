@@ -281,7 +281,7 @@ def test_one_call_puts_a_bounded_number_of_refusals_on_record(place: Place) -> N
     ],
     ids=str,
 )
-def test_a_script_reaches_no_more_than_whoever_calls(
+def test_a_script_reaches_no_more_than_its_caller(
     place: Place, site: Web, capability: str, context: dict[str, Any], may: bool
 ) -> None:
     code = "try: answer = status(f'GET http://{site}/ HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n')[:12]\nexcept OSError as e: answer = repr(e)"
@@ -362,7 +362,7 @@ def test_two_calls_at_once_each_have_a_gateway_of_their_own(place: Place, site: 
         assert asyncio.run(all_at_once(tavern)) == ["200", "403"] * 3
 
 
-# What is no request -----------------------------------------------------------------------------------------------------
+# What is not a request -----------------------------------------------------------------------------------------------------
 
 BROKEN = {
     "both lengths": "POST http://S/ HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -455,7 +455,7 @@ def test_a_server_that_breaks_off_breaks_off_one_request(place: Place, site: Web
     assert other.endswith("well")
 
 
-def test_where_nobody_listens_is_told(place: Place) -> None:
+def test_a_port_without_a_listener_is_reported(place: Place) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         place.facts["site"] = f"127.0.0.1:{unused.getsockname()[1]}"
@@ -514,7 +514,7 @@ def test_a_head_that_does_not_end_ends_in_time(place: Place, site: Web, monkeypa
     assert tried(place, code, network(site.place)) == "HTTP/1.1 408"
 
 
-def test_a_flood_of_connections_holds_up_nobody_and_leaves_nothing(place: Place, site: Web) -> None:
+def test_a_flood_of_connections_delays_no_call_and_leaves_nothing(place: Place, site: Web) -> None:
     flood = """
 import threading
 held = []

@@ -154,7 +154,7 @@ def test_nothing_of_it_stays_behind(place: Place, escape: str) -> None:
         assert processes_with(marker) == []
 
 
-def test_what_it_leaves_in_shared_memory_is_seen_by_nobody_else(place: Place) -> None:
+def test_what_it_leaves_in_shared_memory_is_invisible_to_others(place: Place) -> None:
     left = f"left-{place.facts['name']}"
     with place.open(tier="none") as tavern:
         assert place.run(tavern, f"open('/dev/shm/{left}', 'w').write('x'); answer = os.listdir('/dev/shm')").value[

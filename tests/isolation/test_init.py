@@ -102,7 +102,7 @@ def test_its_shared_memory_is_empty_bounded_and_its_own(user: int) -> None:
 
 
 @pytest.mark.parametrize("write", ["/", "/dev/shm"])
-def test_whoever_was_granted_the_machine_s_shared_memory_has_it(user: int, write: str, marker: str) -> None:
+def test_a_plugin_with_a_grant_for_shared_memory_has_it(user: int, write: str, marker: str) -> None:
     place = Path("/dev/shm", marker)
     place.write_text("theirs")
     try:
@@ -112,13 +112,13 @@ def test_whoever_was_granted_the_machine_s_shared_memory_has_it(user: int, write
     assert out == "theirs"
 
 
-def test_a_program_that_is_no_program_is_told(user: int) -> None:
+def test_an_invalid_program_is_reported(user: int) -> None:
     assert ended(user, SHELL, "/usr/bin/there-is-none")[1] == {"errno": 2}
     assert ended(user, replace(SHELL, may_execute=False, may_fork=True), "/bin/sh", "-c", ":")[1] == {"errno": 13}
 
 
 @pytest.mark.parametrize("layer", ["limits", "privileges", "landlock", "seccomp"])
-def test_a_layer_that_is_missing_stops_it_or_is_told(user: int, layer: str) -> None:
+def test_a_missing_layer_stops_it_or_is_reported(user: int, layer: str) -> None:
     without = replace(SHELL, without=(layer,))
     assert shell(user, without, "echo x") == ("", {"missing": layer})
     out, how = shell(user, replace(without, level="best-effort"), "echo x")

@@ -113,7 +113,7 @@ LAYOUTS: dict[str, tuple[Make, bool, bool]] = {
     # name → (how it is made, has nodes, has tools of its own)
     "a folder of nodes": (in_folder({"nodes/text.py": NODE}, f"nodes: {{entry: nodes}}\ntools:{NODE_TOOLS}"), True, False),
     "one file of nodes": (in_folder({"more.py": NODE}, f"nodes: {{entry: more.py}}\ntools:{NODE_TOOLS}"), True, False),
-    "nodes in a folder that is no module": (in_folder({"my-nodes/a.py": NODE}, f"nodes: {{entry: my-nodes}}\ntools:{NODE_TOOLS}"), True, False),
+    "nodes in a folder that is not a module": (in_folder({"my-nodes/a.py": NODE}, f"nodes: {{entry: my-nodes}}\ntools:{NODE_TOOLS}"), True, False),
     "nodes with their own __init__": (in_folder({"n/__init__.py": NODE}, f"nodes: {{entry: n}}\ntools:{NODE_TOOLS}"), True, False),
     "nodes that import each other": (
         in_folder({"nodes/a.py": "from .more import VALUE\n" + dedent(NODE), "nodes/more.py": "VALUE = 1\n"}, f"nodes: {{entry: nodes}}\ntools:{NODE_TOOLS}"),

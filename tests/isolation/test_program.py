@@ -1,4 +1,4 @@
-"""A program in its box: a process tree of its own that ends as a whole, for root and for anybody."""
+"""A program in its box: its own process tree, which ends as a whole, for root and for anybody."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .test_box import ROOT, USERS
 
 STAGE = """
 import json, os, signal, sys
-from tavern_core.box import listener, program, syscalls
+from tavern_core.box import gateway_socket, program, syscalls
 from tavern_core.box.policy import BoxPolicy, BoxUnavailable
 
 uid, policy, argv = int(sys.argv[1]), BoxPolicy.from_json(sys.argv[2]), sys.argv[3:]
@@ -90,7 +90,7 @@ def test_what_it_leaves_behind_ends_with_it(user: int, marker: str) -> None:
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-def test_it_ends_with_whoever_started_it(user: int, marker: str, end: signal.Signals) -> None:
+def test_it_ends_with_the_process_that_started_it(user: int, marker: str, end: signal.Signals) -> None:
     script = f"setsid sh -c 'trap : TERM; echo up; sleep 300; : {marker}' & sleep 300; : {marker}"
     with stage(user, SHELL, "/bin/sh", "-c", script) as running:
         assert running.stdout is not None
@@ -110,7 +110,7 @@ def test_a_signal_is_handed_on(user: int) -> None:
         assert running.stdout.read() == "bye\n"
 
 
-def test_a_program_that_is_no_program_is_told(user: int) -> None:
+def test_an_invalid_program_is_reported(user: int) -> None:
     _, missing = ended(user, SHELL, "/usr/bin/there-is-none")
     _, forbidden = ended(user, replace(SHELL, may_execute=False), "/bin/sh", "-c", ":")
     assert (missing["errno"], forbidden["errno"]) == (2, 13)
@@ -159,7 +159,7 @@ def test_the_command_ends_as_the_program_does(program: list[str], policy: BoxPol
 def test_the_command_refuses_what_it_does_not_understand(arguments: list[str]) -> None:
     done = subprocess.run([sys.executable, "-I", "-S", str(PROGRAM), *arguments], capture_output=True, text=True)
     assert done.returncode in (1, 125)
-    assert "usage" in done.stderr or "no policy" in done.stderr
+    assert "usage" in done.stderr or "not a policy" in done.stderr
 
 
 def test_the_command_reads_its_policy_from_a_descriptor(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_a_failed_script_says_what_may_have_been_refused_and_what_would_allow_it
         assert text not in error.fix
 
 
-def test_what_the_gateway_refused_is_told_whatever_the_program_makes_of_it(place: Place) -> None:
+def test_what_the_gateway_refused_is_reported_whatever_the_program_makes_of_it(place: Place) -> None:
     body = """
 import http.client
 line = http.client.HTTPConnection('127.0.0.1', 3128)
@@ -95,6 +95,6 @@ def test_what_the_caller_lacks_is_said_to_be_the_caller_s(place: Place) -> None:
     assert "plugins grant" not in fix
 
 
-def test_a_script_that_is_not_held_is_not_told_of_grants(place: Place) -> None:
+def test_a_script_outside_of_a_box_gets_no_hint_about_grants(place: Place) -> None:
     with place.open(tier="none", isolation={"scripts": "tier"}) as tavern:
         assert "granted" not in failed(place, "open('/proc/1/environ', 'w')", tavern).fix

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tavern_core import CallContext, Tavern, ToolResult
-from tavern_core.box.holes import around
 from tavern_core.box.policy import LAYERS
+from tavern_core.box.protected_paths import around
 from tavern_core.isolation.closed_paths import Mount, closed, read_mounts
 
 from ..executors.workbench import processes_with
@@ -201,7 +201,7 @@ def test_what_was_asked_for_and_not_granted_is_not_there(place: Place, code: str
 @pytest.mark.parametrize(
     ("permissions", "may"), [(["read:fs"], True), (["read:*"], True), (["write:fs"], False), ([], False)]
 )
-def test_a_script_may_no_more_than_whoever_calls(place: Place, permissions: list[str], may: bool) -> None:
+def test_a_script_has_at_most_the_rights_of_its_caller(place: Place, permissions: list[str], may: bool) -> None:
     did = place.tried(READ, "read:fs", principal="user:guest", permissions=frozenset(permissions))
     assert did["did"] is may
 
@@ -213,7 +213,7 @@ def test_the_workspace_of_the_call_is_part_of_the_scope(place: Place) -> None:
     assert place.tried(READ, scope, **who)["did"] is False
 
 
-def test_a_script_is_told_where_the_folders_are_that_its_grants_name(place: Place) -> None:
+def test_a_script_gets_the_paths_of_its_granted_folders(place: Place) -> None:
     look = "answer = [os.environ.get('TAVERN_DATA_DIR'), os.environ.get('TAVERN_WORKSPACE')]"
     keep = "open(os.environ['TAVERN_DATA_DIR'] + '/kept', 'a').write('x'); answer = open(os.environ['TAVERN_DATA_DIR'] + '/kept').read()"
     scope = [{"name": name, "scope": ["$data", "$workspace"]} for name in ("read:fs", "write:fs")]

@@ -297,7 +297,7 @@ def tavern_register_commands(ctx):
         (["greet", "nobody"], 3, "hello nobody\n"),
         (["greet", "--help"], 0, "Usage: tavern greet [OPTIONS] NAME"),
         (["greet"], 2, "Missing argument 'NAME'"),
-        (["broken"], 4, "no click command"),
+        (["broken"], 4, "not a click command"),
     ],
 )
 def test_commands_run_in_the_worker(

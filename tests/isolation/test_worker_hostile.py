@@ -182,7 +182,7 @@ DEADLY = {
         "UPSTREAM_ERROR",
         "logged too much",
     ),
-    "it logs what is no text": (
+    "it logs what is not text": (
         "os.write(side(), frame({'tell': 'log', 'level': 30, 'logger': 'x', 'text': 1}))\ntime.sleep(100)",
         "UPSTREAM_ERROR",
         "no text",

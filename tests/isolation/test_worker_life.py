@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tavern_core import Budget, CallContext, Tavern, ToolResult
-from tavern_core.isolation.worker_server import worker_server
+from tavern_core.isolation.worker_fork_server import worker_server
 
 from ..host.workshop import Workshop
 from .waiting import until
@@ -369,7 +369,7 @@ with Tavern.open({config!r}, home={home!r}) as host:
 
 
 @pytest.mark.slow
-def test_a_forked_copy_of_a_host_is_told_so_and_leaves_the_workers_alone(workshop: Workshop) -> None:
+def test_a_forked_copy_of_a_host_gets_an_error_and_leaves_the_workers_alone(workshop: Workshop) -> None:
     folder(workshop)
     config = {"plugins": {"entryPoints": False, "roots": [str(workshop.plugins)]}}
     text = textwrap.dedent(FORKED).format(config=config, home=str(workshop.home))

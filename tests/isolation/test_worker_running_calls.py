@@ -71,7 +71,7 @@ async def busy_later(ctx: ToolContext, steps: int) -> int:
 
 @tool
 def odd(ctx: ToolContext) -> None:
-    """Says what is no progress."""
+    """Says what is not a progress."""
     for done in (float("nan"), 10**400, 1e300, True, "x", None, object()):
         ctx.progress(done, "all", "m" * 100_000)
 

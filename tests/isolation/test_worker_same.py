@@ -100,7 +100,7 @@ def fails(how: str):
 
 @tool
 def weird(what: str):
-    """Answers what is no JSON."""
+    """Answers what is not JSON."""
     deep = []
     for _ in range(100): deep = [deep]
     loop = []; loop.append(loop)

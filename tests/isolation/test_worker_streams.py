@@ -192,7 +192,7 @@ class Stamped(Node):
     @classmethod
     def validate(cls, inputs, config):
         if inputs.get("n") == 13:
-            yield "13 is no number"
+            yield "13 is not a number"
     @classmethod
     def upgrade(cls, node, version):
         return {**node, "inputValues": {"n": 7}} if version < 2 else node
@@ -270,7 +270,7 @@ FLOWS: dict[str, dict[str, Any]] = {
         node("p", "p:Points"), node("a", "p:Point", x=10), node("b", "p:Point", x=20), node("s", "p:Sums"),
         edges="p.result>s.points a.result>s.more__0 b.result>s.more__1", out="sum=s.result",
     ),
-    "a chunk that is no model": flow(node("p", "p:Points", bad=True), node("s", "p:Sums"), edges="p.result>s.points", out="sum=s.result"),
+    "a chunk that is not a model": flow(node("p", "p:Points", bad=True), node("s", "p:Sums"), edges="p.result>s.points", out="sum=s.result"),
     "no Final": flow(node("w", "p:Unfinished"), out="s_x=w.chunks text=w.text"),
     "Final with Skip": flow(node("w", "p:Skips"), out="s_x=w.chunks text=w.text"),
     "a class that asks for what it needs": flow(
@@ -325,7 +325,7 @@ def test_classes_and_streams_give_the_same(both: Callable[..., dict[str, Tavern]
     for name in FLOWS:
         assert found["process"][name] == found["none"][name], name
     assert found["none"]["models in a stream and from several edges"][:2] == ["complete", {"sum": 33}]
-    assert found["none"]["a chunk that is no model"][2]["s"][0] == "INPUT_SCHEMA_INVALID"
+    assert found["none"]["a chunk that is not a model"][2]["s"][0] == "INPUT_SCHEMA_INVALID"
 
 
 ENDINGS = {
@@ -344,7 +344,7 @@ ENDINGS = {
         "p:Forges",
         {"how": "id"},
         "UPSTREAM_ERROR",
-        "something that it was not asked",
+        "an answer without a request",
         False,
     ),
     "a chunk that is none": ("p:Forges", {"how": "text"}, "UPSTREAM_ERROR", "of an isolated plugin sent", None),
@@ -361,7 +361,7 @@ def pid_of(host: Tavern) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ENDINGS)
-def test_a_stream_that_ends_badly_is_told_and_the_next_one_works(
+def test_a_stream_that_ends_badly_is_reported_and_the_next_one_works(
     both: Callable[..., dict[str, Tavern]], how: str
 ) -> None:
     type_, inputs, kind, message, lives = ENDINGS[how]
@@ -433,7 +433,7 @@ permissions: {services: {use: [net]}, capabilities: [{name: read:web, scope: ["1
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("type_", "out"), [("p:Asks", "x"), ("p:AsksOn", "s_x")])
-def test_a_node_asks_in_the_name_of_whoever_runs_the_workflow(workshop: Workshop, type_: str, out: str) -> None:
+def test_a_node_calls_in_the_name_of_the_caller_of_the_workflow(workshop: Workshop, type_: str, out: str) -> None:
     found = {}
     for isolation in ("none", "process"):
         workshop.home = workshop.root / isolation

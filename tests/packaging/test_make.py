@@ -54,7 +54,7 @@ def test_the_demo_installs_every_example_plugin_that_behaves() -> None:
     assert sorted(re.findall(r'"([a-z-]+)"', ours)) == behaving
 
 
-def test_a_python_that_is_too_old_is_told() -> None:
+def test_a_python_that_is_too_old_is_reported() -> None:
     done = make("python", "PYTHON=")
     assert done.returncode != 0
     assert "3.11" in done.stdout + done.stderr

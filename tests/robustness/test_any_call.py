@@ -271,7 +271,7 @@ def test_a_result_comes_back_for_every_call_by_both_doors(tmp_path: Path, calls:
             described = (number, tool, vars(NOW), one.error, other.error)
             if "TIMEOUT" not in {
                 r.error.kind for r in results if r.error is not None
-            }:  # the clock is no part of the agreement
+            }:  # the clock is not part of the agreement
                 assert (one.ok, one.status) == (other.ok, other.status), described
                 assert (one.error and one.error.kind) == (other.error and other.error.kind), described
         assert calls_running(host) == []

@@ -111,7 +111,7 @@ def pairs() -> list[Any]:
 
 
 @pytest.mark.parametrize(("what", "odd", "within"), pairs())
-def test_whatever_stands_in_place_of_a_file_stops_nobody_else(
+def test_anything_in_place_of_a_file_affects_no_other_plugin(
     project: Project, what: str, odd: str, within: float | None
 ) -> None:
     path = project.files[what]
@@ -131,7 +131,7 @@ TEXTS = [what for what in PLACES if what not in ("tool folder", "profiles", "cac
     [(1, None), pytest.param(4, None, marks=pytest.mark.slow), pytest.param(300, SECOND, marks=pytest.mark.soak)],
 )
 @pytest.mark.parametrize("what", TEXTS)
-def test_a_damaged_file_harms_nobody_else(project: Project, what: str, tries: int, within: float | None) -> None:
+def test_a_corrupt_file_affects_no_other_plugin(project: Project, what: str, tries: int, within: float | None) -> None:
     pick = Random(f"{what} {tries}")
     path = project.files[what]
     content = path.read_bytes()

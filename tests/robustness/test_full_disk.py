@@ -106,7 +106,7 @@ def rounds(folder: Path, limits: Iterable[int]) -> list[Any]:
         pytest.param(range(1, 12_000, 40), SECOND, id="three hundred sizes", marks=pytest.mark.soak),
     ],
 )
-def test_a_full_disk_is_told_at_once_and_nothing_is_lost(
+def test_a_full_disk_is_reported_at_once_and_nothing_is_lost(
     tmp_path: Path, limits: Iterable[int], within: float | None
 ) -> None:
     before, refused = -1, 0

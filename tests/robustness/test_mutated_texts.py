@@ -291,7 +291,7 @@ def attempt(read: Reader, content: bytes, folder: Path, label: object, within: f
         raise
 
 
-def test_stray_text_of_any_length_is_told_alike_however_the_text_is_cut() -> None:
+def test_stray_text_of_any_length_is_reported_alike_however_the_text_is_cut() -> None:
     for text in (
         "url: [" + "1, " * 1_100 + "7「末」",
         "x「末」\nurl: [" + "abc " * 900 + "\na:「始」b「末」<|[EN",
@@ -308,7 +308,7 @@ def test_stray_text_of_any_length_is_told_alike_however_the_text_is_cut() -> Non
 
 @pytest.mark.parametrize(("times", "within"), [FAST, SOAK])
 @pytest.mark.parametrize("what", READERS)
-def test_a_damaged_text_is_read_or_answered(what: str, times: int, within: float | None, memory: Path) -> None:
+def test_a_corrupt_text_is_read_or_answered(what: str, times: int, within: float | None, memory: Path) -> None:
     read, originals, tries = READERS[what]
     contents = originals()
     pick = Random(f"{what} {times}")

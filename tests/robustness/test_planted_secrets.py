@@ -425,7 +425,7 @@ def test_a_script_finds_no_secret_in_its_environment_or_command_line(project: Pr
             assert MARK[::-1] not in json.dumps(result.value, ensure_ascii=False)
 
 
-def test_whoever_is_asked_to_approve_a_call_sees_no_secret_of_it(project: Project) -> None:
+def test_an_approver_sees_no_secret_of_a_call(project: Project) -> None:
     asked: list[Any] = []
 
     def approve(request: Any) -> bool:
@@ -457,7 +457,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("how", [h for h in BROKEN if h != "a number for a section"])
-def test_a_broken_configuration_is_told_without_its_secrets(project: Project, how: str) -> None:
+def test_a_broken_configuration_is_reported_without_its_secrets(project: Project, how: str) -> None:
     text, number = BROKEN[how]
     (project.folder / "tavern.yaml").write_text(text.format(canary(number)))
     said: list[str] = []
@@ -471,7 +471,7 @@ def test_a_broken_configuration_is_told_without_its_secrets(project: Project, ho
 
 
 @pytest.mark.slow
-def test_damaged_settings_are_told_without_their_secrets(project: Project) -> None:
+def test_corrupt_settings_are_reported_without_their_secrets(project: Project) -> None:
     file = project.home / "settings.json"
     for bad in ('{"version": 1, "values": {"extensions.leaky.pin": "%s"', '{"version": 1, "values": {"extensions.leaky.pin": ["%s"]}}',
                 '{"version": 1, "values": {"extensions.leaky.pin": "%s", "extensions.leaky.pin": 1}}', '{"values": "%s"}'):  # fmt: skip

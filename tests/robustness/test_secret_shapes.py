@@ -220,7 +220,7 @@ def test_what_holds_no_secret_stays_the_same_text(text: str) -> None:
     assert not strike.finds(text)
 
 
-def test_a_secret_in_a_secret_is_struck_out_whole() -> None:
+def test_a_secret_in_a_secret_is_redacted_as_a_whole() -> None:
     assert Striker(["abcdefgh", "xx-abcdefgh-yy"])("of xx-abcdefgh-yy, abcdefgh") == f"of {MASK}, {MASK}"
 
 

@@ -284,7 +284,7 @@ def test_ordinary_arguments_are_taken_at_a_glance(arguments: Any) -> None:
         {"any": b""}, {"any": [float("nan")]}, {"any": "x" * 5000}, {"rows": [[1]]}, {"rows": [[True] * 100]},
     ],
 )  # fmt: skip
-def test_whatever_is_not_certain_to_fit_is_left_to_the_engine(arguments: Any) -> None:
+def test_uncertain_values_are_left_to_the_engine(arguments: Any) -> None:
     assert taken(arguments) is None
 
 

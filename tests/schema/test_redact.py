@@ -490,7 +490,7 @@ def test_a_list_of_words_of_a_command_line_hides_what_follows_its_option() -> No
     assert redact(["--max-tokens", "5", "-", "token", "x"]) == ["--max-tokens", "5", "-", "token", "x"]
 
 
-def test_an_ordinary_word_under_a_secret_name_is_struck_out_nowhere_else() -> None:
+def test_an_ordinary_word_under_a_secret_name_is_redacted_nowhere_else() -> None:
     assert named_secrets({"auth": "basic", "token": "none", "password": "S3cret-1", "n": {"api_key": "k-77"}}) == [
         "k-77",
         "S3cret-1",

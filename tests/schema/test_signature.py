@@ -30,7 +30,7 @@ class Context:
 
 
 class Answer:
-    """Stands for a result type that is no value."""
+    """Stands for a result type that is not a value."""
 
 
 class Color(enum.Enum):

@@ -108,7 +108,7 @@ def test_a_refusal_names_the_place_the_expectation_and_the_repair(value: Any, ex
         ({"oneOf": [{"minimum": 1}, {"minimum": 2}]}, 3, "must be exactly one of the alternatives, got integer 3 (it fits more than one; be more specific)"),
     ],
 )  # fmt: skip
-def test_each_keyword_is_told_in_plain_words(schema: Any, value: Any, expected: str) -> None:
+def test_each_keyword_is_explained_in_plain_words(schema: Any, value: Any, expected: str) -> None:
     problems = compile_output_validator(schema).problems(value)
     assert [str(problem) for problem in problems] == [expected]
 

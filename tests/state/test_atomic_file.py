@@ -143,7 +143,7 @@ def test_a_missing_file_is_no_error_and_a_byte_order_mark_no_text(tmp_path: Path
     assert read_text(tmp_path / "bom", 100) == "x"
 
 
-def test_damaged_files_are_kept_one_beside_the_other(tmp_path: Path) -> None:
+def test_corrupt_files_are_kept_one_beside_the_other(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     kept = []
     for round_ in range(3):

@@ -152,7 +152,7 @@ def test_a_pyproject_without_our_table_is_none_of_our_business(place: Path, text
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_a_file_above_that_belongs_to_somebody_else_is_passed_over(
+def test_a_file_above_that_another_user_owns_is_ignored(
     place: Path, monkeypatch: pytest.MonkeyPatch, depth: int
 ) -> None:
     path = project(place, "limits: {depth: 3}\n")
@@ -226,15 +226,15 @@ def test_variables_have_the_type_that_the_key_has(place: Path, name: str, text: 
     [
         ("TAVERN_LIMITS__TIMEOUT_MS", "", "is empty (unset it, or give a value (or `null`))"),
         ("TAVERN_LIMITS__DEPTH", "", "is empty (unset it, or give a value)"),
-        ("TAVERN_LIMITS__DEPTH", "five", "'five' is no whole number"),
-        ("TAVERN_LIMITS__DEPTH", "1.5", "'1.5' is no whole number"),
+        ("TAVERN_LIMITS__DEPTH", "five", "'five' is not a whole number"),
+        ("TAVERN_LIMITS__DEPTH", "1.5", "'1.5' is not a whole number"),
         ("TAVERN_LIMITS__DEPTH", "0", "greater than 0"),
-        ("TAVERN_LIMITS__DEPTH", "9" * 5000, "is no whole number"),
+        ("TAVERN_LIMITS__DEPTH", "9" * 5000, "is not a whole number"),
         ("TAVERN_LIMITS__THREADS", "99999", "less than or equal to 1024"),
         ("TAVERN_AUDIT__FSYNC", "maybe", "neither true nor false"),
         ("TAVERN_AUDIT__FSYNC", "", "is empty"),
         ("TAVERN_TOOLS__DENY", "[a", "TAVERN_TOOLS__DENY"),
-        ("TAVERN_TOOLS__GROUPS", "a,b", "is no mapping"),
+        ("TAVERN_TOOLS__GROUPS", "a,b", "is not a mapping"),
         ("TAVERN_PLUGINS__ON_FAILURE__X", "ajar", "'open' or 'closed'"),
         ("TAVERN_LIMIT__DEPTH", "5", "did you mean 'limits'?"),
         ("TAVERN_LIMITS__DEPHT", "5", "did you mean 'depth'?"),
@@ -293,7 +293,7 @@ WRONG = [
     ("settings: [a]", "1:11", "must be an object"),
     ("config: text", "1:9", "must be an object"),
     ("limits:\n  timeoutMs: 5\n  timeout_ms: 6", "2:14", "is given in two spellings"),
-    ("limits:\n  depth: 1\n  depth: 2", "3:3", "stands here twice"),
+    ("limits:\n  depth: 1\n  depth: 2", "3:3", "is here twice"),
     ("limits:\n\tdepth: 1", "2:1", "not YAML"),
     ("a: &x 1", "1:4", "anchor"),
     ("- a", "1:1", "must be a mapping of sections"),
@@ -312,7 +312,7 @@ def test_a_wrong_value_is_named_with_its_place(place: Path, text: str, where: st
     assert caught.value.findings[0].code == "CONFIG_INVALID"
 
 
-def test_every_problem_of_every_source_is_told_at_once(place: Path) -> None:
+def test_every_problem_of_every_source_is_reported_at_once(place: Path) -> None:
     user(place, "limits: {depth: x}\n")
     project(place, "limit: 1\naudit: {fsync: 1}\n")
     with pytest.raises(ConfigInvalid) as caught:

@@ -360,7 +360,7 @@ def check_damaged_start(path: Path, damaged: bytes) -> None:
 
 @pytest.mark.parametrize("kind", DAMAGE)
 @pytest.mark.parametrize("count", [12, pytest.param(100, marks=pytest.mark.soak)])
-def test_a_log_damaged_anywhere_goes_on_and_keeps_what_is_there(tmp_path: Path, kind: str, count: int) -> None:
+def test_a_log_corrupt_anywhere_goes_on_and_keeps_what_is_there(tmp_path: Path, kind: str, count: int) -> None:
     path = tmp_path / "log" / "audit.jsonl"
     fill(path, 10)
     good = {p.name: p.read_bytes() for p in path.parent.iterdir()}
@@ -583,7 +583,7 @@ def test_a_record_half_written_to_a_full_file_is_cut_off_and_kept(tmp_path: Path
     assert [record["seq"] for record in records(path)][-1] == seq + bool(half)
 
 
-def test_whoever_begins_a_new_file_waits_for_the_last_record_of_the_full_one(tmp_path: Path) -> None:
+def test_the_writer_of_a_new_file_waits_for_the_last_record_of_the_full_one(tmp_path: Path) -> None:
     path, full, last = renamed_while_writing(tmp_path)
     writer = os.open(full, os.O_WRONLY | os.O_APPEND)
     assert file_lock.take(writer)
@@ -741,7 +741,7 @@ def test_a_lock_held_by_another_process_is_given_up(tmp_path: Path) -> None:
         assert log.append(Event("X", NOON)) == 1
 
 
-def test_a_descriptor_that_somebody_closed_is_opened_again(tmp_path: Path) -> None:
+def test_a_closed_descriptor_is_opened_again(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     with EventLog(path) as log:
         log.append(Event("X", NOON))
@@ -752,18 +752,18 @@ def test_a_descriptor_that_somebody_closed_is_opened_again(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_great_many_damaged_lines_are_told_once(tmp_path: Path) -> None:
+def test_many_corrupt_lines_are_reported_once(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     first, *others = fill(path, 5)
     path.write_text(first + "\n" * 300_000 + "".join(others))
     with EventLog(path) as log:
-        assert "damaged lines: 2" in log.check()[0].message
+        assert "corrupt lines:  2" in log.check()[0].message
     with EventLog(path) as log:
         assert log.check() == ()
     assert len(verify(path).problems) <= 1001
 
 
-def test_whoever_is_told_of_damage_may_log_it(tmp_path: Path) -> None:
+def test_the_receiver_of_a_finding_may_log_it(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     fill(path, 3)
     path.write_bytes(path.read_bytes() + b"torn")
@@ -802,4 +802,4 @@ def test_data_that_look_like_the_logs_own_records_change_nothing(tmp_path: Path)
     assert verify(path).repairs == ()
     path.write_bytes(_flip(path.read_bytes(), 40) + path.read_bytes())
     with EventLog(path) as log:
-        assert "damaged lines: 1, the first at byte 0" in log.check()[0].message
+        assert "corrupt lines:  1, the first at byte 0" in log.check()[0].message

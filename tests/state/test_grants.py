@@ -77,7 +77,7 @@ def test_without_a_record_nothing_is_usable_and_everything_waits() -> None:
     ("after", "usable", "waiting", "note"),
     [
         (facts(CHECK, READ), {CHECK, READ}, set(), ""),
-        (facts(CHECK, READ, version="2.0"), {CHECK, READ}, set(), "went from 1.0 to 2.0; it asks for nothing new"),
+        (facts(CHECK, READ, version="2.0"), {CHECK, READ}, set(), "went from 1.0 to 2.0; it requests nothing new"),
         (facts(CHECK, version="2.0"), {CHECK}, set(), "carry over"),
         (facts(CHECK, READ, WRITE, version="2.0"), {CHECK, READ}, {WRITE}, f"new requests wait: {WRITE}"),
         (facts(CHECK, READ, manifest="m2"), {CHECK, READ}, set(), "other plugin.yaml than when it was reviewed"),
@@ -210,13 +210,13 @@ def test_an_alias_is_granted_under_its_canonical_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "message", "hint"),
     [
-        ("hook:server:tool:chek", "is no permission", f"did you mean {CHECK!r}"),
-        ("read:f", "is no permission", "did you mean 'read:fs'"),
-        ("gpu", "does not ask for 'gpu'", "declared in its plugin.yaml"),
-        ("network:*", "asks for nothing that 'network:*' covers", "it asks for:"),
-        ("danger:*", "name danger:destructive literally", "it asks for:"),
-        ("", "is no permission", ""),
-        ("hook:server:tool:[a-z]*", "asks for nothing", ""),
+        ("hook:server:tool:chek", "is not a permission", f"did you mean {CHECK!r}"),
+        ("read:f", "is not a permission", "did you mean 'read:fs'"),
+        ("gpu", "does not request 'gpu'", "declared in its plugin.yaml"),
+        ("network:*", "requests nothing that 'network:*' covers", "it requests:"),
+        ("danger:*", "name danger:destructive literally", "it requests:"),
+        ("", "is not a permission", ""),
+        ("hook:server:tool:[a-z]*", "requests nothing", ""),
     ],
 )
 def test_a_name_that_grants_nothing_is_refused_and_nothing_is_written(
@@ -369,14 +369,14 @@ BROKEN = [
     (GOOD + "  bad: {grnted: [gpu]}\n", "unknown key 'grnted' (did you mean 'granted'", 6),
     (GOOD + "  bad: {version: 1.0}\n", "must be text", 6),
     (GOOD + "  bad: {scopes: {read:fs: []}}\n", "not empty", 6),
-    (GOOD + "  Bad Name: {}\n", "is no plugin name", 6),
-    (GOOD + "  good: {granted: [danger:destructive]}\n", "stands here twice", 6),
+    (GOOD + "  Bad Name: {}\n", "is not a plugin name", 6),
+    (GOOD + "  good: {granted: [danger:destructive]}\n", "is here twice", 6),
     (GOOD + "  bad: &x {granted: [gpu]}\n  b2: *x\n", "anchor", 6),
 ]
 
 
 @pytest.mark.parametrize(("text", "message", "line"), BROKEN)
-def test_a_damaged_lock_file_grants_nothing_it_is_not_sure_of_and_is_not_overwritten(
+def test_a_corrupt_lock_file_grants_nothing_it_is_not_sure_of_and_is_not_overwritten(
     tmp_path: Path, text: str, message: str, line: int
 ) -> None:
     locks = store(tmp_path)
@@ -407,7 +407,7 @@ def test_one_wrong_record_costs_only_its_own_plugin(tmp_path: Path) -> None:
     assert locks.read().get("bad") is None
 
 
-def test_a_name_of_another_host_version_is_kept_grants_nothing_and_is_told(tmp_path: Path) -> None:
+def test_a_name_of_another_host_version_is_kept_grants_nothing_and_is_reported(tmp_path: Path) -> None:
     locks = store(tmp_path)
     locks.path.write_text("version: 1\nplugins:\n  text: {granted: [hook:server:tool:chek, read:fs]}\n")
     grants = locks.read()
@@ -424,7 +424,7 @@ def test_noise_is_a_finding(tmp_path: Path, content: bytes) -> None:
     assert locks.read().is_damaged
 
 
-def test_a_lock_file_that_everybody_can_change_is_told(tmp_path: Path) -> None:
+def test_a_lock_file_that_everybody_can_change_is_reported(tmp_path: Path) -> None:
     locks = store(tmp_path)
     locks.grant(facts(CHECK), ["*"])
     locks.path.chmod(0o666)

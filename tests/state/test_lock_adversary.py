@@ -81,7 +81,7 @@ def under_granted(text: str) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
-def test_a_damaged_file_grants_nothing_that_does_not_stand_in_it(seed: int) -> None:
+def test_a_corrupt_file_grants_nothing_that_does_not_stand_in_it(seed: int) -> None:
     pick = Random(seed)
     for _ in range(60):
         content = LOCK.encode()
@@ -115,7 +115,7 @@ HUGE = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", HUGE)
-def test_of_a_huge_file_not_more_is_told_than_somebody_reads_and_a_wrong_one_stays_wrong(what: str) -> None:
+def test_a_huge_file_gets_a_bounded_report_and_an_invalid_one_stays_invalid(what: str) -> None:
     text, errors, warnings = HUGE[what]
     grants = parse_lock(text, "tavern.lock")
     told = Counter(finding.severity for finding in grants.findings)
@@ -264,7 +264,7 @@ def test_a_pattern_that_a_plugin_asked_an_older_host_for_does_not_lock_everybody
 
 def test_a_pattern_of_many_stars_is_expanded_in_one_pass() -> None:
     asked = frozenset({"secrets:" + "a" * 60, "read:fs"})
-    with pytest.raises(UsageError, match="asks for nothing"):
+    with pytest.raises(UsageError, match="requests nothing"):
         expand("text", ["*a" * 40 + "*b"], asked, to_grant=True)
     assert expand("text", ["*a" * 40], asked, to_grant=True) == {"secrets:" + "a" * 60}
     assert expand("text", ["read:*fs", "**"], asked, to_grant=True) == asked

@@ -100,8 +100,8 @@ CHANGES: dict[str, tuple[Callable[[Project], Any], str]] = {
     "a damaged lock file": (lambda p: p.lock.write_text("version: 1\nplugins: {text: [}"), "the lock file has errors"),
     "a lock file that is a link": (lambda p: linked(p), "the lock file has errors"),
     "a record without hashes": (lambda p: relocked(p, lambda r: [r.pop(k) for k in ("manifestHash", "artifactHash")]), "instead of none"),
-    "a record that grants more": (lambda p: relocked(p, lambda r: r["requested"].append("gpu")), "it asks for other permissions"),
-    "a record of another name": (lambda p: renamed(p), "is no plugin name"),
+    "a record that grants more": (lambda p: relocked(p, lambda r: r["requested"].append("gpu")), "it requests other permissions"),
+    "a record of another name": (lambda p: renamed(p), "is not a plugin name"),
 }  # fmt: skip
 
 
@@ -239,7 +239,7 @@ def test_a_gate_that_the_locked_host_refuses_blocks_what_it_would_judge(project:
 
 
 @pytest.mark.slow
-def test_changed_code_is_told_everywhere_until_it_is_noted_as_reviewed(project: Project) -> None:
+def test_changed_code_is_reported_everywhere_until_it_is_noted_as_reviewed(project: Project) -> None:
     project.reviewed()
     project.code(CODE + "# changed\n")
     with project.open() as tavern:
@@ -334,7 +334,7 @@ def test_a_tool_without_its_grant_is_listed_with_the_command_that_grants_it(proj
         assert tavern.tools.needs("text:count") is None
 
 
-def test_a_tool_that_nobody_asked_yet_is_listed_with_what_it_may_need(project: Project) -> None:
+def test_a_tool_without_loaded_code_is_listed_with_its_possible_needs(project: Project) -> None:
     with project.open() as tavern:
         need = tavern.tools.needs("text:count")
         assert need is not None

@@ -37,7 +37,7 @@ def test_the_example_configuration_is_valid(tmp_path: Path) -> None:
 
 def test_every_key_is_in_the_table_with_its_default() -> None:
     defaults = {".".join(path): value for path, value in leaves(HostConfig().model_dump(by_alias=True, mode="json"))}
-    rows = dict(re.findall(r"^\| `([A-Za-z.]+)` \| (\S+) \|", PAGE, re.MULTILINE))
+    rows = dict(re.findall(r"^\| `([A-Za-z.]+)` \| (`[^`]*`|\S+) \|", PAGE, re.MULTILINE))
     expected = {key: "–" if value is None else f"`{_written(value)}`" for key, value in defaults.items()}
     assert {key: rows.get(key) for key in expected} == expected
 

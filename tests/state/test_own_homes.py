@@ -103,7 +103,7 @@ def test_the_command_line_in_the_folder_of_a_program_sees_its_state(machine: Mac
     assert machine.program(str(machine.folders[1] / "app.py"), cwd=tmp_path)["granted"] == ["read:fs"]
 
 
-def test_a_folder_that_is_named_is_shared_by_whoever_names_it(machine: Machine, tmp_path: Path) -> None:
+def test_a_named_folder_is_shared_by_all_programs_that_name_it(machine: Machine, tmp_path: Path) -> None:
     for home in (tmp_path / "shared", machine.data):
         logs = {
             machine.program(str(folder / "app.py"), cwd=tmp_path, TAVERN_HOME=str(home))["log"]
@@ -123,7 +123,7 @@ def test_what_earlier_versions_kept_for_all_projects_is_named_once(machine: Mach
     assert sorted(p.name for p in machine.data.iterdir()) == ["audit", "projects", "tavern.lock"]
 
 
-def test_programs_of_the_environment_are_told_apart_by_where_they_are_started(machine: Machine) -> None:
+def test_programs_of_the_environment_are_distinguished_by_their_working_folder(machine: Machine) -> None:
     """A console script lies in the environment's folder, which says nothing about the program."""
     logs = set()
     for folder in machine.folders:

@@ -38,7 +38,7 @@ def test_a_decision_is_kept_with_its_reason_and_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b'{"version": 7}', b'{"version": 1, "plugins": []}', b"\xff", b"\0" * 9]
 )
-def test_a_damaged_file_switches_nothing_says_so_and_is_kept(tmp_path: Path, content: bytes) -> None:
+def test_a_corrupt_file_switches_nothing_says_so_and_is_kept(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "plugins.json"
     path.write_bytes(content)
     read = states(tmp_path).read()

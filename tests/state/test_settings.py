@@ -295,7 +295,7 @@ def test_the_user_wins_over_the_instance_and_the_instance_over_the_default(tmp_p
     assert shown[KEY + "on"] == (True, "default")
 
 
-def test_a_stored_value_that_is_not_allowed_is_told_and_the_layer_below_counts(tmp_path: Path) -> None:
+def test_a_stored_value_that_is_not_allowed_is_reported_and_the_layer_below_counts(tmp_path: Path) -> None:
     (tmp_path / "settings.json").write_text(
         json.dumps({"version": 1, "values": {KEY + "maxItems": 99, KEY + "nmae": 1}})
     )
@@ -312,7 +312,7 @@ def test_a_stored_value_that_is_not_allowed_is_told_and_the_layer_below_counts(t
 
 
 @pytest.mark.parametrize("key", [None, 5, [], ("a",), b"extensions.p.name"], ids=lambda key: type(key).__name__)
-def test_a_key_that_is_no_text_is_told(tmp_path: Path, key: Any) -> None:
+def test_a_key_that_is_not_text_is_reported(tmp_path: Path, key: Any) -> None:
     with pytest.raises(SettingsInvalid, match="the key of a setting is text"):
         opened(tmp_path).get(key)
 
@@ -330,7 +330,7 @@ def test_values_of_plugins_that_are_not_there_are_kept_without_a_word(tmp_path: 
     [b"", b"{", b"[]", b'{"version": 2, "values": {}}', b'{"version": 1, "values": []}', b"\xff", b"\0" * 50, b"[" * 100_000,
      b'{"version": 1, "values": {"a": 1, "a": 2}}', b'{"version": 1, "values": {"a": NaN}}', b"x" * 2_000_000],
 )  # fmt: skip
-def test_a_damaged_file_costs_its_values_and_is_kept_at_the_next_save(tmp_path: Path, content: bytes) -> None:
+def test_a_corrupt_file_costs_its_values_and_is_kept_at_the_next_save(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "settings.json"
     path.write_bytes(content)
     told: list[Finding] = []
@@ -342,7 +342,7 @@ def test_a_damaged_file_costs_its_values_and_is_kept_at_the_next_save(tmp_path: 
     store.save({KEY + "name": "new"})
     assert stored(tmp_path) == {KEY + "name": "new"}
     assert [p.read_bytes() for p in tmp_path.glob("settings.json.damaged-*")] == [content]
-    assert any("is kept as" in str(f) for f in told)
+    assert any("was renamed to" in str(f) for f in told)
     assert opened(tmp_path).findings() == ()
 
 
@@ -378,7 +378,7 @@ def test_callbacks_come_in_order_once_for_what_really_changed(tmp_path: Path) ->
     assert told == [("name", "y")]
 
 
-def test_whoever_keeps_the_record_is_told_what_changed_without_secrets(tmp_path: Path) -> None:
+def test_the_recorder_gets_the_changes_without_secrets(tmp_path: Path) -> None:
     told: list[Any] = []
     store = opened(tmp_path, on_saved=told.append)
     store.save({KEY + "name": "x", KEY + "cookie": "s3cret"}, by="alice")
@@ -391,7 +391,7 @@ def test_whoever_keeps_the_record_is_told_what_changed_without_secrets(tmp_path:
     ]
 
 
-def test_a_failing_callback_is_a_finding_and_the_others_are_told(tmp_path: Path) -> None:
+def test_a_failing_callback_is_a_finding_and_the_others_are_called(tmp_path: Path) -> None:
     told: list[Any] = []
     findings: list[Finding] = []
     store = opened(tmp_path, on_finding=findings.append)
@@ -424,7 +424,7 @@ def test_a_plugin_watches_its_own_settings_only(tmp_path: Path) -> None:
         store.on_change(KEY + "nmae", print, owner="p")
 
 
-def test_what_another_process_saved_is_read_at_once_and_told_at_reload(tmp_path: Path) -> None:
+def test_a_save_of_another_process_is_read_at_once_and_reported_at_reload(tmp_path: Path) -> None:
     one, two = opened(tmp_path), opened(tmp_path)
     told: list[Any] = []
     one.on_change(KEY + "name", told.append)

@@ -327,9 +327,9 @@ VALUE_ENDS = [
         "x:「始」「始」a「末」 and 「始」b「末」 .「末」",
         x="「始」a「末」 and 「始」b「末」 .",
     ),
-    one("a doubled tail is no content", "x:「始」「末」「末」", errors="ambiguous_value"),
-    one("a doubled tail behind a value is no content", "x:「始」a「末」「末」", errors="ambiguous_value"),
-    one("a doubled head is no content", "x:「始」「始」a「末」", errors="ambiguous_value"),
+    one("a doubled tail is not content", "x:「始」「末」「末」", errors="ambiguous_value"),
+    one("a doubled tail behind a value is not content", "x:「始」a「末」「末」", errors="ambiguous_value"),
+    one("a doubled head is not content", "x:「始」「始」a「末」", errors="ambiguous_value"),
     one("a pair that is whole is content", "x:「始」「始」a「末」「末」", x="「始」a「末」"),
     one("a doubled delimiter may be escaped", "x:「始ESCAPE」「始」a「末ESCAPE」", x="「始」a"),
     one("a tail in the middle of a line is text when another follows", "x:「始」a「末」b「末」", x="a「末」b"),
@@ -341,7 +341,7 @@ VALUE_ENDS = [
         x="a「末」b\nc",
         y="2",
     ),
-    one("the word for doomsday is no tail", "x:「始」「末日」到了「末」", x="「末日」到了"),
+    one("the word for doomsday is not a tail", "x:「始」「末日」到了「末」", x="「末日」到了"),
     one("half a tail at the end of a value is text", "x:「始」a「末「末」", x="a「末"),
     one(
         "what follows the only tail is stray",
@@ -422,7 +422,7 @@ VALUE_ENDS = [
         "x:「始」use y:「始」2「末」 there「末」",
         x="use y:「始」2「末」 there",
     ),
-    one("a hash in a value is no comment", "x:「始」# a\n# b「末」", x="# a\n# b"),
+    one("a hash in a value is not a comment", "x:「始」# a\n# b「末」", x="# a\n# b"),
 ]
 
 ESCAPES = [
@@ -674,7 +674,7 @@ CHAINS = [
         [(1, "img.compose", {"prompt": "p", "image_url_1": "u", "image_url_2": "v"})],
     ),
     Case(
-        "a declared name with digits is shared when its number is no step",
+        "a declared name with digits is shared when its number is not a step",
         block("command1:「始」search.hybrid「末」", "query1:「始」a「末」", "BM25:「始」0.5「末」"),
         [(1, "search.hybrid", {"query": "a", "BM25": 0.5})],
     ),
@@ -729,13 +729,13 @@ CHAINS = [
         ("invalid_arguments",),
     ),
     Case(
-        "a number that is no step",
+        "a number that is not a step",
         block("command1:「始」any「末」", "x3:「始」1「末」", "command2:「始」any「末」"),
         [],
         ("orphan_parameter",),
     ),
     Case(
-        "a huge number that is no step",
+        "a huge number that is not a step",
         block("command1:「始」any「末」", "x" + "9" * 100 + ":「始」1「末」"),
         [],
         ("orphan_parameter",),
@@ -762,7 +762,7 @@ CHAINS = [
         block("command１:「始」any「末」", "x１:「始」a「末」"),
         [(1, "any", {"x": "a"})],
     ),
-    Case("a superscript is no step number", block("command²:「始」any「末」"), [], ("missing_command",)),
+    Case("a superscript is not a step number", block("command²:「始」any「末」"), [], ("missing_command",)),
     Case(
         "command beside command1",
         block("command:「始」any「末」", "command1:「始」any「末」"),
@@ -814,7 +814,9 @@ CHAINS = [
 
 def _typed_bad(key: str, *texts: str) -> list[Case]:
     return [
-        typed(f"{text[:30]!r} is no value of {key}", "typed", f"{key}:「始」{text}「末」", errors="invalid_arguments")
+        typed(
+            f"{text[:30]!r} is not a value of {key}", "typed", f"{key}:「始」{text}「末」", errors="invalid_arguments"
+        )
         for text in texts
     ]
 

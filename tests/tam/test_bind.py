@@ -98,7 +98,7 @@ def test_a_problem_says_what_to_repair_and_where(lines: list[str], code: str, wo
         ("object", "", "expected object, got ''"),
     ],
 )
-def test_a_value_written_as_elsewhere_is_told_how_it_is_written_here(kind: Any, written: str, told: str) -> None:
+def test_a_value_in_a_foreign_notation_gets_a_hint_with_the_right_one(kind: Any, written: str, told: str) -> None:
     schema = {"type": "object", "properties": {"v": {"type": kind}}}
     (problem,) = tam.bind(tam.parse(block("command:「始」t「末」", f"v:「始」{written}「末」")), {"t": schema}).problems
     assert told in problem.message, problem.message
@@ -154,7 +154,7 @@ def test_a_name_that_the_schema_rules_out_is_named_with_the_one_that_was_meant(r
     )
 
 
-def test_a_nested_name_that_nobody_declared_is_named_too() -> None:
+def test_an_undeclared_nested_name_is_named_too() -> None:
     inner = {"type": "object", "properties": {"text": {"type": "string"}}, "additionalProperties": False}
     schema = {"type": "object", "properties": {"o": inner}}
     (problem,) = tam.bind(

@@ -50,9 +50,9 @@ TALK = {
     "in a thought": "<think>\n<|[TOOL_REQUEST]|>\n</think>",
     "one field as an example": "key:「始」value「末」 is how a field looks.",
     "prose about tools": "The request tool ends here; no action: required. Tool calls are [sic] fine.",
-    "JSON that is no call": '{"name": "Ada", "arguments": {"x": 1}}',
+    "JSON that is not a call": '{"name": "Ada", "arguments": {"x": 1}}',
     "a tag about nothing": "<tool_call>later</tool_call>",
-    "an Action that is no tool": "Action: go home\n",
+    "an Action that is not a tool": "Action: go home\n",
     "a list of names": '["text:repeat"]',
 }
 

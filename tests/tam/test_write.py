@@ -149,7 +149,7 @@ def test_neutral_text_stays_inside_the_value_it_is_put_into(text: str) -> None:
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(WORDS), st.data())
-def test_the_surroundings_cannot_complete_neutral_text(word: str, data: st.DataObject) -> None:
+def test_the_text_around_cannot_complete_neutral_text(word: str, data: st.DataObject) -> None:
     begin = data.draw(st.integers(0, len(word) - 1))
     end = data.draw(st.integers(begin + 1, len(word)))
     middle = word[begin:end]

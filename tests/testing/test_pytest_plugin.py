@@ -270,7 +270,7 @@ def test_events_are_recorded(project: Project) -> None:
         ({"manifest": "name: text\nversoin: 1\n"}, "the plugin under test is failed: *"),
     ],
 )
-def test_what_is_wrong_with_the_plugin_is_told_in_one_line(
+def test_what_is_wrong_with_the_plugin_is_reported_in_one_line(
     project: Project, changes: dict[str, object], told: str
 ) -> None:
     done = project("def test_it(call_tool):\n    call_tool('shout', {'text': 'a'})\n", **changes)
@@ -279,7 +279,7 @@ def test_what_is_wrong_with_the_plugin_is_told_in_one_line(
     assert "site-packages/tavern_core/testing" not in done.stdout.str()
 
 
-def test_code_that_cannot_be_imported_is_told_with_its_place(project: Project) -> None:
+def test_code_that_cannot_be_imported_is_reported_with_its_place(project: Project) -> None:
     done = project(
         "def test_it(call_tool):\n    call_tool('shout', {'text': 'a'})\n", code="import nothing_of_this_name\n"
     )
@@ -295,10 +295,10 @@ def test_code_that_cannot_be_imported_is_told_with_its_place(project: Project) -
         ("@pytest.mark.tavern('text')", "*takes its values by name*"),
         ("@pytest.mark.tavern(plugin='txet')", "*'txet' is not installed*"),
         ("@pytest.mark.tavern(config={'limit': {}})", "*unknown key 'limit'*"),
-        ("@pytest.mark.tavern(grants=['read:sf'])", "*'read:sf' is no permission*"),
+        ("@pytest.mark.tavern(grants=['read:sf'])", "*'read:sf' is not a permission*"),
     ],
 )
-def test_wrong_wishes_are_told(project: Project, mark: str, told: str) -> None:
+def test_invalid_options_are_reported(project: Project, mark: str, told: str) -> None:
     done = project(f"import pytest\n{mark}\ndef test_it(tavern):\n    pass\n")
     done.assert_outcomes(errors=1)
     done.stdout.fnmatch_lines([told])

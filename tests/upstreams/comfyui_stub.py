@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
 TRANSCRIPTS: dict[str, Any] = json.loads((Path(__file__).parent / "comfyui_transcripts.json").read_text("utf-8"))
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 RECORDED: dict[str, Any] = TRANSCRIPTS["ok"]
 RECORDED_ID: str = RECORDED["response"]["prompt_id"]
 RECORDED_FILE = "tavern_00054_.png"
@@ -47,8 +49,10 @@ class ComfyStub:
         self.messages: list[Any] = []
         """What is sent besides, while the second node works."""
         self.sockets = True
-        self.flaw: dict[str, Any] = {}
-        """Method and path → what is answered instead."""
+        self.padding = ""
+        """Makes the queue as large as one with many workflows in it."""
+        self.flaws: list[tuple[str, Handler]] = []
+        """How method and path begin, and what answers instead."""
         self.runs: list[str] = []
         self.graphs: list[Any] = []
         self.asked: list[str] = []
@@ -118,15 +122,16 @@ class ComfyStub:
         if self._awaited and self.asked[-1].startswith(self._awaited):
             self._asked.set()
         self.headers.append({k.lower(): v for k, v in request.headers.items()})
-        if (flaw := self.flaw.get(f"{request.method} {path}")) is not None:
-            return await flaw(request) if callable(flaw) else web.json_response(flaw)
+        for begins, flaw in self.flaws:
+            if self.asked[-1].startswith(begins):
+                return await flaw(request)
         match request.method, path.split("/")[1:]:
             case "GET", ["ws"] if self.sockets:
                 return await self._socket(request)
             case "POST", ["prompt"]:
                 return self._prompt(await request.json())
             case "GET", ["queue"]:
-                running = [[0, self.running, {}, {}, []]] if self.running else []
+                running = [[0, self.running, {"padding": self.padding}, {}, []]] if self.running else []
                 waiting = [[n, run, graph, {}, []] for n, (run, graph, _) in enumerate(self.pending)]
                 return web.json_response({"queue_running": running, "queue_pending": waiting})
             case "POST", ["queue"]:

@@ -99,8 +99,8 @@ class N8nStub:
         if request.method == "GET" and path == "workflows":
             start = int(request.query.get("cursor", "0"))
             rows = [row for row in self.workflows if not isinstance(row, dict) or row.get("active")]
-            following = str(start + self.page) if start + self.page < len(rows) else None
-            return web.json_response({"data": rows[start : start + self.page], "nextCursor": following})
+            end = start + min(self.page, int(request.query["limit"]))
+            return web.json_response({"data": rows[start:end], "nextCursor": str(end) if end < len(rows) else None})
         if request.method == "GET" and path.startswith("executions/"):
             states = self.executions.get(path.removeprefix("executions/"), [])
             if states:

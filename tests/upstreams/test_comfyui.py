@@ -233,6 +233,20 @@ async def test_cancelling_takes_a_run_out_of_the_queue_and_leaves_others_alone(t
         assert len(comfy.runs) == 1
 
 
+async def test_a_queue_that_is_too_large_to_be_read_still_says_whether_a_run_is_in_it(tmp_path: Path) -> None:
+    write(tmp_path)
+    async with ComfyStub() as comfy, served(tmp_path, comfy) as host:
+        comfy.sockets = False
+        comfy.hold.clear()
+        comfy.padding = "x" * 4_100_000
+        calling = asyncio.create_task(host.invoke("comfy:invert", ARGUMENTS))
+        await comfy.begun.wait()
+        for _ in range(2):
+            await comfy.was_asked("GET /queue")
+        comfy.hold.set()
+        assert (await calling).ok
+
+
 async def test_without_messages_a_run_is_followed_by_asking(tmp_path: Path) -> None:
     write(tmp_path)
     async with ComfyStub() as comfy, served(tmp_path, comfy) as host:
@@ -310,7 +324,7 @@ async def test_a_run_whose_submission_was_not_answered_is_found(tmp_path: Path) 
             request.transport.abort()
             return web.Response()
 
-        comfy.flaw["POST /prompt"] = lost
+        comfy.flaws.append(("POST /prompt", lost))
         assert (await host.invoke("comfy:invert", ARGUMENTS)).ok
         assert len(comfy.runs) == 1
 
@@ -342,7 +356,7 @@ async def test_a_workflow_that_the_server_refuses_has_done_nothing(tmp_path: Pat
         async def refuses(request: web.Request) -> web.StreamResponse:
             return web.json_response(REFUSED, status=400)
 
-        comfy.flaw["POST /prompt"] = refuses
+        comfy.flaws.append(("POST /prompt", refuses))
         argument = await host.invoke("comfy:invert", ARGUMENTS)
         assert failure(argument) == ("INPUT_SCHEMA_INVALID", "none", None)
         assert argument.error is not None and argument.error.details["problems"][0]["parameter"] == "width"
@@ -355,7 +369,7 @@ async def test_a_full_queue_says_when_to_come_back(tmp_path: Path) -> None:
 
     write(tmp_path)
     async with ComfyStub() as comfy:
-        comfy.flaw["POST /api/v2/jobs"] = full
+        comfy.flaws.append(("POST /api/v2/jobs", full))
         entry = {
             "kind": "comfyui", "url": comfy.url, "settings": {"templates": "comfyui", "api": "v2"},
             "tools": {"invert": {"limits": {"retries": 0}}},

@@ -14,9 +14,13 @@ from tests.upstreams.toy import System, opened
 WRONG: dict[str, tuple[str, str, str]] = {
     "a key that is misspelt": ("{kind: mcp, ur: http://a.example}", "unknown key 'ur'", "did you mean 'url'?"),
     "two targets": ("{kind: mcp, url: http://a.example, command: [x]}", "not by url and command", "keep one"),
-    "no address": ("{kind: mcp, url: a.example}", "no address of an upstream", "http://host:port"),
-    "a password in the address": ("{kind: mcp, url: 'http://u:p@a.example'}", "no address of an upstream", "headers"),
-    "another scheme": ("{kind: mcp, url: 'file:///etc/passwd'}", "no address of an upstream", "http"),
+    "no address": ("{kind: mcp, url: a.example}", "not an address of an upstream", "http://host:port"),
+    "a password in the address": (
+        "{kind: mcp, url: 'http://u:p@a.example'}",
+        "not an address of an upstream",
+        "headers",
+    ),
+    "another scheme": ("{kind: mcp, url: 'file:///etc/passwd'}", "not an address of an upstream", "http"),
     "an empty command": ("{kind: mcp, command: []}", "the command is empty", "[program"),
     "an installer in the sandbox": ("{kind: mcp, command: [uvx, a]}", "fetches code and runs it", "trusted: true"),
     "an installer by its path": (
@@ -25,9 +29,9 @@ WRONG: dict[str, tuple[str, str, str]] = {
         "trusted: true",
     ),
     "rights of a url": ("{kind: mcp, url: http://a.example, permissions: [network]}", "of a command", "delete"),
-    "an unknown right": ("{kind: mcp, command: [x], permissions: [netwrk]}", "no capability", "network"),
+    "an unknown right": ("{kind: mcp, command: [x], permissions: [netwrk]}", "not a capability", "network"),
     "a loader variable": ("{kind: mcp, command: [x], environment: {LD_PRELOAD: y}}", "never passed", "delete"),
-    "a header of the connection": ("{kind: mcp, url: http://a.example, headers: {Host: b}}", "no header", "delete"),
+    "a header of the connection": ("{kind: mcp, url: http://a.example, headers: {Host: b}}", "not a header", "delete"),
     "an override of nothing": (
         "{kind: mcp, url: http://a.example, tools: {t: {readOnl: true}}}",
         "unknown key",
@@ -35,7 +39,7 @@ WRONG: dict[str, tuple[str, str, str]] = {
     ),
     "a reserved namespace": (
         "{kind: mcp, url: http://a.example, namespace: core}",
-        "no name of an upstream",
+        "not the name of an upstream",
         "lower-case",
     ),
 }

@@ -167,6 +167,20 @@ async def test_what_a_workflow_answers_is_the_value(tmp_path: Path, handler: Han
         assert any("not known" in seen.summary for seen in result.evidence) is is_open
 
 
+async def test_a_key_is_sent_where_the_operator_says_and_nowhere_else(tmp_path: Path) -> None:
+    async with N8nStub() as n8n:
+        n8n.webhooks["POST slack"] = answers({})
+        upstream = {"kind": "n8n", "url": n8n.url, "settings": {"webhooks": {"slack": {"path": "slack"}}}}
+        await call(tmp_path, n8n, "slack", {"a": 1}, more=upstream, idempotency_key="k")
+        assert n8n.bodies == [{"a": 1}]
+        upstream["settings"]["idempotencyField"] = "key"
+        upstream["idempotencyHeader"] = None
+        await call(tmp_path, n8n, "slack", {"a": 1}, more=upstream, idempotency_key="l")
+        assert n8n.bodies[1:] == [{"a": 1, "key": "l"}]
+        await call(tmp_path, n8n, "slack", {"a": 1}, more=upstream)
+        assert n8n.bodies[2:] == [{"a": 1}]
+
+
 async def test_a_file_becomes_an_artifact_of_the_caller(tmp_path: Path) -> None:
     async def picture(request: web.Request) -> web.StreamResponse:
         return web.Response(body=b"\x89PNG", content_type="image/png")
@@ -231,6 +245,14 @@ async def test_active_workflows_are_tools_with_what_they_say_of_themselves(tmp_p
             await host.invoke("n8n:users", {"id": 7})
             assert n8n.asked[-2:] == ["GET /webhook/p", "POST /webhook/abc/users/7"]
             assert "x-n8n-api-key" not in n8n.headers[-1]
+
+
+async def test_large_workflows_are_listed_a_few_at_a_time(tmp_path: Path) -> None:
+    async with N8nStub() as n8n:
+        n8n.workflows = [workflow(f"w{n}", webhook_node(f"w{n}"), pinData="x" * 500_000) for n in range(12)]
+        async with opened(tmp_path, {"n8n": entry(n8n, api=True)}, secrets={"n8n": KEY}) as host:
+            await host.upstreams.refresh("n8n")
+            assert len(host.upstreams["n8n"].tools) == 12
 
 
 BAD: list[Any] = [

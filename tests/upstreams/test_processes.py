@@ -20,6 +20,7 @@ from tavern_core.model.call import Rights
 from tavern_core.model.config import IsolationConfig
 from tavern_core.upstreams.process import Home, RunningProcess, start_process
 from tests.executors.workbench import open_descriptors, processes_with
+from tests.isolation.waiting import until
 
 ECHO = "import sys\nfor line in sys.stdin: sys.stdout.write(line); sys.stdout.flush()"
 Use = Callable[[RunningProcess], Awaitable[Any]]
@@ -143,7 +144,7 @@ time.sleep(600)
 def test_what_it_started_ends_with_it_even_in_sessions_of_its_own(tmp_path: Path) -> None:
     async def use(process: RunningProcess) -> None:
         assert await lines(process, 1) == [b"begun"]
-        assert len(processes_with("upstream_program")) == 4
+        await asyncio.to_thread(until, lambda: len(processes_with("upstream_program")) >= 4)
 
     run(tmp_path, FAMILY, use, trusted=True)
 

@@ -364,7 +364,7 @@ def test_what_a_stopped_plugin_kept_opens_nothing(opened: Opened, keeper: Keeper
     assert user.ctx.service("store").fetch("list")
 
 
-def test_what_an_executor_is_told_of_a_tool_leads_to_nothing_of_the_host(opened: Opened, keeper: Keeper) -> None:  # noqa: F811
+def test_the_view_of_an_executor_leads_to_no_object_of_the_host(opened: Opened, keeper: Keeper) -> None:  # noqa: F811
     homes: list[Any] = []
     own = {"load", "service", "settings"}
 

@@ -98,7 +98,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Any:
     )
 )
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_damaged_workflow_runs_or_is_refused_with_problems(
+def test_a_corrupt_workflow_runs_or_is_refused_with_problems(
     host: Tavern, damage: list[tuple[tuple[Any, ...], str, Any]]
 ) -> None:
     [(path, how, value)] = damage
@@ -197,7 +197,7 @@ def test_workflows_that_contain_each_other_through_several_files_are_refused(flo
             assert problem.message.count("→") == 3
 
 
-def test_a_group_whose_file_is_damaged_is_not_called_missing(flows: Flows) -> None:
+def test_a_group_whose_file_is_corrupt_is_not_called_missing(flows: Flows) -> None:
     (flows.folder / "inner.json").write_text("{", "utf-8")
     flows.write("outer", {"g": {"type": "core:NodeGroup", "config": {"referencedWorkflowId": "inner"}}})
     with flows.open() as tavern:
@@ -301,11 +301,11 @@ def test_a_workflow_made_by_a_program_is_saved_with_what_it_says(flows: Flows) -
 
 EDITS: dict[str, Callable[[Any], Any]] = {
     "an id that is too long": lambda editor: editor.add("core:Text", node_id="x" * 500),
-    "an id that is no text": lambda editor: editor.add("core:Text", node_id=5),
+    "an id that is not text": lambda editor: editor.add("core:Text", node_id=5),
     "no type": lambda editor: editor.add(""),
-    "a type that is no text": lambda editor: editor.add(None),
+    "a type that is not text": lambda editor: editor.add(None),
     "a new name that is too long": lambda editor: editor.rename("a", "x" * 500),
-    "a key that is no text": lambda editor: editor.set_input("a", 5, "x"),
+    "a key that is not text": lambda editor: editor.set_input("a", 5, "x"),
     "a value that does not fit": lambda editor: editor.set_input("a", "text", object()),
     "options that do not exist": lambda editor: editor.set_config("a", "$exec", {"retrys": 1}),
     "an edge to itself": lambda editor: editor.connect("a", "text", "a", "text"),

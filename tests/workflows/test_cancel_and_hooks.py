@@ -230,7 +230,7 @@ async def test_a_hook_before_nodes_fails_closed(flows: Flows, name: str) -> None
             assert "inc" not in CALLS or name == "a refusal"
 
 
-async def test_what_hooks_are_given_is_theirs_and_observers_disturb_nobody(flows: Flows) -> None:
+async def test_hooks_get_copies_and_observers_affect_no_run(flows: Flows) -> None:
     flows.write("chain", {"a": {"type": "t:Inc", "x": 1}, "b": "t:Plain"}, "a.y>b.x")
     async with flows.open(Plugin(Spoils(), name="spoils"), Plugin(LooksAndFails(), name="looks")) as tavern:
         result = await tavern.workflows.run("chain")

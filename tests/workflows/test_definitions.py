@@ -57,9 +57,9 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a mode that is none": (marked(modes={"m": {"id": "m"}}), "modes['m'] is dict, not a NodeMode"),
     "a mode with another id": (marked(modes={"m": NodeMode("zz")}), "modes['m'] has the id 'zz'"),
     "a mode with an input that the code lacks": (marked(modes={"m": NodeMode("m", inputs={"b": Slot("b")})}), "input 'b' of mode 'm' is none that its code takes"),
-    "a mode with a slot of another key": (marked(modes={"m": NodeMode("m", outputs={"b": Slot("c")})}), "output 'b' of mode 'm' is no slot of that key"),
+    "a mode with a slot of another key": (marked(modes={"m": NodeMode("m", outputs={"b": Slot("c")})}), "output 'b' of mode 'm' is not a slot of that key"),
     "a configuration schema that is none": (marked(config_schema={"type": "objekt"}), "'objekt' is not a JSON type"),
-    "a configuration schema that is a list": (marked(config_schema=[1]), "config_schema is no mapping"),
+    "a configuration schema that is a list": (marked(config_schema=[1]), "config_schema is not a mapping"),
     "configuration values that do not fit": (
         marked(config_schema={"type": "object", "properties": {"k": {"type": "integer"}}}, config_values={"k": "x"}), "/k: must be integer",
     ),
@@ -68,16 +68,16 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a bypass of other inputs": (marked(bypass=PassThrough({"r": "zz"})), "bypass names the input 'zz'"),
     "a version in quotes": (marked(version="2"), "version is '2', not a whole number"), "no version": (marked(version=0), "version is 0"),
     "a deadline below zero": (marked(timeout_ms=-5), "timeout_ms is -5"), "room for nobody": (marked(limit=0), "limit is 0"),
-    "a name that is no text": (marked(display_name=5), "display_name is int, not text"), "a flag that is none": (marked(cache="yes"), "cache is str"),
-    "a capability that is none": (marked(capabilities=["bogus"]), "'bogus' is no capability"), "a type to replace that is none": (marked(replaces=["x"]), "replaces names 'x'"),
-    "a default that is no choice": (with_default(Literal["a", "b"], "zz"), "takes one of 'a', 'b', got 'zz'"),
+    "a name that is not text": (marked(display_name=5), "display_name is int, not text"), "a flag that is none": (marked(cache="yes"), "cache is str"),
+    "a capability that is none": (marked(capabilities=["bogus"]), "'bogus' is not a capability"), "a type to replace that is none": (marked(replaces=["x"]), "replaces names 'x'"),
+    "a default that is not a choice": (with_default(Literal["a", "b"], "zz"), "takes one of 'a', 'b', got 'zz'"),
     "a default of another type": (with_default(int, "x"), "takes INTEGER, got the text 'x'"),
     "a default out of bounds": (with_default(Annotated[int, Port(min=5)], 3), "must be at least 5, got 3"),
     "bounds the wrong way round": (with_default(Annotated[int, Port(min=5, max=1)], 3), "has the bounds 5 and 1"),
     "an input that takes no edge": (with_default(Annotated[list[int], Port(multi=True, max_connections=0)], ()), "takes 0 connections"),
-    "a type that is none": (with_default(Annotated[str, Port(type="STRNG")], "a"), "is no dataFlowType"),
+    "a type that is none": (with_default(Annotated[str, Port(type="STRNG")], "a"), "is not a dataFlowType"),
     "a class without run": (NoRun, "it has no method run"),
-    "a specification with a slot of another key": (NodeSpec("demo:Z", inputs={"a": Slot("b")}), "input 'a' is no slot of that key"),
+    "a specification with a slot of another key": (NodeSpec("demo:Z", inputs={"a": Slot("b")}), "input 'a' is not a slot of that key"),
     "a specification with a type that is none": (NodeSpec("demo:Z", outputs={"a": Slot("a", "TEXT")}), "has the type 'TEXT'"),
 }  # fmt: skip
 
@@ -161,7 +161,7 @@ INSIDE: dict[str, tuple[dict[str, Any], list[tuple[str, str]]]] = {
     "an old version": ({"type": "demo:Old", "typeVersion": 1, "inputValues": {"num": 5}}, []),
     "an old version that cannot be upgraded": ({"type": "demo:Old", "typeVersion": 1}, [("BAD_CONFIG", "its upgrade failed with KeyError")]),
     "a newer version": ({"type": "demo:Old", **NEWER}, [("REQUIREMENT", "was written for version 3 of demo:Old; version 2 is there")]),
-    "a configuration against its schema": ({"type": "demo:Old", "configValues": {"k": "x"}}, [("BAD_CONFIG", "/k: must be integer"), ("BAD_CONFIG", "is required cannot be told")]),
+    "a configuration against its schema": ({"type": "demo:Old", "configValues": {"k": "x"}}, [("BAD_CONFIG", "/k: must be integer"), ("BAD_CONFIG", "is required is unknown")]),
     "a configuration against its method": ({"type": "demo:Old", "configValues": {"k": 13}, "inputValues": {"more": 1}}, [("BAD_VALUE", "k must not be 13")]),
     "an input that the configuration requires": ({"type": "demo:Old", "configValues": {"k": 6}}, [("MISSING_INPUT", "'more'")]),
     "a mode": ({"type": "demo:Form", "configValues": {"form": "two"}}, []),
@@ -219,7 +219,7 @@ CHANGES: dict[str, tuple[Callable[[NodeSpec], Any], str, str]] = {
     "other code": (lambda d: dataclasses.replace(d, impl=None), "NODE_LEFT_OUT", "type, owner or code"),
     "an input that the code lacks": (lambda d: dataclasses.replace(d, inputs={**d.inputs, "b": Slot("b")}), "NODE_LEFT_OUT", "none that its code takes"),
     "an input less": (lambda d: dataclasses.replace(d, inputs={}), "NODE_LEFT_OUT", "took the input 'a' away"),
-    "a type that is none": (lambda d: dataclasses.replace(d, outputs={"r": Slot("r", "TEXT")}), "NODE_LEFT_OUT", "no dataFlowType"),
+    "a type that is none": (lambda d: dataclasses.replace(d, outputs={"r": Slot("r", "TEXT")}), "NODE_LEFT_OUT", "not a dataFlowType"),
     "a schema that is none": (lambda d: dataclasses.replace(d, config_schema={"type": "objekt"}), "NODE_LEFT_OUT", "not a JSON type"),
     "no room": (lambda d: dataclasses.replace(d, limit=0), "NODE_LEFT_OUT", "limit is 0"),
     "a text": (lambda d: "no", "NODE_LEFT_OUT", "answered str"),
@@ -287,7 +287,7 @@ REQUIRED: list[tuple[str, str, str]] = [
 
 
 @pytest.mark.parametrize("at", range(len(REQUIRED)))
-def test_what_a_file_requires_is_there_or_told(tmp_path: Path, at: int) -> None:
+def test_a_missing_requirement_of_a_file_is_reported(tmp_path: Path, at: int) -> None:
     name, wanted, why = REQUIRED[at]
     with Tavern.open({}, plugins=[bringing(marked())], home=tmp_path) as tavern:
         problems = tavern.workflows.check({"nodes": [], "requires": {name: wanted}})

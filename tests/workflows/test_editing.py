@@ -103,7 +103,7 @@ REFUSED: dict[str, tuple[Edit, str]] = {
     "a set": (lambda e: e.set_input("v", "value", {1}), "is not JSON"), "half a character": (lambda e: e.set_input("v", "value", "\ud800"), "surrogate"),
     "a value that is too deep": (lambda e: e.set_input("v", "value", nested(5_000)), "nested deeper"), "an object as configuration": (lambda e: e.set_config("v", "k", object()), "is not JSON"),
     "an input that does not exist": (lambda e: e.set_input("v", "valeu", 1), "no input 'valeu'"), "a new node with one": (lambda e: e.add("core:Value", inputs={"valeu": 1}), "no input 'valeu'"),
-    "an id that is no text": (lambda e: e.rename("v", 5), "id is text"), "no id": (lambda e: e.rename("v", ""), "cannot be empty"),
+    "an id that is not text": (lambda e: e.rename("v", 5), "id is text"), "no id": (lambda e: e.rename("v", ""), "cannot be empty"),
     "an id that is a path": (lambda e: e.rename("v", "g/a"), "cannot hold a /"), "a new node with one that is": (lambda e: e.add("core:Text", node_id="g/a"), "cannot hold a /"),
     "a place that is none": (lambda e: e.add("core:Text", position="ab"), "two numbers"), "a place nowhere": (lambda e: e.add("core:Text", position=(math.nan, 0)), "NaN"),
     "an output that does not exist": (lambda e: e.connect("t", "txet", "v", "value"), "no output 'txet'"),

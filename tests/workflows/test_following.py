@@ -153,7 +153,7 @@ def test_the_command_line_follows_a_run_of_another_process(flows: Flows, what: s
 
 
 @pytest.mark.slow
-async def test_what_a_process_that_is_killed_told_is_not_lost(flows: Flows) -> None:
+async def test_the_events_of_a_killed_process_are_not_lost(flows: Flows) -> None:
     assert Elsewhere(flows, "dies at once").end() == -signal.SIGKILL
     async with flows.open() as tavern:
         record = await tavern.workflows.record("one")
@@ -196,7 +196,7 @@ async def test_what_a_node_gave_and_what_happened_until_then_are_seen_elsewhere_
     assert found == ["running", ["run:running", "queued a", "running a", "complete a"], {"y": 1}, "complete"]
 
 
-async def test_a_run_that_another_host_took_up_is_told_as_it_went_on_there(flows: Flows) -> None:
+async def test_a_run_that_another_host_resumed_is_reported_as_it_continued_there(flows: Flows) -> None:
     flows.write("flow", {"a": "t:Plain", "f": {"type": "core:JsonParse"}, "q": "t:Ask"}, "q.answer>f.text")
     async with flows.open() as first, flows.open() as second:
         handle = await first.workflows.start("flow")

@@ -178,7 +178,7 @@ def test_what_asks_a_model_is_no_tool_that_anybody_could_call(opened: Callable[.
         assert "core:LLM" not in host.manual()
 
 
-def test_an_answer_is_told_in_pieces(opened: Callable[..., Tavern]) -> None:
+def test_an_answer_is_reported_in_chunks(opened: Callable[..., Tavern]) -> None:
     async def main() -> list[str]:
         async with opened() as host:
             run = await host.workflows.start(asking("core:LLM", model="scripted"))

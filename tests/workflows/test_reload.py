@@ -93,7 +93,7 @@ def test_the_code_of_an_object_has_a_hash_that_every_process_works_out_alike() -
 BROKEN = {
     "a module that raises": ("nodes/bad.py", "raise ValueError('no')\n", "bad.py:1"),
     "a module that ends the process": ("nodes/bad.py", "raise SystemExit(3)\n", "bad.py:1"),
-    "a module that is no Python": ("nodes/bad.py", "def (:\n", "bad.py"),
+    "a module that is not a Python": ("nodes/bad.py", "def (:\n", "bad.py"),
     "a node in a reserved namespace": (
         "nodes/bad.py",
         "from tavern_core import node\n@node('core:Mine')\ndef mine(): ...\n",
@@ -125,7 +125,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_plugin_whose_nodes_are_broken_is_a_failed_row_and_harms_nobody(tmp_path: Path, name: str) -> None:
+def test_a_plugin_whose_nodes_are_broken_is_a_failed_row_and_affects_no_other(tmp_path: Path, name: str) -> None:
     file, text, words = BROKEN[name]
     home = Home(tmp_path)
     home.write(file, text)
@@ -211,10 +211,10 @@ def test_nodes_are_found_in_every_module_below_the_entry_that_is_not_private(tmp
 
 
 NO_NODES: dict[str, tuple[str, dict[str, str], str]] = {
-    "a file that is no Python": ("notes.txt", {"notes.txt": ""}, "is no Python file"),
+    "a file that is not a Python": ("notes.txt", {"notes.txt": ""}, "is not a Python file"),
     "a link out of the plugin": ("nodes", {"nodes/link.py": "-> {outside}"}, "nodes/link.py leads out of the plugin"),
-    "a folder behind a link": ("more", {"more": "-> {root}"}, "is no file or folder inside the plugin"),
-    "a marked class that is no node": ("nodes", {"nodes/bad.py": "from tavern_core import node\n@node\nclass Bad: ...\n"}, "none derived from Node"),
+    "a folder behind a link": ("more", {"more": "-> {root}"}, "is not a file or folder inside the plugin"),
+    "a marked class that is not a node": ("nodes", {"nodes/bad.py": "from tavern_core import node\n@node\nclass Bad: ...\n"}, "none derived from Node"),
     "a marked class without run": ("nodes", {"nodes/bad.py": "from tavern_core import Node, node\n@node\nclass Bad(Node): ...\n"}, "it has no method run"),
 }  # fmt: skip
 

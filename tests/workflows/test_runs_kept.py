@@ -113,7 +113,7 @@ async def test_a_question_survives_its_host(flows: Flows) -> None:
     assert [e.seq for e in events] == list(range(1, len(events) + 1))
 
 
-async def test_events_of_a_kept_run_are_told_by_another_host(flows: Flows) -> None:
+async def test_events_of_a_kept_run_are_reported_by_another_host(flows: Flows) -> None:
     flows.write("chain", CHAIN, WIRES)
     async with flows.open() as tavern:
         result = await tavern.workflows.run("chain")
@@ -128,8 +128,8 @@ async def test_events_of_a_kept_run_are_told_by_another_host(flows: Flows) -> No
 
 FILES: dict[str, tuple[str, str]] = {
     "no JSON": ("{", "not JSON"),
-    "a list": ("[]", "this is no workflow"),
-    "something else": ('{"name": "x"}', "this is no workflow"),
+    "a list": ("[]", "this is not a workflow"),
+    "something else": ('{"name": "x"}', "this is not a workflow"),
     "a node without a type": ('{"nodes": [{"id": "a"}], "edges": []}', "type"),
     "an edge without ends": ('{"nodes": [], "edges": [{"id": "e"}]}', "source"),
     "a twice given key": ('{"nodes": [], "nodes": [], "edges": []}', "twice"),

@@ -198,7 +198,7 @@ async def test_secrets_are_in_no_file(flows: Flows) -> None:
             assert word.encode() not in file.read_bytes(), file
     async with flows.open(Plugin(Leaky(), name="leaky"), **settings) as tavern:
         CALLS.clear()
-        with pytest.raises(UsageError, match="not kept: secret, password") as caught:
+        with pytest.raises(UsageError, match="not stored: secret, password") as caught:
             await tavern.workflows.resume(result.run_id)
         assert "inputs=" in caught.value.hint
         again = await tavern.workflows.resume(
@@ -246,7 +246,7 @@ async def test_outputs_that_no_file_can_hold_are_run_again_and_said_so(flows: Fl
 
 
 @pytest.mark.slow
-async def test_a_store_damaged_anywhere_never_gives_a_wrong_answer_and_never_stops_a_run(flows: Flows) -> None:
+async def test_a_store_corrupt_anywhere_never_gives_a_wrong_answer_and_never_stops_a_run(flows: Flows) -> None:
     flows.write("chain", {"a": {"type": "t:Plain", "x": 1}, "b": "t:Plain", "c": "t:Plain"}, "a.y>b.x b.y>c.x")
     async with flows.open() as tavern:
         first = await tavern.workflows.run("chain")

@@ -251,7 +251,7 @@ async def test_a_node_may_what_plugin_host_profile_and_caller_all_allow(
             await tavern.workflows.run("risky", context=context)
 
 
-async def test_whoever_is_only_called_like_the_host_has_no_more_rights_than_given(flows: Flows) -> None:
+async def test_a_caller_with_the_name_of_the_host_has_only_its_given_rights(flows: Flows) -> None:
     flows.write("risky", {"d": "t:Danger"}, description="d")
     flows.write("calls", {"c": {"type": "t:Tool", "tool": "workflow:risky"}}, description="d")
     async with flows.open() as tavern:

@@ -200,7 +200,7 @@ async def test_a_writer_that_was_broken_off_is_taken_up_unless_its_end_is_wanted
             assert (result.states["w"], result.outputs[outputs[0]]) == ("complete", outputs[1])
 
 
-async def test_a_writer_that_waits_for_nobody_can_be_cancelled(flows: Flows) -> None:
+async def test_a_writer_without_a_reader_can_be_cancelled(flows: Flows) -> None:
     async with flows.open(PLUGIN) as tavern:
         handle = await tavern.workflows.start(flow({"w": "h:Numbers"}))
         await asyncio.sleep(0)

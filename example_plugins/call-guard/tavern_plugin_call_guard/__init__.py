@@ -1,9 +1,9 @@
 """A guard for every call, in two hooks.
 
     before_execute   modify: answers with changed arguments; the host validates them again and records who changed what
-    check_call       gate:   sees what will really run, after all changes, and may refuse it; nobody can overrule a refusal
+    check_call       gate:   sees what will run, after all changes, and may refuse it; a refusal is final
 
-Both need a permission that plugin.yaml asks for and the operator grants. If one of them fails or takes too long, the call
+Both need a permission that plugin.yaml requests and the operator grants. If one of them fails or takes too long, the call
 is refused: a guard that breaks keeps the door shut.
 """
 

@@ -28,7 +28,7 @@ def mask_emails(value: Any) -> Any:
 
 
 def secrets_in(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """(where, what) for each secret in a JSON value; where is a JSON pointer. The secret itself is never told."""
+    """(where, what) for each secret in a JSON value; where is a JSON pointer. It never returns the secret itself."""
     if isinstance(value, str):
         for what, pattern in _SECRETS.items():
             if pattern.search(value):

@@ -1,6 +1,6 @@
 """A tool that depends on who calls: a factory makes it, anew for every caller.
 
-The factory is asked whenever somebody lists or calls the tool. It answers None where the tool should not exist: it is
+The host calls the factory whenever a caller lists or calls the tool. It answers None where the tool should not exist: it is
 then neither listed nor callable, and ``tavern tools why context-plugin:context_tool`` says so.
 """
 
@@ -16,7 +16,7 @@ def make_context_tool(ctx: CallContext) -> dict[str, Any] | None:
     """The tool for this caller, or None.
 
     Args:
-        ctx: who calls. `ctx.config` is what stands under `config:` in tavern.yaml, unless the caller brings its own.
+        ctx: who calls. `ctx.config` is the section `config:` of tavern.yaml, unless the caller passes its own.
     """
     feature = (ctx.config or {}).get("myFeature")
     if not isinstance(feature, Mapping) or not feature.get("enabled"):
@@ -37,5 +37,5 @@ def make_context_tool(ctx: CallContext) -> dict[str, Any] | None:
 
 @hookimpl
 def tavern_register_tools(ctx: PluginContext) -> list[Any]:
-    """`names` tells the host which ids may come out, so that it knows them without a caller."""
+    """`names` lists the possible ids, so that the host knows them without a caller."""
     return [factory(make_context_tool, names=["context_tool"])]

@@ -124,7 +124,7 @@ class Workspace:
     def _parts(self, path: str) -> list[str]:
         """The names on the way; an absolute path counts from the workspace, or names it itself."""
         if len(path) > _LONGEST or not _is_text(path) or any(c < " " or c == "\x7f" for c in path):
-            raise ToolFailed(f"{path[:80]!a} is no usable path", hint="name a file such as /notes/today.md")
+            raise ToolFailed(f"{path[:80]!a} is not a usable path", hint="name a file such as /notes/today.md")
         root = self._root.rstrip("/")
         inner = path.removeprefix(root) if path == root or path.startswith(root + "/") else path
         parts = [part for part in inner.split("/") if part not in ("", ".")]
@@ -151,7 +151,7 @@ class Workspace:
                 folder = opened.enter_context(root.folder(path, parents=create))
             except ToolFailed as error:
                 if isinstance(error.__cause__, OSError):
-                    raise error.__cause__ from None  # told in words of the workspace
+                    raise error.__cause__ from None  # reported in terms of the workspace
                 raise
             yield folder
 
@@ -176,7 +176,7 @@ class Workspace:
             descriptor = os.open(place.name, os.O_RDONLY | _FILE, dir_fd=place.folder)
             with os.fdopen(descriptor, "rb") as file:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    raise ToolFailed(f"{place.path} is no regular file")
+                    raise ToolFailed(f"{place.path} is not a regular file")
                 data = file.read(self._limit + 1)
         if len(data) > self._limit:
             raise self._too_large(place.path, found.st_size)
@@ -244,7 +244,7 @@ def _replace(place: Place, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _system_errors(path: str) -> Iterator[None]:
-    """What the system refuses, in words of the workspace; the real path of the workspace is nobody's business."""
+    """Translates refusals of the system into terms of the workspace, without its real path."""
     try:
         yield
     except OSError as error:

@@ -105,3 +105,10 @@ def test_what_is_not_allowed_is_refused(
     assert result.error is not None
     assert result.error.kind == kind
     assert not (tmp_path / "ws/x").exists()
+
+
+def test_its_skill_tells_how_to_edit(tmp_path: Path) -> None:
+    with host(tmp_path) as tavern:
+        result = tavern.invoke_sync("skill:careful-edits")
+    assert result.ok
+    assert "file-operator:ApplyEdit" in result.value["instructions"]

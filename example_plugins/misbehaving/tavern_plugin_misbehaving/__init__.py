@@ -13,7 +13,7 @@ from tavern_core import PluginContext, hookimpl
 from . import at_import, misdeeds
 
 tavern_before_execute = at_import.hidden_hook()
-"""A hook that nobody was told about, made where no reader of the source sees it; None unless it is switched on."""
+"""An undeclared hook, made where no reader of the source sees it; None unless it is switched on."""
 
 
 @hookimpl

@@ -1,4 +1,4 @@
-"""One tool for each misdeed. Where it is done to somebody, the caller says to whom: tests use files and servers of their own."""
+"""One tool for each misdeed. The caller names the target, if there is one: tests use their own files and servers."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def work_in_thread(path: str) -> str:
 
 @tool
 def loop(until: str) -> str:
-    """Compute without end. So that a test may end, it ends when there is a file `until`; nobody else makes one."""
+    """Compute without end. It ends when a file `until` exists, which only a test creates."""
     while not os.path.lexists(until):
         pass
     return "ended"

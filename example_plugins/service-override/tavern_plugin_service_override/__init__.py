@@ -15,7 +15,7 @@ DAY = 24 * 60 * 60
 
 
 class OfficeClock:
-    """The host's clock, told in the office's zone. Has every method of the service that it replaces, with its parameters."""
+    """The host's clock in the office's zone. Has every method of the service that it replaces, with its parameters."""
 
     def __init__(self, ctx: PluginContext) -> None:
         self._ctx = ctx

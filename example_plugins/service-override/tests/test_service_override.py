@@ -39,11 +39,11 @@ def offset(call_tool: ToolCaller) -> timedelta | None:
     return datetime.fromisoformat(call_tool(TIME, {}).value).utcoffset()
 
 
-def test_times_are_told_in_the_zone_of_the_office(call_tool: ToolCaller) -> None:
+def test_times_are_reported_in_the_zone_of_the_office(call_tool: ToolCaller) -> None:
     assert offset(call_tool) == timedelta(hours=8)
 
 
-def test_a_zone_that_is_asked_for_is_told(call_tool: ToolCaller) -> None:
+def test_a_zone_that_is_asked_for_is_reported(call_tool: ToolCaller) -> None:
     assert call_tool(TIME, {"timezone": "UTC"}).value.endswith("+00:00")
 
 

@@ -1,4 +1,4 @@
-"""The adapters in the box. Each is imported with the first upstream of its kind."""
+"""The built-in adapters. Each is imported with the first upstream of its kind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tavern_core.frozen import dataclass
 MODULES: Final[Mapping[str, str]] = {
     "comfyui": "comfyui",
     "langchain": "langchain",
-    "llm": "llm",
+    "llm": "llm_plugins",
     "mcp": "mcp",
     "n8n": "n8n",
 }
@@ -23,7 +23,7 @@ MODULES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """An adapter whose module is imported when something is asked of it."""
+    """An adapter whose module is imported at its first use."""
 
     module: str
 

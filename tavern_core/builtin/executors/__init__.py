@@ -1,1 +1,1 @@
-"""How tools are run: one executor per kind."""
+"""The executors of tools, one per kind."""

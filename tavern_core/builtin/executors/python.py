@@ -1,7 +1,7 @@
 """Tools of kind `python`: a function, method, partial or callable object, called with the arguments as keywords.
 
-Everything that can be known about the callable is found out once, in `bind`: whether it is async, what is filled in for
-it, whether it can take its parameters at all. What remains for a call is one small closure.
+Everything about the callable is determined once, in `bind`: whether it is async, which values are injected,
+and whether it accepts its parameters. A call then only runs one small closure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PythonExecutor:
     """Runs `ToolSpec.impl` (a callable or a `PythonTarget`), or the `handler` that a tool file names."""
 
     def bind(self, tool: ToolSpec, home: ToolHome, /) -> BoundTool:
-        """Look at the callable once.
+        """Inspect the callable once.
 
         Raises:
             ToolFileInvalid: nothing to call, a generator, or parameters that do not fit the schema (TOOL_FILE_INVALID).
@@ -92,11 +92,11 @@ def _loaded(thing: Any) -> PythonTarget:
         return PythonTarget(thing.execute, style="execute")
     if not callable(thing):
         return PythonTarget(thing)
-    from tavern_core.schema.signature import signature_schema  # pydantic's type adapters; only for handlers
+    from tavern_core.schema.signature import signature_schema  # pydantic's type adapters; only needed for handlers
 
     try:
         found = signature_schema(thing, inject={CallContext: "context", ToolCall: "call"})
-    except SchemaInvalid:  # its annotations say nothing of use; the tool file has a schema of its own
+    except SchemaInvalid:  # its annotations are not usable; the tool file has its own schema
         return PythonTarget(thing)
     inject: dict[str, Literal["call", "context", "home"]] = {
         k: "call" if v == "call" else "context" for k, v in found.injected.items()
@@ -105,17 +105,17 @@ def _loaded(thing: Any) -> PythonTarget:
 
 
 def _code_of(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function behind partials and callable objects, for the questions of `inspect`."""
+    """The function inside partials and callable objects, for `inspect`."""
     while isinstance(function, functools.partial):
         function = function.func
     if inspect.isroutine(function) or inspect.isclass(function):
         return function
-    call = type(function).__call__  # what Python itself calls; an attribute of the instance would not count
+    call = type(function).__call__  # what Python itself calls, ignoring attributes of the instance
     return _code_of(call) if inspect.isroutine(call) else function
 
 
 def _keywords(target: PythonTarget, home: ToolHome) -> Run:
-    """``function(**arguments)``, with no more around it than this target needs."""
+    """``function(**arguments)``, with only the wrapping that this target needs."""
     function, convert, inject = _by_keyword(target.function), target.convert, dict(target.inject)
     if inject:
 
@@ -139,7 +139,7 @@ def _injected(what: str, call: ToolCall | None, home: ToolHome) -> Any:
 
 
 def _when_set_up(run: Run, tool: ToolSpec, home: ToolHome) -> Run:
-    """`run`, refused while a setting that the tool requires has no value, as for scripts."""
+    """`run`, refused while a required setting of the tool has no value, as for scripts."""
 
     def run_set_up(arguments: Any, call: ToolCall | None) -> Any:
         try:
@@ -155,10 +155,10 @@ def _when_set_up(run: Run, tool: ToolSpec, home: ToolHome) -> Run:
 
 
 def _by_keyword(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, or for one with positional-only parameters a wrapper that takes those by name too."""
+    """`function`, or, if it has positional-only parameters, a wrapper that accepts those by name, too."""
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (ValueError, TypeError):  # a builtin that does not tell
+    except (ValueError, TypeError):  # a builtin without a signature
         return function
     names = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
     if not names:
@@ -168,7 +168,7 @@ def _by_keyword(function: Callable[..., Any]) -> Callable[..., Any]:
         first = []
         for name in names:
             if name not in arguments:
-                break  # the defaults of this one and of all behind it
+                break  # the defaults of this one and all later ones
             first.append(arguments.pop(name))
         return function(*first, **arguments)
 
@@ -181,7 +181,7 @@ def _execute(function: Callable[..., Any]) -> Run:
 
 
 def _check_parameters(where: str, tool: ToolSpec, target: PythonTarget) -> None:
-    """Refuse a schema and a signature that could not work together, before the first call does."""
+    """Refuse an incompatible schema and signature, before the first call fails."""
     try:
         parameters = inspect.signature(target.function).parameters
     except (ValueError, TypeError):

@@ -1,7 +1,7 @@
 """Tools of kind `service`: a published method of a registered service, called with the arguments as keywords.
 
 The service is looked up for each call: its plugin may be activated, reloaded or disabled in between, and a tool must
-never go on talking to the object of before.
+never use the old object.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ServiceExecutor:
     """Runs ``implementation: {type: service, service: name, method: m}``."""
 
     def bind(self, tool: ToolSpec, home: ToolHome, /) -> BoundTool:
-        """Check what the tool file says; the service itself is asked for at each call.
+        """Check the tool file; the service itself is looked up at each call.
 
         Raises:
             ToolFileInvalid: a name is missing, the method is private, or no parameters are declared (TOOL_FILE_INVALID).
@@ -38,7 +38,7 @@ class ServiceExecutor:
         name, method = _name(tool, "service"), _name(tool, "method")
         if method.startswith("_") or not method.isidentifier():
             raise ToolFileInvalid(
-                f"tool {tool.name}: {method!r} is no public method",
+                f"tool {tool.name}: {method!r} is not a public method",
                 hint="publish a method of the service that does what the tool needs, and name that",
             )
         _check_keys(tool)
@@ -74,10 +74,10 @@ def find_method(found: object, name: str, method: str) -> Callable[..., Any]:
     """The bound method of a service.
 
     Args:
-        found: what the host has under `name`: the `Service`, or its object.
+        found: the host's entry of `name`: the `Service`, or its object.
 
     Raises:
-        ToolFailed: the service publishes no such method, or lacks one that its interface promises (TOOL_ERROR).
+        ToolFailed: the service publishes no such method, or lacks one of its interface (TOOL_ERROR).
     """
     service = found if isinstance(found, Service) else Service(name, found)
     published = published_methods(service)

@@ -1,6 +1,6 @@
 """Tools of kind `workflow` and `node`: a workflow file, or one node, run by the host's engine.
 
-A single node is run as a workflow of one node, so hooks, rights, limits and events are the same for both.
+A single node is run as a workflow of one node, so hooks, permissions, limits and events are the same for both.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class NodeExecutor:
     def bind(self, tool: ToolSpec, home: ToolHome, /) -> BoundTool:
         """Check the type's name; the node itself is found at the first call.
 
-        A plugin makes tools of its own nodes, of the host's, and of those of plugins that it says it depends on: then they are there
-        before it, and whoever reviews it sees whose code its tools run.
+        A plugin can make tools from its own nodes, the host's, and those of plugins in its `dependsOn`: these are active
+        before it, and a reviewer sees whose code its tools run.
 
         Raises:
             ToolFileInvalid: no type is named, or one of a plugin that this one does not depend on (TOOL_FILE_INVALID).
@@ -80,7 +80,7 @@ def _engine(tool: ToolSpec, home: ToolHome) -> FlowEngine:
 
 
 def _workflow(tool: ToolSpec, home: ToolHome) -> str:
-    """What the engine calls the workflow: an id, or the path of a file of the plugin."""
+    """The workflow for the engine: an id, or the path of a file of the plugin."""
     written = tool.implementation.get("workflowId")
     if not isinstance(written, str) or not written:
         return split_id(tool.name)[1]

@@ -1,1 +1,1 @@
-"""The host's own nodes. One file for each kind of work; none knows another."""
+"""The host's own nodes. One file for each kind of work, independent of the others."""

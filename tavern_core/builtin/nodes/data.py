@@ -15,7 +15,7 @@ from tavern_core.errors import ToolFailed
 
 _WIDEST_INDENT: Final = 16
 _DEEPEST: Final = 64
-"""Parts of a path: as deep as values of the host may be nested."""
+"""Parts of a path: the maximum nesting of the host's values."""
 _LONGEST_NUMBER: Final = 4_300
 """Digits of an integer: the most that Python reads and writes."""
 _ESCAPED_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
@@ -61,7 +61,7 @@ def write(value: Any, indent: Annotated[int, Port(min=0, max=_WIDEST_INDENT)] = 
     """Writes a value as JSON text.
 
     Args:
-        value: what is written.
+        value: the value to write.
         indent: spaces of each level; 0: all on one line.
     """
     try:
@@ -81,7 +81,7 @@ def get(value: Any, path: str, default: Any = None) -> Out(value=Any, found=bool
     Args:
         value: the object or list.
         path: ``/items/0/name`` (a JSON pointer, RFC 6901) or ``items.0.name``.
-        default: what is given when there is nothing.
+        default: the value if there is none at the path.
     """
     here = value
     for part in _parts(path):
@@ -96,11 +96,11 @@ def get(value: Any, path: str, default: Any = None) -> Out(value=Any, found=bool
 
 @node("core:JsonSet", display_name="赋值", category="data", fast=True, cache=True)
 def set_(target: Any, path: str, value: Any = None) -> Out(value=Any):  # type: ignore[valid-type]
-    """Gives a copy of an object or a list with one value changed; objects on the way are made.
+    """Returns a copy of an object or a list with one value changed; missing objects on the path are created.
 
     Args:
         target: the object or list.
-        path: as of `core:JsonGet`; ``-`` appends to a list.
+        path: as for `core:JsonGet`; ``-`` appends to a list.
         value: the new value.
     """
     parts = _parts(path)
@@ -132,7 +132,7 @@ def set_(target: Any, path: str, value: Any = None) -> Out(value=Any):  # type: 
                 here = here[at]
         else:
             raise ToolFailed(
-                f"{path!r}: {part!r} is below {type(here).__name__}, which holds nothing", hint="correct the path"
+                f"{path!r}: {part!r} is below {type(here).__name__}, which has no parts", hint="correct the path"
             )
     return {"value": changed}
 

@@ -1,6 +1,6 @@
-"""A node that calculates, without `eval`: Python's grammar, of which numbers, texts, lists, names and operators are left.
+"""A node that calculates, without `eval`: a subset of Python's grammar with numbers, texts, lists, names and operators.
 
-Whatever is written, time and size are bounded: each value on the way is one that JSON can hold.
+Time and size are bounded for every expression: JSON can express each intermediate value.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _LONGEST: Final = 2_000
 _LARGEST_BITS: Final = 14_284
 """Bits of an integer: 4,300 digits, the most that Python reads and writes."""
 _LONGEST_NUMBER: Final = 4_300
-"""Characters of a text that is read as a number."""
+"""Characters of a text that is converted to a number."""
 _LONGEST_TEXT: Final = 64_000_000
-"""Characters of a text, items of a list, that the expression puts together."""
+"""Characters of a text, items of a list, that the expression builds."""
 _MOST_DIGITS: Final = 400
-"""Digits that a number is rounded to, either side of the point; a float has no more."""
+"""Digits to which a number is rounded, either side of the point; a float has no more."""
 
 
 @hookimpl
@@ -43,10 +43,10 @@ def expression(expression: str, **values: Any) -> Out(value=Any):  # type: ignor
     if len(expression) > _LONGEST:
         raise ToolFailed(f"the expression has more than {_LONGEST:,} characters", hint="split it into several nodes")
     try:
-        if "\0" in expression:  # not every Python calls it a SyntaxError
+        if "\0" in expression:  # not every Python raises a SyntaxError for it
             raise SyntaxError("it contains a null character")
         tree = ast.parse(expression.strip(), mode="eval")
-        # Python reads names in the normal form NFKC: those of inputs are made the same.
+        # Python reads names in the normal form NFKC: names of inputs are normalized in the same way.
         return {
             "value": _value(tree.body, {unicodedata.normalize("NFKC", name): value for name, value in values.items()})
         }
@@ -87,7 +87,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
 
 
 def _value(tree: ast.expr, values: Mapping[str, Any]) -> Any:
-    """What an expression is worth. Its depth is bounded by its length, which the parser has read already."""
+    """The value of an expression. Its depth is bounded by its length, which the parser has checked."""
     match tree:
         case ast.Constant(value=bool() | int() | float() | str() | None as constant):
             return _held(constant)
@@ -129,13 +129,13 @@ def _value(tree: ast.expr, values: Mapping[str, Any]) -> Any:
         case ast.Subscript():
             return _value(tree.value, values)[_value(tree.slice, values)]
     raise ToolFailed(
-        f"{ast.unparse(tree)[:80]!r} is nothing that an expression may hold",
+        f"{ast.unparse(tree)[:80]!r} is not allowed in an expression",
         hint=f"numbers, inputs, operators, {', '.join(_FUNCTIONS)}",
     )
 
 
 def _operated(operate: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
-    """`left * right` and the like, but no text or list a million times over, and no number without end."""
+    """`left * right` and the like, without repeating texts or lists, and without unbounded numbers."""
     if operate is operator.mul and (isinstance(left, str | list) or isinstance(right, str | list)):
         raise ToolFailed("texts and lists cannot be multiplied", hint="give numbers")
     if operate is operator.mod and isinstance(left, str | bytes):
@@ -158,18 +158,18 @@ def _operated(operate: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
 
 
 def _held(value: Any) -> Any:
-    """`value`, unless it is a number that JSON cannot hold."""
+    """`value`, unless it is a number that JSON cannot express."""
     if isinstance(value, int) and value.bit_length() > _LARGEST_BITS:
         raise ToolFailed("the number is too large to be calculated with", hint="use floats, or smaller numbers")
     if isinstance(value, complex):
-        raise ToolFailed("the result is no real number", hint="a negative number has no such root")
+        raise ToolFailed("the result is not a real number", hint="a negative number has no such root")
     if isinstance(value, float) and not math.isfinite(value):
         raise ToolFailed("the number is too large, or is none", hint="use smaller numbers")
     return value
 
 
 def _rounded(value: Any, digits: Any) -> Any:
-    """`round`, which would raise ten to any power that it is told."""
+    """`round`, which would compute any power of ten."""
     if isinstance(digits, int) and abs(digits) > _MOST_DIGITS:
         raise ToolFailed(f"round to {digits} digits: at most {_MOST_DIGITS}", hint="use fewer digits")
     return round(value, digits)
@@ -179,6 +179,6 @@ def _number_text(value: Any) -> Any:
     """`value`, unless it is a text that is too long for a number."""
     if isinstance(value, str | bytes) and len(value) > _LONGEST_NUMBER:
         raise ToolFailed(
-            f"a text of {len(value):,} characters is no number", hint=f"at most {_LONGEST_NUMBER:,} digits"
+            f"a text of {len(value):,} characters is not a number", hint=f"at most {_LONGEST_NUMBER:,} digits"
         )
     return value

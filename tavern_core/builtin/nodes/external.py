@@ -1,4 +1,4 @@
-"""Nodes that reach outside of the workflow: tools, language models, addresses."""
+"""Nodes with access outside of the workflow: tools, language models, addresses."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def tavern_register_nodes() -> list[Any]:
 async def call_tool(ctx: NodeContext, tool: str, arguments: dict[str, Any] | None = None, **more: Any) -> Out(  # type: ignore[valid-type]
     value=Any
 ):
-    """Calls a tool for whoever called the workflow.
+    """Calls a tool for the caller of the workflow.
 
     Args:
         tool: its id.
-        arguments: by name; further inputs are arguments as well.
+        arguments: by name; further inputs are arguments, too.
     """
     result = await ctx.invoke(tool, {**(arguments or {}), **more})
     if result.error is not None:
@@ -45,13 +45,13 @@ async def ask_model(
     model: str = "",
     options: dict[str, Any] | None = None,
 ) -> Out(text=str, chunks=Stream[str]):  # type: ignore[valid-type]
-    """Asks a language model that a plugin brings.
+    """Calls a language model of a plugin.
 
     Args:
-        prompt: what it is asked.
+        prompt: the prompt.
         system: how it should behave.
         messages: the conversation before.
-        model: its name; empty: the only one there is.
+        model: its name; empty: the only one.
         options: temperature, max_tokens and the like.
     """
     conversation = [
@@ -79,13 +79,13 @@ async def fetch(
     headers: dict[str, Any] | None = None,
     body: Any = None,
 ) -> Out(text=str, status=int, headers=dict, json=Any):  # type: ignore[valid-type]
-    """Fetches an address through the host's `net` service, which judges where it may go.
+    """Fetches an address through the host's `net` service, which checks the address.
 
     Args:
         url: http or https.
         method: of the request.
         headers: name to text.
-        body: text, or anything that is sent as JSON.
+        body: text, or a value to send as JSON.
     """
     text = body if isinstance(body, str) or body is None else json.dumps(body, ensure_ascii=False)
     try:

@@ -1,4 +1,4 @@
-"""Nodes that decide where a workflow goes and when: switches, merges, pauses, chance, questions."""
+"""Nodes for control flow: switches, merges, delays, chance, questions."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def tavern_register_nodes() -> list[Any]:
 
 @node("core:Switch", display_name="分支", category="flow", fast=True, cache=True)
 def switch(condition: bool, value: Any = None) -> Out(yes=Any, no=Any):  # type: ignore[valid-type]
-    """Hands a value to `yes` or to `no`; what hangs on the other one is skipped.
+    """Sends a value to `yes` or to `no`; nodes after the other one are skipped.
 
     Args:
-        condition: which way.
-        value: what goes on; without one, the condition itself.
+        condition: the direction.
+        value: the value to send; without one, the condition itself.
     """
     given = condition if value is None else value
     return {"yes": given, "no": Skip} if condition else {"yes": Skip, "no": given}
@@ -33,7 +33,7 @@ def switch(condition: bool, value: Any = None) -> Out(yes=Any, no=Any):  # type:
 
 @node("core:Merge", display_name="合并", category="flow", fast=True, cache=True)
 def merge(values: Annotated[list[Any], Port(multi=True)] = ()) -> Out(value=Any, all=list):  # type: ignore[valid-type, assignment]
-    """Brings branches together: the first value that came, and all of them. Branches that were skipped are left out.
+    """Merges branches: the first value that arrived, and all of them, without skipped branches.
 
     Args:
         values: the branches.
@@ -43,7 +43,7 @@ def merge(values: Annotated[list[Any], Port(multi=True)] = ()) -> Out(value=Any,
 
 
 class Choose(Node):
-    """Takes one of two values; only the branch that is chosen is run."""
+    """Takes one of two values; only the chosen branch runs."""
 
     type = "core:Choose"
     display_name = "二选一"
@@ -64,11 +64,11 @@ class Choose(Node):
 
 @node("core:Delay", display_name="延时", category="flow")
 async def delay(value: Any = None, ms: Annotated[int, Port(min=0, max=_LONGEST_PAUSE_MS)] = 1000) -> Out(value=Any):  # type: ignore[valid-type]
-    """Hands a value on after a pause.
+    """Passes a value on after a delay.
 
     Args:
-        value: what is handed on.
-        ms: the pause in milliseconds.
+        value: the value to pass on.
+        ms: the delay in milliseconds.
     """
     await asyncio.sleep(ms / 1000)
     return {"value": value}
@@ -78,18 +78,18 @@ async def delay(value: Any = None, ms: Annotated[int, Port(min=0, max=_LONGEST_P
 def chance(seed: int | None = None, low: float = 0.0, high: float = 1.0, choices: list[Any] | None = None) -> Out(  # type: ignore[valid-type]
     number=float, choice=Any
 ):
-    """A random number, and one of a list of choices; the same for the same seed.
+    """A random number, and one of a list of choices; equal for an equal seed.
 
     Args:
-        seed: makes it repeatable; without one it is another each time.
+        seed: makes it repeatable; without one, it differs each time.
         low: the number is at least this.
         high: and at most this.
-        choices: what to choose from.
+        choices: the values to choose from.
     """
     if low > high:
         raise ToolFailed(f"low is {low} and high is {high}", hint="let low be the smaller one")
     if not math.isfinite(high - low):
-        raise ToolFailed("low and high are too far apart", hint="bring them nearer to zero")
+        raise ToolFailed("low and high are too far apart", hint="move them closer to zero")
     source = random.Random(seed)
     number = source.uniform(low, high)
     return {"number": number, "choice": source.choice(choices) if choices else Skip}
@@ -97,11 +97,11 @@ def chance(seed: int | None = None, low: float = 0.0, high: float = 1.0, choices
 
 @node("core:Ask", display_name="询问", category="flow")
 async def ask(ctx: NodeContext, prompt: str, options: list[str] | None = None) -> Out(answer=str):  # type: ignore[valid-type]
-    """Asks a person; other branches go on meanwhile.
+    """Asks a person; other branches continue meanwhile.
 
     Args:
         prompt: the question.
-        options: the answers that are allowed; without them any text is.
+        options: the allowed answers; without them, any text is allowed.
     """
     schema: dict[str, Any] = {"type": "string"}
     if options:

@@ -16,7 +16,7 @@ def tavern_register_nodes() -> list[Any]:
     return [
         NodeSpec(
             "core:GroupInput", display_name="工作流输入", category=_CATEGORY,
-            description="Gives the inputs of the workflow: one output for each of its interfaceInputs.",
+            description="Provides the inputs of the workflow: one output for each of its interfaceInputs.",
         ),
         NodeSpec(
             "core:GroupOutput", display_name="工作流输出", category=_CATEGORY,
@@ -24,24 +24,24 @@ def tavern_register_nodes() -> list[Any]:
         ),
         NodeSpec(
             "core:NodeGroup", display_name="节点组", category=_CATEGORY,
-            description="Stands for another workflow (configValues.referencedWorkflowId), with its interface as inputs and outputs.",
+            description="Runs another workflow (configValues.referencedWorkflowId), with its interface as inputs and outputs.",
             config_schema=_config(referencedWorkflowId=_WORKFLOW),
         ),
         NodeSpec(
             "core:Map", _slots(Slot("items", "ARRAY", "列表", "one run of the workflow for each of them", required=True)),
             _slots(Slot("results", "ARRAY", "结果", "their answers, in order"), Slot("count", "INTEGER", "数量")),
             display_name="逐项执行", category=_CATEGORY,
-            description="Runs a workflow for each item of a list, several at a time (configValues.concurrency).",
+            description="Runs a workflow for each item of a list, several at the same time (configValues.concurrency).",
             config_schema=_config(
                 referencedWorkflowId=_WORKFLOW,
-                concurrency={"type": ["integer", "null"], "minimum": 1, "description": "How many items at a time; by default 16."},
+                concurrency={"type": ["integer", "null"], "minimum": 1, "description": "How many items at the same time; by default 16."},
                 itemInput={"type": ["string", "null"], "description": "The input that gets the item; by default `item`, or the first."},
-                indexInput={"type": ["string", "null"], "description": "The input that gets its number; by default `index`, where there is one."},
+                indexInput={"type": ["string", "null"], "description": "The input that gets its number; by default `index`, if there is one."},
             ),
         ),
         NodeSpec(
             "core:Loop", outputs=_slots(Slot("iterations", "INTEGER", "次数")), display_name="循环", category=_CATEGORY,
-            description="Runs a workflow again and again, its outputs becoming the inputs of the same name, until its output `done` is true.",
+            description="Runs a workflow repeatedly; its outputs become the inputs of the same name, until its output `done` is true.",
             config_schema=_config(
                 referencedWorkflowId=_WORKFLOW,
                 maxIterations={"type": ["integer", "null"], "minimum": 1, "description": "Rounds at most; by default 100."},
@@ -58,7 +58,7 @@ def tavern_register_nodes() -> list[Any]:
 
 
 def _config(**properties: Any) -> dict[str, Any]:
-    """Keys that editors keep there besides are let be."""
+    """Other keys of editors are left unchanged."""
     return {"type": "object", "properties": properties, "additionalProperties": True}
 
 

@@ -11,7 +11,7 @@ from tavern_core.contract.nodes import Out, Port, node
 from tavern_core.errors import ToolFailed
 
 _LONGEST: Final = 64_000_000
-"""Characters of a text that a node puts together: a short template can name a long text many times."""
+"""Characters of a text that a node builds, because a short template can use a long text many times."""
 _PLACE: Final = re.compile(r"\{\{\s*([^{}\s]{1,100})\s*\}\}")
 
 
@@ -28,13 +28,13 @@ def text(text: Annotated[str, Port(multiline=True)] = "") -> Out(text=str):  # t
 
 @node("core:Template", display_name="模板", category="text", fast=True, cache=True)
 def template(template: Annotated[str, Port(multiline=True)], **values: Any) -> Out(text=str):  # type: ignore[valid-type]
-    """Fills a text: `{{name}}` becomes the value of the input `name`. Values are put in as they are and never read as a template.
+    """Fills a text: `{{name}}` becomes the value of the input `name`. Values are inserted verbatim and never read as a template.
 
     Args:
         template: the text; any further input may be named in it.
     """
 
-    told: dict[str, str] = {}
+    reported: dict[str, str] = {}
     size = 0
 
     def value(found: re.Match[str]) -> str:
@@ -43,22 +43,22 @@ def template(template: Annotated[str, Port(multiline=True)], **values: Any) -> O
         if name not in values:
             known = ", ".join(values) or "none"
             raise ToolFailed(f"the template names {name!r}, and the node has no such input", hint=f"inputs: {known}")
-        if name not in told:
-            told[name] = _as_text(values[name])
-        size += len(told[name])
+        if name not in reported:
+            reported[name] = _as_text(values[name])
+        size += len(reported[name])
         _judge_size(size)
-        return told[name]
+        return reported[name]
 
     return {"text": _PLACE.sub(value, template)}
 
 
 @node("core:Join", display_name="连接文本", category="text", fast=True, cache=True)
 def join(parts: Annotated[list[Any], Port(multi=True)] = (), separator: str = "\n") -> Out(text=str):  # type: ignore[valid-type, assignment]
-    """Joins texts; of a single list, its items.
+    """Joins texts, or the items of a single list.
 
     Args:
         parts: the texts, in order.
-        separator: what stands between them.
+        separator: the text between them.
     """
     items = parts[0] if len(parts) == 1 and isinstance(parts[0], list) else parts
     texts = [_as_text(item) for item in items]
@@ -71,7 +71,7 @@ def split(text: str, separator: str = "\n", keep_empty: bool = False) -> Out(par
     """Splits a text.
 
     Args:
-        text: what is split.
+        text: the text to split.
         separator: where; empty: at white space.
         keep_empty: keep empty parts.
     """
@@ -84,9 +84,9 @@ def replace(text: str, old: str, new: str = "") -> Out(text=str, count=int):  # 
     """Replaces every occurrence of one text by another.
 
     Args:
-        text: where.
-        old: what is replaced.
-        new: by what.
+        text: the text.
+        old: the text to replace.
+        new: the replacement.
     """
     if not old:
         raise ToolFailed("the text to replace is empty", hint="give `old`")
@@ -97,7 +97,7 @@ def replace(text: str, old: str, new: str = "") -> Out(text=str, count=int):  # 
 
 @node("core:Case", display_name="大小写", category="text", fast=True, cache=True)
 def case(text: str, form: Literal["upper", "lower", "title", "trim"] = "trim") -> Out(text=str):  # type: ignore[valid-type]
-    """Changes a text to upper case, lower case or title case, or takes the white space around it away."""
+    """Changes a text to upper case, lower case or title case, or trims white space around it."""
     forms = {"upper": text.upper, "lower": text.lower, "title": text.title, "trim": text.strip}
     return {"text": forms[form]()}
 

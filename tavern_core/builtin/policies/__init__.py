@@ -1,1 +1,1 @@
-"""Policies in the box."""
+"""Built-in policies."""

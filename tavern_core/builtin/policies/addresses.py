@@ -1,10 +1,10 @@
-"""Refuse a call whose addresses lead where its tool may not go (seed 004 §9.2, SECURITY §5).
+"""Refuse a call whose addresses its tool may not use (seed 004 §9.2, SECURITY §5).
 
-Judged is a value that the schema marks as url: scheme, host and port, by the mark, by the scope granted to the plugin
-(`read:web`, `network`) as far as the caller lets it reach. Without a scope: public names, ports 80 and 443.
+A value that the schema marks as url is checked: scheme, host and port, against the mark and the scope granted to the plugin
+(`read:web`, `network`) limited by the caller's scope. Without a scope: public names, ports 80 and 443.
 
-This judges the text. To which addresses a name resolves is only known when it is connected to: the service `net` looks
-at that, and at every redirect.
+This checks the text. The addresses of a name are only known when connecting: the service `net` checks
+these, and every redirect.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tavern_core.model.guard import WHOLE, Guard
 from tavern_core.model.scope import Scope
 from tavern_core.model.tool import ToolSpec
 
-if TYPE_CHECKING:  # loaded with the first address that is judged
+if TYPE_CHECKING:  # loaded with the first checked address
     from tavern_core.contract.guards.addresses import Target
 
 _WEB: Final = ("read:web", "network")
@@ -43,7 +43,7 @@ def tavern_check_call(call: ToolCall, tool: ToolSpec) -> Deny | None:
 
 
 def _is_no_address(value: Any, mark: Guard, *, may_be_path: bool) -> bool:
-    """True for a text that cannot be fetched, where the schema allows other texts than addresses."""
+    """True for a text that is not an address, if the schema also allows other texts."""
     from tavern_core.contract.guards.addresses import scheme_of
 
     if not isinstance(value, str) or not (may_be_path or mark.get(WHOLE)):
@@ -66,7 +66,7 @@ def _judge(pointer: str, url: Any, mark: Guard, call: ToolCall, tool: ToolSpec) 
 
 
 def _limits(mark: Guard, call: ToolCall, tool: ToolSpec, target: Target) -> Iterator[tuple[list[Scope], str, str]]:
-    """(scopes, one of which must allow it, whose they are, what would widen them)."""
+    """(scopes, one of which must allow it, their owner, what would widen them)."""
     if hosts := mark.get("hosts"):
         yield [hosts], "the mark of this parameter", f"use one of {', '.join(hosts[:5])}"
     wanted = [c for c in _WEB if c in tool.capabilities]
@@ -81,6 +81,6 @@ def _limits(mark: Guard, call: ToolCall, tool: ToolSpec, target: Target) -> Iter
 
 
 def _denied(pointer: str, url: Any, what: str, hint: str) -> Deny:
-    # User names, passwords and queries are not for messages.
+    # User names, passwords and queries do not belong in messages.
     shown = re.sub(r"//[^/]*@", "//***@", url.partition("?")[0]) if isinstance(url, str) else url
     return deny(f"argument {pointer}: the address {shown!r:.200} {what}", hint=hint, pointer=pointer, guard="url")

@@ -1,13 +1,13 @@
-"""Refuse a call whose paths lead out of where its tool may be (seed 004 §9.2, SECURITY §5).
+"""Refuse a call whose paths lead out of the allowed folders (seed 004 §9.2, SECURITY §5).
 
-A value that the schema marks as path must lie, links followed, beneath each of these that there is:
+A value that the schema marks as path must be, with links followed, below each of these, if present:
 
     the root of its mark       x-tavern: {guard: path, root: workspace}
-    the scope of the grant     read:fs or write:fs, by the mode of the mark or else whichever the tool needs; as far as the
-                               caller lets it reach, CallContext(scopes={"read:fs": [...]})
+    the scope of the grant     read:fs or write:fs, by the mode of the mark, or else as the tool needs; limited by the
+                               caller's, CallContext(scopes={"read:fs": [...]})
 
-Where there is neither: beneath the caller's workspace, or else beneath the project.
-Relative paths count from the root of the mark, else from the caller's workspace, else from the first granted folder.
+Without either: below the caller's workspace, or else below the project.
+Relative paths start at the root of the mark, else at the caller's workspace, else at the first granted folder.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _judge(pointer: str, path: Any, mark: Guard, call: ToolCall, tool: ToolSpec)
     try:
         real = resolved(path, _base(mark, places, limits[0][0]))
     except ValueError as error:
-        return _denied(pointer, path, f"cannot be followed: {error}", "name a file that is no circle of links", tool)
+        return _denied(pointer, path, f"cannot be followed: {error}", "name a file without a cycle of links", tool)
     for roots, whose, hint in limits:
         if not beneath(real, roots):
             where = " or ".join(roots[:3]) or "any folder that exists here"
@@ -63,7 +63,7 @@ def _judge(pointer: str, path: Any, mark: Guard, call: ToolCall, tool: ToolSpec)
 def _limits(
     mark: Guard, call: ToolCall, tool: ToolSpec, places: Mapping[str, str]
 ) -> Iterator[tuple[list[str], str, str]]:
-    """(folders, whose limit that is, what would widen it)."""
+    """(folders, the owner of this limit, what would widen it)."""
     from tavern_core.contract.guards.paths import roots_of
 
     if root := mark.get("root"):
@@ -80,7 +80,7 @@ def _limits(
 
 
 def _base(mark: Guard, places: Mapping[str, str], roots: list[str]) -> str:
-    """What relative paths count from."""
+    """The base of relative paths."""
     from tavern_core.contract.guards.paths import roots_of
 
     if root := mark.get("root"):

@@ -1,7 +1,7 @@
 """Records in Redis, for processes that share no disk (extra ``redis``).
 
 Each method is one round trip; those that read and write are scripts, which Redis runs one at a time. Whether a process is
-alive is a key that it renews, so one that died, or was cut off, is noticed within `_LIFE_S`.
+alive is a key that it renews, so the end or disconnection of a process is detected within `_LIFE_S`.
 
     <prefix>r:<kind>:<key>    hash: owner, state, data, created, expires, version
     <prefix>i:<kind>          sorted set of keys by age
@@ -162,7 +162,7 @@ class RedisRecords:
             try:
                 self.leave(process)
             except StateDamaged:
-                break  # the server is away; the keys expire by themselves
+                break  # the server is unavailable; the keys expire by themselves
         self._redis.close()
 
     def _renew(self, process: str) -> None:
@@ -176,7 +176,7 @@ class RedisRecords:
                 try:
                     self._renew(process)
                 except StateDamaged:
-                    break  # tried again in a moment; whoever calls meanwhile is told
+                    break  # tried again soon; calls meanwhile get the error
 
     def _asked(self, command: Any, *args: Any, **options: Any) -> Any:
         try:

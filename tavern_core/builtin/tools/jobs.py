@@ -1,6 +1,6 @@
 """``jobs:getStatus``, ``jobs:getResult``, ``jobs:cancel``, ``jobs:list``, ``jobs:answer``: a caller's own jobs as tools (seed 004 §8.1).
 
-They are found by name and listed nowhere: who gets a job is told its id.
+They can be called by name but are not listed: the caller of a job gets its id.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ANSWER: Final[Mapping[str, Any]] = {
     "question": {
         "type": "string",
         "maxLength": 200,
-        "description": "Which question, where there are several. 问题 ID。",
+        "description": "Which question, if there are several. 问题 ID。",
     },
 }
 
@@ -46,15 +46,15 @@ class _JobTools:
         self._tools = {
             spec.local_name: spec
             for spec in (
-                _tool("getStatus", "Tells how far a job is. 查询任务状态。", job, ["jobId"], self._status),
+                _tool("getStatus", "Reports the progress of a job. 查询任务状态。", job, ["jobId"], self._status),
                 _tool(
-                    "getResult", "Gives the result of a job that is over. 取得任务结果。", job, ["jobId"], self._result
+                    "getResult", "Returns the result of a finished job. 取得任务结果。", job, ["jobId"], self._result
                 ),
                 _tool("list", "Lists your jobs, newest first. 列出任务。", _LIST, [], self._list),
                 _tool("cancel", "Ends a job. 取消任务。", job, ["jobId"], self._cancel, changes=True),
                 _tool(
                     "answer",
-                    "Answers what a job asks. 回答任务的问题。",
+                    "Answers the question of a job. 回答任务的问题。",
                     _ANSWER,
                     ["jobId", "value"],
                     self._answer,

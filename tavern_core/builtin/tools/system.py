@@ -1,4 +1,4 @@
-"""``system:get_current_time``: what time it is, somewhere (seed 000 §4.4.2); ``system:search_tools``: the rest of a shortened manual."""
+"""``system:get_current_time``: the current time in any zone (seed 000 §4.4.2); ``system:search_tools``: the rest of a shortened manual."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ PARAMETERS: Final[Mapping[str, Any]] = {
         "timezone": {
             "type": "string",
             "maxLength": 64,
-            "description": "IANA name of the time zone, e.g. Asia/Shanghai or UTC; without it the host's own.",
+            "description": "IANA name of the time zone, e.g. Asia/Shanghai or UTC; default: the host's own.",
         },
         "format": {
             "type": "string",
             "maxLength": 200,
-            "description": "strftime pattern, e.g. %Y-%m-%d %H:%M; without it ISO 8601 with the offset from UTC.",
+            "description": "strftime pattern, e.g. %Y-%m-%d %H:%M; default: ISO 8601 with the offset from UTC.",
         },
     },
     "additionalProperties": False,
@@ -43,7 +43,7 @@ SEARCH: Final[Mapping[str, Any]] = {
             "minimum": 1,
             "maximum": 20,
             "default": 5,
-            "description": "How many tools at most. 最多返回几个工具。",
+            "description": "Maximum number of tools. 最多返回几个工具。",
         },
     },
     "required": ["query"],
@@ -63,7 +63,7 @@ def tavern_register_tools(ctx: PluginContext) -> Iterable[ToolSpec]:
         ToolSpec(
             name="system:get_current_time",
             display_name="Current time",
-            description="Tells the current date and time, in the host's time zone or in another one. 获取当前日期和时间。",
+            description="Returns the current date and time, in the host's time zone or in another one. 获取当前日期和时间。",
             version="1.0.0",
             tags=("time", "date", "clock", "时间", "日期"),
             input_schema=PARAMETERS,
@@ -85,7 +85,7 @@ def tavern_register_namespaces(ctx: PluginContext) -> Mapping[str, NamespaceReso
 
 
 class _Unlisted:
-    """What is no part of any inventory: only a manual that was shortened names it."""
+    """A tool outside of all inventories: only a shortened manual names it."""
 
     def __init__(self, ctx: PluginContext) -> None:
         self._ctx = ctx
@@ -99,7 +99,7 @@ class _Unlisted:
         return ToolSpec(
             name=SEARCH_TOOLS,
             display_name="Search tools",
-            description="Finds tools by words, and shows what they do and take. 按关键词查找工具，并显示其说明和参数。",
+            description="Finds tools by words, and shows their descriptions and parameters. 按关键词查找工具，并显示其说明和参数。",
             version="1.0.0",
             tags=("tools", "search", "工具", "搜索"),
             input_schema=SEARCH,
@@ -111,7 +111,7 @@ class _Unlisted:
         )
 
     def _search(self, query: str, limit: int) -> list[dict[str, Any]]:
-        """The tools that the caller may see and that fit best, best first."""
+        """The best matching tools that the caller may see, best first."""
         tools: ToolManager = self._ctx.service(TOOL_MANAGER)
         return [
             {"id": found["id"], "description": found["description"], "parameters": found["inputSchema"]}
@@ -125,10 +125,10 @@ def tell(moment: datetime, timezone: str | None = None, pattern: str | None = No
     Args:
         moment: with a time zone.
         timezone: IANA name; None: the host's own zone.
-        pattern: for strftime; None: ISO 8601, whole seconds, with the offset.
+        pattern: for strftime; None: ISO 8601 in whole seconds with the offset.
 
     Raises:
-        InputInvalid: no such zone, or a pattern that cannot be used (INPUT_SCHEMA_INVALID).
+        InputInvalid: no such zone, or an unusable pattern (INPUT_SCHEMA_INVALID).
     """
     there = moment.astimezone(None if timezone is None else _zone(timezone))
     if pattern is None:

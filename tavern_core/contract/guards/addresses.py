@@ -106,7 +106,7 @@ def read_url(text: object, schemes: Iterable[str] = ("http", "https")) -> Target
         raise BadUrl("has no host", f"write {scheme}://host/path")
     authority = re.split(r"[/?#]", rest[2:], maxsplit=1)[0]
     if "@" in authority or "@" in unicodedata.normalize("NFKC", authority):
-        raise BadUrl("holds a user name before the host", "leave out what stands before '@'")
+        raise BadUrl("holds a user name before the host", "leave out the part before '@'")
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -133,11 +133,11 @@ def read_host(written: str) -> tuple[str, Address | None]:
     """
     if written.startswith("["):
         if not written.endswith("]") or "%" in written:
-            raise BadUrl("has a host in brackets that is no IPv6 address")
+            raise BadUrl("has a host in brackets that is not an IPv6 address")
         try:
             address = IPv6Address(written[1:-1])
         except ValueError:
-            raise BadUrl("has a host in brackets that is no IPv6 address") from None
+            raise BadUrl("has a host in brackets that is not an IPv6 address") from None
         return str(address), address
     if not written:
         raise BadUrl("has no host")
@@ -154,7 +154,7 @@ def read_host(written: str) -> tuple[str, Address | None]:
             ) from None
         return str(plain), plain
     if len(host) > 253 or not all(_LABEL.match(label) for label in labels):
-        raise BadUrl(f"has the host {host!r:.80}, which is no name")
+        raise BadUrl(f"has the host {host!r:.80}, which is not a name")
     return host, None
 
 
@@ -168,13 +168,13 @@ def _ascii(host: str) -> str:
         idna = importlib.import_module("idna")
     except ImportError:
         raise BadUrl(
-            "has a host with letters beyond a-z", "pip install 'tavern-core[http]', which brings idna"
+            "has a host with letters beyond a-z", "pip install 'tavern-core[http]', which installs idna"
         ) from None
     try:
         encoded: bytes = idna.encode(host, uts46=True, transitional=False)
     except (idna.IDNAError, UnicodeError) as error:
         # Numbers in full-width digits are no domain names to IDNA, and addresses to some readers.
-        raise BadUrl(f"has a host that is no domain name: {error}") from None
+        raise BadUrl(f"has a host that is not a domain name: {error}") from None
     return encoded.decode("ascii").lower()
 
 

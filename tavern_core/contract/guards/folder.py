@@ -81,7 +81,7 @@ class Folder:
             descriptor = os.open(name, _MODES[mode] | _FILE, 0o666, dir_fd=folder)
             try:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    raise ToolFailed(f"{path} is no regular file")
+                    raise ToolFailed(f"{path} is not a regular file")
                 if mode == "w":
                     os.ftruncate(descriptor, 0)
                 return os.fdopen(descriptor, {"r": "rb", "r+": "r+b", "a": "ab"}.get(mode, "wb"))
@@ -166,6 +166,6 @@ def _errors(path: Any) -> Iterator[None]:
             errno.ENOTDIR: "leads through a file",
             errno.EISDIR: "is a folder",
             errno.EEXIST: "exists already",
-            errno.ENXIO: "is no regular file",
+            errno.ENXIO: "is not a regular file",
         }.get(error.errno or 0) or (error.strerror or str(error)).lower()
         raise ToolFailed(f"{str(path)[:200]} {said}") from error

@@ -1,4 +1,4 @@
-"""Bytes that come packed, unpacked within a limit: a small answer may stand for gigabytes."""
+"""Decompresses bytes within a limit, because a small answer may expand to gigabytes."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _WINDOWS: Final = {"": 0, "identity": 0, "gzip": 31, "x-gzip": 31, "deflate": 15
 
 
 class Unpacker:
-    """Bytes in, unpacked bytes out, at most `limit` of them.
+    """Decompresses bytes, at most `limit` of them.
 
     Args:
         encoding: the Content-Encoding of the answer.
 
     Raises:
-        UpstreamError: an encoding that nobody asked for (UPSTREAM_ERROR).
+        UpstreamError: an encoding that was not requested (UPSTREAM_ERROR).
     """
 
     def __init__(self, encoding: str, limit: int, who: str) -> None:
         name = encoding.strip().lower()
         if name not in _WINDOWS:
-            raise UpstreamError(f"{who} answered with the encoding {encoding[:60]!r}, which was not asked for")
+            raise UpstreamError(f"{who} answered with the encoding {encoding[:60]!r}, which was not requested")
         self._bits = _WINDOWS[name]
         self._limit = limit
         self._who = who
@@ -33,11 +33,11 @@ class Unpacker:
         self._zip = zlib.decompressobj(self._bits) if self._bits else None
 
     def feed(self, chunk: bytes) -> bytes:
-        """The unpacked bytes of one chunk.
+        """The decompressed bytes of one chunk.
 
         Raises:
-            OutputTooLarge: more than the limit, packed or unpacked (OUTPUT_TOO_LARGE).
-            UpstreamError: the bytes are not what they were said to be (UPSTREAM_ERROR).
+            OutputTooLarge: more than the limit, compressed or decompressed (OUTPUT_TOO_LARGE).
+            UpstreamError: the bytes do not match their encoding (UPSTREAM_ERROR).
         """
         self._raw += len(chunk)
         if self._raw > self._limit:
@@ -53,7 +53,7 @@ class Unpacker:
         assert self._zip is not None
         try:
             while chunk:
-                if self._zip.eof:  # one member behind the other
+                if self._zip.eof:  # several members in a row
                     self._zip = zlib.decompressobj(self._bits)
                 room = self._limit - self._size - len(found) + 1
                 found += self._zip.decompress(chunk, room)
@@ -61,7 +61,7 @@ class Unpacker:
                     raise self._too_large()
                 chunk = self._zip.unused_data
         except zlib.error as error:
-            raise UpstreamError(f"{self._who} answered with damaged packed data: {error}") from None
+            raise UpstreamError(f"{self._who} answered with corrupt compressed data: {error}") from None
         return found
 
     def _too_large(self) -> OutputTooLarge:

@@ -63,7 +63,7 @@ class Journal:
             self._descriptor = os.open(self.path, _FLAGS, PRIVATE_FILE)
             if not take(self._descriptor, _PATIENCE_S):
                 os.close(self._descriptor)
-                raise GoesOn(f"{run_id} still goes on", hint="answer its questions, or cancel it first")
+                raise GoesOn(f"{run_id} is still running", hint="answer its questions, or cancel it first")
             size = os.lseek(self._descriptor, 0, os.SEEK_END)
             if (
                 size

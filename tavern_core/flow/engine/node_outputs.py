@@ -128,7 +128,7 @@ def _named(work: Work, answer: Any) -> Outputs:
     if len(answer) > len(batch) and not work.step.spec.dynamic_slots:
         extra = next(key for key in answer if key not in batch)
         hint = did_you_mean(str(extra), batch) or f"it has {', '.join(batch) or 'none'}"
-        raise OutputInvalid(f"{work.step.type} gave {extra!r}, which is no output of it", hint=hint)
+        raise OutputInvalid(f"{work.step.type} gave {extra!r}, which is not an output of it", hint=hint)
     return answer
 
 

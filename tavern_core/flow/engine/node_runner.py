@@ -95,8 +95,8 @@ async def tried(scope: ScopePart, number: int, work: Work, once: Callable[[int],
                 raise
             pause = min(retry.delay_ms * retry.backoff ** (attempt - 1), retry.max_delay_ms)
             pause = max(pause, getattr(error, "retry_after_ms", None) or 0)
-            told = {"attempt": attempt, "error": with_type(error)[:500], "pauseMs": pause}
-            scope.run.note("retry", scope.prefix + work.step.id, told)
+            reported = {"attempt": attempt, "error": with_type(error)[:500], "pauseMs": pause}
+            scope.run.note("retry", scope.prefix + work.step.id, reported)
         async with scope.resting(number):
             await asyncio.sleep(pause / 1000)
 
@@ -148,7 +148,9 @@ async def _call(
     code, run = work.code, scope.run
     if code is None:
         raise InputInvalid(
-            f"{work.step.type} has no code in this host", hint="install the plugin that brings it", fixFor="operator"
+            f"{work.step.type} has no code in this host",
+            hint="install the plugin that contributes it",
+            fixFor="operator",
         )
     ctx = (
         run.context_of(scope, number, work, attempt) if code.context or code.cls is not None else None

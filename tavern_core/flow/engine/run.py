@@ -283,7 +283,7 @@ class Run:
 
         return self.loop.call_later(self.options.timeout_ms / 1000, ring)
 
-    def check_wishes(self) -> None:
+    def check_options(self) -> None:
         """Does `to` name nodes of the workflow? Raises UsageError (USAGE)."""
         self._wanted()
 

@@ -207,15 +207,15 @@ class RunStore:
 
     def rows(self, events: Sequence[Row]) -> bytes:
         """Events as they are stored, joined by commas; secrets are masked."""
-        told = [
+        reported = [
             row if row[4] is None or row[2] in _MEASURED else (*row[:4], self.masked(row[4]))  # type: ignore[arg-type]
             for row in events
         ]
-        return encoded(told)[1:-1]
+        return encoded(reported)[1:-1]
 
-    def masked(self, told: Mapping[str, Any]) -> Mapping[str, Any]:
+    def masked(self, reported: Mapping[str, Any]) -> Mapping[str, Any]:
         """The data of a run in stored form: plain, and without secrets."""
-        found: Mapping[str, Any] = self._mask(_plain(told))
+        found: Mapping[str, Any] = self._mask(_plain(reported))
         return found
 
     def fixed(self, run: KeptRun) -> Fixed:
@@ -267,9 +267,9 @@ class RunStore:
         text, names = fixed
         masked = [*names]
         answers = self._told(run.answers, "answers/", masked)
-        told = {"timesTakenUp": run.times_taken_up, "answers": answers, "masked": masked, "errors": [*run.errors]}
+        reported = {"timesTakenUp": run.times_taken_up, "answers": answers, "masked": masked, "errors": [*run.errors]}
         asked = self._mask(_plain({"questions": [*run.questions], "caller": run.caller, "options": run.options}))
-        return f"{{{text},{_text({**told, **asked})[1:]}"
+        return f"{{{text},{_text({**reported, **asked})[1:]}"
 
     def _told(self, values: Mapping[str, Any], prefix: str, masked: builtins.list[str]) -> dict[str, Any]:
         """Values as plain JSON without secrets; the names of changed ones are added to `masked`."""
@@ -312,7 +312,9 @@ class RunStore:
             return found
         if row is not None:
             raise StateDamaged(
-                f"{self._path}: the record of {run_id} is damaged", hint="start the workflow anew", path=str(self._path)
+                f"{self._path}: the record of {run_id} is corrupt",
+                hint="start the workflow again",
+                path=str(self._path),
             )
         return None
 
@@ -446,7 +448,7 @@ class RunStore:
                         self._db.close()
                         self._db = None
                     aside = put_aside(self._path)
-                    hint = f"it was put aside as {aside.name}, and runs begin anew"
+                    hint = f"it was renamed to {aside.name}, and the store starts empty"
                 raise StateDamaged(f"{self._path}: {error}", hint=hint, path=str(self._path)) from error
             except OSError as error:
                 raise StateDamaged(

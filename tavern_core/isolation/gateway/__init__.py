@@ -1,11 +1,12 @@
-"""What programs in a box reach of the network: a proxy for HTTP and tunnels, which the host serves on a socket of the box.
+"""The network access of programs in a box: a proxy for HTTP and tunnels, which the host serves on a socket of the box.
 
 request_head.py       the head of a request, read strictly
-destinations.py      where this call may connect to; what is said and recorded where it may not
-connection.py      the two sides of one connection: bounded bytes, bounded patience
+destinations.py      the allowed destinations of this call; refusals and their records
+connection.py      the two sides of one connection: limited bytes, limited idle time
 exchange.py   one request and its answer
-listener.py       connections come in, so many at a time
-proxy.py      each is judged and served, and ends with the call
+listener.py       accepts connections, a limited number at a time
+proxy.py      checks and serves each one; all end with the call
 
-It runs in a thread and an event loop of its own, one for all calls of a host: hostile traffic keeps no call waiting. h11 reads and writes the messages; names are looked up in threads of their own.
+It runs in its own thread and event loop, one for all calls of a host, so hostile traffic delays no call. h11 reads
+and writes the messages; names are resolved in separate threads.
 """

@@ -1,4 +1,4 @@
-"""The two sides of one connection through the gateway: bytes are counted, and nobody waits longer than patience lasts."""
+"""The two sides of one connection through the gateway: bytes are counted, and idle time is limited."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Final, TypeVar
 
 AT_ONCE: Final = 65_536
 IDLE_S: Final = 120.0
-"""How long a connection may carry nothing."""
+"""How long a connection may be idle."""
 _FAREWELL_S: Final = 2.0
 _T = TypeVar("_T")
 
 
 class TooMuch(Exception):
-    """The call has moved all the bytes that it may."""
+    """The call has reached its limit of bytes."""
 
 
 @dataclass(slots=True)
 class Allowance:
-    """What all connections of one call may move, both ways together."""
+    """The byte limit of all connections of one call, in both directions together."""
 
     left: int
 
@@ -33,7 +33,7 @@ class Allowance:
 
 
 class Line:
-    """What both sides of one connection share."""
+    """The shared state of both sides of one connection."""
 
     def __init__(self, allowance: Allowance, idle_s: float = IDLE_S) -> None:
         self._allowance = allowance
@@ -42,15 +42,15 @@ class Line:
         self._moved = self._loop.time()
 
     def moved(self, count: int) -> None:
-        """Note that bytes came. Raises TooMuch."""
+        """Record transferred bytes. Raises TooMuch."""
         self._allowance.take(count)
         self._moved = self._loop.time()
 
     async def patiently(self, make: Callable[[], Awaitable[_T]]) -> _T:
-        """Wait for what `make` makes, which may be cancelled and made again, while the other side still moves.
+        """Wait for the awaitable of `make`, which may be cancelled and created again, while the other side is still active.
 
         Raises:
-            TimeoutError: nothing has moved for so long.
+            TimeoutError: both sides were idle for too long.
         """
         while True:
             left = self._moved + self._idle_s - self._loop.time()
@@ -60,12 +60,12 @@ class Line:
                 async with asyncio.timeout(left) as bound:
                     return await make()
             except TimeoutError:
-                if not bound.expired():  # it is the system's word for a connection that is lost
+                if not bound.expired():  # the system's error for a lost connection
                     raise
 
 
 class Side:
-    """One of the two."""
+    """One side."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: Line) -> None:
         self.reader = reader
@@ -75,7 +75,7 @@ class Side:
 
     async def read(self, most: int = AT_ONCE) -> bytes:
         """Some bytes; none at the end. Raises TimeoutError, TooMuch, OSError."""
-        await asyncio.sleep(0)  # what is there already is answered without waiting: others take their turn first
+        await asyncio.sleep(0)  # available data returns without waiting, so yield to others first
         data = await self._line.patiently(lambda: self.reader.read(most))
         self._line.moved(len(data))
         return data
@@ -88,13 +88,13 @@ class Side:
             await self._line.patiently(self._writer.drain)
 
     def end(self) -> None:
-        """Say that nothing more is written."""
+        """Signal the end of the output."""
         with contextlib.suppress(OSError, RuntimeError):
             if self._writer.can_write_eof():
                 self._writer.write_eof()
 
     async def finish(self) -> None:
-        """Let the other end read what was written before it is closed: what it still sends would else make the system drop that."""
+        """Let the other end read everything before closing, because its unread input would make the system drop the output."""
         self.end()
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(_FAREWELL_S):
@@ -109,7 +109,7 @@ class Side:
 
 
 async def carry(source: Side, sink: Side) -> None:
-    """All bytes of one side to the other, and its end. Raises as `Side.read` and `Side.write`."""
+    """Copy all bytes of one side to the other, and its end. Raises as `Side.read` and `Side.write`."""
     while data := await source.read():
         await sink.write(data)
     sink.end()
@@ -119,7 +119,7 @@ async def both(one: Awaitable[None], other: Awaitable[None], *, until_other: boo
     """Wait for both; the first error ends both.
 
     Args:
-        until_other: it is over when `other` is.
+        until_other: end together with `other`.
     """
     tasks = [asyncio.ensure_future(one), asyncio.ensure_future(other)]
     try:

@@ -1,4 +1,4 @@
-"""Where the programs of one call may connect to, by what was granted as far as the caller lets it reach."""
+"""The allowed destinations of one call's programs: the grants, limited by the caller's scopes."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ READ: Final = "read:web"
 ALL: Final = "network"
 _READING: Final = ("GET", "HEAD")
 _MOST_RECORDED: Final = 20
-"""Refusals of one call that are put on record; a program that tries every address says no more by the next."""
+"""Maximum recorded refusals of one call, because a program that tries every address adds no information."""
 
 
 class Refused(Exception):
-    """Nobody is connected to. `status` is what HTTP calls it: 403 not allowed, 502 not there, 504 too slow."""
+    """The connection is refused. `status` is the HTTP status: 403 not allowed, 502 not there, 504 too slow."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -38,13 +38,13 @@ class Refused(Exception):
 
 
 class Judge:
-    """Judges for one call.
+    """Checks destinations for one call.
 
     Args:
-        scopes: those of `READ` and `ALL` that plugin, host, profile and caller allow, each with a scope that is not empty.
-        call: what it is for; None outside of one.
-        tell: puts an event on record.
-        told: hears each refusal, once.
+        scopes: those of `READ` and `ALL` that plugin, host, profile and caller allow, each with a non-empty scope.
+        call: the call; None outside of one.
+        tell: records an event.
+        told: gets each refusal, once.
         is_builtin: the plugin is one of the host's own.
     """
 
@@ -69,10 +69,10 @@ class Judge:
         self._recorded: set[str] = set()
 
     async def judged(self, head: Head) -> tuple[list[Address], str]:
-        """The addresses to one of which may be connected, and the capability that lets it.
+        """The allowed addresses, and the capability that allows them.
 
         Raises:
-            Refused: none may, or there is none.
+            Refused: none is allowed, or there is none.
         """
         target, wanted = head.target, _wanted(head)
         granted = {name: self._scopes[name] for name in wanted if name in self._scopes}
@@ -88,12 +88,12 @@ class Judge:
             raise Refused(502, f"{target.host} has no address: {error}") from None
 
     def refusal(self, target: Target, flaw: str, name: str, address: Address | None = None) -> Refused:
-        """A refusal, which is put on record.
+        """A recorded refusal.
 
         Args:
-            flaw: why not.
-            name: the capability that would let it.
-            address: the one that would have to be allowed; None: the target itself.
+            flaw: the reason.
+            name: the capability that would allow it.
+            address: the address that would have to be allowed; None: the target itself.
         """
         place = place_of(target)
         entry = place if address is None else entry_of(address, target.port)
@@ -105,13 +105,13 @@ class Judge:
         return Refused(403, f"{sentence}; {hint}")
 
     def unreadable(self, error: BadUrl) -> Refused:
-        """A refusal of an address that is none, or could be read in two ways; put on record."""
+        """A recorded refusal of an invalid or ambiguous address."""
         sentence = f"{self._plugin} may not connect there: the address {error}"
         self.note(sentence, error.hint)
         return Refused(403, f"{sentence}; {error.hint}" if error.hint else sentence)
 
     def note(self, sentence: str, hint: str, place: str = "") -> None:
-        """Put on record what a program may not, once a call."""
+        """Record a refusal, once per call."""
         if sentence in self._recorded or len(self._recorded) >= _MOST_RECORDED:
             return
         self._recorded.add(sentence)
@@ -136,5 +136,5 @@ def place_of(target: Target) -> str:
 
 
 def _wanted(head: Head) -> tuple[str, ...]:
-    """The capabilities, one of which lets a request. Nobody sees what a tunnel carries: with `READ` it carries TLS and nothing else."""
+    """The capabilities, one of which allows a request. The content of a tunnel is not visible: with `READ`, it only carries TLS."""
     return (ALL, READ) if head.is_tunnel else (READ, ALL) if head.method in _READING else (ALL,)

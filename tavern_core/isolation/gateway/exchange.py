@@ -1,6 +1,6 @@
-"""One request that is sent on and its answer, each read and written anew.
+"""Forwards one request and its answer; each is parsed and written again.
 
-One connection carries one request: whatever a program sends after it is dropped, so there is nothing to smuggle.
+One connection carries one request: everything that a program sends after it is dropped, so nothing can be smuggled.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tavern_core.isolation.gateway.connection import Side, both
 from tavern_core.isolation.gateway.request_head import LARGEST, Head, end_to_end
 
 _AT_ONCE: Final = 16_384
-"""Bytes to be taken apart in one go: they may be thousands of chunks of one byte."""
+"""Bytes to parse in one step, because they may be thousands of chunks of one byte."""
 _LARGEST_ANSWER: Final = 65_536
 """Bytes of the head of an answer."""
 _CLOSE: Final = (b"connection", b"close")
@@ -28,13 +28,13 @@ async def exchange(client: Side, server: Side, head: Head) -> None:
 
     Raises:
         h11.RemoteProtocolError: the body of the request is broken.
-        BadAnswer: the answer is.
+        BadAnswer: the answer is broken.
         TimeoutError, TooMuch, OSError: as `Side`.
     """
     asked = h11.Connection(h11.SERVER, max_incomplete_event_size=LARGEST)
     asking = h11.Connection(h11.CLIENT, max_incomplete_event_size=_LARGEST_ANSWER)
     asked.receive_data(head.raw)
-    asked.next_event()  # the head, which was read already
+    asked.next_event()  # the head, which was already read
     headers = [(b"host", head.target.netloc.encode()), *end_to_end(head.headers, framing=True), _CLOSE]
     await server.write(asking.send(h11.Request(method=head.method, target=head.path, headers=headers)))
     await both(_send(client, server, asked, asking), _answer(client, server, asked, asking), until_other=True)

@@ -1,4 +1,4 @@
-"""Where connections come in: so many at a time, and so many of all calls together."""
+"""Accepts connections: a limited number at a time, and for all calls together."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Callable
 from typing import Final
 
 _RESTS_S: Final = 0.1
-"""Before it is tried again, where descriptors are used up."""
+"""Delay before the next attempt if there are no descriptors."""
 
 
 class Door:
-    """Accepts connections while there is room; the others wait in the system's own queue.
+    """Accepts connections while there are free slots; the others wait in the system's own queue.
 
-    By hand, and not by `sock_accept`: a connection that is accepted while its task is cancelled would be lost there, and never closed.
+    Not with `sock_accept`, which would lose a connection, unclosed, if its task is cancelled while accepting.
 
     Args:
-        most: connections at a time.
+        most: connections at the same time.
         begin: serves one; it is over when its task is.
     """
 
@@ -33,7 +33,7 @@ class Door:
         self._open()
 
     def close(self) -> None:
-        """Take no more."""
+        """Stop accepting."""
         self._loop.remove_reader(self._listening)
         self._listening.close()
 
@@ -44,7 +44,7 @@ class Door:
     def _come(self) -> None:
         try:
             connection, _ = self._listening.accept()
-        except (BlockingIOError, ConnectionError):  # it is gone again
+        except (BlockingIOError, ConnectionError):  # it was closed again
             return
         except OSError:
             self._loop.remove_reader(self._listening)
@@ -55,7 +55,7 @@ class Door:
             self._loop.remove_reader(self._listening)
 
         def leave(_: asyncio.Task[None]) -> None:
-            connection.close()  # of a task that was cancelled before it began
+            connection.close()  # of a task that was cancelled before it started
             self._room += 1
             self._open()
 
@@ -63,7 +63,7 @@ class Door:
 
 
 class Seats:
-    """A number of places that all threads share."""
+    """A number of slots that all threads share."""
 
     def __init__(self, most: int) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""The gateway of one call: connections that begin in its box are taken, judged, served, and end with it."""
+"""The gateway of one call: accepts connections from its box, checks and serves them, and ends them with the call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 
 import h11
 
-from tavern_core.box.listener import USER
+from tavern_core.box.gateway_socket import USER
 from tavern_core.box.output import Serve
 from tavern_core.contract.guards.addresses import Address, BadUrl, Target
 from tavern_core.errors import UsageError
@@ -24,20 +24,20 @@ from tavern_core.isolation.gateway.request_head import END, LARGEST, BadRequest,
 from tavern_core.kernel.execution.portal import Portal
 
 HEAD_S: Final = 10.0
-"""How long a program may take for the head of a request."""
+"""How long a program may take to send the head of a request."""
 NAME_S: Final = 15.0
 CONNECT_S: Final = 10.0
 """For each of a few addresses."""
 MOST_ADDRESSES: Final = 4
 MOST_IN_ALL: Final = 128
-"""Connections of all calls of this process: each takes two descriptors."""
+"""Connections of all calls of this process: each uses two descriptors."""
 _TUNNEL: Final = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _REASONS: Final = {
     400: "Bad Request", 403: "Forbidden", 407: "Proxy Authentication Required", 408: "Request Timeout",
     431: "Request Header Fields Too Large", 502: "Bad Gateway", 503: "Service Unavailable", 504: "Gateway Timeout",
 }  # fmt: skip
 _TLS: Final = b"\x16\x03"
-"""How the first record of a handshake begins, whatever its version."""
+"""The start of the first record of a handshake, in any version."""
 _LONGEST_REASON: Final = 600
 
 
@@ -48,8 +48,8 @@ class Gateway:
     """Serves the box of one call, in one event loop.
 
     Args:
-        connections: at a time; further ones wait.
-        most_bytes: of all connections, both ways together.
+        connections: at the same time; further ones wait.
+        most_bytes: of all connections, in both directions together.
     """
 
     def __init__(self, judge: Judge, connections: int, most_bytes: int) -> None:
@@ -61,7 +61,7 @@ class Gateway:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self, listening: socket.socket, token: str) -> None:
-        """Answer whoever connects to `listening`, from now on."""
+        """Serve connections to `listening`, from now on."""
 
         def begin(connection: socket.socket) -> asyncio.Task[None]:
             task = asyncio.get_running_loop().create_task(self._take(connection, token))
@@ -72,7 +72,7 @@ class Gateway:
         self._doors.append(Door(listening, self._connections, begin))
 
     async def close(self) -> None:
-        """End all connections, and take no more."""
+        """End all connections, and stop accepting."""
         for door in self._doors:
             door.close()
         for task in self._tasks:
@@ -91,7 +91,7 @@ class Gateway:
                 ends.callback(client.abort)
                 await self._answer(client, line, token, has_seat=has_seat)
         except OSError:
-            pass  # the program does not want it any more
+            pass  # the program has closed the connection
         finally:
             if has_seat:
                 _seats.leave()
@@ -113,16 +113,16 @@ class Gateway:
             self._judge.note(said, "move less, or raise isolation.networkBytes in tavern.yaml")
             status = 403
         except TimeoutError:
-            status, said = 504, "nothing came for too long"
+            status, said = 504, "no data came for too long"
         if status and not client.has_written:
             await client.write(_refusal(status, said))
         await client.finish()
 
     async def _head(self, client: Side, token: str) -> Head:
-        """What a program asks for.
+        """Serve the request of a program.
 
         Raises:
-            Refused, BadRequest: nothing that it gets.
+            Refused, BadRequest: the request is refused.
         """
         raw = await _raw_head(client)
         try:
@@ -131,7 +131,7 @@ class Gateway:
             raise self._judge.unreadable(error) from None
         wanted = b"Basic " + base64.b64encode(f"{USER}:{token}".encode())
         if token and not hmac.compare_digest(head.value(b"proxy-authorization"), wanted):
-            raise Refused(407, "the user and password that stand in HTTP_PROXY are missing")
+            raise Refused(407, "the user and password in HTTP_PROXY are missing")
         return head
 
     async def _serve_one(self, client: Side, line: Line, head: Head) -> None:
@@ -139,7 +139,7 @@ class Gateway:
             async with asyncio.timeout(NAME_S):
                 addresses, capability = await self._judge.judged(head)
         except TimeoutError:
-            raise Refused(504, f"no name server told in time where {head.target.host} is") from None
+            raise Refused(504, f"no name server resolved {head.target.host} in time") from None
         server = Side(*await _connected(head.target, addresses), line)
         try:
             if not head.is_tunnel:
@@ -157,10 +157,10 @@ class Gateway:
             server.abort()
 
     async def _tls(self, client: Side, target: Target) -> bytes:
-        """The first bytes of a tunnel that may carry nothing else.
+        """The first bytes of a tunnel that may only carry TLS.
 
         Raises:
-            Refused: they are no handshake.
+            Refused: they are not a handshake.
         """
         first = b""
         while len(first) < len(_TLS):
@@ -174,12 +174,12 @@ class Gateway:
 
 @contextlib.asynccontextmanager
 async def served(gateway: Gateway, portal: Portal) -> AsyncIterator[Serve]:
-    """Run a gateway in the loop of `portal`: whatever passes through it, the loop of the call is not kept waiting."""
+    """Run a gateway in the loop of `portal`: its traffic never delays the loop of the call."""
 
     def serve(listening: socket.socket, token: str) -> None:
         try:
             portal.begin(gateway.open(listening, token))
-        except UsageError:  # the host is closed; nobody is served
+        except UsageError:  # the host is closed
             listening.close()
 
     try:
@@ -190,11 +190,11 @@ async def served(gateway: Gateway, portal: Portal) -> AsyncIterator[Serve]:
 
 
 async def _raw_head(client: Side) -> bytes:
-    """What comes before the first empty line, with that.
+    """The input up to and including the first empty line.
 
     Raises:
-        Refused, BadRequest: it does not come.
-        ConnectionResetError: nothing comes at all.
+        Refused, BadRequest: it is missing.
+        ConnectionResetError: no input at all.
     """
     try:
         async with asyncio.timeout(HEAD_S):
@@ -210,12 +210,12 @@ async def _raw_head(client: Side) -> bytes:
 
 
 async def _connected(target: Target, addresses: Sequence[Address]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to one of the addresses that were judged.
+    """A connection to one of the checked addresses.
 
     Raises:
-        Refused: nobody is there.
+        Refused: no connection.
     """
-    said = "nobody answers"
+    said = "no answer"
     for address in addresses[:MOST_ADDRESSES]:
         try:
             async with asyncio.timeout(CONNECT_S):
@@ -228,7 +228,7 @@ async def _connected(target: Target, addresses: Sequence[Address]) -> tuple[asyn
 
 
 def _refusal(status: int, said: str) -> bytes:
-    """An answer of the gateway's own. Many programs show no more of it than its first line, so that says everything."""
+    """An answer of the gateway's own. Many programs show only its first line, so that contains everything."""
     shown = said.encode("ascii", "backslashreplace").decode()
     line = "".join(sign if sign.isprintable() else " " for sign in shown)[:_LONGEST_REASON]
     body = f"{said}\n".encode()

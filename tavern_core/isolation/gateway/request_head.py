@@ -1,6 +1,6 @@
-"""The head of a request to the gateway, read strictly: what two readers could understand differently is refused.
+"""The head of a request to the gateway, parsed strictly: ambiguous input is refused.
 
-What is sent on is written anew by h11 from what was read here, so nothing of the spelling of a program reaches a server.
+h11 writes the forwarded request from the parsed one, so the original spelling never reaches a server.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 
 class BadRequest(Exception):
-    """It is no request that a proxy takes; the message says why."""
+    """It is not a valid proxy request; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What was asked for."""
+    """A parsed request."""
 
     raw: bytes
     method: str
     target: Target
     path: str
-    """Of a request that is sent on: path and query; empty for a tunnel."""
+    """For a forwarded request: path and query; empty for a tunnel."""
     headers: Headers
     """Names in lower case."""
 
@@ -51,24 +51,24 @@ class Head:
         return self.method == CONNECT
 
     def value(self, name: bytes) -> bytes:
-        """The first header of this name; empty without one."""
+        """The first header with this name; empty without one."""
         return next((value for other, value in self.headers if other == name), b"")
 
 
 def read_head(raw: bytes) -> Head:
-    """What a head says.
+    """Parse a head.
 
     Args:
-        raw: all of it, up to and with the empty line.
+        raw: all of it, including the empty line.
 
     Raises:
-        BadRequest: it is broken, could be read in two ways, or is not meant for a proxy.
-        BadUrl: it names no place to connect to.
+        BadRequest: it is broken, ambiguous, or not meant for a proxy.
+        BadUrl: it has no valid destination.
     """
     first, *lines = raw.removesuffix(END).split(b"\r\n")
     found = _FIRST_LINE.fullmatch(first)
     if found is None:
-        raise BadRequest("the first line is no METHOD, address and HTTP/1.1, each one blank apart")
+        raise BadRequest("the first line is not METHOD, address and HTTP/1.1, each one blank apart")
     if len(lines) > _MOST_HEADERS:
         raise BadRequest(f"there are more than {_MOST_HEADERS} headers")
     headers = tuple(_header(line) for line in lines)
@@ -89,7 +89,7 @@ def read_head(raw: bytes) -> Head:
 
 
 def _header(line: bytes) -> tuple[bytes, bytes]:
-    found = _HEADER.fullmatch(line)  # a folded line begins with a blank, a bare CR or LF is no sign of a value
+    found = _HEADER.fullmatch(line)  # a folded line starts with a blank, and a bare CR or LF is not allowed in a value
     if found is None:
         raise BadRequest(
             "one of the headers is broken: folded, with a blank before its colon or with a sign that no header has"
@@ -102,7 +102,7 @@ def _check_framing(method: str, headers: Headers, *, is_old: bool) -> None:
     if lengths and codings:
         raise BadRequest("it has both Content-Length and Transfer-Encoding")
     if len(lengths) > 1 or any(not _LENGTH.fullmatch(length) for length in lengths):
-        raise BadRequest("its Content-Length is no number, or there are two")
+        raise BadRequest("its Content-Length is not a number, or there are two")
     if codings and (is_old or [coding.lower() for coding in codings] != [b"chunked"]):
         raise BadRequest("its Transfer-Encoding is not chunked, or it says HTTP/1.0")
     hosts = sum(name == b"host" for name, _ in headers)
@@ -113,10 +113,10 @@ def _check_framing(method: str, headers: Headers, *, is_old: bool) -> None:
 
 
 def end_to_end(headers: Headers, *, framing: bool) -> list[tuple[bytes, bytes]]:
-    """The headers that are meant for the other end.
+    """The headers for the other end.
 
     Args:
-        framing: those that say how long the body is, too.
+        framing: also those for the length of the body.
     """
     named = {
         name.strip().lower() for value in (v for n, v in headers if n == b"connection") for name in value.split(b",")

@@ -13,16 +13,16 @@ SHORTENED: Final = "… (shortened)\n"
 
 
 def run_command(command: Command, arguments: list[str], limit: int) -> dict[str, Any]:
-    """Run it with `arguments`; what it printed, at most `limit` characters, and its exit code.
+    """Run it with `arguments`; returns its output, at most `limit` characters, and its exit code.
 
     Raises:
-        ActivationFailed: what the plugin built is no click command (ACTIVATION_FAILED).
+        ActivationFailed: the plugin did not build a click command (ACTIVATION_FAILED).
     """
     import click
 
     built = command.build()
     if not isinstance(built, click.Command):
-        text = f"the command {command.name!r} is no click command but {type(built).__name__}"
+        text = f"the command {command.name!r} is not a click command but {type(built).__name__}"
         raise ActivationFailed(text, hint="return it from `build`")
     out, err, code = io.StringIO(), io.StringIO(), 0
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

@@ -1,4 +1,4 @@
-"""What a plugin in a worker is given instead of the host's own doors: the same methods, each asking over the hotline."""
+"""The context of a plugin in a worker: the same methods as in the host, each calling the host."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ LONGEST_LINE: Final = 10_000
 """Characters of one line of the log."""
 
 
-class InsideDoors:
-    """The doors of the plugin's context (`contract.context.PluginDoors`)."""
+class WorkerFacilities:
+    """The host's side of the plugin's context (`contract.context.PluginFacilities`)."""
 
     def __init__(self, hotline: Hotline, data_dir: Path) -> None:
         self._hotline = hotline
         self._data_dir = data_dir
         self._numbers = itertools.count(1)
         self.watches: dict[int, Callable[[Any], None]] = {}
-        """Number → what the plugin wants called when a setting changes."""
+        """Number → the plugin's callback for a changed setting."""
 
     def get_config(self, option: str) -> Any:
         return self._hotline.ask("get_config", option=option)
@@ -58,7 +58,7 @@ class InsideDoors:
 
 
 def _view(hotline: Hotline, name: str, methods: Mapping[str, bool], description: str) -> Any:
-    """A view of a service as the host gives it to plugins, with the same methods and refusals.
+    """A view of a service as plugins in the host get it, with the same methods and refusals.
 
     Args:
         methods: name → whether it is async.
@@ -111,8 +111,8 @@ def packed_arguments(service: str, method: str, args: tuple[Any, ...], kwargs: d
     return {"name": service, "method": method, **given}
 
 
-def context_of(facts: Mapping[str, Any], doors: InsideDoors, folder: Path | None) -> PluginContext:
-    """The plugin's context, as the host told it."""
+def context_of(facts: Mapping[str, Any], doors: WorkerFacilities, folder: Path | None) -> PluginContext:
+    """The plugin's context, as sent by the host."""
     return PluginContext(
         facts["id"],
         facts["name"],
@@ -143,7 +143,7 @@ def facts_of_context(ctx: PluginContext) -> dict[str, Any]:
 
 
 class LinesToHost(logging.Handler):
-    """Hands what is logged in the worker to the host, which masks and writes it."""
+    """Sends log records of the worker to the host, which masks and writes them."""
 
     def __init__(self, hotline: Hotline) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""How a worker asks its host: settings, secrets, services; from any of its threads and tasks, several at once."""
+"""Requests of a worker to its host: settings, secrets, services; from any of its threads and tasks, several at the same time."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Hotline:
     def __init__(self, side: socket.socket) -> None:
         self._side = side
         self.longest = 1 << 20
-        """Most bytes of one question; the host hangs up on longer ones."""
+        """Maximum bytes of one request; the host refuses longer ones."""
         self._writing = threading.Lock()
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Future[Any]] = {}
 
     def ask(self, what: str, **given: Any) -> Any:
-        """Ask and wait for the answer.
+        """Send a request and wait for the answer.
 
         Raises:
-            TavernError: as the host says.
-            ConnectionLost: the host is gone (CONNECTION_LOST).
+            TavernError: the error of the host.
+            ConnectionLost: the host has ended (CONNECTION_LOST).
         """
         return self._sent(what, given).result()
 
@@ -43,14 +43,14 @@ class Hotline:
         return await asyncio.wrap_future(self._sent(what, given))
 
     def tell(self, what: str, **given: Any) -> None:
-        """Say something that needs no answer; what cannot be said is left out."""
+        """Send a message without an answer; messages that cannot be sent are dropped."""
         try:
             self._write({"tell": what, **given})
         except (OSError, ValueError, TypeError, RecursionError, ToolFailed):
             return
 
     def answered(self, message: dict[str, Any]) -> None:
-        """The host's answer came in."""
+        """Handle an answer of the host."""
         waiting = self._waiting.pop(message.get("id", 0), None)
         if waiting is None:
             return
@@ -77,7 +77,7 @@ class Hotline:
         frame = encode(message)
         if len(frame) > self.longest:
             raise ToolFailed(
-                f"what is passed takes {len(frame):,} bytes; at most {self.longest:,} cross to the host at once",
+                f"the arguments take {len(frame):,} bytes; at most {self.longest:,} cross to the host at once",
                 hint="pass less at a time, or raise limits.outputBytes", fixFor="operator", limit=self.longest, size=len(frame),
             )  # fmt: skip
         with self._writing:

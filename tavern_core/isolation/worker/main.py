@@ -1,10 +1,10 @@
-"""The program of a worker, from the moment its process is confined: it answers requests until the host hangs up.
+"""The program of a worker, after its process is confined: it answers requests until the host closes the connection.
 
-    side channel   main thread         more lanes, cancellations, the host's answers to the plugin's own questions
-    sync lanes     a thread for each   one request at a time, run right where it is read
-    loop lanes     one event loop      one request at a time for each, all at once
+    side channel   main thread         more connections, cancellations, the host's answers to the plugin's requests
+    sync           a thread for each   one request at a time, run in the reading thread
+    loop           one event loop      one request at a time for each connection, all concurrently
 
-A lane carries one call at a time, so an answer needs no sorting and no other thread has to be woken for it.
+A connection carries one call at a time, so answers need no sorting and wake no other thread.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from tavern_core.isolation.worker.streams import InsideTalk
 
 MOST_FDS: Final = 16
 LONGEST_FRAME: Final = 1 << 30
-"""Bytes of one frame of the host; it is the one that sees to their size."""
+"""Bytes of one frame of the host, which limits their size itself."""
 
 Step = tuple[Callable[[], Any], Callable[[Any], Any]]
-"""What begins the work, and what makes its answer fit to be sent."""
+"""The function that starts the work, and the one that packs its answer."""
 
 
 def run(side: socket.socket, lanes: list[tuple[str, socket.socket]]) -> None:
-    """Serve until the host hangs up; does not return.
+    """Serve until the host closes the connection; does not return.
 
     Args:
         lanes: (kind, socket) of the first ones.
@@ -53,7 +53,7 @@ def run(side: socket.socket, lanes: list[tuple[str, socket.socket]]) -> None:
 
 
 class _Lane:
-    """A lane of the event loop, and the conversation on it."""
+    """A connection of the event loop, and its streaming call."""
 
     __slots__ = ("channel", "heard", "out", "talk")
 
@@ -101,7 +101,7 @@ class Worker:
                     self._hotline.answered(message)
 
     def add_lane(self, kind: str, sock: socket.socket) -> None:
-        """Serve one more lane, ``sync`` or ``loop``."""
+        """Serve one more connection, ``sync`` or ``loop``."""
         channel = Channel(sock, LONGEST_FRAME)
         if kind == "sync":
             threading.Thread(target=self._serve, args=(channel,), name="tavern-lane", daemon=True).start()
@@ -111,7 +111,7 @@ class Worker:
                 self._loop.add_reader, channel.fd, self._readable, _Lane(channel, self._loop)
             )
 
-    # Sync lanes ---------------------------------------------------------------------------------------------------------
+    # Sync connections-----------------------------------------------------------------------------------------------------
 
     def _serve(self, channel: Channel) -> None:
         try:
@@ -133,7 +133,7 @@ class Worker:
             if inspect.isawaitable(answer):
                 answer = self._wait(answer)
             return bounded_frame({"id": number, "ok": finish(answer)}, self._hotline.longest)
-        except BaseException as error:  # noqa: BLE001 - whatever the plugin raises, sys.exit() too
+        except BaseException as error:  # noqa: BLE001 - any error of the plugin, including sys.exit()
             return self._failed(number, message, error)
         finally:
             self._calls.over(number)
@@ -142,7 +142,7 @@ class Worker:
         if message.get("honest"):
             error = self._inside.honest(error)
         elif isinstance(error, StopIteration) or (message["do"] == "hook" and not isinstance(error, Exception)):
-            # As in the host, where no such thing may climb further than the hook it comes from.
+            # As in the host, where such an error must not leave its hook.
             what = self._inside.name_of(message["impl"]) if message["do"] == "hook" else "the tool"
             error = RuntimeError(f"{what} raised {type(error).__name__}")
         try:
@@ -151,11 +151,13 @@ class Worker:
                 return bounded_frame({"id": number, "error": packed}, self._hotline.longest)
             except OutputTooLarge:
                 return encode({"id": number, "error": {**packed, "details": {}, "findings": []}})
-        except Exception as problem:  # noqa: BLE001 - an error that cannot be told
-            told = UpstreamError(f"{type(error).__name__}, which cannot be told: {problem!r:.200}", outcome="unknown")
-            return encode({"id": number, "error": pack_error(told)})
+        except Exception as problem:  # noqa: BLE001 - an error that cannot be packed
+            reported = UpstreamError(
+                f"{type(error).__name__}, which cannot be sent: {problem!r:.200}", outcome="unknown"
+            )
+            return encode({"id": number, "error": pack_error(reported)})
 
-    # Loop lanes ---------------------------------------------------------------------------------------------------------
+    # Loop connections-----------------------------------------------------------------------------------------------------
 
     def _readable(self, lane: _Lane) -> None:
         try:
@@ -167,7 +169,7 @@ class Worker:
             return
         for message in messages:
             if "do" in message:
-                # Now and not in its task: the first chunks may have come together with the request.
+                # Now and not in its task, because the first chunks may have arrived with the request.
                 lane.talk = (
                     InsideTalk(message["id"], message["streams"], lane.out, self._hotline.longest)
                     if "streams" in message
@@ -188,7 +190,7 @@ class Worker:
             if inspect.isawaitable(answer):
                 answer = await answer
             frame = bounded_frame({"id": number, "ok": finish(answer)}, self._hotline.longest)
-        except BaseException as error:  # noqa: BLE001 - whatever the plugin raises, its own CancelledError too
+        except BaseException as error:  # noqa: BLE001 - any error of the plugin, including its own CancelledError
             frame = self._failed(number, message, error)
         finally:
             self._tasks.pop(number, None)

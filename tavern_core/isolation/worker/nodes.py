@@ -1,4 +1,4 @@
-"""The nodes of a plugin as they live in its worker: told, and run."""
+"""The nodes of a plugin in its worker: described to the host, and run."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tavern_core.contract.llm import LLM, LLMAnswer, Message
 from tavern_core.contract.nodes import Node, NodeContext, Skip
 from tavern_core.errors import InputInvalid, UpstreamError
 from tavern_core.isolation.codec import CALLS
-from tavern_core.isolation.node_codec import ANSWERS, NO_END, NOTHING, VALUES, told_node
+from tavern_core.isolation.node_codec import ANSWERS, NO_END, NOTHING, VALUES, reported_node
 from tavern_core.isolation.worker.host_client import Hotline
 from tavern_core.isolation.worker.streams import InsideTalk, in_thread, in_threads
-from tavern_core.kernel.nodes.entry_files import nodes_in
 from tavern_core.kernel.nodes.node_code import NodeCode
+from tavern_core.kernel.nodes.node_discovery import nodes_in
 from tavern_core.kernel.nodes.node_types import NodeOwner, describe_nodes
 from tavern_core.kernel.nodes.value_conversion import adapt, adapted
 from tavern_core.model.node import NodeSpec
 from tavern_core.model.result import ToolResult
 
 ASKED: Final = ("needs", "fingerprint", "validate", "upgrade")
-"""Methods of the class form that a class may have of its own."""
+"""Optional methods of the class form."""
 MOST_SAID: Final = 1_000
 
 
@@ -32,7 +32,7 @@ class InsideNodes:
     """The node types of one plugin.
 
     Args:
-        service: gives a view of a service, as for the plugin itself.
+        service: returns a view of a service, as for the plugin itself.
     """
 
     def __init__(self, owner: NodeOwner, hotline: Hotline, service: Any) -> None:
@@ -42,10 +42,10 @@ class InsideNodes:
         self._known: dict[str, NodeSpec] = {}
         self._told: set[int] = set()
         self._objects: dict[int, Any] = {}
-        """Objects of class nodes that are running, by the host's number."""
+        """Objects of running class nodes, by the host's number."""
 
     def offered(self, answer: Any) -> list[Any]:
-        """What a hook returned, as far as it was not told before. Raises ActivationFailed."""
+        """The node types that a hook returned, except those already described. Raises ActivationFailed."""
         found = []
         for spec in describe_nodes(answer, self._owner):
             code = spec.impl
@@ -55,16 +55,16 @@ class InsideNodes:
         return found
 
     def below(self, package: Any, folder: Path | None, entry: str) -> list[Any]:
-        """What stands below `nodes.entry`, as far as it was not told before. Raises ActivationFailed."""
+        """The node types below `nodes.entry`, except those already described. Raises ActivationFailed."""
         return self.offered(nodes_in(package, folder, entry, self._owner.name))
 
     def _tell(self, spec: NodeSpec) -> Any:
         code = spec.impl
         if not isinstance(code, NodeCode):
-            return {"node": told_node(spec), "code": None}
+            return {"node": reported_node(spec), "code": None}
         methods = None if code.cls is None else _own_methods(code.cls)
         told = {
-            "node": told_node(spec),
+            "node": reported_node(spec),
             "code": [code.form, code.context, code.takes_all, code.names_outputs, code.where, methods],
         }
         self._told.add(id(code.cls or inspect.unwrap(code.function)))
@@ -75,12 +75,12 @@ class InsideNodes:
         """Start a node; its answer, or an awaitable of it.
 
         Args:
-            given: type, inputs, context, token; of a class the object, see `_object`.
-            talk: of a node that reads or writes streams.
+            given: type, inputs, context, token; for a class, the object; see `_object`.
+            talk: the streaming call, for a node with streams.
 
         Raises:
             InputInvalid: a value does not fit its annotation; `details` names the slot.
-            UpstreamError: the object was made in a worker that has died since.
+            UpstreamError: the object was created in a worker that has died since.
         """
         code: NodeCode = self._known[given["type"]].impl
         values = {key: _heard(value, talk) for key, value in given["inputs"].items()}
@@ -103,7 +103,7 @@ class InsideNodes:
         return function(**values)
 
     def needs(self, given: Mapping[str, Any]) -> Any:
-        """Which lazy inputs an object of a class wants now; or an awaitable of it."""
+        """Which lazy inputs an object of a class needs now; or an awaitable of it."""
         cls = self._known[given["type"]].impl.cls
         return self._object(cls, given).needs(self._context(given), **self._values(given))
 
@@ -113,7 +113,7 @@ class InsideNodes:
         return [str(key) for key in ([answer] if isinstance(answer, str) else answer or ())]
 
     def asked(self, given: Mapping[str, Any]) -> Any:
-        """What a class says besides running: `fingerprint`, `validate`, `upgrade`."""
+        """Call an optional method of a class: `fingerprint`, `validate`, `upgrade`."""
         cls = self._known[given["type"]].impl.cls
         if given["method"] == "fingerprint":
             return cls().fingerprint(self._context(given), **self._values(given))
@@ -131,7 +131,7 @@ class InsideNodes:
         return values
 
     def _object(self, cls: type[Node], given: Mapping[str, Any]) -> Any:
-        """The object of one run, made when it is first asked for."""
+        """The object of one run, created at its first use."""
         for number in given.get("drop", ()):
             self._objects.pop(number, None)
         number = given["object"]
@@ -159,7 +159,7 @@ def _misfit(key: str, why: str) -> InputInvalid:
 
 
 def _own_methods(cls: type[Node]) -> list[str]:
-    """What a class says besides running."""
+    """Call an optional method of a class."""
     return [name for name in ASKED if inspect.getattr_static(cls, name) is not inspect.getattr_static(Node, name)]
 
 
@@ -172,11 +172,11 @@ def _heard(value: Any, talk: InsideTalk | None) -> Any:
 
 
 class _NothingCame(Exception):
-    """A node asked for a lazy input, and what feeds it was skipped or failed."""
+    """A node requested a lazy input whose source was skipped or failed."""
 
 
 async def _or(skipped: Any, answer: Awaitable[Any]) -> Any:
-    """The answer of a node; `skipped` of one that asked for what never comes, and let that pass."""
+    """The answer of a node; `skipped` if it requested a missing input and did not catch the error."""
     try:
         return await answer
     except _NothingCame:
@@ -184,7 +184,7 @@ async def _or(skipped: Any, answer: Awaitable[Any]) -> Any:
 
 
 class _FarContext(NodeContext):
-    """The context of a running node; what it is asked goes to the host's."""
+    """The context of a running node; its methods call the host."""
 
     def __init__(
         self, facts: Mapping[str, Any], hotline: Hotline, token: int, service: Any, adapters: Mapping[str, Any]

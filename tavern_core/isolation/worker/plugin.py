@@ -1,26 +1,27 @@
-"""The plugin as it lives in its worker: imported, looked at, asked and called on behalf of the host.
+"""The plugin in its worker: imported, inspected and called on behalf of the host.
 
-Each public method of `Inside` answers one kind of request; what it returns is JSON. Looking and judging is done with the
-same code that the host uses for plugins of its own process, so that a plugin is the same here and there.
+Each public method of `Inside` answers one kind of request; it returns JSON. Inspection and checks use the
+same code as for plugins in the host, so that a plugin is the same here and there.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
-from tavern_core.contract.protocols import Command, Contribution, Service
+from tavern_core.contract.protocols import Command, Contribution, Prompt, Resource, Service
 from tavern_core.contract.publishing import published_methods
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import ActivationFailed, ToolFailed
 from tavern_core.isolation.codec import CannotCross, crossing, unpack_tool
 from tavern_core.isolation.node_codec import HOOK_VALUES
 from tavern_core.isolation.transport import longest
-from tavern_core.isolation.worker.facilities import InsideDoors, context_of
+from tavern_core.isolation.worker.facilities import WorkerFacilities, context_of
 from tavern_core.isolation.worker.host_client import Hotline
 from tavern_core.isolation.worker.nodes import InsideNodes
 from tavern_core.isolation.worker.plugin_import import imported
@@ -37,7 +38,9 @@ from tavern_core.model.config import LimitsConfig
 from tavern_core.model.settings import SettingItem
 from tavern_core.schema.limits import json_copy
 
-TOLD: Final = frozenset({"services", "commands", "profiles", "channels", "providers", "workflows"})
+TOLD: Final = frozenset(
+    {"services", "commands", "profiles", "channels", "providers", "workflows", "resources", "prompts"}
+)
 """Sections whose contents can be told to the host, besides tools, settings and nodes."""
 MOST_OFFERED: Final = 20_000
 Wait = Callable[[Any], Any]
@@ -54,16 +57,16 @@ class Inside:
         self._services: dict[str, Service] = {}
         self._commands: dict[str, Command] = {}
 
-    # Importing and looking ----------------------------------------------------------------------------------------------
+    # Import and inspection ---------------------------------------------------------------------------------------------
 
     def start(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Import the plugin; which hooks it implements.
+        """Import the plugin; returns its hooks.
 
         Raises:
-            PluginError: whatever goes wrong; names the place in the plugin's code.
+            PluginError: any error; names the place in the plugin's code.
         """
         self._setup = setup = Setup.from_json(given)
-        self._doors = InsideDoors(self._hotline, Path(setup.data_dir))
+        self._doors = WorkerFacilities(self._hotline, Path(setup.data_dir))
         self._folder = Path(setup.folder) if setup.folder else None
         self._ctx: Any = None
         self.nodes = InsideNodes(NodeOwner(setup.plugin, setup.version), self._hotline, self._doors.service)
@@ -80,14 +83,14 @@ class Inside:
         }
 
     def _honestly(self, work: Callable[[], Any]) -> Any:
-        """Run code of the plugin; an error becomes what the activation of a plugin in the host would say."""
+        """Run code of the plugin; an error becomes the activation error of a plugin in the host."""
         try:
             return work()
         except BaseException as error:
             raise self.honest(error) from error
 
     def honest(self, error: BaseException) -> BaseException:
-        """What the activation of a plugin in the host would say of an error of the plugin's code."""
+        """The activation error of a plugin in the host for an error of the plugin's code."""
         candidate: Any = SimpleNamespace(name=self._setup.plugin, folder=self._folder)
         return as_activation_error(error, candidate)
 
@@ -99,18 +102,18 @@ class Inside:
         return impl.function(*self._arguments(impl, given, ctx))
 
     def answer(self, answer: Any) -> Any:
-        """The answer of a hook for the host; of what cannot cross it is told what it is, for the host to refuse."""
+        """The answer of a hook for the host; for other values, their description, which the host refuses."""
         try:
             return HOOK_VALUES.encode(answer)
         except CannotCross:
             return ["other", type(answer).__name__]
 
     def name_of(self, number: int) -> str:
-        """The name of the hook that an implementation is of."""
+        """The name of an implementation's hook."""
         return self._implementations[number].hook.name
 
     def wants(self, number: int, tool: Any) -> bool:
-        """What `when` of an implementation says about a tool."""
+        """The result of `when` of an implementation for a tool."""
         when = self._implementations[number].when
         return when is None or bool(when(unpack_tool(tool)))
 
@@ -120,13 +123,13 @@ class Inside:
         values = {name: HOOK_VALUES.decode(value, {"trusted": True}) for name, value in given.items()}
         return [self._ctx if name == "ctx" else values[name] for name in impl.arguments]
 
-    # What it offers -----------------------------------------------------------------------------------------------------
+    # Contributions ------------------------------------------------------------------------------------------------------
 
     def offer(self, number: int, ctx: Mapping[str, Any] | None) -> Any:
-        """Ask a contribute-hook; what it offers, as far as that can cross.
+        """Call a contribute hook; returns its contributions, if they can be transferred.
 
         Raises:
-            PluginError: it failed, or offers what cannot cross; names the section.
+            PluginError: it failed, or returned something that cannot be transferred; names the section.
         """
         impl = self._implementations[number]
 
@@ -161,7 +164,7 @@ class Inside:
                 raise self._cannot_cross(hook.section, "objects that the host would have to call")
             return None
         found = named(hook.section, answer, self._setup.plugin, impl.where)
-        told = [self._told_offer(hook.section, name, thing) for name, thing in found.items()]
+        told = [self._reported_offer(hook.section, name, thing) for name, thing in found.items()]
         return dict(told) if hook.section == "workflows" else told
 
     def _adapters(self, found: Mapping[str, Any]) -> Any:
@@ -175,10 +178,12 @@ class Inside:
             raise self._cannot_cross("adapters", f"settings of which {problem}")
         return copy
 
-    def _told_offer(self, section: str, name: str, thing: Any) -> Any:
+    def _reported_offer(self, section: str, name: str, thing: Any) -> Any:
         if isinstance(thing, Service):
             self._services[name] = thing
             return [name, thing.description, method_facts(thing), thing.start is not None, thing.stop is not None]
+        if isinstance(thing, Resource | Prompt):
+            return {field.name: getattr(thing, field.name) for field in fields(thing)}
         if isinstance(thing, Command):
             self._commands[name] = thing
             return [name, thing.help]
@@ -229,19 +234,19 @@ class Inside:
         return crossing("the answer of the service", answer)
 
     def setting_changed(self, watch: int, value: Any) -> Any:
-        """Call back whoever waits for a setting."""
+        """Call the callback of a setting."""
         callback = self._doors.watches.get(watch)
         return None if callback is None else callback(value)
 
     def command(self, name: str, arguments: list[str]) -> dict[str, Any]:
-        """Run a command of the command line; what it printed and its exit code."""
+        """Run a command of the command line; returns its output and its exit code."""
         from tavern_core.isolation.worker.commands import run_command
 
         return run_command(self._commands[name], arguments, self._limits.output_bytes)
 
 
 def _is_one(answer: Any) -> bool:
-    """True for a single offer that happens to be iterable."""
+    """True for a single contribution that is iterable."""
     return callable(answer) or isinstance(answer, Service | Command | Contribution | ToolFactory)
 
 

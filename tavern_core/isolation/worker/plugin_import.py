@@ -1,4 +1,4 @@
-"""The plugin's package, imported in its worker from wherever it was installed."""
+"""The plugin's package, imported in its worker from any kind of installation."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tavern_core.kernel.plugins.plugin_code import FolderCode
 
 
 def imported(setup: Setup) -> ModuleType:
-    """The plugin's package. Raises whatever its code raises.
+    """The plugin's package. Errors of its code are raised.
 
-    An installed one that is not on the path (an editable install with an import hook of its own) is found where its
-    plugin.yaml is.
+    An installed one that is not on the path (an editable install with its own import hook) is found at its
+    plugin.yaml.
     """
     if setup.module:
         folder = Path(setup.folder) if setup.folder else None
@@ -36,7 +36,7 @@ def _origin(module: str) -> Any:
 
 
 class _Beside:
-    """Finds one package in a folder that is on no path."""
+    """Finds one package in a folder outside of the path."""
 
     def __init__(self, module: str, folder: Path) -> None:
         parts = module.split(".")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from base64 import b64decode, b64encode
+from collections.abc import Mapping
 from typing import Any, Final
 
-from tavern_core.contract.running import RUNNING
+from tavern_core.contract.running import RUNNING, LogLevel
 from tavern_core.isolation.worker.host_client import Hotline
+from tavern_core.kernel.calls.conversation import unanswered
+from tavern_core.model.question import Question, QuestionKind
 
 _PART: Final = 256 * 1024
 """Bytes of an artifact that cross at once."""
@@ -58,6 +62,15 @@ class InsideControl:
             "keep", call=self._number, upload=upload, media_type=media_type, name=str(name)
         )
         return kept
+
+    def can_ask(self, kind: QuestionKind) -> bool:
+        return False
+
+    async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
+        raise unanswered(questions)
+
+    def log(self, level: LogLevel, message: str) -> None:
+        logging.getLogger("tavern.tools").log(logging.getLevelNamesMapping()[level.upper()], "%s", message)
 
     def artifact_facts(self, uri: str) -> dict[str, Any]:
         known: dict[str, Any] = self._hotline.ask("artifact", call=self._number, artifact=str(uri))

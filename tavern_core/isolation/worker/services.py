@@ -1,4 +1,4 @@
-"""What a worker tells of the methods of a service: enough to make others that look the same."""
+"""The description of a service's methods: enough to create equal ones."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tavern_core.contract.protocols import Service
 from tavern_core.contract.publishing import published
 
 LONGEST_DOC: Final = 4_000
-"""Characters of one docstring that cross."""
+"""Transferred characters of one docstring."""
 
 
 def method_facts(service: Service) -> dict[str, Any]:
-    """Published method → what others may know of it."""
+    """Published method → its description."""
     return {name: _facts(service, name, member) for name, member in published(service).items()}
 
 

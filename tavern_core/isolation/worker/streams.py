@@ -1,4 +1,4 @@
-"""The worker's end of a conversation: what its node yields goes out, what it reads comes in."""
+"""The worker's end of a streaming call: sends the output of its node, receives its input."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _ENDED: Final = object()
 
 
 class InsideTalk:
-    """One conversation.
+    """One streaming call.
 
     Args:
-        number: of the request that began it.
-        streams: how many the node reads.
-        limit: most bytes of one chunk.
+        number: of its request.
+        streams: the number of streams that the node reads.
+        limit: maximum bytes of one chunk.
     """
 
     def __init__(self, number: int, streams: int, out: Outbox, limit: int) -> None:
@@ -31,23 +31,23 @@ class InsideTalk:
         self._out = out
         self._room = Room()
         self.streams = [_Incoming(at, self) for at in range(streams)]
-        """What the node reads, by number: async iterators."""
+        """The input streams of the node by number: async iterators."""
         self._is_over = False
 
     def hear(self, message: dict[str, Any]) -> None:
-        """The host said something."""
+        """Handle a message of the host."""
         if "room" in message:
             self._room.give(message["room"])
         else:
             self.streams[message["in"]].hear(message)
 
     def say(self, message: dict[str, Any]) -> None:
-        """Say something, unless the conversation is over."""
+        """Send a message, unless the call is over."""
         if not self._is_over:
             self._out.say({"id": self.number, **message}, self._limit)
 
     async def given(self, chunks: AsyncGenerator[Any, None]) -> Any:
-        """Send what a node yields, as fast as it is taken; its answer."""
+        """Send what a node yields, as fast as it is consumed; returns its answer."""
         async with aclosing(chunks):
             async for chunk in chunks:
                 if isinstance(chunk, FinalAnswer):
@@ -57,7 +57,7 @@ class InsideTalk:
         return ENDED
 
     def end(self) -> None:
-        """Nothing is said any more."""
+        """Stop sending."""
         self._is_over = True
         for stream in self.streams:
             stream.leave()
@@ -79,7 +79,7 @@ class _Incoming(AsyncIterator[Any]):
             self._chunks.end(error)
 
     def leave(self) -> None:
-        """Read no further."""
+        """Stop reading."""
         self._chunks.end()
 
     async def __anext__(self) -> Any:
@@ -94,7 +94,7 @@ class _Incoming(AsyncIterator[Any]):
 
 
 async def in_thread(function: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Run sync code of a node. A thread cannot be stopped: whoever is cancelled waits for it, or dies with the process."""
+    """Run sync code of a node. A thread cannot be stopped: a cancelled task waits for it, or dies with the process."""
     context = copy_context()
     running = asyncio.get_running_loop().run_in_executor(None, lambda: context.run(function, *args, **kwargs))
     try:
@@ -105,7 +105,7 @@ async def in_thread(function: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 async def in_threads(chunks: Generator[Any, None, Any]) -> AsyncGenerator[Any, None]:
-    """A sync generator, each of its steps in a thread."""
+    """A sync generator, with each step in a thread."""
     try:
         while (chunk := await in_thread(next, chunks, _ENDED)) is not _ENDED:
             yield chunk

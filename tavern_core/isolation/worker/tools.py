@@ -1,4 +1,4 @@
-"""The tools of a plugin as they live in its worker: told, made for a caller, prepared, called."""
+"""The tools of a plugin in its worker: described, created for a caller, prepared, called."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tavern_core.isolation.worker.running_call import InsideCalls
 from tavern_core.isolation.worker_setup import Setup
 from tavern_core.kernel.calls.normalise import plain, plain_parts
 from tavern_core.kernel.plugins.executor_facilities import load_handler
-from tavern_core.kernel.plugins.tool_drafts import of_handler
+from tavern_core.kernel.plugins.tool_merge import of_handler
 from tavern_core.kernel.plugins.tool_offers import SKETCH, Described, Owner, spec_from_mapping, specs_of
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.manifest import Manifest
@@ -32,7 +32,7 @@ class InsideTools:
     """The tools of one plugin.
 
     Args:
-        record: what `load_handler` finds handlers in.
+        record: the record in which `load_handler` finds handlers.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class InsideTools:
         self._factories: dict[str, ToolFactory] = {}
 
     def owner(self) -> Owner:
-        """Whose tools these are."""
+        """The plugin of these tools."""
         setup = self._setup
 
         def from_mapping(data: Mapping[str, Any]) -> ToolSpec:
@@ -60,7 +60,7 @@ class InsideTools:
         """One offer for the host.
 
         Args:
-            place: names it, where it is a factory.
+            place: its name, if it is a factory.
         """
         if (factory := item.factory) is not None:
             self._factories[place] = factory
@@ -82,11 +82,11 @@ class InsideTools:
         }
 
     def make(self, place: str, context: Any) -> Any:
-        """Start a factory; what it makes, or an awaitable of it."""
+        """Start a factory; returns its result, or an awaitable of it."""
         return self._factories[place].make(unpack_context(context))
 
     def made(self, answer: Any) -> Any:
-        """The tools that a factory made; None for no tool."""
+        """The tools of a factory; None for no tool."""
         if answer is None:
             return None
         told = []
@@ -97,13 +97,13 @@ class InsideTools:
         return told
 
     def drop(self, keys: list[str]) -> None:
-        """Forget made tools that the host does not use any more."""
+        """Remove factory tools that the host does not use any more."""
         for key in keys:
             self._tools.pop(key, None)
             self._bound.pop(key, None)
 
     def handler(self, target: str, sketch: Any) -> Any:
-        """The tool behind a handler whose tool file has no parameters."""
+        """The tool of a handler whose tool file has no parameters."""
         thing = load_handler(self._record, target)
         spec = of_handler(thing, unpack_tool(sketch), self.owner())
         self._tools[key := f"handler {target} {spec.name}"] = spec
@@ -119,7 +119,7 @@ class InsideTools:
         if handler is None:
             if key not in self._tools:
                 raise ToolFailed(
-                    f"{spec.name} is not offered any more",
+                    f"{spec.name} is no longer offered",
                     hint=f"tavern plugins reload {self._setup.plugin}",
                     fixFor="operator",
                 )

@@ -1,4 +1,4 @@
-"""Which tools need somebody's approval: the section `approval` of tavern.yaml.
+"""Which tools need an approval: the section `approval` of tavern.yaml.
 
     approval:
       ask: ["file-operator:*", "capability:write:db"]
@@ -10,8 +10,8 @@ An entry is one of `tool_lists`, or ``capability:<name>``, which is every tool t
     5  one tool by its id         4  one tool by its local name    3  a wildcard, the longer the more specific
     2  all tools of one plugin    1  a capability                  0  ``*``, ``group:plugins``, a wildcard of capabilities
 
-Of equally specific ones `deny` goes before `ask` and `ask` before `allow`. A tool that asks for approval itself is only let
-through unasked by an entry that names it (5, 4). What a gate asks for at a call is asked, whatever stands here.
+Of equally specific ones `deny` wins over `ask`, and `ask` over `allow`. A tool that asks for approval itself is only let
+through without approval by an entry that names it (5, 4). An approval that a gate requests at a call is always required.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 from tavern_core.frozen import dataclass
-from tavern_core.kernel.access.tool_lists import Known, Rank, ToolList, ToolNames, is_group, specificity
+from tavern_core.kernel.access.tool_selectors import Known, Rank, ToolList, ToolNames, is_group, specificity
 from tavern_core.model.capability import forbids, is_capability
 from tavern_core.model.config import ApprovalConfig
 from tavern_core.model.tool import ToolSpec
@@ -33,7 +33,7 @@ _NAMED: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRule:
-    """What holds for one tool before any gate is asked."""
+    """The rule for one tool, before any gate is called."""
 
     decision: Literal["deny", "ask"]
     place: str
@@ -73,7 +73,7 @@ class ApprovalRules:
                     self._entries.append(_Entry(decision, f"{place}[{index}]", entry, matcher))
 
     def of(self, tool: ToolSpec) -> ApprovalRule | None:
-        """Whether calls of `tool` are refused or asked about; None when they run unasked."""
+        """Whether calls of `tool` are refused or need approval; None when they run without it."""
         best: tuple[Rank, int, _Entry] | None = None
         names = ToolNames.of(tool) if self._entries else None
         for entry in self._entries:
@@ -83,11 +83,11 @@ class ApprovalRules:
                     best = found
         if best is not None and best[2].decision != "allow":
             entry = best[2]
-            what = "is never approved" if entry.decision == "deny" else "is asked about"
+            what = "is always refused" if entry.decision == "deny" else "needs approval"
             reason = f"{tool.id} {what}: the entry {entry.written!r} at {entry.place} in {self._file}"
             return ApprovalRule("deny" if entry.decision == "deny" else "ask", entry.place, reason)
         if tool.requires_approval and (best is None or best[0][0] < _NAMED):
-            return ApprovalRule("ask", "the tool", f"{tool.id} asks for approval of each call")
+            return ApprovalRule("ask", "the tool", f"{tool.id} requires approval of each call")
         return None
 
 
@@ -98,7 +98,7 @@ def _lists(config: ApprovalConfig) -> Iterator[tuple[str, Sequence[str], _Decisi
 
 
 def tool_entries(config: ApprovalConfig) -> Iterator[tuple[str, Sequence[str], bool]]:
-    """(place, entries that name tools, whether they are read widely), for whoever looks for misspelt ones."""
+    """(place, entries that name tools, whether they are read widely), to find misspelt ones."""
     for place, entries, decision in _lists(config):
         yield (
             place,

@@ -17,7 +17,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from tavern_core.frozen import dataclass
-from tavern_core.kernel.access.tool_lists import Known, ToolList, ToolNames, plugin_key, specificity
+from tavern_core.kernel.access.tool_selectors import Known, ToolList, ToolNames, plugin_key, specificity
 from tavern_core.model.limits import NO_LIMITS, ToolLimits
 from tavern_core.model.tool import ToolSpec
 

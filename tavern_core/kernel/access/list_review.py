@@ -1,6 +1,6 @@
-"""What is wrong with the lists of tools in tavern.yaml: entries that name nothing, circles, names of several tools.
+"""Checks the lists of tools in tavern.yaml: unknown entries, circular groups, names of several tools.
 
-Nothing here decides about a tool. An unknown entry has no effect by itself; this makes sure that somebody hears of it.
+Nothing here decides about a tool. An unknown entry has no effect; this check makes sure that it is reported.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Final
 
 from tavern_core.errors import Finding, Location
-from tavern_core.kernel.access.tool_lists import (
+from tavern_core.kernel.access.tool_selectors import (
     Groups,
     Known,
     ToolNames,
@@ -37,7 +37,7 @@ _NO_SUCH_GROUP: Final = "add the group to tools.groups, or take the entry out"
 
 
 class ListReview:
-    """The lists of one host beside what exists in it. `known` is what the lists are compiled with."""
+    """Compares the lists of one host with what exists in it. `known` is what the lists are compiled with."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class ListReview:
         groups = Groups({name: config.groups[name] for name in self._group_names})
         self.known = Known(groups, self._plugins, aliases, host)
 
-    # Worked out when the first entry is looked at: a host without lists compiles in no time, however many tools it has.
+    # Computed at the first entry: a host without lists compiles in no time, however many tools it has.
 
     @cached_property
     def _ids(self) -> list[str]:
@@ -117,17 +117,15 @@ class ListReview:
     def _review_caller(self, key: str) -> Iterator[Finding]:
         kind, _, name = key.partition(":")
         if not key.strip() or (kind in _CALLER_KINDS and not name):
-            message = f"the caller {key!r} fits nobody"
+            message = f"the caller {key!r} matches no caller"
         elif kind not in _CALLER_KINDS and kind.strip().lower() in _CALLER_KINDS:
-            message = f"the caller {key!r} fits nobody: the kinds of caller are written in lower case"
+            message = f"the caller {key!r} matches no caller: the kinds of caller are written in lower case"
         elif "*" in key and key != "*":
-            message = f"the caller {key!r} fits nobody: patterns are not understood here"
+            message = f"the caller {key!r} matches no caller: patterns are not understood here"
         elif key != key.strip() or name != name.strip():
             message = f"the caller {key!r} has blanks around it; only a name with the same blanks fits"
         elif name and kind not in _CALLER_KINDS and (near := nearest(kind, _CALLER_KINDS, 1)):
-            message = (
-                f"the caller {key!r} is a principal of this name; if {near[0]}:{name} is meant, nobody falls under it"
-            )
+            message = f"the caller {key!r} is a principal of this name; if {near[0]}:{name} is meant, the entry matches no one"
         else:
             return
         yield self._warning(
@@ -174,8 +172,8 @@ class ListReview:
         """(message, hint) for an entry that names nothing."""
         self._suggestions_left -= 1
         if is_group(entry):
-            message = f"no group is called {group_of(entry)!r}; the entry names nothing"
+            message = f"no group is called {group_of(entry)!r}; the entry has no effect"
             return message, did_you_mean(group_of(entry), [*self._group_names, "plugins"]) or _NO_SUCH_GROUP
-        message = f"no tool, plugin or alias fits {entry!r}; the entry names nothing"
+        message = f"no tool, plugin or alias fits {entry!r}; the entry has no effect"
         near = did_you_mean(entry, self._spellings) if self._suggestions_left >= 0 else ""
         return message, near or _NO_SUCH_TOOL

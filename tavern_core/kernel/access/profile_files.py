@@ -1,7 +1,7 @@
 """Where profiles come from: the folders of tavern.yaml, and plugins.
 
 A folder holds ``<name>.json`` or ``<name>/agent_profile.json``. Names are looked up among the files that are there: no
-path is ever made from a name, so none can leave the folders. Files are read when asked for, and again when they changed.
+path is ever made from a name, so none can leave the folders. Files are read on request, and again after a change.
 A program may also name a file itself (`read`) or say what the profile is (`profile_of`).
 """
 
@@ -27,7 +27,7 @@ MOST_FILES: Final = 10_000
 _Stamp = tuple[int, int]
 
 
-class ProfileShelf:
+class ProfileFiles:
     """The agent profiles of one host. Safe for threads.
 
     Args:
@@ -41,15 +41,15 @@ class ProfileShelf:
         self._lock = threading.Lock()
 
     def put(self, profile: AgentProfile | Mapping[str, Any], owner: str) -> AgentProfile:
-        """Add a profile that the plugin `owner` brings.
+        """Add a profile that the plugin `owner` contributes.
 
         Raises:
             ProfileInvalid: it has no name or does not fit (PROFILE_INVALID).
-            NameConflict: another plugin brought one of this name (NAME_CONFLICT).
+            NameConflict: another plugin has contributed one of this name (NAME_CONFLICT).
         """
         checked = profile_of(profile, owner)
         if not checked.name:
-            raise ProfileInvalid(f"{owner}: a profile that a plugin brings needs a name", hint='add "name"')
+            raise ProfileInvalid(f"{owner}: a profile of a plugin needs a name", hint='add "name"')
         with self._lock:
             other, _ = self._brought.get(checked.name, (owner, checked))
             if other != owner:
@@ -59,7 +59,7 @@ class ProfileShelf:
         return checked
 
     def drop(self, owner: str) -> None:
-        """Forget what the plugin `owner` brought."""
+        """Remove what the plugin `owner` contributed."""
         with self._lock:
             self._brought = {name: item for name, item in self._brought.items() if item[0] != owner}
 
@@ -71,7 +71,7 @@ class ProfileShelf:
         """A profile and the warnings about its file. A file goes before a plugin's profile of the same name.
 
         Raises:
-            ProfileInvalid: there is none of this name, with the nearest, or its file is wrong (PROFILE_INVALID).
+            ProfileInvalid: no profile has this name (the error names the nearest), or its file is invalid (PROFILE_INVALID).
         """
         if (path := self._files().get(name)) is not None:
             return self._load(path, name, is_bound=True)
@@ -83,7 +83,7 @@ class ProfileShelf:
         raise ProfileInvalid(f"there is no profile {name[:200]!r}", hint=hint, known=known[:100])
 
     def read(self, path: Path) -> tuple[AgentProfile, tuple[Finding, ...]]:
-        """The profile in a file of the program's choice, wherever it is; it goes by its own `name`, else by the file's.
+        """The profile in a file anywhere, chosen by the program; its name is its own `name`, else the file's.
 
         Raises:
             ProfileInvalid: the file cannot be read, or is wrong (PROFILE_INVALID).
@@ -156,7 +156,7 @@ def profile_of(given: AgentProfile | Mapping[str, Any], giver: str) -> AgentProf
     """A profile as an object or a mapping, checked.
 
     Args:
-        giver: how messages call whoever gave it.
+        giver: the name of its source in messages.
 
     Raises:
         ProfileInvalid: it does not fit; `findings` has every problem (PROFILE_INVALID).
@@ -167,7 +167,7 @@ def profile_of(given: AgentProfile | Mapping[str, Any], giver: str) -> AgentProf
         raise ProfileInvalid(f"{giver}: a profile is an AgentProfile or a mapping, got {type(given).__name__}")
     written = dict(given)
     if odd := [key for key in written if not isinstance(key, str)]:
-        raise ProfileInvalid(f"{giver}: {odd[0]!r:.100} is no key of a profile", hint="keys are text")
+        raise ProfileInvalid(f"{giver}: {odd[0]!r:.100} is not a key of a profile", hint="keys are text")
     try:
         return AgentProfile.model_validate(written)
     except ValidationError as error:

@@ -2,7 +2,7 @@
 
     agent_profile.json → AgentProfile (as written) → Profile (its inventory resolved to tools that exist)
 
-`tool_ids_inventory` is the only declaration. It lists tools one by one: a wildcard would give an agent tools that nobody
+`tool_ids_inventory` is the only declaration. It lists tools one by one: a wildcard would give an agent tools that no one
 chose for it each time a plugin is installed, so it is refused and reported. An unknown id is reported with the nearest
 one, the rest of the inventory stands. A profile grants nothing: it narrows what host, plugin and caller allow.
 """
@@ -14,7 +14,7 @@ from dataclasses import field
 from itertools import islice
 from os import PathLike
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
@@ -57,9 +57,13 @@ class Profile:
     findings: tuple[Finding, ...] = ()
     """What of the inventory could not be used, and why."""
     is_partial: bool = False
-    """A resolver failed; asked again, it may know more."""
+    """A resolver failed; a later request may succeed."""
     language: Language | None = None
     """In which its manual and feedback are written; None: that of the host."""
+    wire_names: Mapping[str, str] = field(default_factory=dict)
+    """Tool id → the name under which MCP clients see it."""
+    listing: Literal["all", "search"] = "all"
+    """What MCP clients are listed: every tool, or one that finds them and one that calls them."""
     _members: frozenset[str] = field(default=frozenset(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -170,6 +174,8 @@ def resolve_profile(
         tuple(findings),
         search.is_partial,
         profile.language,
+        MappingProxyType(profile.wire_names),
+        profile.listing,
     )
 
 
@@ -215,7 +221,7 @@ class _InventorySearch:
         return self._unknown(written, prefix)
 
     def _ask(self, resolver: NamespaceResolver, prefix: str, local: str) -> str | _Missing:
-        """A resolver is a plugin's code: whatever it raises costs this one item."""
+        """A resolver is a plugin's code: any error it raises affects only this item."""
         try:
             tool = resolver.resolve(local)
             names = [] if tool is not None else [f"{prefix}:{name}" for name in resolver.names()]
@@ -225,7 +231,7 @@ class _InventorySearch:
         except Exception as error:  # noqa: BLE001 - reported as the reason why the item is missing
             return _Missing(
                 f"the resolver of {prefix + ':'!r} failed for {local!r}: {printed(error):.300}",
-                "see the plugin that brought it",
+                "see the plugin that contributes it",
             )
         if tool is None:
             return _Missing(f"{prefix + ':'!r} has no {local!r}", did_you_mean(f"{prefix}:{local}", names))
@@ -233,7 +239,7 @@ class _InventorySearch:
         if tool.id != tool_id:
             return _Missing(
                 f"the resolver of {prefix + ':'!r} answered {tool.id!r} for {tool_id!r}",
-                "see the plugin that brought it",
+                "see the plugin that contributes it",
             )
         self.resolved[tool_id] = tool
         return tool_id
@@ -245,8 +251,8 @@ class _InventorySearch:
             return _Missing(message, close or "`tavern workflows list` shows what there is")
         if prefix in RESERVED_NAMESPACES:
             return _Missing(
-                f"there is no tool {written!r}: the host has none of this name, and no resolver for {prefix + ':'!r}",
-                close or "install a plugin that brings it, or remove the item",
+                f"there is no tool {written!r}: the host has no tool of this name, and no resolver for {prefix + ':'!r}",
+                close or "install a plugin that contributes it, or remove the item",
             )
         return _Missing(f"there is no tool {written!r}", close or "`tavern tools list` shows what there is")
 
@@ -270,7 +276,7 @@ def _unknown_capabilities(profile: AgentProfile, file: str) -> Iterator[Finding]
             where = Location(file, pointer=f"capabilities[{index}]")
             yield Finding(
                 CODE,
-                f"{name!r} is no capability; it allows nothing",
+                f"{name!r} is not a capability; it allows nothing",
                 known_capability(name),
                 where,
                 "warning",
@@ -294,7 +300,7 @@ def profile_schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "agent_profile.json",
-        "description": "An agent profile of tavern-core. Keys of other systems are kept and ignored.",
+        "description": "An agent profile of tavern-core. Keys of other systems are stored and ignored.",
         "type": "object",
         "properties": {"$schema": {"type": "string"}, **properties},
         "required": [INVENTORY],

@@ -5,7 +5,7 @@
      refuses          refuses        refuses what     refuses optional tools      refuses what is not          refuses what is
     what it names    what it names   is not in it     that are not in it          in the profile               not in it
 
-A tool is available when nothing refuses it: no list ever takes back what another refused, and an unknown entry never
+A tool is available when nothing refuses it: no list overrides the refusal of another, and an unknown entry never
 makes a list allow more. Of several rules that fit one caller, each must let the tool pass (least privilege). ``callers.*`` is
 for callers that no other rule names; the host itself is not among them.
 """
@@ -21,7 +21,7 @@ from tavern_core.frozen import dataclass
 from tavern_core.kernel.access.approval_rules import ApprovalRule, ApprovalRules, tool_entries
 from tavern_core.kernel.access.limit_rules import LimitRules
 from tavern_core.kernel.access.list_review import ListReview
-from tavern_core.kernel.access.tool_lists import GROUP, Groups, Known, ToolList, ToolNames, normalize_tool_name
+from tavern_core.kernel.access.tool_selectors import GROUP, Groups, Known, ToolList, ToolNames, normalize_tool_name
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.config import HostConfig, LimitsConfig
 from tavern_core.model.ids import SEARCH_TOOLS, split_id
@@ -63,7 +63,7 @@ UNKNOWN: Final = "*"
 
 @dataclass(frozen=True, slots=True)
 class ToolAccess:
-    """Who may use one tool, worked out once; asking costs a few dictionary look-ups."""
+    """Who may use one tool, computed once; a check costs a few dictionary look-ups."""
 
     tool_id: str
     host: Verdict
@@ -73,12 +73,12 @@ class ToolAccess:
     not_allowed: Mapping[str, Verdict]
     """Caller key → its refusal, from a `callers.<key>.allow` that does not name the tool."""
     named: frozenset[str] = frozenset()
-    """Every key of `callers`: who is in none of them is unknown."""
+    """Every key of `callers`: a caller in none of them is unknown."""
     is_listed: bool = True
-    """False for what is no tool: only lists that deny speak of it, and no inventory."""
+    """False for what is not a tool: only lists that deny speak of it, and no inventory."""
 
     def verdict(self, context: CallContext, profile: Inventory | None = None) -> Verdict:
-        """Whether this caller may use the tool. A context whose profile is not given is refused: nothing is known of it."""
+        """Whether this caller may use the tool. A context without the profile it names is refused."""
         host = self.host
         if not host.allowed and host.rule.startswith("tools.deny"):
             return host
@@ -100,7 +100,7 @@ class ToolAccess:
     def _keys(self, context: CallContext, profile: Inventory | None) -> list[str]:
         """The rules that fit this caller."""
         keys = caller_keys(context, profile)
-        # Somebody whose principal reads like a role has that role no more than anybody else: it does not make him known.
+        # A principal that reads like a role does not have that role: it does not make the caller known.
         own = keys[1:] if context.principal.startswith(("role:", "profile:")) else keys
         if context.principal == HOST_PRINCIPAL or any(key in self.named for key in own):
             return keys
@@ -129,7 +129,7 @@ class AccessPolicy:
     pinned: ToolList | None
     """`tools.pin`; None: no list."""
     diagnostics: tuple[Finding, ...] = field(default=())
-    """Entries that name nothing, circles of groups, names that mean several tools. None of them widens anything."""
+    """Unknown entries, circular groups, ambiguous names. None of them widens a list."""
 
     def optional_allowed(self, tool: ToolSpec | str) -> bool:
         """Whether an optional tool is switched on: `tools.allow` names it, its plugin, or a group it is in (seed 002)."""
@@ -162,15 +162,15 @@ class AccessPolicy:
         return _unless_denied(found) if tool_id == SEARCH_TOOLS else found
 
     def for_inner(self, tool: ToolSpec) -> ToolAccess:
-        """The same for what runs like a tool and is none: a part of a workflow that somebody may run."""
+        """The same for an operation that runs like a tool but is none: a part of a workflow."""
         return _unless_denied(self.for_tool(tool))
 
     def verdict(self, tool: ToolSpec | str, context: CallContext, profile: Inventory | None = None) -> Verdict:
-        """Whether this caller may use `tool`. Use `for_tool` where the same tool is asked about often."""
+        """Whether this caller may use `tool`. Use `for_tool` where the same tool is checked often."""
         return self.for_tool(tool).verdict(context, profile)
 
     def approval(self, tool: ToolSpec) -> ApprovalRule | None:
-        """Whether calls of `tool` need somebody's approval, or never get it; None when they run unasked."""
+        """Whether calls of `tool` need approval, or never get it; None when they run without it."""
         return self._approval.of(tool)
 
     def tool_groups(self, tools: Iterable[ToolSpec]) -> PluginToolGroups:
@@ -183,7 +183,7 @@ class AccessPolicy:
         return Verdict(False, reason, place, f"remove that entry from {rules.place} in {self._file}")
 
     def _not_in(self, tool_id: str, rules: ToolList) -> Verdict:
-        holds = "which is empty and allows nothing" if not rules.entries else "which allows nothing else"
+        holds = "which is empty and allows no tool" if not rules.entries else "which allows no other tool"
         reason = f"no entry of {rules.place} in {self._file} names {tool_id}; the list is given, {holds}"
         return Verdict(False, reason, rules.place, f"add {tool_id!r} to {rules.place} in {self._file}")
 
@@ -197,7 +197,7 @@ def compile_access(
     file: str = "tavern.yaml",
     host: Iterable[str] = (),
 ) -> AccessPolicy:
-    """Compile the lists of a host. Never fails: what is wrong becomes a diagnostic and allows nothing.
+    """Compile the lists of a host. Never fails: an invalid entry becomes a diagnostic and allows nothing.
 
     Args:
         config: tavern.yaml. A key of its section `callers` is a principal (``agent:writer``), ``user:<id>``,

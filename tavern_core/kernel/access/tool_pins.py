@@ -1,10 +1,10 @@
-"""Pinned tools: one whose definition is not the one that was reviewed is in quarantine until somebody reviews it again.
+"""Pinned tools: a tool whose definition differs from the reviewed one is in quarantine until it is reviewed again.
 
     tools:
       pin: ["text:*"]          # in tavern.yaml; or `tavern tools pin text:count`
 
-The first definition that is seen of a tool under `tools.pin` is its pin; from then on only somebody who looks at it changes it. A definition is
-all that callers and gates go by: parameters, answer, capabilities, description and the rest, but for its version and where it stands.
+The first definition of a tool under `tools.pin` is its pin; from then on only a review changes it. A definition is
+all that callers and gates rely on: parameters, answer, capabilities, description and so on, except its version and its file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 from tavern_core.errors import ToolQuarantined, UsageError
 from tavern_core.frozen import dataclass
-from tavern_core.kernel.access.tool_lists import ToolList, ToolNames
+from tavern_core.kernel.access.tool_selectors import ToolList, ToolNames
 from tavern_core.kernel.files.json_state import JsonStateFile
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
@@ -73,11 +73,11 @@ class ToolPins:
         self._pins: dict[str, dict[str, Any]] = {}
 
     def check(self, tool: ToolSpec, wanted: ToolList | None, known: Collection[str]) -> None:
-        """Return when a tool is not pinned, or is as it was reviewed. The first definition under `tools.pin` is kept.
+        """Return when a tool is not pinned, or is as it was reviewed. The first definition under `tools.pin` is stored.
 
         Args:
-            wanted: `tools.pin`; None: there is none.
-            known: the ids of all tools there are, to tell a tool that was renamed from a new one.
+            wanted: `tools.pin`; None: not configured.
+            known: the ids of all tools, to distinguish a renamed tool from a new one.
 
         Raises:
             ToolQuarantined: it is not (TOOL_QUARANTINED).
@@ -116,7 +116,7 @@ class ToolPins:
         self._signature = None
 
     def states(self, tools: Mapping[str, ToolSpec | None]) -> list[ToolPin]:
-        """Every pin beside what there is now.
+        """Every pin, compared with the present tools.
 
         Args:
             tools: id → the tool; None: it is there, and only its code knows it.
@@ -169,7 +169,7 @@ def _differences(before: Any, after: Any, path: str) -> Iterator[Difference]:
 
 
 def _renamed_from(now: Mapping[str, Any], pins: Mapping[str, Mapping[str, Any]], known: Collection[str]) -> str | None:
-    """The pinned tool that is gone and was this one but for its name."""
+    """The pinned tool that no longer exists and equals this one except for its name."""
     shape = _shape(now)
     return next((name for name, pin in pins.items() if name not in known and _shape(pin) == shape), None)
 

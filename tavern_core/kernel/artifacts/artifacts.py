@@ -1,9 +1,9 @@
 """`tavern.artifacts`: bytes by their digest in a folder of the state folder, and a record for each owner of some.
 
-    artifacts/ab/cdef…      the bytes, once for all who have them; written beside and renamed, so a half of one is never there
-    record `artifact`       whose, which digest, size, type, name, until when
+    artifacts/ab/cdef…      the bytes, stored once for all owners; written to a temporary file and renamed, so never incomplete
+    record `artifact`       owner, digest, size, type, name, expiry
 
-Whoever asks gets what is his: another caller's artifact is not there for him.
+A caller finds only its own artifacts.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Artifacts:
     """The artifacts of a state folder. Safe for threads and processes.
 
     Args:
-        folder: where the bytes are.
-        seconds: how long one is kept.
-        most_bytes: of one.
+        folder: of the bytes.
+        seconds: how long an artifact is stored.
+        most_bytes: of one artifact.
     """
 
     def __init__(self, folder: Path, records: RecordStore, seconds: float, most_bytes: int) -> None:
@@ -78,15 +78,15 @@ class Artifacts:
             StateDamaged: it cannot be written (STATE_DAMAGED).
         """
         if not isinstance(media_type, str) or not _TYPE.fullmatch(media_type):
-            raise UsageError(f"{media_type!r:.80} is no media type", hint='for example "image/png"')
+            raise UsageError(f"{media_type!r:.80} is not a media type", hint='for example "image/png"')
         digest, size = self._written(chunks_of(data))
         owner, now = _owner(context), time.time()
         made = Artifact(
             f"art-{secrets.token_hex(10)}", f"sha256:{digest}", size, media_type, _name(name), owner.partition("\x1f")[0], now,
             now + self._seconds, call_id,
         )  # fmt: skip
-        told = {"digest": made.digest, "size": size, "mediaType": media_type, "name": made.name, "callId": call_id}
-        self._records.add(Record(KIND, made.id, owner, "kept", to_json(told).decode(), now, made.expires))
+        reported = {"digest": made.digest, "size": size, "mediaType": media_type, "name": made.name, "callId": call_id}
+        self._records.add(Record(KIND, made.id, owner, "kept", to_json(reported).decode(), now, made.expires))
         self._put += 1
         if self._put % _PURGE_EVERY == 0:
             self.purge()
@@ -96,10 +96,10 @@ class Artifacts:
         """What is known of one, by its id or its ``artifact:`` address.
 
         Args:
-            context: who asks; None: the host, which sees all, or the caller of the tool that runs.
+            context: the caller; None: the host, which sees all, or the caller of the running tool.
 
         Raises:
-            ArtifactNotFound: there is none, it is over, or it is another caller's (ARTIFACT_NOT_FOUND).
+            ArtifactNotFound: it does not exist, has expired, or is another caller's (ARTIFACT_NOT_FOUND).
         """
         name = id.removeprefix(SCHEME) if isinstance(id, str) and id.isascii() and id.isprintable() else ""
         record = self._records.get(KIND, name)
@@ -113,7 +113,7 @@ class Artifacts:
         return known
 
     def open(self, id: str, *, context: CallContext | None = None) -> BinaryIO:  # noqa: A002 - the artifact's
-        """Its bytes, as a file to read from. Raises as `get`; StateDamaged: they are gone or changed (STATE_DAMAGED)."""
+        """Its bytes, as a file to read from. Raises as `get`; StateDamaged: they are missing or changed (STATE_DAMAGED)."""
         known = self.get(id, context=context)
         path = self._path(known.digest)
         try:
@@ -122,7 +122,7 @@ class Artifacts:
             raise StateDamaged(f"{path}: the bytes of {known.id} cannot be read: {error}", path=str(path)) from error
         if os.fstat(file.fileno()).st_size != known.size:
             file.close()
-            raise StateDamaged(f"{path}: the bytes of {known.id} are not those that were kept", path=str(path))
+            raise StateDamaged(f"{path}: the bytes of {known.id} are not the stored ones", path=str(path))
         return file
 
     def read(self, id: str, start: int = 0, length: int = -1, *, context: CallContext | None = None) -> bytes:  # noqa: A002
@@ -146,7 +146,7 @@ class Artifacts:
                 self._path(known.digest).unlink()
 
     def purge(self) -> int:
-        """Remove bytes that nobody has any more; how many files. Those of the last hour stay: somebody may be about to name them."""
+        """Remove bytes without an owner; the number of files. Those of the last hour stay: a record for them may be on its way."""
         kept = {one.digest.removeprefix("sha256:") for one in self._all()}
         gone = 0
         for path in self._folder.glob("??/*"):
@@ -225,7 +225,7 @@ def chunks_of(data: object) -> Iterator[bytes]:
 
 
 def _name(name: str) -> str:
-    """The last part of a path, without what is no part of a name."""
+    """The last part of a path, without what is not part of a name."""
     plain = re.split(r"[/\\]", str(name))[-1]
     return "".join(sign for sign in plain if sign.isprintable())[:_LONGEST_NAME].strip(". ")
 

@@ -77,7 +77,7 @@ def check_budget(plan: Plan, context: CallContext, number: int) -> None:
 def check_rule(plan: Plan, rule: ApprovalRule) -> None:
     """
     Raises:
-        PolicyDenied: the operator's rule denies the tool, and asks nobody (POLICY_DENIED).
+        PolicyDenied: the operator's rule denies the tool (POLICY_DENIED).
     """
     if rule.decision == "deny":
         raise PolicyDenied(f"{plan.id} was refused: {rule.reason}", hint=f"change {rule.place}", rule=rule.place)
@@ -90,8 +90,8 @@ def tool_call(plan: Plan, call: RunningCall, context: CallContext, series: str) 
         series: start of the call ids of this host.
 
     Raises:
-        CallMisused: purpose or idempotency key are no text (USAGE).
-        PolicyDenied: a plugin with a granted gate could not be activated, and a gate that cannot be asked refuses
+        CallMisused: purpose or idempotency key is not text (USAGE).
+        PolicyDenied: a plugin with a granted gate could not be activated, so the gate refuses
             (POLICY_DENIED).
     """
     purpose, key = call.purpose, call.key

@@ -1,10 +1,10 @@
-"""Asking somebody whether one frozen call may run (SECURITY §1, FEATURES G12).
+"""Requests approval of one frozen call (SECURITY §1, FEATURES G12).
 
-    nobody can be asked           APPROVAL_REQUIRED, and the request is stored for an answer later (`stored_approvals.py`)
+    no approver is reachable      APPROVAL_REQUIRED, and the request is stored for an answer later (`stored_approvals.py`)
     refused, too late, an error   APPROVAL_REJECTED: only a plain yes is one
-    the caller's own time is up   TIMEOUT
+    the caller's deadline passed  TIMEOUT
 
-Each request and each answer is on the record. The callback sees copies; nothing it does changes the call.
+Each request and each answer is recorded. The callback gets copies and cannot change the call.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _MOST_REMEMBERED: Final = 1_000
 
 
 class Approvals:
-    """Asks the host's callback.
+    """Calls the host's callback.
 
     Args:
-        approver: the callback; None: nobody can be asked.
+        approver: the callback; None: there is none.
         seconds: how long an answer may take.
-        stored: where requests wait that the callback cannot answer.
+        stored: holds requests that the callback cannot answer.
     """
 
     def __init__(
@@ -70,18 +70,18 @@ class Approvals:
     async def settle(
         self, plan: Plan, call: ToolCall, wish: Wish, mode: Mode, left: float | None, tell: Callable[[Event], Any]
     ) -> None:
-        """Return when somebody has approved `call`.
+        """Return when `call` is approved.
 
         Args:
-            wish: who wants it approved, and why.
-            left: seconds that the caller gives the whole call; None: no limit.
+            wish: which plugin requests the approval, and why.
+            left: seconds left of the caller's time limit for the whole call; None: no limit.
             tell: awaited with each event, for observers.
 
         Raises:
-            ApprovalRequired: nobody can be asked now; the request is stored (APPROVAL_REQUIRED).
-            ApprovalRejected: it was refused, nobody answered in time, or the callback failed (APPROVAL_REJECTED).
+            ApprovalRequired: no approver is reachable now; the request is stored (APPROVAL_REQUIRED).
+            ApprovalRejected: it was refused, no answer came in time, or the callback failed (APPROVAL_REJECTED).
             PolicyDenied: the request cannot be recorded and audit.required is set (POLICY_DENIED).
-            TimeLimit: the caller's own time was over first.
+            TimeLimit: the caller's time limit passed first.
         """
         mark = fingerprint(call, plan.spec)
         seconds = self._seconds if left is None else min(self._seconds, left)
@@ -102,9 +102,9 @@ class Approvals:
         try:
             answer = _answer(await self._ask(request, mode, seconds), mark)
         except TimeLimit:
-            late = Approval(False, f"nobody answered within {seconds:g} s")
+            late = Approval(False, f"no answer within {seconds:g} s")
             await tell(self._decided(call, request, late, time.perf_counter() - began, "timeout"))
-            if left is not None and left < self._seconds:  # the tool has not begun, whatever the callback still does
+            if left is not None and left < self._seconds:  # the tool has not started, whatever the callback still does
                 raise TimeLimit(stopped=True, begun=False) from None
             facts["timedOut"] = True
             _judge(late, request, facts, "ask again, or raise approval.timeoutMs in tavern.yaml")
@@ -151,7 +151,7 @@ class Approvals:
         try:
             return self.stored.ruled(call, mark, definition_of(plan.spec))
         except StateDamaged:
-            return None  # it is asked about, as without rules
+            return None  # approval is requested, as without rules
 
     def check_possible(self, plan: Plan, call: ToolCall, wish: Wish) -> None:
         """Return when there is an approver to ask, or an answer is there. Raises ApprovalRequired."""
@@ -191,7 +191,7 @@ class Approvals:
         return kept[1] if kept is not None else None
 
     def _remember(self, plan: Plan, mark: str, answer: Approval) -> None:
-        """Keep an answer; with the plugin's life beside it, so that its identity is not given to another."""
+        """Store an answer, with the plugin's lifetime, so that its identity is not reused."""
         with self._lock:
             if len(self._remembered) >= _MOST_REMEMBERED:
                 del self._remembered[next(iter(self._remembered))]
@@ -227,7 +227,7 @@ class Approvals:
 
 
 _WHO_ELSE: Final = ("user_id", "agent_id", "workspace_dir", "agent_dir")
-"""What besides principal and profile tells callers apart, and where their relative paths begin."""
+"""What distinguishes callers besides principal and profile, and the base of their relative paths."""
 
 
 class _Failed(Exception):
@@ -257,7 +257,7 @@ def definition_of(spec: ToolSpec) -> str:
 
 
 def risk_of(spec: ToolSpec) -> Risk:
-    """The highest risk among what the tool may do; medium for one that needs nothing and says nothing of itself."""
+    """The highest risk among the tool's capabilities; medium for a tool that declares none."""
     found: list[Risk] = [describe(capability).risk for capability in spec.capabilities]
     return max(found, key=RISKS.index, default="low" if spec.read_only else "medium")
 

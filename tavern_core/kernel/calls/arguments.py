@@ -57,7 +57,7 @@ def fill_and_validate(plan: Plan, call: RunningCall) -> None:
 
 
 def give_copy(plan: Plan, call: RunningCall, limit: int) -> None:
-    """The tool gets a copy of its own where the host reads the arguments again after it ran."""
+    """The tool gets its own copy if the host reads the arguments again afterwards."""
     call.given = _own_copy(call.values, plan.id, limit)
     call.handed = call.call and replace(call.call, arguments=call.given)
 

@@ -1,7 +1,7 @@
 """Running a tool, and making a result of what it returned.
 
-`execute_of` is the innermost step. It returns what is to be awaited, or the value itself where nothing waits: a fast sync
-tool costs no coroutine. What is to happen around it (retry, cache, limits) wraps it once per tool, when its plan is compiled.
+`execute_of` is the innermost step. It returns an awaitable, or the value itself if nothing has to be awaited: a fast sync
+tool costs no coroutine. Retry, cache and limits wrap it once per tool, when its plan is compiled.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def accept(plan: Plan, call: RunningCall, value: Any, limits: CallLimits, series
 
     Raises:
         CallTimeout: it returned after its deadline (TIMEOUT, outcome ``done``).
-        OutputInvalid, OutputTooLarge: its answer is no JSON, not what the output schema says, or too much.
+        OutputInvalid, OutputTooLarge: its answer is not JSON, not what the output schema says, or too much.
     """
     if limits.keep_raw:
         call.value = value

@@ -1,4 +1,4 @@
-"""A call that somebody asked for and that goes on in the background: what the pipeline hands over, and to whom."""
+"""A call that continues in the background: what the pipeline hands over, and to whom."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Background(Protocol):
         """Keep a job and let it run as soon as there is a place.
 
         Raises:
-            CallError: it cannot be kept (INTERNAL).
+            CallError: it cannot be stored (INTERNAL).
         """
         ...
 

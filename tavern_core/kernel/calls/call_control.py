@@ -1,21 +1,25 @@
-"""One running call, as its tool and whoever follows it see it."""
+"""One running call, as its tool and its observers see it."""
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextvars import ContextVar
 from typing import Any, Final
 
-from tavern_core.contract.running import LONGEST_MESSAGE, json_number
+from tavern_core.contract.running import LONGEST_MESSAGE, LogLevel, json_number
 from tavern_core.frozen import dataclass
-from tavern_core.kernel.calls.large_results import Shelf
+from tavern_core.kernel.calls.conversation import conversation, unanswered
+from tavern_core.kernel.calls.large_results import ArtifactStore
 from tavern_core.kernel.calls.running_call import RunningCall
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.model.call import CallContext
 from tavern_core.model.event import TOOL_PROGRESS
+from tavern_core.model.question import Question, QuestionKind
 
+_LONGEST_LINE: Final = 2_000
 _BETWEEN_S: Final = 0.05
 """What comes quicker than that is left out, but for the end."""
 
@@ -33,7 +37,7 @@ class Progress:
 
 
 on_progress: Final[ContextVar[Callable[[Progress], None] | None]] = ContextVar("tavern_on_progress", default=None)
-"""Told how far the calls within are: what runs a job sets it."""
+"""Receives the progress of inner calls; the runner of a job sets it."""
 
 on_left_behind: Final[ContextVar[Callable[[Future[Any]], None] | None]] = ContextVar(
     "tavern_on_left_behind", default=None
@@ -44,13 +48,14 @@ on_left_behind: Final[ContextVar[Callable[[Future[Any]], None] | None]] = Contex
 class CallControl:
     """See `contract.running.Control`."""
 
-    __slots__ = ("_artifacts", "_call", "_listener", "_recorder", "_told_at", "_was_complete")
+    __slots__ = ("_artifacts", "_call", "_conversation", "_listener", "_recorder", "_told_at", "_was_complete")
 
-    def __init__(self, call: RunningCall, recorder: Recorder, artifacts: Shelf) -> None:
+    def __init__(self, call: RunningCall, recorder: Recorder, artifacts: ArtifactStore) -> None:
         self._call = call
         self._artifacts = artifacts
         self._recorder = recorder
         self._listener = on_progress.get()
+        self._conversation = conversation.get()
         self._told_at, self._was_complete = 0.0, False
 
     @property
@@ -89,3 +94,20 @@ class CallControl:
         if plan is not None and call.call is not None:
             data = {"tool": plan.id, **plan.redact(progress.to_json())}
             self._recorder.show(TOOL_PROGRESS, data, plugin=plan.spec.plugin, call_id=call.call.id)
+
+    def can_ask(self, kind: QuestionKind) -> bool:
+        return self._conversation is not None and self._conversation.can_ask(kind)
+
+    async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
+        if self._conversation is None:
+            raise unanswered(questions)
+        answers = await self._conversation.ask(questions)
+        self._call.moved_at = time.perf_counter()
+        return answers
+
+    def log(self, level: LogLevel, message: str) -> None:
+        call = self._call
+        told = call.plan.redact(str(message)[:_LONGEST_LINE]) if call.plan is not None else ""
+        logging.getLogger("tavern.tools").log(logging.getLevelNamesMapping()[level.upper()], "%s: %s", call.name, told)
+        if self._conversation is not None:
+            self._conversation.log(level, told)

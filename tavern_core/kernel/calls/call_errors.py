@@ -30,7 +30,7 @@ E = TypeVar("E", bound=CallError)
 
 
 def error_of(error: BaseException, call: RunningCall) -> CallError:
-    """Whatever was raised on the path of a call, with the step at which it was in `details.stage`."""
+    """Any error on the path of a call, with the step in `details.stage`."""
     if isinstance(error, TimeLimit):
         outcome = _outcome(call.plan, error)
         failed: CallError = timed_out(call, stopped=error.stopped, outcome=outcome, begun=error.begun)
@@ -50,11 +50,11 @@ def error_of(error: BaseException, call: RunningCall) -> CallError:
 
 
 def _lost(error: BaseException, call: RunningCall) -> ConnectionLost:
-    """What the tool waited for was cancelled, and neither the caller nor anybody else asked for that."""
+    """What the tool awaited was cancelled without a request by the caller or the operator."""
     assert call.plan is not None
     outcome = _outcome(call.plan, error)
     return ConnectionLost(
-        f"{call.plan.id}: what it waited for was cancelled, and nobody asked for that: what ran it went away",
+        f"{call.plan.id}: what it awaited was cancelled without a request: the code that ran it has ended",
         hint="look at `outcome` before you repeat the call",
         retryable=outcome == "none" or call.plan.spec.idempotent,
         outcome=outcome,
@@ -71,11 +71,13 @@ def no_context(written: str, given: object) -> CallMisused:
 def explained(kind: type[E], tool: str, validator: Validator, value: Any, what: str) -> E:
     problems = validator.problems(value)
     whole = say(MESSAGES[what])
-    told = together(say(MESSAGES["at"], place=p.path or whole, what=p.message) for p in problems[:3])
-    told = told or say(MESSAGES["at"], place=whole, what=say(MESSAGES["no_fit"]))
+    reported = together(say(MESSAGES["at"], place=p.path or whole, what=p.message) for p in problems[:3])
+    reported = reported or say(MESSAGES["at"], place=whole, what=say(MESSAGES["no_fit"]))
     hints = list(dict.fromkeys(p.hint for p in problems if p.hint))
     error = kind(
-        say(MESSAGES["unfit"], tool=tool, what=told), hint=together(hints[:3]), problems=[p.to_json() for p in problems]
+        say(MESSAGES["unfit"], tool=tool, what=reported),
+        hint=together(hints[:3]),
+        problems=[p.to_json() for p in problems],
     )
     if missing := [p.path[1:] for p in problems if p.keyword == "required"]:
         error.details["missing"] = missing
@@ -129,14 +131,14 @@ def _harmless(plan: Plan | None) -> bool:
 
 
 def _outcome(plan: Plan | None, error: BaseException) -> Outcome:
-    """What a call may have changed that failed with `error` in its tool; nothing, where it still waited for its turn."""
+    """What a call that failed with `error` may have changed; nothing if it was still waiting to start."""
     return "unknown" if has_begun(error) and not _harmless(plan) else "none"
 
 
 def _as_call_error(error: BaseException, plan: Plan | None, written: str, *, in_tool: bool) -> CallError:
     """What went wrong, as an error of the tree. What the tool itself raised is UPSTREAM_ERROR; anything else is our fault."""
     if plan is None and not isinstance(written, str):
-        return no_text(written)  # it may not even be hashable: what a look-up by it raises says nothing
+        return no_text(written)  # it may not be hashable: an error of the look-up means the same
     name = plan.id if plan else written
     outcome = _outcome(plan, error) if in_tool else "none"
     if isinstance(error, CallError):

@@ -1,4 +1,4 @@
-"""How far a capability reaches for a plugin right now: as granted, and within a call as its caller allows."""
+"""The effective scope of a capability of a plugin: its grant, within a call narrowed by the caller."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tavern_core.model.scope import Scope, common
 
 
 class CallerScopes:
-    """Asked by services that act for a plugin (`Service.for_plugin`)."""
+    """Used by services that act for a plugin (`Service.for_plugin`)."""
 
     def __init__(self, host: CapabilitiesConfig, records: Records, reach: Reach, profiles: WrittenProfiles) -> None:
         self._host = host
@@ -39,7 +39,7 @@ class CallerScopes:
         return common(capability, scope, context.scopes[capability]) if capability in context.scopes else scope
 
     def _profile_allows(self, context: CallContext, capability: str) -> bool:
-        """Whether the profile of the caller allows a capability; one that cannot be read allows nothing."""
+        """Whether the profile of the caller allows a capability; an unreadable profile allows nothing."""
         if context.profile is None:
             return True
         try:

@@ -1,4 +1,4 @@
-"""The pipeline's view of the tools: find one, judge who may use it, compile its path (`pipeline.Catalogue`)."""
+"""The pipeline's view of the tools: find one, check who may use it, compile its path (`pipeline.Catalogue`)."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Compiler:
         return known[1]
 
     async def admits(self, plan: Plan, context: CallContext) -> Plan:
-        """Judge the caller by lists and profile; see `pipeline.Catalogue`."""
+        """Check the caller against lists and profile; see `pipeline.Catalogue`."""
         inventory = None
         if context.profile is not None:
             try:
@@ -145,7 +145,7 @@ class Compiler:
         if fresh.usage is not plan.usage or fresh.spec != plan.spec or fresh.rights != plan.rights:
             raise PolicyDenied(
                 f"{plan.id} was refused: the tool, its plugin or its grants changed while the call waited for approval",
-                hint="call it again; it is asked about anew",
+                hint="call it again; approval is requested again",
             )
 
     def running(self, number: int) -> RunningCall | None:
@@ -168,7 +168,7 @@ class Compiler:
         return None
 
     async def _elsewhere(self, written: str, error: ToolNotFound) -> Plan:
-        """A tool behind a namespace that a plugin resolves, such as ``kb:``; else say more about why there is none."""
+        """A tool of a namespace that a plugin resolves, such as ``kb:``; otherwise the error says more about the cause."""
         if isinstance(written, str):
             prefix = split_id(written)[0].strip()
             await self._namespaces.wake({prefix})
@@ -215,7 +215,7 @@ class Compiler:
             ) from error
 
     async def _provide_executor(self, spec: ToolSpec) -> None:
-        """Activate the plugin that brings the executor of this kind of tool, when it is not active yet."""
+        """Activate the plugin that contributes the executor of this kind of tool, if it is not active yet."""
         if self._contributions.get("executors", spec.kind) is not None:
             return
         for record in self._specs.lifecycle.records.values():
@@ -321,7 +321,7 @@ class Compiler:
         )
 
     def _preview(self, executor: Any, spec: ToolSpec, record: Record, brought_by: str) -> Execute | None:
-        """What shows what a tool would do: a function beside its own, called as that is."""
+        """The preview of a tool: a second function with the same signature."""
         target = spec.impl
         if not isinstance(target, PythonTarget) or target.preview is None:
             return None
@@ -333,12 +333,12 @@ class Compiler:
         return self._specs.hooks.for_tool(hook, spec)
 
     def _blocked(self) -> str:
-        """Why every call is refused: a plugin whose granted gate could not be activated, and that nobody disabled."""
+        """Why every call is refused: a plugin with a granted gate could not be activated and is not disabled."""
         for record in self._specs.lifecycle.records.values():
             if record.state == "failed" and record.has_gate:
                 if self._specs.config.plugins.on_failure.get(record.name) == "open":
                     continue
-                return f"{record.name}: its gate could not be activated, so no call can be judged: {record.reason}"
+                return f"{record.name}: its gate could not be activated, so no call can be checked: {record.reason}"
         return ""
 
     async def _factory_plan(self, entry: Entry, record: Record, context: CallContext) -> Plan:

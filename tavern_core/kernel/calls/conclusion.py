@@ -98,7 +98,7 @@ class Conclusion:
         return () if finished is None else (finished,)
 
     def refused(self, written: str, context: CallContext | None, result: ToolResult, door: str) -> ToolResult:
-        """Put a call on the record that was refused before it reached the pipeline: a damaged block of text."""
+        """Record a call that was refused before it reached the pipeline: an invalid block of text."""
         result = result.replace(trace=(written or "(no command)", next(self.numbers), time.time(), 0.0, self.series))
         call = begin(written, None, context, "", None, door, 0)
         call.call = self._refused_call(call, result)

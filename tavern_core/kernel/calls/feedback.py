@@ -1,4 +1,4 @@
-"""What a model is told after its TAM blocks were run.
+"""The report to a model after its TAM blocks have run.
 
     [工具调用结果]
     块 1 · text:count · 成功
@@ -35,7 +35,7 @@ _LEAST_SHARE: Final = 80
 _LONGEST_LINE: Final = 1_000
 _MOST_DETAILS: Final = 10
 _LONGEST_NAME: Final = 8
-"""Characters; what is shorter is no sentence of any language."""
+"""Characters; what is shorter is not a sentence of any language."""
 _MOST_PROBLEMS: Final = 50
 _LONGEST_BLOCK: Final = 4_000
 _REWRITTEN: Final = "\0"
@@ -131,7 +131,7 @@ _LABELS: Final[Mapping[Language, _Labels]] = {
         shortened="… ({0} characters in all, shortened)",
         line=", line {0}",
         warning="warning ",
-        again="Nothing of a block with an error was run; correct it and write the whole block again.",
+        again="A block with an error was not run; correct it and write the whole block again.",
         more="… (the rest is left out)",
         whole="Text",
         write_it_so="write the call like this:",
@@ -243,7 +243,7 @@ def render_feedback(
     max_chars: int = MOST_CHARS,
     language: Language = "zh",
 ) -> str:
-    """The text that goes back to the model, at most `max_chars` characters; empty when there is nothing to tell.
+    """The text that goes back to the model, at most `max_chars` characters; empty when there is nothing to report.
 
     Args:
         steps: the calls of the text in order, each with its result or None where it was not run.
@@ -342,16 +342,16 @@ def _is_for_caller(error: ToolError) -> bool:
 
 
 def _problem_text(problem: Any, language: Language, is_for_caller: bool) -> str:
-    """One entry of `details.problems`, whatever validator made it."""
+    """One entry of `details.problems`, of any validator."""
     if not isinstance(problem, Mapping):
         return str(problem)
     where = next((str(problem[key]) for key in ("path", "pointer", "name", "field") if problem.get(key)), "")
-    told = [
+    sent = [
         _own_or_quoted(text if isinstance(text, str) else str(text), language)
         for key in (("message", "hint", "fix") if is_for_caller else ("message",))
         if (text := problem.get(key))
     ]
-    return ": ".join(filter(None, (where, "; ".join(told)))) or _as_json(problem)
+    return ": ".join(filter(None, (where, "; ".join(sent)))) or _as_json(problem)
 
 
 def _value_lines(result: ToolResult | None, labels: _Labels, most: int) -> list[str]:
@@ -374,17 +374,17 @@ def _own_texts(result: ToolResult) -> list[str]:
         return []  # made from the value
     try:
         given, made = result.content, ToolResult(result.ok, result.value).content
-    except Exception:  # noqa: BLE001 - content is made from the value, and this value is no JSON: it is shown as one below
+    except Exception:  # noqa: BLE001 - content is made from the value, and this value is not JSON: it is shown as one below
         return []
     texts = [block.get("text") for block in given if block.get("type") == "text"] if given != made else []
     return [text for text in texts if isinstance(text, str) and text != result.value][:_MOST_DETAILS]
 
 
 def _as_json(value: Any) -> str:
-    """Compact JSON on one line; what is no JSON becomes its text, and nothing of a tool's answer can raise here."""
+    """Compact JSON on one line; a value that is not JSON becomes its text; no answer of a tool can raise here."""
     try:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=repr)
-    except Exception as error:  # noqa: BLE001 - `repr` of a foreign object, a circle, too deep: said instead of shown
+    except Exception as error:  # noqa: BLE001 - `repr` of a foreign object, a cycle, too deep: reported instead of shown
         text = f"<{type(value).__name__}: {type(error).__name__}>"
     return text
 
@@ -407,7 +407,7 @@ def _visible(text: str) -> str:
 
 
 def _problem_lines(problems: Sequence[TextProblem], labels: _Labels, language: Language) -> Iterator[str]:
-    """Damaged blocks first, then warnings, each in the order of the text."""
+    """Invalid blocks first, then warnings, each in the order of the text."""
     if not problems:
         return
     errors = [p for p in problems if p.severity == "error"]
@@ -438,7 +438,7 @@ def _visible_lines(block: str) -> str:
 
 
 def _advice(line: str) -> str:
-    """A line of what the parser says about a damaged block, with the markers and delimiters that the model shall write.
+    """A line of the parser's report on an invalid block, with the markers and delimiters that the model should write.
 
     It is ours and not a tool's: neutralised, the model would copy a marker that is none. It is when it could be a call.
     """

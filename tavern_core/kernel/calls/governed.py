@@ -177,7 +177,7 @@ class Governance:
                 finally:
                     held.reset(mark)
             except (TimeLimit, LeftBehind) as error:
-                if error.goes_on is not None:  # nobody waits for it any more, and it keeps its places until it ends
+                if error.goes_on is not None:  # no caller waits for it, and it keeps its slots until it ends
                     for place in taken:
                         error.goes_on.add_done_callback(lambda _, slots=place.slots: slots.leave())  # type: ignore[misc]
                     taken = []
@@ -187,7 +187,7 @@ class Governance:
                     place.slots.leave()
 
     async def _take(self, plan: Plan, call: RunningCall, mode: Mode, place: Place, context: CallContext) -> None:
-        """Wait for a place. Raises BudgetExceeded where too many wait, TimeLimit where there is none in time."""
+        """Wait for a slot. Raises BudgetExceeded if too many calls wait, TimeLimit if none becomes free in time."""
         slots, caller = place.slots, f"{context.principal}\x1f{context.user_id}"
         try:
             waits = slots.enter(caller)
@@ -239,7 +239,7 @@ class Governance:
 
 @contextmanager
 def _moving(call: RunningCall, seconds: float) -> Iterator[None]:
-    """End what does not say for so long how far it is, where there is a task that can be ended.
+    """Cancel a call that reports no progress for so long, if it has a task that can be cancelled.
 
     Raises:
         TimeLimit: it was idle for too long.
@@ -267,7 +267,7 @@ def _moving(call: RunningCall, seconds: float) -> Iterator[None]:
         if not is_over:
             raise
         task.uncancel()
-        if task.cancelling() > call.cancellations:  # somebody else cancelled it as well
+        if task.cancelling() > call.cancellations:  # another request cancelled it as well
             raise
         call.limit = "idleMs of the tool", seconds * 1000
         goes_on = getattr(error, "goes_on", None)
@@ -321,9 +321,11 @@ def _is_failure(error: BaseException) -> bool | None:
 
 def _error_in(result: ToolResult) -> CallError | None:
     """What a tool says in its result went wrong."""
-    told = result.error
-    if told is None:
+    reported = result.error
+    if reported is None:
         return None
-    error = CallError(told.message, retryable=told.retryable, outcome=told.outcome, retry_after_ms=told.retry_after_ms)
-    error.code = told.kind  # type: ignore[misc]
+    error = CallError(
+        reported.message, retryable=reported.retryable, outcome=reported.outcome, retry_after_ms=reported.retry_after_ms
+    )
+    error.code = reported.kind  # type: ignore[misc]
     return error

@@ -1,12 +1,12 @@
-"""Calls with a key: the same call is made once, however often and from wherever it is asked for.
+"""Calls with a key: the same call runs once, however often and from whichever process it is requested.
 
-    key is new                    it is written down, and the tool runs
-    the same call is running      its answer is waited for, in whichever process
-    the same call has an answer   that answer
-    another call had the key      IDEMPOTENCY_CONFLICT
-    its process died meanwhile    CONNECTION_LOST, outcome unknown: nobody knows whether it happened
+    key is new                    it is recorded, and the tool runs
+    the same call is running       wait for its answer, also from another process
+    the same call has an answer    return that answer
+    another call had the key       IDEMPOTENCY_CONFLICT
+    its process died               CONNECTION_LOST, outcome unknown: it may have happened
 
-A key belongs to one tool and one caller. It is on the disk before the tool runs. A failure that changed nothing frees it again.
+A key belongs to one tool and one caller. It is stored on disk before the tool runs. A failure without an effect releases it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.execution.modes import Mode, TimeLimit
 from tavern_core.kernel.limits.slots import held
 from tavern_core.kernel.settings.result_redaction import ForDisk
-from tavern_core.kernel.stores.asking import ask, at_once
+from tavern_core.kernel.stores.store_calls import ask, at_once
 from tavern_core.model.result import Evidence, ToolError, ToolResult
 
 KIND: Final = "answer"
@@ -54,7 +54,7 @@ _LONGEST_LOOK_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A key that this call has: nobody else runs it meanwhile."""
+    """A key that this call holds: no other process runs the call in the meantime."""
 
     record: Record
     digest: str
@@ -66,9 +66,9 @@ class Idempotency:
     """The keys of one host.
 
     Args:
-        records: where they are kept.
-        seconds: how long an answer is.
-        disk: takes secrets out of what is kept.
+        records: the store.
+        seconds: how long an answer is stored.
+        disk: redacts secrets before storing.
     """
 
     def __init__(self, records: RecordStore, seconds: float, diagnostics: Diagnostics, disk: ForDisk) -> None:
@@ -93,7 +93,7 @@ class Idempotency:
         """The key for this call, or the answer that there is already.
 
         Raises:
-            CallMisused: it is no key (USAGE).
+            CallMisused: it is not a key (USAGE).
             IdempotencyConflict: the key was used for another call, or is that of a call around this one (IDEMPOTENCY_CONFLICT).
             ConnectionLost: the process that made the call ended before its answer was written (CONNECTION_LOST, outcome unknown).
             TimeLimit: the same call is running, and the time of this one is over.
@@ -106,8 +106,8 @@ class Idempotency:
         digest = _digest(call.asked if call.asked is not None else call.values or {})
         if name in held.get():
             raise IdempotencyConflict(
-                f"{plan.id}: the key {key!r} is that of a call which this one is part of",
-                hint="use a key of its own for each call",
+                f"{plan.id}: the key {key!r} belongs to a call that contains this one",
+                hint="use a separate key for each call",
                 key=key,
             )
         if (recent := self._recent.get(name)) is not None and time.time() < recent[2]:
@@ -162,18 +162,18 @@ class Idempotency:
             process == self._process or await ask(mode, self._records, self._records.is_present, process)
         ):
             return None
-        # Its process has ended, or its record is damaged: it may have happened.
+        # Its process has ended, or its record is corrupt: it may have happened.
         if plan.spec.idempotent or plan.spec.read_only:
             mine = replace(known, state=RUNNING, data=data, expires=0.0)
             if not await ask(mode, self._records, self._records.replace, mine):
-                return None  # somebody was quicker: look again
+                return None  # another process was faster: look again
             return self._claimed(name, replace(mine, version=known.version + 1), digest)
         if known.state == RUNNING:
             lost = replace(known, state=UNKNOWN, expires=now + self._seconds)
             if not await ask(mode, self._records, self._records.replace, lost):
                 return None
         raise ConnectionLost(
-            f"{plan.id}: the call with the key {call.key!r} was begun, and its process ended before it had an answer",
+            f"{plan.id}: the call with the key {call.key!r} was started, and its process ended before it had an answer",
             hint="look whether it happened; if not, call it again with another key",
             outcome="unknown",
             key=call.key,
@@ -193,7 +193,7 @@ class Idempotency:
             return wanted
 
     async def finish(self, claim: Claim, plan: Plan, call: RunningCall, result: ToolResult, mode: Mode) -> None:
-        """Write down what came of the call, and tell whoever waits for it. A failure that changed nothing frees the key."""
+        """Record the outcome of the call and notify its waiters. A failure without an effect releases the key."""
         record, error = claim.record, result.error
         is_free = error is not None and is_harmless_again(error, plan.spec)
         try:
@@ -213,8 +213,8 @@ class Idempotency:
         except (CallError, StateDamaged, ValueError, OSError) as failed:
             self._diagnostics.add(
                 "ANSWER_NOT_KEPT",
-                f"{plan.id}: what came of a call with a key could not be written: {failed}",
-                hint="make room for the state folder; until this host is closed it knows the answer",
+                f"{plan.id}: the result of a call with a key could not be stored: {failed}",
+                hint="free space for the state folder; until it closes, this host remembers the answer",
                 severity="error",
             )
             if not is_free:
@@ -238,7 +238,7 @@ def _checked(plan: Plan, call: RunningCall) -> str:
     key = call.key
     if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY or not key.isprintable():
         raise CallMisused(
-            f"{plan.id}: {key!r:.80} is no idempotency key",
+            f"{plan.id}: {key!r:.80} is not an idempotency key",
             hint=f"1 to {LONGEST_KEY} printable characters, for example the id of the request",
         )
     return key

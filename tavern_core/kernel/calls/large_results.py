@@ -13,7 +13,7 @@ from tavern_core.model.result import ToolResult
 _SCALARS: Final = frozenset({int, float, bool, type(None)})
 
 
-class Shelf(Protocol):
+class ArtifactStore(Protocol):
     """Where answers are put."""
 
     def put(
@@ -26,16 +26,16 @@ class Shelf(Protocol):
 
 
 def shortened(
-    result: ToolResult, most: int, preview: int, shelf: Shelf, tool: str, context: CallContext, *, is_host: bool
+    result: ToolResult, most: int, preview: int, store: ArtifactStore, tool: str, context: CallContext, *, is_host: bool
 ) -> ToolResult:
     """`result`, or one that shows its beginning and links to the whole.
 
     Args:
-        most: bytes of an answer as JSON that are handed around.
+        most: bytes of an answer as JSON that stay in the result.
         preview: characters of the beginning.
 
     Raises:
-        StateDamaged, OutputTooLarge: it cannot be kept.
+        StateDamaged, OutputTooLarge: it cannot be stored.
     """
     value = result.value
     if (
@@ -51,8 +51,8 @@ def shortened(
         return result
     kind, ending = ("text/plain", "txt") if is_text else ("application/json", "json")
     name = f"{tool.replace(':', '-')}.{ending}"
-    made = shelf.put(data, kind, name=name, context=None if is_host else context, call_id=result.call_id)
+    made = store.put(data, kind, name=name, context=None if is_host else context, call_id=result.call_id)
     beginning = data[: preview * 4].decode("utf-8", "ignore")[:preview]
     shown: dict[str, Any] = {"preview": beginning, "truncated": True, "artifact": made.to_json()}
-    told = {"type": "text", "text": f"{beginning}…\n({len(data):,} bytes; the whole: {made.uri})"}
-    return result.replace(value=shown, content=(told, made.link(), *result._content))
+    reported = {"type": "text", "text": f"{beginning}…\n({len(data):,} bytes; the whole: {made.uri})"}
+    return result.replace(value=shown, content=(reported, made.link(), *result._content))

@@ -31,12 +31,12 @@ MESSAGES: Final[Mapping[str, Row]] = {
     "finished_late": ("it had finished, too late", "它完成得太晚"),
     "goes_on": ("its work could not be stopped and may still go on", "无法停止它，可能仍在运行"),
     "stopped": ("it was stopped", "它已被停止"),
-    "not_begun": ("it had not begun", "它还没有开始"),
+    "not_begun": ("it had not started", "它还没有开始"),
     "the_call": ("the call", "此调用"),
 }
 
 
 def together(words: Iterable[str]) -> str:
-    """Several messages as one; empty where there are none."""
+    """Several messages as one; empty if there are none."""
     some = list(words)
     return reduce(lambda one, other: say(MESSAGES["also"], one=one, other=other), some) if some else ""

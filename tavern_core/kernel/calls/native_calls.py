@@ -57,7 +57,7 @@ def read_calls(response: Any) -> tuple[Api | None, tuple[NativeCall, ...]]:
     """The calls in a response, and whose form it has.
 
     Raises:
-        UsageError: it is no response of these APIs, or holds too many calls (USAGE).
+        UsageError: it is not a response of these APIs, or holds too many calls (USAGE).
     """
     data = _plain(response)
     if isinstance(data, Mapping):
@@ -68,7 +68,7 @@ def read_calls(response: Any) -> tuple[Api | None, tuple[NativeCall, ...]]:
                     raise UsageError(f"the response holds {len(found):,} tool calls; {MAX_CALLS:,} are read")
                 return (api, found) if found else (None, ())
     raise UsageError(
-        f"{type(response).__name__} is no response of a model API",
+        f"{type(response).__name__} is not a response of a model API",
         hint="pass the response or message of OpenAI, Anthropic or Gemini, as a mapping or as the object of their SDK",
     )
 

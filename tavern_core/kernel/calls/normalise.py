@@ -1,4 +1,4 @@
-"""Whatever a tool answered becomes one ToolResult of plain JSON.
+"""Turns any answer of a tool into one ToolResult of plain JSON.
 
 Understood besides plain values: a ToolResult, the ``{"content": [...], "details": ...}`` of seed 002, models,
 dataclasses, dates, enums, paths and sets (as pydantic would write them in JSON).
@@ -29,7 +29,7 @@ def to_result(value: Any, trace: CallTrace, limit: int, tool: str) -> ToolResult
         limit: most characters of text in the answer.
 
     Raises:
-        OutputInvalid: it is no JSON (OUTPUT_SCHEMA_INVALID).
+        OutputInvalid: it is not JSON (OUTPUT_SCHEMA_INVALID).
         OutputTooLarge: it has more text than `limit` (OUTPUT_TOO_LARGE).
     """
     if type(value) not in _NEITHER:
@@ -41,7 +41,7 @@ def to_result(value: Any, trace: CallTrace, limit: int, tool: str) -> ToolResult
 
 
 def plain(value: Any, limit: int, tool: str) -> Any:
-    """`value` as JSON of exact builtin types that shares nothing with what the tool holds.
+    """`value` as JSON of exact builtin types that shares no objects with the tool.
 
     Raises:
         OutputInvalid, OutputTooLarge: as `to_result`.
@@ -64,7 +64,7 @@ def plain(value: Any, limit: int, tool: str) -> Any:
 
 
 def is_content_answer(value: Mapping[Any, Any]) -> bool:
-    """True for ``{"content": [{"type": ...}, ...]}`` with nothing but `details` and `isError` beside it."""
+    """True for ``{"content": [{"type": ...}, ...]}`` with no other keys but `details` and `isError`."""
     content = value.get("content")
     return (
         isinstance(content, list | tuple)
@@ -101,7 +101,7 @@ def _own_result(value: ToolResult, trace: CallTrace, limit: int, tool: str) -> T
 
 
 def plain_parts(value: ToolResult, limit: int, tool: str) -> ToolResult:
-    """A tool's own result with the answer, the content and the meta data as JSON, without `raw`, which is kept on request (limits.keepRaw).
+    """A tool's own result with the answer, the content and the meta data as JSON, without `raw`, which is stored on request (limits.keepRaw).
 
     Raises:
         OutputInvalid, OutputTooLarge: as `to_result`.
@@ -113,8 +113,8 @@ def plain_parts(value: ToolResult, limit: int, tool: str) -> ToolResult:
     return value.replace(value=answer, content=tuple(plain(list(value._content), limit, tool)))
 
 
-def _text(told: object) -> str:
-    return told if type(told) is str else said(told)
+def _text(reported: object) -> str:
+    return reported if type(reported) is str else said(reported)
 
 
 def _jsonable(value: Any, tool: str, why: str) -> Any:

@@ -4,8 +4,8 @@
             → execute → normalise → validate output → redact → result hooks → audit → after_execute
 
 A tool's plan says which of them its calls have (`Plan.steps`, `tavern tools show ID --plan`). Hooks change a call before every gate, so gates
-see what will run. Everything fails as a value: `run` returns a ToolResult for whatever happens, a KeyboardInterrupt and the
-cancellation of the caller's own task excepted.
+see what will run. Every failure is a value: `run` always returns a ToolResult, except for a KeyboardInterrupt and the
+cancellation of the caller's own task.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tavern_core.kernel.calls.conclusion import Conclusion, Secrets
 from tavern_core.kernel.calls.error_origin import log_origin
 from tavern_core.kernel.calls.governed import Governance
 from tavern_core.kernel.calls.idempotency import Idempotency
-from tavern_core.kernel.calls.large_results import Shelf, shortened
+from tavern_core.kernel.calls.large_results import ArtifactStore, shortened
 from tavern_core.kernel.calls.normalise import NOT_AWAITABLE, to_result
 from tavern_core.kernel.calls.plan_tokens import PlanTokens
 from tavern_core.kernel.calls.running_call import (
@@ -126,7 +126,7 @@ class Pipeline:
     governance: Governance
     plans: PlanTokens
     background: Background
-    artifacts: Shelf
+    artifacts: ArtifactStore
     series: str
     """Start of the call ids of this host."""
     numbers: itertools.count[int]
@@ -143,7 +143,7 @@ class Pipeline:
         idempotency: Idempotency,
         plans: PlanTokens,
         background: Background,
-        artifacts: Shelf,
+        artifacts: ArtifactStore,
     ) -> Pipeline:
         series, numbers = secrets.token_hex(6), itertools.count(1)
         conclusion = Conclusion(hooks, recorder, known_secrets, series, numbers)
@@ -168,14 +168,14 @@ class Pipeline:
         """Run one call and return its result.
 
         Args:
-            mode: how blocking and async work is run.
+            mode: how blocking and async work runs.
             written: the tool's id as the caller wrote it.
             arguments: JSON; never changed.
-            context: who calls; None: the host itself, or the caller of the tool that makes this call.
+            context: the caller; None: the host itself, or the caller of the tool that makes this call.
             purpose: why, for the audit log.
-            key: idempotency key: the same call with it is made once.
-            door: how the call came in.
-            phase: show what would happen, or do what was planned; None: just do it.
+            key: idempotency key: the same call with this key runs once.
+            door: the entry point of the call.
+            phase: preview the call, or run what was previewed; None: run it directly.
         """
         call = begin(written, arguments, context, purpose, key, door, next(self.numbers))
         if phase is not None and phase.steps is not None:
@@ -299,10 +299,10 @@ class Pipeline:
         return None
 
     def cancel(self, call_id: str) -> bool:
-        """Ask a running call to end, from any thread; False: there is none of this id here, or it is sync code on the thread of its caller.
+        """Cancel a running call, from any thread; False: no call here has this id, or it is sync code on its caller's thread.
 
-        Scripts and workers are ended, async work is cancelled. Sync code in a thread cannot be ended: nobody waits for it any
-        more, and it sees `ToolContext.is_cancelled`.
+        Scripts and workers are ended, async work is cancelled. Sync code in a thread cannot be stopped: its caller stops
+        waiting, and it sees `ToolContext.is_cancelled`.
         """
         series, _, number = call_id.rpartition("-") if isinstance(call_id, str) else ("", "", "")
         try:
@@ -338,7 +338,7 @@ class Pipeline:
             )
         except StateDamaged as error:
             late = OutputTooLarge(
-                f"{plan.id}: its answer is too large to hand around and cannot be kept: {error.message}",
+                f"{plan.id}: its answer is too large to pass on and cannot be stored: {error.message}",
                 hint=error.hint,
                 outcome="done",
             )
@@ -363,7 +363,7 @@ class Pipeline:
         """Hooks change the arguments, before anything is decided about them.
 
         Raises:
-            CallError: a hook refused the call, or failed (POLICY_DENIED), or made what is no JSON (INPUT_SCHEMA_INVALID).
+            CallError: a hook refused the call, or failed (POLICY_DENIED), or made what is not JSON (INPUT_SCHEMA_INVALID).
         """
         assert call.call is not None
         call.stage, call.changes = "before_execute", []
@@ -426,7 +426,7 @@ class Pipeline:
         The tool's own time begins when it runs. What the caller allows, and an enclosing call, count from the start.
 
         Raises:
-            CallError: it was not approved, or what was approved is not what would run any more.
+            CallError: it was not approved, or the approved call is no longer what would run.
         """
         rule = plan.approval
         if rule is not None:
@@ -445,7 +445,7 @@ class Pipeline:
 
         wanted = wish or Wish(rule.place if rule is not None else "", rule.reason if rule is not None else "")
         await self.approvals.settle(plan, asked, wanted, mode, left, tell)
-        # Files, grants and plugins may have changed meanwhile; what was approved was approved for how things stood.
+        # Files, grants and plugins may have changed in the meantime; the approval was for the earlier state.
         await self.catalogue.still_holds(plan, asked.context)
         await self.hooks.judge(_own_gates(plan), asked, plan.shown, mode)
         if plan.seconds is not None:
@@ -461,9 +461,9 @@ class Pipeline:
         earlier: int,
         door: str = "tam",
     ) -> CallError | None:
-        """Why a call to come is refused by lists, rights, approval or budget; None: as far as is known it is not.
+        """Why a planned call would be refused by lists, rights, approval or budget; None: no known reason.
 
-        Only gates of the host are asked, as again after an approval: those of plugins may count what they are asked.
+        Only gates of the host are called, as after an approval: gates of plugins may count their calls.
 
         Args:
             arguments: what is known of them; what a hook may change before the gates is not.
@@ -493,12 +493,12 @@ class Pipeline:
         return None
 
     def refused(self, written: str, context: CallContext | None, result: ToolResult, door: str = "tam") -> ToolResult:
-        """Put a call on the record that was refused before it reached the pipeline: a damaged block of text."""
+        """Record a call that was refused before it reached the pipeline: an invalid block of text."""
         return self.conclusion.refused(written, context, result, door)
 
 
 def _own_gates(plan: Plan) -> tuple[Implementation, ...]:
-    """The gates of the host, which decide alike however often they are asked."""
+    """The gates of the host, which give the same answer every time."""
     return tuple(gate for gate in plan.gates if gate.is_builtin)
 
 

@@ -3,7 +3,7 @@
     invoke(..., dry_run=True)     hooks, defaults, validation and gates run; the tool does not, or only its preview
     commit(token)                 runs that call, when it is still the same, once
 
-A token says *what* runs. It is no approval: a call that needs one needs it all the same.
+A token says *what* runs. It is not an approval: a call that needs one still needs it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tavern_core.kernel.calls.approvals import definition_of, fingerprint
 from tavern_core.kernel.catalogue.plan import Plan
 from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.settings.result_redaction import ForDisk
-from tavern_core.kernel.stores.asking import ask
+from tavern_core.kernel.stores.store_calls import ask
 from tavern_core.model.call import CallContext, ToolCall
 
 KIND: Final = "plan"
@@ -37,7 +37,7 @@ class PlannedCall:
     token: str
     tool: str
     arguments: Mapping[str, Any] | None
-    """None: they held secrets and were not kept; they are passed again."""
+    """None: they held secrets and were not stored; the caller passes them again."""
 
 
 class PlanTokens:
@@ -72,11 +72,11 @@ class PlanTokens:
         """The call behind a token.
 
         Raises:
-            PolicyDenied: it is nobody's, somebody else's, used, or over (POLICY_DENIED).
+            PolicyDenied: it is unknown, another caller's, used, or expired (POLICY_DENIED).
         """
         record = await self._open(token, mode)
         if context is not None and record.owner != _owner(context):
-            raise _refused("it is no token of this caller")
+            raise _refused("it is not a token of this caller")
         data = json.loads(record.data)
         return PlannedCall(record.key, data["tool"], data["arguments"])
 
@@ -88,7 +88,7 @@ class PlanTokens:
         """
         record = await self._open(token, mode)
         if record.owner != _owner(call.context):
-            raise _refused("it is no token of this caller")
+            raise _refused("it is not a token of this caller")
         if json.loads(record.data)["mark"] != _mark(call, plan):
             raise _refused(
                 f"{plan.id} would not run as planned: the tool or the arguments changed",
@@ -100,11 +100,11 @@ class PlanTokens:
     async def _open(self, token: object, mode: Mode) -> Record:
         if not isinstance(token, str) or not token.isascii() or not token.startswith("plan-") or len(token) > 80:
             raise CallMisused(
-                f"{token!r:.40} is no plan token", hint="invoke(..., dry_run=True) gives one in its value"
+                f"{token!r:.40} is not a plan token", hint="invoke(..., dry_run=True) gives one in its value"
             )
         record: Record | None = await ask(mode, self._records, self._records.get, KIND, token)
         if record is None:
-            raise _refused("there is none of this name, or it is over")
+            raise _refused("it does not exist, or has expired")
         if record.state != "open":
             raise _refused("it was used before")
         return record

@@ -1,13 +1,13 @@
 """Whether a failed call may be made again, and when.
 
-    outcome none                                 nothing happened: again, where the failure may pass
-    outcome unknown, the tool is idempotent      doing it twice is doing it once: again, where the failure may pass
-    outcome unknown, any other tool              never
-    outcome done                                 never
+    outcome none                                 nothing happened: retry a transient failure
+    outcome unknown, the tool is idempotent      twice is the same as once: retry a transient failure
+    outcome unknown, any other tool              never retry
+    outcome done                                 never retry
 
-A failure may pass that says so (`retryable`), and one of what is behind the tool: a lost connection, an error, a time limit.
-Waits grow from try to try and are drawn at random between nothing and their bound ("full jitter"); `retry_after_ms` is
-the least.
+Transient are failures marked `retryable` and failures of an upstream: a lost connection, an error, a time limit.
+Delays grow with each attempt and are random between zero and their bound ("full jitter"); `retry_after_ms` is
+the minimum.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OURS: Final = frozenset(
 
 
 def is_harmless_again(error: CallError | ToolError, tool: ToolSpec) -> bool:
-    """Whether making the call again can do nothing twice."""
+    """Whether a second attempt cannot repeat an effect."""
     return error.outcome == "none" or (error.outcome == "unknown" and (tool.idempotent or tool.read_only))
 
 

@@ -111,7 +111,7 @@ class RunningCall:
         return self.written[:200] if isinstance(self.written, str) else f"<{type(self.written).__name__}>"
 
     def time_left(self) -> float | None:
-        """Seconds until the deadline; None: there is none.
+        """Seconds until the deadline; None: no deadline.
 
         Raises:
             TimeLimit: it has passed.

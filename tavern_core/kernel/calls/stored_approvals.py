@@ -1,11 +1,11 @@
-"""Requests for approval that nobody could answer at once: kept, answered later and from any process, and used once.
+"""Requests for approval without an immediate answer: stored, answered later from any process, and used once.
 
     pending --approve--> approved --the call is made again--> used
        |  \\--reject--> rejected
-       '--nobody in time--> expired, which is a denial
+       '--no answer in time--> expired, which is a denial
 
-A request is about one call: tool and its definition, caller, every argument. An approval comes from somebody else than the
-caller who may approve. A rule answers alike what is asked later: for the same call, or for every call of this tool by this caller.
+A request covers one call: the tool and its definition, the caller, every argument. The approver must not be the
+caller. A rule gives the same answer to later requests: for the same call, or for every call of this tool by this caller.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _KEPT_AFTER_S: Final = 7 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class StoredApproval:
-    """One request as it is kept."""
+    """One stored request."""
 
     id: str
     state: State
@@ -138,8 +138,8 @@ class StoredApprovals:
             The answer.
 
         Raises:
-            ApprovalRequired: nobody has answered yet (APPROVAL_REQUIRED); `details.approval` is its id.
-            ApprovalRejected: nobody answered in time (APPROVAL_REJECTED).
+            ApprovalRequired: there is no answer yet (APPROVAL_REQUIRED); `details.approval` is its id.
+            ApprovalRejected: no answer came in time (APPROVAL_REJECTED).
         """
         name, now = approval_id(request.fingerprint, definition), time.time()
         for _ in range(100):
@@ -157,8 +157,8 @@ class StoredApprovals:
             if known.state == "expired":
                 self._records.remove(KIND, name)
                 raise ApprovalRejected(
-                    f"{request.tool} was not approved: nobody answered in time",
-                    hint="call it again; it is asked about anew",
+                    f"{request.tool} was not approved: no answer came in time",
+                    hint="call it again; approval is requested again",
                     timedOut=True,
                     **facts,
                 )
@@ -173,10 +173,10 @@ class StoredApprovals:
         raise ApprovalRequired(f"{request.tool}: its approval is being used elsewhere", hint="call it again", **facts)
 
     def check(self, call: ToolCall, request: ApprovalRequest, definition: str, why: str, facts: dict[str, Any]) -> None:
-        """Return when the call is approved; use nothing up.
+        """Return when the call is approved; consume nothing.
 
         Raises:
-            ApprovalRequired: nobody has answered yet; a request is left (APPROVAL_REQUIRED).
+            ApprovalRequired: there is no answer yet; the request is stored (APPROVAL_REQUIRED).
             ApprovalRejected: it was refused (APPROVAL_REJECTED).
         """
         record = self._records.get(KIND, approval_id(request.fingerprint, definition))
@@ -204,7 +204,7 @@ class StoredApprovals:
     def _required(self, why: str, name: str, facts: dict[str, Any]) -> ApprovalRequired:
         return ApprovalRequired(
             why,
-            hint=f"nobody can be asked here: somebody else answers with `tavern approvals approve {name}`, then make the same call again; "
+            hint=f"no approver is reachable here: another person answers with `tavern approvals approve {name}`, then make the same call again; "
             "or use Tavern.open(approve=...), a terminal, or `approval: {allow: [...]}` in tavern.yaml",
             **{**facts, "approval": name},
         )
@@ -224,7 +224,7 @@ class StoredApprovals:
         """One request.
 
         Raises:
-            UsageError: there is none; names the nearest (USAGE).
+            UsageError: it does not exist; names the nearest (USAGE).
         """
         return self._found(approval)[1]
 
@@ -234,12 +234,12 @@ class StoredApprovals:
         """Let the call run, once, when it is made again.
 
         Args:
-            by: who decides: somebody with the role ``approver`` who is not the caller; None: the host's own program.
+            by: the approver: has the role ``approver`` and is not the caller; None: the host's own program.
             remember: ``call`` or ``tool``: also make a rule; see `ApprovalRule`.
 
         Raises:
-            PolicyDenied: whoever decides may not (POLICY_DENIED).
-            UsageError: there is no such request, or it was decided (USAGE).
+            PolicyDenied: the approver may not decide this (POLICY_DENIED).
+            UsageError: it does not exist, or was decided (USAGE).
         """
         return self._decide(approval, True, by, reason, remember)
 
@@ -257,7 +257,7 @@ class StoredApprovals:
         """Remove a rule.
 
         Raises:
-            UsageError: there is none (USAGE).
+            UsageError: it does not exist (USAGE).
         """
         for record in self._records.list(RULE, most=10_000):
             if record.data and _rule(record).id == rule:
@@ -287,12 +287,12 @@ class StoredApprovals:
             return self._decide(approval, approved, by, reason, remember)
         if remember:
             self._remember(known, approved, who, reason, remember, now)
-        told = {
+        reported = {
             "tool": known.tool, "approved": approved, "how": "stored", "fingerprint": known.request.get("fingerprint", ""), "by": who,
             "approval": approval, **({"reason": reason[:1000]} if reason else {}), **({"remember": remember} if remember else {}),
         }  # fmt: skip
         call_id, plugin = str(known.request.get("callId", "")), str(known.request.get("plugin", ""))
-        self._recorder.note(APPROVAL_DECIDED, told, plugin=plugin, call_id=call_id)
+        self._recorder.note(APPROVAL_DECIDED, reported, plugin=plugin, call_id=call_id)
         return self._found(approval)[1]
 
     def _remember(
@@ -339,7 +339,7 @@ def _entitled(by: CallContext | None, known: StoredApproval) -> str:
     """The name of who decides.
 
     Raises:
-        PolicyDenied: it is the caller, or nobody who may approve (POLICY_DENIED).
+        PolicyDenied: it is the caller, or may not approve (POLICY_DENIED).
     """
     if by is None:
         frame = current.get()
@@ -355,7 +355,7 @@ def _entitled(by: CallContext | None, known: StoredApproval) -> str:
     if who == known.principal or (user and user == own_user):
         raise PolicyDenied(
             f"{known.tool}: {who} calls it and cannot approve it",
-            hint="somebody else approves: a person with `tavern approvals`, or the role approver",
+            hint="another person approves with `tavern approvals`, or a caller with the role approver",
         )
     if by is not None and APPROVER not in by.roles:
         raise PolicyDenied(

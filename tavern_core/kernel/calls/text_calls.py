@@ -1,8 +1,8 @@
-"""TAM text in, results out: parse, bind and judge each block as a whole, then run it step by step.
+"""TAM text in, results out: parse, bind and check each block as a whole, then run it step by step.
 
     parse → look the tools up (activating what is needed) → bind → may the caller use every tool? → run in order
 
-Nothing of a damaged block runs, and nothing of a chain in which a later step could not be called.
+An invalid block does not run, nor does a chain with a later step that could not be called.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Found:
 
     @property
     def schema(self) -> Any:
-        """What the arguments are held against: like the host, the text refuses names that nobody declared."""
+        """The schema for the arguments: like the host, the text refuses undeclared names."""
         return self.spec.input_schema if self.plan is None else self.plan.inputs.judged_by
 
     def problems(self, arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -67,8 +67,8 @@ class Transcript:
 
     Args:
         invoke: the one pipeline: ``(tool, arguments, context, idempotency key)``.
-        foresee: why a call to come is refused, as far as that is known (`Pipeline.foresee`).
-        refused: puts a block that was not run on the record: ``(command, context, result)``.
+        foresee: why a planned call would be refused, if known (`Pipeline.foresee`).
+        refused: records a block that was not run: ``(command, context, result)``.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class Transcript:
     def _too_large(
         self, prose: str, has: str, limit: str, context: CallContext | None, language: Language
     ) -> TextOutcome:
-        """Nothing of a text above a limit is run."""
+        """A text above a limit does not run at all."""
         row = tam.PROBLEM_CODES["text_too_large"]
         problem = tam.Problem(
             row.severity, "text_too_large", say(tam.WORDS["too_many"], has=has, limit=limit), row.repair
@@ -178,7 +178,7 @@ class Transcript:
             except ToolNotFound:
                 continue  # bind reports it, with the nearest ids
             except CallError:
-                with suppress(ToolNotFound):  # gone meanwhile: reported as above
+                with suppress(ToolNotFound):  # removed in the meantime: reported as above
                     found[tool] = _Found(self._tools.known(tool))  # the call itself will say why it cannot run
         return found
 
@@ -192,7 +192,7 @@ class Transcript:
     def _damaged(
         self, document: tam.Document, problems: Sequence[tam.Problem]
     ) -> Iterator[tuple[int, ToolResult, str]]:
-        """For each block that yields no call: its number, a result that says why, and its command as far as there is one."""
+        """For each block without a call: its number, a result with the reason, and its command if it has one."""
         errors = sorted((p for p in problems if p.severity == "error"), key=lambda p: p.block)
         blocks = {block.number: block for block in document.blocks} if errors else {}
         for block, group in groupby(errors, key=lambda p: p.block):
@@ -265,7 +265,7 @@ def _known(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _may_repeat(result: ToolResult, spec: ToolSpec) -> bool:
-    """A failed call is repeated when it changed nothing, or when doing it twice is the same as once."""
+    """A failed call is repeated if it changed nothing, or if twice is the same as once."""
     error = result.error
     if error is None or error.kind in ("INPUT_SCHEMA_INVALID", "POLICY_DENIED", "TOOL_NOT_FOUND", "APPROVAL_REQUIRED"):
         return False
@@ -283,7 +283,7 @@ def _problem_json(problem: tam.Problem) -> dict[str, Any]:
 
 
 def _command(block: tam.Block | None) -> str:
-    """The first command of a block, damaged or not; empty when there is none."""
+    """The first command of a block, valid or not; empty when there is none."""
     fields = block.fields if block is not None else ()
     return next((f.value.strip()[:200] for f in fields if fold(f.key).startswith("command")), "")
 

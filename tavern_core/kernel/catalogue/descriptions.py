@@ -1,4 +1,4 @@
-"""What a model is told about tools: schemas in the dialects of its API, and the manual."""
+"""Describes tools to a model: schemas in the dialects of its API, and the manual."""
 
 from __future__ import annotations
 
@@ -58,12 +58,16 @@ class Descriptions:
     def whole(self, profile: ProfileLike | None, context: CallContext | None) -> list[ToolSpec]:
         """The tools that a caller may see, each with its parameters: what is only declared is activated.
 
-        A plugin that cannot be activated costs its own tools and nobody else's; its status and a diagnostic say why.
+        A plugin that cannot be activated loses only its own tools; its status and a diagnostic say why.
         """
+        listed = self._tools.list(profile, context=context)
+        known = {
+            spec.id for spec in listed if self._specs.is_whole(spec.id)
+        }  # before the first of a plugin completes its others
         found: list[ToolSpec] = []
-        for spec in self._tools.list(profile, context=context):
+        for spec in listed:
             try:
-                found.append(spec if self._specs.is_whole(spec.id) else self._tools[spec.id])
+                found.append(spec if spec.id in known else self._tools[spec.id])
             except (PluginError, ToolNotFound) as error:
                 self._diagnostics.add(error.code, error.message, plugin=spec.plugin, hint=error.hint, severity="error")
         return found

@@ -64,7 +64,7 @@ class FullText:
         connection.execute("INSERT INTO tools(tools, rank) VALUES ('rank', ?)", (f"bm25({weights})",))
 
     def __del__(self) -> None:
-        self._connection.close()  # Python 3.13 warns of connections that nobody closed
+        self._connection.close()  # Python 3.13 warns of unclosed connections
 
     def put(self, rows: Sequence[Row]) -> None:
         """Add rows whose ids are not in."""
@@ -100,8 +100,8 @@ class FullText:
         """
         known = dict.fromkeys(k for word in words for k in ([word] if self._count(word) else self._completions(word)))
         most_common = max(_FEW, _COMMON * len(self._ids))
-        # A word that a third of the tools hold tells nothing beside a rare one, and scoring its rows costs the most:
-        # common words are not scored, they only fill up what the rare ones leave free.
+        # A word that occurs in a third of the tools says little next to a rare one, and scoring its rows costs the most:
+        # common words are not scored; they only fill the places that rare words leave free.
         found = self._by_rank([word for word in known if self._count(word) <= most_common], most, fits, few)
         if (
             len(found) < most
@@ -147,7 +147,7 @@ class FullText:
     def _count(self, word: str) -> int:
         if (known := self._counts.get(word)) is None:
             row = self._connection.execute("SELECT doc FROM vocabulary WHERE term = ?", (word,)).fetchone()
-            if len(self._counts) > 10_000:  # words of queries are without number; what is kept of them is not
+            if len(self._counts) > 10_000:  # queries have any number of words; the cache is bounded
                 self._counts.clear()
             known = self._counts[word] = row[0] if row else 0
         return known

@@ -5,8 +5,8 @@
       - 参数:
         - text (string, required): Text to count
 
-Generated from the specifications and from nothing else. What does not fit the budget goes in a fixed order: examples,
-what the parameters are for, all but the beginning of the descriptions, everything but the ids, and at last ids, with a
+Generated from the specifications alone. To fit the budget, parts are dropped in a fixed order: examples,
+the texts of parameters, all but the beginning of the descriptions, everything but the ids, and at last ids, with a
 note that says so. The same tools give the same text.
 """
 

@@ -46,6 +46,9 @@ def absence(
     owners += [
         r for r in records.values() if not prefixes.keys().isdisjoint(r.candidate.facts.declared.get("namespaces", ()))
     ]
+    owners += [
+        r for r in records.values() if not set(ids).isdisjoint(r.candidate.tool_ids)
+    ]  # a skill has no such prefix
     for record in owners:
         if not record.usable or (record.candidate.source == "upstream" and record.state == "pending_consent"):
             return Absence(f"plugin {record.name} is {record.state}: {record.reason}", record.fix, record.name)

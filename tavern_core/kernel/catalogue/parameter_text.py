@@ -2,7 +2,7 @@
 
     - unit (string, optional; one of "words", "characters"; default "words"): What to count
 
-Reads any JSON Schema, also a wrong or circular one, and never raises: a schema that says nothing gives the type `any`.
+Reads any JSON Schema, also an invalid or circular one, and never raises: an empty schema gives the type `any`.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _WORDS: Final[Mapping[Language, _Words]] = {
 
 
 def harmless(line: str) -> str:
-    """A finished line of the layout, whatever texts of plugins are in it.
+    """A finished line of the layout, with any texts of plugins in it.
 
     TAM markers are broken up, so that no text and no two of them together can make a call; and the line cannot hold a
-    placeholder of a prompt. Asked of whole lines, because their edges are ours: names and ids stay as they are.
+    placeholder of a prompt. It takes whole lines, because the host writes their edges: names and ids stay as they are.
     """
-    from tavern_core import tam  # imported when something is written: listing and judging tools do not need it
+    from tavern_core import tam  # imported when a text is written: listing and checking tools does not need it
 
     return _PLACEHOLDER.sub("{ ", tam.neutralise(line, edges=False))
 
@@ -158,8 +158,8 @@ class _Writer:
         if limits := _limits(part.get("minItems"), part.get("maxItems")):
             yield f"{self._words.items} {limits}"
         for keyword in ("format", "pattern"):
-            if isinstance(told := part.get(keyword), str) and len(told) <= _LONGEST_VALUE:
-                yield f"{keyword} {fold_lines(told)}"
+            if isinstance(reported := part.get(keyword), str) and len(reported) <= _LONGEST_VALUE:
+                yield f"{keyword} {fold_lines(reported)}"
 
 
 def _limits(low: Any, high: Any, open_low: bool = False, open_high: bool = False) -> str:
@@ -175,5 +175,5 @@ def _value(value: Any) -> str:
     try:
         text = json.dumps(value, ensure_ascii=False, default=str)
     except (TypeError, ValueError, RecursionError):
-        text = "…"  # no JSON: there is nothing that a caller could write
+        text = "…"  # not JSON: a caller could not write it
     return fold_lines(text, _LONGEST_VALUE)

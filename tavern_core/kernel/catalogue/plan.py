@@ -27,7 +27,7 @@ Execute = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """Names what runs down the path of a tool call and is no tool: nobody can write it, so only the host calls it."""
+    """Prefix of operations that take the path of a tool call but are no tools: callers cannot write it, only the host calls them."""
 
     id: str
 
@@ -49,7 +49,7 @@ class Plan:
     gives_copy: bool
     """Whether the tool gets a copy of the arguments, as the host reads them again after it ran."""
     intake: Callable[[Any], dict[str, Any] | None]
-    """A quick copy of the arguments; None when the careful way must copy and judge them."""
+    """A quick copy of the arguments; None when the full validator must copy and check them."""
     intake_judges: bool
     """What comes from `intake` is known to fit."""
     accepts: Callable[[Any], bool]
@@ -76,7 +76,7 @@ class Plan:
     ends_in_hooks: bool
     """Whether any of the last three looks at the end of a call."""
     approval: ApprovalRule | None
-    """Why somebody must approve each call, or why nobody can; None when nobody is asked."""
+    """Why each call needs approval, or cannot get it; None when it needs none."""
     blocked: str
     """Why no call may pass, when a plugin with a gate could not be activated; empty otherwise."""
     access: ToolAccess
@@ -101,18 +101,18 @@ class Plan:
     stop: Callable[[str], bool] | None
     """Ends a call, by its id, that runs without an event loop; None: nothing can."""
     ends_quietly: bool
-    """True when nothing looks at a call that went well: no log, no hook, no secret among its arguments."""
+    """True when nothing inspects a successful call: no log, no hook, no secret among its arguments."""
     is_recorded: bool
     """Whether the log, a subscriber or an observer gets the call."""
     governor: Governor | None
     """Its limits; None: it has none."""
     inline_s: float | None
-    """How long a caller waits before the call becomes a job, 0 for not at all; None: as long as it takes."""
+    """How long a caller waits before the call becomes a job, 0: not at all; None: until the end."""
     needs_loop: bool
     """True when the tool or a hook is async."""
 
     def is_judged(self, result: ToolResult) -> bool:
-        """Whether the output schema speaks of this answer at all.
+        """Whether the output schema applies to this answer.
 
         An annotation such as ``-> dict`` describes what the function returns, which for the `content` and `details` of
         seed 002 is that very mapping: neither the details nor the text of the content are what it describes. Nor is what
@@ -121,7 +121,7 @@ class Plan:
         return result.status != "job" and not (self.is_annotated and result.has_content)
 
     def steps(self) -> tuple[PlanStep, ...]:
-        """The steps of each call of this tool, in their order. What no list, hook or schema asks for is not there."""
+        """The steps of each call of this tool, in order; only those that a list, hook or schema requires."""
         steps = [PlanStep(name, does(self), by(self)) for name, does, by, is_there in _STEPS if is_there(self)]
         if self.governor is not None:
             at = next(at for at, step in enumerate(steps) if step.name == "execute")

@@ -33,7 +33,7 @@ class Inventories:
         """Name → what it was resolved for, and the profile."""
 
     async def resolved(self, given: ProfileLike) -> Profile:
-        """An agent profile with its inventory resolved, after activating the plugins that bring it or a namespace of its inventory.
+        """An agent profile with its inventory resolved, after activating the plugins that contribute it or a namespace of its inventory.
 
         A plugin or resolver that fails costs its own tools only. Steps by hand too, without an event loop.
 
@@ -41,8 +41,8 @@ class Inventories:
             given: its name, the path of its file, or the profile itself.
 
         Raises:
-            ProfileInvalid: there is none of that name, or it is wrong (PROFILE_INVALID).
-            UsageError: it is nothing of that kind (USAGE).
+            ProfileInvalid: it does not exist, or is invalid (PROFILE_INVALID).
+            UsageError: it is not a profile (USAGE).
         """
         if (kept := self._kept(given)) is not None:
             return kept
@@ -57,7 +57,7 @@ class Inventories:
         return self._base.portal.run(self._prepared(given)) if self._asleep(given) else self._resolve(given)
 
     async def _prepared(self, given: ProfileLike) -> Profile:
-        for _ in range(2):  # a plugin brings the profile, and others its namespaces
+        for _ in range(2):  # one plugin contributes the profile, others its namespaces
             for name in self._asleep(given):
                 with suppress(PluginError):  # its status says why
                     await self._lifecycle.activate(name)
@@ -66,7 +66,7 @@ class Inventories:
         return await self._base.mode.blocking(self._resolve, given, seconds=None, owner=("core", "profiles"))  # type: ignore[no-any-return]  # resolvers may take a while
 
     def _kept(self, given: ProfileLike) -> Profile | None:
-        """What a profile was resolved to, when nothing has changed since."""
+        """The resolved profile, if nothing has changed since."""
         if not isinstance(given, str | PathLike) or str(given) not in self._resolved:
             return None
         stamp, resolved = self._resolved[str(given)]
@@ -88,7 +88,7 @@ class Inventories:
         return self._registry.generation, self._contributions.generation, id(written)
 
     def _asleep(self, given: ProfileLike) -> list[str]:
-        """The plugins that are to be activated before a profile can be resolved, as far as that is known now."""
+        """The plugins to activate before a profile can be resolved, as far as known."""
         records = [r for r in self._lifecycle.records.values() if r.usable and not r.active and _brings_profiles(r)]
         if not records:
             return []
@@ -99,7 +99,7 @@ class Inventories:
         try:
             return self._namespaces.asleep(self._prefixes(given))
         except TavernError:
-            return []  # whoever asks for the profile is answered so
+            return []  # the request for the profile gets this error
 
     def _prefixes(self, given: ProfileLike) -> set[str]:
         """The prefixes of an inventory's items that no plugin registers."""

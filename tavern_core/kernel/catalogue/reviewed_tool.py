@@ -28,12 +28,12 @@ def why_not(answer: Any, spec: ToolSpec) -> str:
     if not is_its_code(answer, spec) or (answer.kind, answer.implementation) != (spec.kind, spec.implementation):
         return "it tried to change the tool's code"
     if loosened := _loosened(answer, spec):
-        return f"it tried to take away what guards the tool: {loosened}"
+        return f"it tried to remove a safeguard of the tool: {loosened}"
     findings = check_schema(answer.input_schema, spec.id)
     if answer.output_schema is not None:
         findings = [*findings, *check_schema(answer.output_schema, f"{spec.id} output", output=True)]
     errors = [f for f in findings if f.severity == "error"]
-    return f"its change is no valid schema: {errors[0]}" if errors else ""
+    return f"its change is not a valid schema: {errors[0]}" if errors else ""
 
 
 def changed_parts(before: ToolSpec | NodeSpec, after: ToolSpec | NodeSpec) -> list[str]:

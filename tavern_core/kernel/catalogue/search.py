@@ -90,11 +90,11 @@ class ToolIndex:
 
         Args:
             query: an id, a name, the beginning of one, or words in any language; blank: all tools by id.
-            capability: only tools that need it; ``read:*`` means any that begins so.
+            capability: only tools that need it; ``read:*``: any that begins so.
             tag: only tools with this tag, upper and lower case alike.
-            within: only tools that need no more than these capabilities (the caller's own, for instance).
+            within: only tools that need at most these capabilities (the caller's own, for example).
             limit: at most so many (never more than 1,000).
-            among: only these ids: the tools that the caller may see.
+            among: only these ids: the tools visible to the caller.
         """
         limit = min(limit, MOST_RESULTS)
         if limit <= 0:
@@ -133,7 +133,7 @@ class ToolIndex:
                 yield written, EXACT_ID
 
     def _refresh(self) -> FullText:
-        """Bring the index up to date with what was added and removed since the last search."""
+        """Update the index with tools added and removed since the last search."""
         index = self._words = self._words or FullText()
         stale = [tool_id for tool_id in self._changed if tool_id in self._indexed]
         fresh = [self._tools[tool_id] for tool_id in self._changed if tool_id in self._tools]
@@ -170,7 +170,7 @@ class _Filter:
         self._tools, self._capability, self._within, self._among = tools, capability, within, among
         self._tag = tag.casefold() if tag is not None else None
         self.most = len(among) if isinstance(among, Sized) else len(tools)
-        """No more tools than this can fit."""
+        """At most this many tools can match."""
 
     def __call__(self, tool_id: str) -> bool:
         if self._among is not None and tool_id not in self._among:
@@ -231,4 +231,4 @@ def _example_texts(tool: ToolSpec) -> Iterator[str]:
         try:
             yield json.dumps(dict(example.arguments), ensure_ascii=False, default=str)[:_MOST_TEXT]
         except (TypeError, ValueError, RecursionError):
-            continue  # an example that is no JSON is still found by its description
+            continue  # an example that is not JSON is still found by its description

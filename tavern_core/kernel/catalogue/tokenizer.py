@@ -27,7 +27,7 @@ _ENGLISH: Final = (
 )
 _CHINESE: Final = "的 了 吗 呢 我 你 请 在 是 把 和 与 个 我想 怎么 如何 什么 一个 我要 怎样 可以"
 STOPWORDS: Final = frozenset(f"{_ENGLISH} {_CHINESE}".split())
-"""Words that say nothing about a tool; a query drops them unless nothing else is left."""
+"""Stop words; a query drops them unless no other word is left."""
 # CJK ideographs with extensions A-H and compatibility forms, kana, hangul syllables and jamo, bopomofo, iteration marks.
 _SPACELESS: Final = re.compile(
     "[\u3005-\u3007\u3040-\u30ff\u3100-\u312f\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"

@@ -1,7 +1,7 @@
 """What each registered tool is right now, and which of them a caller may see.
 
-A tool's specification comes from its declaration, from the last activation or from the code, is then shown to the
-`tavern_before_register_tool` hooks, and is remembered until registry, hooks or lists change. Nothing is imported here.
+A tool's specification comes from its declaration, from the last activation or from the code, passes the
+`tavern_before_register_tool` hooks, and is cached until registry, hooks or lists change. Nothing is imported here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.hooks.arguments import shown
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.record import Record
-from tavern_core.kernel.plugins.tool_drafts import completed
+from tavern_core.kernel.plugins.tool_merge import completed
 from tavern_core.kernel.plugins.tool_offers import Owner, specs_of
 from tavern_core.kernel.registry import Entry
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext, Rights
@@ -39,7 +39,7 @@ from tavern_core.model.tool import ToolSpec
 
 @dataclass(slots=True)
 class Seen:
-    """What was worked out for one state of registry, hooks and lists."""
+    """The results for one state of registry, hooks and lists."""
 
     stamp: tuple[int, int, int]
     specs: dict[str, ToolSpec | str] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class ToolSpecs:
         base.signals.tools.subscribe(self.changed)
 
     def catch_up(self) -> None:
-        """Before somebody looks for tools: what is read from files is as these are now."""
+        """Before a listing of tools: reread changed files."""
         self.base.signals.lookup.emit()
 
     def kinds(self) -> frozenset[str]:
@@ -89,17 +89,17 @@ class ToolSpecs:
         return frozenset(self.lifecycle.tables.contributions.all("executors")).union(*declared)
 
     def is_host(self, context: CallContext) -> bool:
-        """Whether a context is the host's own: somebody may only be called like it."""
+        """Whether a context is the host's own and not merely one with the same name."""
         return context.principal == HOST_PRINCIPAL and context.ledger is self.default.ledger
 
     def changed(self) -> None:
-        """Forget what was worked out: registry, hooks, grants, lists or listeners have changed."""
+        """Drop the cached results: registry, hooks, grants, lists or listeners have changed."""
         with self._lock:
             self._changes += 1
             self.plans.clear()
 
     def keep(self, plan: Plan, ids: Iterable[str], state: int) -> None:
-        """Keep a compiled plan under `ids`, unless anything has changed since `state` was asked for."""
+        """Cache a compiled plan under `ids`, unless anything has changed since `state` was taken."""
         with self._lock:
             if state == self._changes:
                 self.plans.update(dict.fromkeys(ids, plan))
@@ -110,7 +110,7 @@ class ToolSpecs:
         return self._changes
 
     def look(self) -> Seen:
-        """What is worked out for the present state; started anew when anything has changed."""
+        """The cache of the present state; empty after any change."""
         stamp = (self.registry.generation, self.hooks.generation, self._changes)
         if self._seen.stamp != stamp:
             with self._lock:
@@ -142,7 +142,7 @@ class ToolSpecs:
         return self.lifecycle.specs(record).get(entry.id) or self.placeholder(entry)
 
     def absence(self, written: str) -> Absence | None:
-        """Why there is no tool of this id, as far as that is known."""
+        """Why there is no tool of this id, if known."""
         if not isinstance(written, str):
             return None
         return absence(written, self.lifecycle.records, self.registry.shadowed(), self.diagnostics)
@@ -164,7 +164,7 @@ class ToolSpecs:
         return replace(sketch, optional=entry.optional or sketch.optional)
 
     async def decorated(self, spec: ToolSpec, entry: Entry, mode: Mode) -> ToolSpec:
-        """Chain `tavern_before_register_tool`: each gets a copy, what comes out is validated, and who changed what is told.
+        """Chain `tavern_before_register_tool`: each gets a copy, the result is validated, and every change is reported with its plugin.
 
         Raises:
             PolicyDenied: a hook left the tool out, or failed (POLICY_DENIED).
@@ -174,7 +174,7 @@ class ToolSpecs:
                 continue
             try:
                 answer = await self._calls.ask(impl, {"tool": shown(spec), "owner": entry.plugin}, mode)
-            except Exception as error:  # noqa: BLE001 - whatever a plugin raises
+            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                 answer = Deny(f"it failed with {printed(error)}")
             if answer is None:
                 continue
@@ -212,7 +212,7 @@ class ToolSpecs:
             ) from error
 
     def for_caller(self, spec: ToolSpec, caller: CallContext) -> ToolSpec | None:
-        """The tool as this caller sees it: a factory is asked, others are the same for all. None when there is none."""
+        """The tool as this caller sees it: a factory is called, other tools are the same for all. None if it does not exist."""
         try:
             return self.asked_for(spec, caller)
         except CallError:
@@ -242,8 +242,8 @@ class ToolSpecs:
                     if spec.id not in known and (not candidate.tool_ids or spec.id in candidate.tool_ids):
                         entry = Entry(spec.id, record.name, spec, factory, spec.optional)
                         found.setdefault(spec.id, await self.decorated(spec, entry, mode))
-            except Exception as error:  # noqa: BLE001 - whatever a plugin raises costs its own tools
-                text = f"a factory failed with {printed(error)} when it was asked what it makes"
+            except Exception as error:  # noqa: BLE001 - any error of a plugin affects only its own tools
+                text = f"a factory failed with {printed(error)} when the host called it"
                 self.diagnostics.add("FACTORY_FAILED", text, plugin=record.name, severity="error")
         return list(found.values())
 
@@ -278,7 +278,7 @@ class ToolSpecs:
         self.pins.check(spec, self.policy().pinned, self.registry.entries())
 
     def rights(self, record: Record, spec: ToolSpec) -> Rights:
-        """What the host allows a tool of a plugin, and its own calls; how far that reaches is not in it."""
+        """What the host allows a tool of a plugin and its own calls, without scopes."""
         own, host = record.capabilities(spec), self.config.capabilities
         return Rights(
             own,
@@ -300,7 +300,7 @@ class ToolSpecs:
         return any(lists) or bool(self.config.callers)
 
     def index(self) -> ToolIndex:
-        """All tools, searchable; kept from one state to the next, only what changed is put in anew."""
+        """All tools, searchable; kept across states, only changed tools are indexed again."""
         seen = self.look()
         if not seen.is_indexed:
             self._index.sync(self.all())
@@ -327,7 +327,7 @@ class ToolSpecs:
             )
             seen.by_id = {s.id: s for s in listed}
             seen.has_factories = any(e.factory for e in entries.values())
-            seen.listed = listed  # last: whoever sees it finds the rest
+            seen.listed = listed  # last: a reader that sees it finds the rest
         if not seen.has_factories:
             return seen.listed
         shown = (self.for_caller(s, self.default) for s in seen.listed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 
@@ -66,19 +66,19 @@ class Need:
     side: str = "plugin"
     """Who does not allow them: plugin, host, profile or caller."""
     is_certain: bool = True
-    """False while only its code knows what the tool needs, and that code was never asked: these may be it."""
+    """False while only the code knows the tool's needs and was never loaded: these are the possible ones."""
 
     def to_json(self) -> dict[str, Any]:
         return {"missing": list(self.missing), "certain": self.is_certain, "reason": self.reason, "fix": self.fix}
 
 
 class Settled:
-    """An answer that is there already and may be awaited all the same, by callers who take every method for a coroutine."""
+    """A finished answer that can also be awaited, for callers that await every method."""
 
     __slots__ = ()
 
     def __await__(self) -> Generator[Any, None, Self]:
-        yield from ()  # nothing to wait for
+        yield from ()  # nothing to await
         return self
 
 
@@ -120,7 +120,7 @@ class Tools:
         self._wait = specs.base.portal.run
 
     def list(self, profile: ProfileLike | None = None, *, context: CallContext | None = None) -> tuple[ToolSpec, ...]:
-        """The tools that a caller may see, sorted by id. Nothing is imported; what is only declared has no parameters yet.
+        """The tools that a caller may see, sorted by id. Nothing is imported; a tool that is only declared has no parameters yet.
 
         Args:
             profile: only the inventory of this agent profile: its name, the path of an agent_profile.json, or a mapping
@@ -128,8 +128,8 @@ class Tools:
             context: the caller; None: the host itself.
 
         Raises:
-            ProfileInvalid: there is no such profile, or it is wrong (PROFILE_INVALID).
-            UsageError: profile or context are nothing of that kind (USAGE).
+            ProfileInvalid: it does not exist, or is invalid (PROFILE_INVALID).
+            UsageError: profile or context has the wrong type (USAGE).
         """
         entries = self._registry.entries()
         caller, inventory = self._caller(profile, context)
@@ -167,7 +167,7 @@ class Tools:
         """One tool, with everything known about it; activates its plugin when only its id is known.
 
         Raises:
-            ToolNotFound: there is none, with the nearest (TOOL_NOT_FOUND).
+            ToolNotFound: it does not exist; names the nearest (TOOL_NOT_FOUND).
             PluginError: its plugin cannot be activated.
         """
         try:
@@ -213,7 +213,7 @@ class Tools:
 
     def __contains__(self, tool: object) -> bool:
         try:
-            self._registry.resolve(tool)  # type: ignore[arg-type]  # anything may be asked for
+            self._registry.resolve(tool)  # type: ignore[arg-type]  # any value may be requested
         except ToolNotFound:
             return False
         return True
@@ -242,7 +242,7 @@ class Tools:
             tag: only tools with this tag.
 
         Raises:
-            UsageError: one of these is no text (USAGE).
+            UsageError: one of these is not text (USAGE).
         """
         for name, value in (("query", query), ("capability", capability), ("tag", tag)):
             if not isinstance(value, str) and (value is not None or name == "query"):
@@ -291,13 +291,13 @@ class Tools:
     def needs(
         self, tool: str | ToolSpec, *, profile: ProfileLike | None = None, context: CallContext | None = None
     ) -> Need | None:
-        """What a tool needs that its plugin, the host, the profile or the caller is not allowed, and what allows it; None when that is nothing.
+        """What a tool needs but its plugin, the host, the profile or the caller may not use, and how to allow it; None: nothing.
 
-        The tool is listed all the same: whoever looks for it learns what is missing. Its calls are refused until then.
+        The tool is still listed, so that a caller sees what is missing. Its calls are refused until then.
 
         Raises:
-            ToolNotFound: there is none (TOOL_NOT_FOUND).
-            ProfileInvalid: there is no such profile, or it is wrong (PROFILE_INVALID).
+            ToolNotFound: it does not exist (TOOL_NOT_FOUND).
+            ProfileInvalid: it does not exist, or is invalid (PROFILE_INVALID).
         """
         spec = self.known(tool) if isinstance(tool, str) else tool
         return self.lacking((spec,), profile=profile, context=context).get(spec.id)
@@ -305,7 +305,7 @@ class Tools:
     def lacking(
         self, tools: Iterable[ToolSpec], *, profile: ProfileLike | None = None, context: CallContext | None = None
     ) -> dict[str, Need]:
-        """`needs` of several tools: id → what it lacks; tools that lack nothing are not in it."""
+        """`needs` of several tools: id → what it lacks; only tools that lack something."""
         caller, inventory = self._caller(profile, context)
         found: dict[str, Need] = {}
         for spec in tools:
@@ -326,7 +326,7 @@ class Tools:
 
         Raises:
             NameConflict: a tool of that name is registered already (NAME_CONFLICT).
-            PluginError: something in `offers` is no tool, or has a bad schema.
+            PluginError: something in `offers` is not a tool, or has a bad schema.
         """
         return self._wait(self._registration.register(list(offers), plugin))
 
@@ -335,7 +335,7 @@ class Tools:
         return self.register(*offers, plugin=plugin)
 
     def refresh(self) -> ToolsDiff:
-        """Look for plugins again: new ones appear, changed ones are read anew, removed ones stop.
+        """Look for plugins again: new ones appear, changed ones are read again, removed ones stop.
 
         Returns:
             What changed, by tool id. It may be awaited too; `await tavern.refresh()` does not hold up an event loop.
@@ -362,6 +362,16 @@ class Tools:
         """All tools at this moment, hidden ones included, sorted by id. Does not change later."""
         return tuple(self._specs.all(self._registry.entries()))
 
+    @property
+    def version(self) -> tuple[int, int, int]:
+        """Another value after each change of tools, plugins, hooks, lists or grants."""
+        self._specs.catch_up()
+        return self._specs.look().stamp
+
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback()` after each change of `version`, on whichever thread makes it, until what comes back is called."""
+        return self._specs.base.signals.tools.subscribe(callback)
+
     def tool_groups(self) -> PluginToolGroups:
         """Which tools the groups of lists mean now: all of plugins (``group:plugins``), those of each plugin, the named ones.
 
@@ -374,7 +384,7 @@ class Tools:
         """What is known of a tool without activating anything.
 
         Raises:
-            ToolNotFound: there is none (TOOL_NOT_FOUND).
+            ToolNotFound: it does not exist (TOOL_NOT_FOUND).
         """
         try:
             entry = self._resolved(tool)
@@ -385,7 +395,7 @@ class Tools:
         return self._specs.of(entry) or self._specs.placeholder(entry)
 
     def suggest(self, written: str) -> tuple[str, ...]:
-        """The ids nearest to what somebody wrote."""
+        """The ids nearest to a misspelt one."""
         return tuple(self._registry.suggest(written))
 
     def known_ids(self) -> tuple[str, ...]:
@@ -399,7 +409,7 @@ class Tools:
         return self._specs.registry
 
     def _caller(self, profile: ProfileLike | None, context: CallContext | None) -> tuple[CallContext, Profile | None]:
-        """Who asks, with the inventory that limits them."""
+        """The caller, with the inventory that limits it."""
         if context is not None and not isinstance(context, CallContext):
             raise UsageError(
                 f"context= takes a CallContext, got {type(context).__name__}", hint="CallContext(principal=...)"
@@ -411,7 +421,7 @@ class Tools:
         return replace(caller, profile=inventory.name), inventory
 
     def _resolved(self, tool: str) -> Entry:
-        """The entry somebody means; raises ToolNotFound with all that is known about why there is none."""
+        """The entry of an id; raises ToolNotFound with all known reasons."""
         try:
             return self._registry.resolve(tool)
         except ToolNotFound as error:
@@ -420,10 +430,11 @@ class Tools:
             raise absent.error(tool, error) from error
 
     def _refusal(self, spec: ToolSpec, caller: CallContext, inventory: Profile | None) -> Why | None:
-        """Why nothing runs a tool, or lists and profile keep a caller from it; None when neither is so."""
+        """Why no executor runs a tool, or lists and profile bar the caller; None: neither."""
         if spec.kind not in (kinds := self._specs.kinds()):
             fix = (
-                did_you_mean(spec.kind, kinds) or f"use a plugin that brings it; there are: {', '.join(sorted(kinds))}"
+                did_you_mean(spec.kind, kinds)
+                or f"use a plugin that contributes it; known kinds: {', '.join(sorted(kinds))}"
             )
             return Why(spec.id, False, f"no plugin runs tools of kind {spec.kind!r}", fix, spec.plugin)
         verdict = self._specs.policy().verdict(spec, caller, inventory)
@@ -443,7 +454,7 @@ class Tools:
         return Why(spec.id, True, reason, "", record.name)
 
     def _need(self, spec: ToolSpec, record: Record, caller: CallContext, inventory: Profile | None) -> Need | None:
-        """What a tool lacks of what it needs; of one whose needs only its code knows, what its plugin asks for and lacks."""
+        """What a tool lacks of what it needs; if only its code knows its needs, what its plugin requests and lacks."""
         rights = self._specs.rights(record, spec)
         if caller is not self._specs.default:
             own = (
@@ -467,7 +478,7 @@ class Tools:
         return None
 
     def _beyond(self, tool: str, caller: CallContext) -> tuple[ToolSpec, Record, str] | None:
-        """A tool that is not registered and can be called all the same, its plugin and who made it; None when there is none.
+        """An unregistered tool that can still be called, with its plugin and its maker; None if there is none.
 
         It is made for this caller by a factory without names, or known to the resolver of its prefix, which is activated.
 

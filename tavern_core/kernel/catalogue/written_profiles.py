@@ -1,4 +1,4 @@
-"""Agent profiles as somebody wrote them: in files, in plugins, or in the program itself."""
+"""Agent profiles as written: in files, in plugins, or in the program itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from tavern_core.errors import Finding, Location, UsageError
-from tavern_core.kernel.access.profile_files import ProfileShelf, profile_of
+from tavern_core.kernel.access.profile_files import ProfileFiles, profile_of
 from tavern_core.kernel.access.profiles import ProfileLike, misspelt
 from tavern_core.kernel.plugins.contributions import Contributions
 from tavern_core.model.profile import AgentProfile
@@ -20,7 +20,7 @@ UNNAMED: Final = "(unnamed)"
 class WrittenProfiles:
     """The profiles of one host, before their inventories are resolved to tools."""
 
-    def __init__(self, files: ProfileShelf, contributions: Contributions) -> None:
+    def __init__(self, files: ProfileFiles, contributions: Contributions) -> None:
         self._files = files
         self._contributions = contributions
 
@@ -31,8 +31,8 @@ class WrittenProfiles:
             given: its name, the path of its file, or the profile itself.
 
         Raises:
-            ProfileInvalid: there is none of that name, or it is wrong (PROFILE_INVALID).
-            UsageError: it is nothing of that kind (USAGE).
+            ProfileInvalid: it does not exist, or is invalid (PROFILE_INVALID).
+            UsageError: it is not a profile (USAGE).
         """
         if isinstance(given, Mapping | AgentProfile):
             giver = "the given profile"

@@ -3,11 +3,11 @@
     defaults < user config.yaml < project tavern.yaml or [tool.tavern] < TAVERN_SECTION__KEY < flags
 
 Sections merge key by key; lists and single values are replaced. Relative paths are relative to the file that names them
-(variables and flags: to the working folder). Nothing is created and no plugin is touched here; the environment, the working
-folder and the state folder are handed in.
+(variables and flags: to the working folder). This module creates nothing and touches no plugin; the environment, the working
+folder and the state folder are arguments.
 
-The state folder is `home`, else $TAVERN_HOME, else the platform's user data folder, in which every project has one of its own (`apart`):
-programs that name none do not share grants and log. With either of the first two the user's config.yaml is the one inside it.
+The state folder is `home`, else $TAVERN_HOME, else the platform's user data folder, with one per project (`apart`):
+programs without a name do not share grants and log. With either of the first two the user's config.yaml is the one inside it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,20 @@ from tavern_core.kernel.config.places import APP_NAME, HOME_VARIABLE, home_and_u
 from tavern_core.kernel.config.sources import Layer, file_layer, find_project_layer, mapping_layer, yaml_layer
 from tavern_core.kernel.files.atomic_file import make_private_folder
 from tavern_core.kernel.settings.secrets import mask_setting
-from tavern_core.model.config import HostConfig
+from tavern_core.model.config import HostConfig, PluginsConfig, SkillsConfig, WorkflowsConfig
 from tavern_core.model.nearest import did_you_mean
 
 _KEPT: Final = ("tavern.lock", "audit", "settings.json", "plugins.json", "runs.db")
 DEFAULT: Final = "default"
-_PATH_LISTS: Final[tuple[Keys, ...]] = (("plugins", "roots"), ("profiles",), ("workflows", "roots"))
+_FOLDERS: Final[Mapping[Keys, tuple[str, ...]]] = {
+    ("plugins", "roots"): PluginsConfig().roots,
+    ("plugins", "vcp"): PluginsConfig().vcp,
+    ("profiles",): HostConfig().profiles,
+    ("skills", "roots"): SkillsConfig().roots,
+    ("skills", "user"): SkillsConfig().user,
+    ("workflows", "roots"): WorkflowsConfig().roots,
+}
+"""The lists of folders, with their defaults."""
 _MAY_HOLD_SECRETS: Final = frozenset({"config", "secrets", "settings", "upstreams"})
 _MOST_SHOWN: Final = 5
 
@@ -44,7 +52,7 @@ class LoadedConfig:
     """The configuration of one host and where each value comes from."""
 
     config: HostConfig
-    """Its folders (`plugins.roots`, `profiles`, `workflows.roots`) are absolute."""
+    """Its folders (`plugins.roots`, `plugins.vcp`, `profiles`, `skills`, `workflows.roots`) are absolute."""
     origins: Mapping[str, str]
     """Dotted key → ``default``, ``/path/tavern.yaml:3``, ``TAVERN_LIMITS__DEPTH``, ``flag`` …"""
     base_dir: Path
@@ -55,7 +63,7 @@ class LoadedConfig:
     findings: tuple[Finding, ...] = ()
     """Warnings; errors are raised."""
     is_shared: bool = False
-    """Nobody named a state folder: `home` is the platform's, for whoever uses this machine's account."""
+    """No state folder is configured: `home` is the platform's, for this user account."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +132,10 @@ def load(
 
 
 def apart(loaded: LoadedConfig, program: Path | None = None) -> LoadedConfig:
-    """`loaded` with a state folder of this project's own, where nobody named one.
+    """`loaded` with a state folder of this project, if none is configured.
 
     Args:
-        program: the folder of the program, which tells those apart that have no project file; None: the working folder.
+        program: the folder of the program, which distinguishes programs without a project file; None: the working folder.
     """
     if not loaded.is_shared:
         return loaded
@@ -135,7 +143,7 @@ def apart(loaded: LoadedConfig, program: Path | None = None) -> LoadedConfig:
     home = project_home(loaded.home, project)
     findings = loaded.findings
     if not home.exists() and (left := [kept for kept in _KEPT if (loaded.home / kept).exists()]):
-        message = f"this project has a state folder of its own now, {home}; {', '.join(left)} of earlier versions stay in {loaded.home}"
+        message = f"this project has its own state folder now, {home}; {', '.join(left)} of earlier versions stay in {loaded.home}"
         hint = f"move there what belongs to this project, or set {HOME_VARIABLE}={loaded.home} to go on with them"
         findings += (Finding(ConfigInvalid.code, message, hint, severity="warning"),)
     return replace(loaded, home=home, findings=findings, is_shared=False)
@@ -177,7 +185,7 @@ def files(
     env: Mapping[str, str] | None = None,
     home: Path | str | None = None,
 ) -> ConfigFiles:
-    """Where the configuration is read from, without judging what is in it."""
+    """The sources of the configuration, without checking their content."""
     cwd = (cwd or _working_folder()).absolute()
     home_folder, user_file = home_and_user_file(home, os.environ if env is None else env, cwd)
     if config is not None:
@@ -230,7 +238,7 @@ def _problems(layer: Layer) -> list[Finding]:
 
 
 def _validated(data: Mapping[str, Any]) -> HostConfig:
-    """Strict: ``"5"`` is no number and ``true`` is not 1. By way of JSON, where a list is a list."""
+    """Strict: ``"5"`` is not a number and ``true`` is not 1. By way of JSON, where a list is a list."""
     free = {key: value for key, value in data.items() if key in FREE and isinstance(value, Mapping)}
     described = {key: value for key, value in data.items() if key not in free}
     text = json.dumps(described, default=_as_text)
@@ -286,31 +294,39 @@ def _place(finding: Finding) -> tuple[str, int, int]:
 
 def _with_folders(config: HostConfig, folders: Mapping[Keys, tuple[str, ...]]) -> HostConfig:
     """`config` with its folders absolute. Each was checked as written; the path to its file may hold what JSON cannot."""
-    plugins = config.plugins.model_copy(update={"roots": folders["plugins", "roots"]})
+    plugins = config.plugins.model_copy(update={"roots": folders["plugins", "roots"], "vcp": folders["plugins", "vcp"]})
+    skills = config.skills.model_copy(update={"roots": folders["skills", "roots"], "user": folders["skills", "user"]})
     workflows = config.workflows.model_copy(update={"roots": folders["workflows", "roots"]})
-    return config.model_copy(update={"plugins": plugins, "profiles": folders["profiles",], "workflows": workflows})
+    return config.model_copy(
+        update={"plugins": plugins, "profiles": folders["profiles",], "skills": skills, "workflows": workflows}
+    )
 
 
 def _merge(layers: list[Layer], base: Path) -> tuple[dict[str, Any], dict[Keys, tuple[str, ...]], dict[str, str]]:
     """All values as written, the folders among them made absolute, and where each value stands."""
-    defaults = Layer(
-        DEFAULT,
-        {"plugins": {"roots": ["plugins"]}, "profiles": ["profiles"], "workflows": {"roots": ["workflows"]}},
-        _default_place,
-        base,
-    )
     merged: dict[str, Any] = {}
+    default: dict[str, Any] = {}
+    for path, names in _FOLDERS.items():
+        _put(default, path, list(names))
+    defaults = Layer(DEFAULT, default, _default_place, base)
     folders: dict[Keys, tuple[str, ...]] = {}
     origins: dict[str, str] = {}
     for layer in (defaults, *layers):
         for path, value in leaves(layer.data):
             if not path:
                 continue  # an empty layer
-            if path in _PATH_LISTS:
-                folders[path] = tuple(str(layer.base / Path(item).expanduser()) for item in value)
+            if path in _FOLDERS:
+                folders[path] = tuple(_folder(layer.base, item) for item in value)
             _put(merged, path, value)
             origins[".".join(path)] = layer.origin(path)
     return merged, folders, origins
+
+
+def _folder(base: Path, written: str) -> str:
+    try:
+        return str(base / Path(written).expanduser())
+    except RuntimeError:  # an account without a home: there is nothing in such a folder
+        return str(base / written)
 
 
 def _default_place(_: Keys) -> Location:

@@ -40,7 +40,7 @@ _NULL: Final = frozenset({"null", "none", "~"})
 
 
 def value_from_text(path: Keys, text: str) -> Any:
-    """What somebody typed as the value at `path`, in the type of its key; behind `config` and `settings`, as YAML has it.
+    """The typed text as the value at `path`, in the type of its key; below `config` and `settings` as YAML reads it.
 
     Raises:
         ConfigInvalid: the text cannot be such a value (CONFIG_INVALID).
@@ -52,7 +52,7 @@ def value_from_text(path: Keys, text: str) -> Any:
 
 
 class _Wrong(ValueError):
-    """A text that means nothing where it stands. args: message, hint."""
+    """A text that is invalid at its place. args: message, hint."""
 
 
 def environment_layer(env: Mapping[str, str], cwd: Path, disabled: tuple[str, ...] = ()) -> Layer:
@@ -89,7 +89,7 @@ def environment_layer(env: Mapping[str, str], cwd: Path, disabled: tuple[str, ..
 
 
 def _path(name: str) -> Keys | None:
-    """The key that a variable names; None for one that is no configuration."""
+    """The key that a variable names; None for one that is not a configuration."""
     if name in _NAMED:
         return _NAMED[name]
     words = name[len(PREFIX) :].split("__")
@@ -149,7 +149,7 @@ def _list(text: str) -> list[Any]:
     if text.startswith("["):
         value = _flow(text)
         if not isinstance(value, list):
-            raise _Wrong(f"{text!r:.60} is no list", "write a,b or [a, b]")
+            raise _Wrong(f"{text!r:.60} is not a list", "write a,b or [a, b]")
         return value
     return [part for piece in text.split(",") if (part := piece.strip())]
 
@@ -157,7 +157,7 @@ def _list(text: str) -> list[Any]:
 def _mapping(text: str) -> dict[str, Any]:
     value = _flow(text) if text else {}
     if not isinstance(value, dict):
-        raise _Wrong(f"{text!r:.60} is no mapping", 'write {key: value} or {"key": "value"}')
+        raise _Wrong(f"{text!r:.60} is not a mapping", 'write {key: value} or {"key": "value"}')
     return value
 
 
@@ -178,7 +178,7 @@ def _integer(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise _Wrong(f"{text!r:.60} is no whole number", "write digits, for example 500") from None
+        raise _Wrong(f"{text!r:.60} is not a whole number", "write digits, for example 500") from None
 
 
 def _put(data: dict[str, Any], path: Keys, value: Any) -> None:

@@ -25,7 +25,7 @@ REFERENCE_MARK: Final = "$"
 
 
 def model_for(keys: Container[str]) -> type[HostConfig]:
-    """The model of a tavern.yaml with these top-level keys: what describes upstreams is imported where there are some."""
+    """The model of a tavern.yaml with these top-level keys: the models of upstreams are imported only if there are some."""
     if "upstreams" not in keys:
         return HostConfig
     from tavern_core.model.upstream import ConfigWithUpstreams

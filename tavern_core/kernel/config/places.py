@@ -1,4 +1,4 @@
-"""Where configuration and state of a host are. Reads nothing, and imports little: `tavern --help` uses it."""
+"""The places of configuration and state of a host. Reads nothing and imports little: `tavern --help` uses it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ PROJECTS: Final = "projects"
 
 
 def named_home(home: Path | str | None, env: Mapping[str, str]) -> str:
-    """The state folder that a person named; empty when nobody did."""
+    """The configured state folder; empty if there is none."""
     return os.fspath(home) if home is not None else env.get(HOME_VARIABLE, "").strip()
 
 
 def home_and_user_file(home: Path | str | None, env: Mapping[str, str], cwd: Path) -> tuple[Path, Path]:
-    """The state folder, or the folder with those of all projects where nobody named one; and the user's config.yaml.
+    """The state folder, or, if none is configured, the folder with those of all projects; and the user's config.yaml.
 
     Raises:
         ConfigInvalid: the folder of a user who does not exist (CONFIG_INVALID).

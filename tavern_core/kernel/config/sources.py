@@ -32,9 +32,9 @@ class Layer:
 
     Args:
         name: for messages and `--origin`: a path, a variable, ``flag``.
-        locate: where the value at a path stands.
-        base: the folder that relative paths in it are relative to.
-        findings: what is wrong in it, as far as reading shows.
+        locate: the location of the value at a path.
+        base: the folder for relative paths in it.
+        findings: the errors that reading shows.
     """
 
     name: str
@@ -74,7 +74,7 @@ def yaml_layer(path: Path) -> Layer:
 
 
 def toml_layer(path: Path) -> Layer | None:
-    """``[tool.tavern]`` of pyproject.toml; None when it has none. Somebody else's mistakes in the file are theirs."""
+    """``[tool.tavern]`` of pyproject.toml; None when it has none. Mistakes elsewhere in the file are not ours to report."""
     content, problems = _read(path)
     text = decode(content, str(path), _CODE)
     if isinstance(text, Finding):
@@ -106,14 +106,14 @@ def toml_layer(path: Path) -> Layer | None:
 
 
 def file_layer(path: Path) -> Layer | None:
-    """Whatever kind of configuration file `path` is."""
+    """A configuration file of any kind."""
     return toml_layer(path) if path.suffix == ".toml" else yaml_layer(path)
 
 
 def find_project_layer(start: Path) -> tuple[Layer | None, list[Finding]]:
     """The first tavern.yaml or pyproject.toml with [tool.tavern] in `start` or a folder above, and what was odd.
 
-    A file above that belongs to somebody else is passed over: they could point this host at their plugins.
+    A file further up that another user owns is ignored: its owner could point this host at their plugins.
     """
     odd: list[Finding] = []
     for folder in (start, *start.parents):
@@ -127,7 +127,7 @@ def find_project_layer(start: Path) -> tuple[Layer | None, list[Finding]]:
                 layers.append(layer)
         if len(layers) > 1:
             where = layers[1].locate(())
-            message = f"[tool.tavern] is not used: {layers[0].name} stands beside it"
+            message = f"[tool.tavern] is not used: {layers[0].name} is in the same folder"
             odd.append(Finding(_CODE, message, "keep one of them", where, "warning"))
         if layers:
             return layers[0], odd

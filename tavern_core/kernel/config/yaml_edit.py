@@ -5,8 +5,8 @@
             neither is           the sections too, at the end of the file
     unset   the lines of the key go; a section that would be empty goes with it
 
-The text is edited, not dumped. The result is read again, and it counts only if it says exactly what the old one said plus
-the change; what cannot be edited safely is refused and told as a line to write by hand.
+The text is edited, not dumped. The result is read again and accepted only if it holds exactly the old data plus
+the change; a change that cannot be made safely is refused, with the line to write by hand.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _STEP: Final = "  "
 
 
 def set_value(file: Path, path: Keys, value: Any) -> None:
-    """Write `value` at `path` of a configuration file; the file is made when there is none.
+    """Write `value` at `path` of a configuration file; the file is created if it does not exist.
 
     Raises:
-        ConfigInvalid: the file is wrong already, or cannot be edited safely; nothing changed (CONFIG_INVALID).
+        ConfigInvalid: the file is invalid already, or cannot be edited safely; nothing changed (CONFIG_INVALID).
         StateDamaged: it cannot be written (STATE_DAMAGED).
     """
     _change(file, lambda text: with_value(text, path, value, str(file)))
@@ -96,13 +96,13 @@ def _data(text: str, file: str) -> dict[str, Any]:
     if document.data is None:
         return {}
     if not isinstance(document.data, dict):
-        raise ConfigInvalid(f"{file} is no mapping of sections", hint="for example `limits:`")
+        raise ConfigInvalid(f"{file} is not a mapping of sections", hint="for example `limits:`")
     return document.data
 
 
 def _checked(text: str, wanted: Any, file: str, by_hand: str) -> str:
     document = read_yaml(text, file, code=ConfigInvalid.code)
-    said = document.data or {}  # a file without a line says nothing
+    said = document.data or {}  # an empty file holds no data
     if document.findings or said != wanted or _kinds(said) != _kinds(wanted):
         raise ConfigInvalid(
             f"{file} is written in a way that cannot be changed safely", hint=f"write it by hand: {by_hand}"
@@ -136,7 +136,7 @@ def _put(data: dict[str, Any], path: Keys, value: Any) -> Keys:
 
 
 def _drop(data: dict[str, Any], path: Keys) -> Keys:
-    """Take it out of the data with the sections that become empty; the path of what went, empty when nothing did."""
+    """Take it out of the data with the sections that become empty; the path that was removed, empty if none was."""
     name = _spelling(data, path[0])
     if name not in data:
         return ()
@@ -181,7 +181,7 @@ def _with_node(text: str, node: yaml.MappingNode, path: Keys, written: str) -> s
         )
     start, end = value.start_mark.index, _end(value)
     if value.start_mark.line > key.end_mark.line and not written.startswith("\n"):
-        # A block below its key: the new value stands behind the key, what was said between them stays.
+        # A block below its key: the new value follows the key; comments between them stay.
         colon = text.index(":", key.end_mark.index) + 1
         return f"{text[:colon]} {written}{text[colon:start].rstrip()}{text[end:]}"
     gap = " " if start == end and not written.startswith("\n") else ""

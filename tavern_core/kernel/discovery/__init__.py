@@ -1,1 +1,1 @@
-"""Finding plugins, and remembering what was found. Nothing is imported."""
+"""Finds plugins and caches what it found. Imports no plugin."""

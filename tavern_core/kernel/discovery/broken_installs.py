@@ -1,10 +1,10 @@
-"""Keeps pydantic from looking for plugins of its own where an installed distribution would stop that look-up.
+"""Prevents pydantic's look-up of its own plugins if an installed distribution would break it.
 
-pydantic reads the `entry_points.txt` of every distribution when it makes its first model. One that is a pipe makes it wait for
-ever, a link to itself or bytes that are no UTF-8 end it with an error, and nothing of this host could be imported. What is
-wrong with which distribution is told by our own discovery, which reads with care.
+pydantic reads the `entry_points.txt` of every distribution when it makes its first model. A pipe of that name makes it wait for
+ever, a link to itself or invalid UTF-8 raises an error, and this host could not be imported. Our own discovery, which
+reads with care, reports the broken distribution.
 
-Imports nothing that takes time; pydantic least of all.
+Imports nothing slow, and never pydantic.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _is_broken(path: str) -> bool:
             )
     except NotADirectoryError:
         return not stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116 - pathlib is not imported yet
-    except OSError:  # not there, or closed to us: nobody reads it
+    except OSError:  # missing or unreadable: no one reads it
         return False
 
 

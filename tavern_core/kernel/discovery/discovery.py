@@ -1,7 +1,7 @@
-"""Finding plugins. Nothing is imported: not to list them, not to judge them, not to remove them.
+"""Finds plugins. Imports none of them: not to list, check or remove them.
 
     roots/<name>/plugin.yaml ----+                       +--> index (unchanged since last time)
-                                 +--> candidates --each--+
+    VCP plugins, skills ---------+--> candidates --each--+
     entry points tavern.plugins -+                       +--> read plugin.yaml and tool files --> index
                                                                       |
                               one per name <-- ranked by source <-----+--> findings: a broken one is a row, not a crash
@@ -31,6 +31,7 @@ from tavern_core.kernel.discovery.distributions import (
 from tavern_core.kernel.discovery.found_plugin import MANIFEST_FILE, FoundPlugin
 from tavern_core.kernel.discovery.index import Index
 from tavern_core.kernel.discovery.index_rows import CODE, Candidate, Row
+from tavern_core.kernel.discovery.other_formats import MARKS, Root, marked
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.model.ids import is_plugin_name
 from tavern_core.model.nearest import fold
@@ -40,7 +41,8 @@ from tavern_core.model.tool import ToolSpec
 if TYPE_CHECKING:
     from tavern_core.kernel.discovery.packages import PackageFinder
 
-_RANKS: Final[dict[Source, int]] = {"builtin": 0, "object": 1, "folder": 2, "entry_point": 3}
+_RANKS: Final[dict[Source, int]] = {"builtin": 0, "object": 1, "folder": 2, "entry_point": 3, "vcp": 4, "skill": 5}
+_SETTING: Final[dict[Source, str]] = {"folder": "plugins.roots", "vcp": "plugins.vcp", "skill": "skills.roots"}
 _NOT_PLUGINS: Final = frozenset({"__pycache__", "node_modules"})
 
 
@@ -65,9 +67,9 @@ class Discovery:
         """Remember what a plugin's code gave when it was activated, for as long as its files do not change.
 
         Args:
-            specs: its tools; only those of ids that the manifest declares without saying more are kept.
+            specs: its tools; only those that the manifest declares by id alone are stored.
             settings: those that only its code declares, as JSON.
-            nodes: its node types, as JSON; None where they are not known.
+            nodes: its node types, as JSON; None if they are not known.
         """
         wanted = set(plugin.tools.unknown)
         kept, settings = [spec for spec in specs if spec.name in wanted], list(settings)
@@ -76,13 +78,13 @@ class Discovery:
             self._index.is_changed = True
 
     def save(self) -> bool:
-        """Write the index if something in it changed; True when nothing is left to write."""
+        """Write the index if it changed; True when no change is left to write."""
         return self._index.save()
 
 
 def discover(
     *,
-    roots: Sequence[Path] = (),
+    roots: Sequence[Path | Root] = (),
     entry_points: bool = True,
     index_file: Path | None = None,
     sys_path: Sequence[str] | None = None,
@@ -90,23 +92,26 @@ def discover(
     """Find every plugin in `roots` and among the installed distributions.
 
     Args:
-        roots: folders that hold ``<name>/plugin.yaml``; the project's own first. A missing one is fine.
+        roots: folders that hold ``<name>/plugin.yaml`` (a `Root` may say: in another format); the project's own first. A missing
+            one is fine.
         entry_points: look for the entry-point group `tavern.plugins`.
-        index_file: where the index is kept (the name gets a suffix per environment); None: no index.
-        sys_path: where distributions are looked for; None: this interpreter's own path and finders.
+        index_file: where the index is stored (the name gets a suffix per environment); None: no index.
+        sys_path: where to look for distributions; None: this interpreter's own path and finders.
 
     Returns:
         What was found. Never raises because of what is in a plugin.
     """
     with collector_paused():
-        return _discover(roots, entry_points, index_file, sys_path)
+        return _discover(
+            [root if isinstance(root, Root) else Root(root) for root in roots], entry_points, index_file, sys_path
+        )
 
 
 def _discover(
-    roots: Sequence[Path], entry_points: bool, index_file: Path | None, sys_path: Sequence[str] | None
+    roots: Sequence[Root], entry_points: bool, index_file: Path | None, sys_path: Sequence[str] | None
 ) -> Discovery:
     paths = _paths(sys.path if sys_path is None else sys_path, expand=sys_path is not None) if entry_points else []
-    index = Index(index_file, paths, [str(root) for root in roots])
+    index = Index(index_file, paths, [f"{root.source} {root.is_trusted:d} {root.path}" for root in roots])
     looking = _Looking(index, paths, is_own_path=sys_path is None)
     looking.folders(roots)
     if entry_points:
@@ -132,20 +137,34 @@ def choose(found: Iterable[FoundPlugin]) -> tuple[tuple[FoundPlugin, ...], tuple
         folded = name.replace("-", "") if is_plugin_name(name) else fold(name)
         winner = winners.setdefault(folded, plugin)
         if winner is not plugin:
+            details = {"winner": winner.origin, "loser": plugin.origin}
             message = f"the plugin name {plugin.name!r} is taken twice: {winner.origin} is used, {plugin.origin} is not"
             if plugin.name != winner.name:
                 message = (
                     f"{plugin.name!r} ({plugin.origin}) reads like {winner.name!r} ({winner.origin}), which is used"
                 )
-            details = {"winner": winner.origin, "loser": plugin.origin}
             hint = "remove one of them, or rename it in its plugin.yaml"
+            if plugin.source == winner.source == "skill":
+                message = f"two skills have one name: {winner.origin} is used, {plugin.origin} is not"
+                hint = "a project's skill goes before a user's; remove one of them, or rename it"
+                details["skill"] = plugin.facts.display_name or plugin.name
+                details["origin"] = "user" if plugin.candidate.is_trusted else "project"
             conflicts.append(Diagnostic("NAME_CONFLICT", message, winner.name, hint, details=details))
     return tuple(sorted(winners.values(), key=_name)), tuple(conflicts)
 
 
 def _rank(plugin: FoundPlugin) -> tuple[Any, ...]:
-    source, _, name, folder, root, found, value = plugin.candidate
-    return _RANKS[source], root, "" if found is None else found.key, value, folder, name
+    source, _, name, folder, root, found, value, _ = plugin.candidate
+    # A skill that cannot be used does not keep another from being used.
+    return (
+        _RANKS[source],
+        source == "skill" and plugin.is_failed,
+        root,
+        "" if found is None else found.key,
+        value,
+        folder,
+        name,
+    )
 
 
 def _name(plugin: FoundPlugin) -> str:
@@ -166,39 +185,43 @@ class _Looking:
 
     # Folders -----------------------------------------------------------------------------------------------------------
 
-    def folders(self, roots: Sequence[Path]) -> None:
+    def folders(self, roots: Sequence[Root]) -> None:
         for number, root in enumerate(roots):
-            for candidate in self._in_root(number, str(root)):
+            for candidate in self._in_root(number, root):
                 row = self._index.rows.get(candidate.key)
                 if row is None or not row.is_current():
                     row = self._read(candidate, os.path.realpath(candidate.folder), "")
                 self._add(candidate, row)
 
-    def _in_root(self, number: int, root: str) -> Iterator[Candidate]:
+    def _in_root(self, number: int, root: Root) -> Iterator[Candidate]:
         try:
-            with os.scandir(root) as listing:
+            with os.scandir(root.path) as listing:
                 items = sorted(listing, key=lambda item: item.name)
         except FileNotFoundError:
             return
         except OSError as error:
-            message = f"the plugin folder {root} cannot be read: {error.strerror}"
+            if root.source == "skill":
+                return  # where skills are looked for by default, a project may have something else
+            message = f"the plugin folder {root.path} cannot be read: {error.strerror}"
             hint = "correct `plugins.roots`, or the permissions of the folder"
             self.diagnostics.append(Diagnostic("PLUGIN_FAILED", message, hint=hint, severity="error"))
             return
-        if any(item.name == MANIFEST_FILE for item in items):
-            message = f"{root} is a plugin itself, not a folder of plugins"
-            hint = "name the folder above it in `plugins.roots`"
+        mark = MANIFEST_FILE if root.source == "folder" else MARKS[root.source][0]
+        if any(item.name == mark for item in items):
+            message = f"{root.path} is a plugin itself, not a folder of plugins"
+            hint = f"name the folder above it in `{_SETTING[root.source]}`"
             self.diagnostics.append(Diagnostic("PLUGIN_FAILED", message, hint=hint))
         for item in items:
             name = item.name
             if name.startswith(".") or name.endswith(".disabled") or name in _NOT_PLUGINS:
                 continue
             try:
-                is_folder = item.is_dir()
+                if not item.is_dir() or (root.source != "folder" and not marked(os.listdir(item), root.source)):  # noqa: PTH208
+                    continue
             except OSError:
-                continue  # a loop of links
-            if is_folder:
-                yield Candidate("folder", item.path, name, item.path, number)
+                continue  # a loop of links, or a folder that others may not see
+            key = item.path if root.source == "folder" else f"{root.source} {root.is_trusted:d} {item.path}"
+            yield Candidate(root.source, key, name, item.path, number, is_trusted=root.is_trusted)
 
     # Installed ---------------------------------------------------------------------------------------------------------
 
@@ -260,10 +283,10 @@ class _Looking:
         old = self._index.rows.get(candidate.key)
         try:
             row = read_plugin(candidate, folder, prefix, self._now)
-        except Exception as error:  # noqa: BLE001 - whatever one plugin does to us, the others must be found
+        except Exception as error:  # noqa: BLE001 - one plugin may raise anything, the others must be found
             row = unreadable(candidate, folder, prefix, error)
         if old is not None and (old.folder, old.prefix) == (folder, prefix):
-            row.details.put(CODE, old.details.get(CODE))  # judged by the files' own times when it is used
+            row.details.put(CODE, old.details.get(CODE))  # checked by the files' own times on use
         self._keep(row)
         return row
 
@@ -276,7 +299,7 @@ class _Looking:
         self.found.append(FoundPlugin(candidate, row))
 
     def forget_the_rest(self) -> None:
-        """Drop what the index remembers of plugins that are gone."""
+        """Drop removed plugins from the index."""
         gone = self._index.rows.keys() - self._seen
         for key in gone:
             del self._index.rows[key]

@@ -29,7 +29,7 @@ _HEADER = re.compile(r"^(Name|Version):[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 
 
 class Distribution(NamedTuple):
-    """One installed distribution, as far as it concerns us. A NamedTuple: hundreds come out of the index at each start."""
+    """The facts about one installed distribution. A NamedTuple: hundreds come out of the index at each start."""
 
     key: str
     """The normalised name (PEP 503)."""
@@ -94,7 +94,7 @@ def read_entry(path: str, now: int) -> PathEntry:
 
 
 def is_current(entry: PathEntry) -> bool:
-    """True when nothing was installed, removed or edited in this entry since it was read."""
+    """True if this entry has not changed since it was read."""
     if not entry.is_settled or stamp_of(entry.path) != entry.stamp:
         return False
     tail = os.sep + "entry_points.txt"
@@ -132,7 +132,7 @@ def _read_folder(path: str, folder: str) -> Distribution:
 
 
 def _is_text(content: bytes) -> bool:
-    """Whether it is UTF-8; what is not stops whoever looks for entry points with `importlib.metadata`."""
+    """Whether it is UTF-8; anything else breaks every look-up of entry points with `importlib.metadata`."""
     try:
         content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -178,7 +178,7 @@ def parse_entry_points(text: str, name: str) -> tuple[list[list[str]], list[tupl
         if not equals or not entry or not value:
             problems.append((f"{where}: {line!r:.120} is not `name = package`", "reinstall it"))
         elif entry in entries:
-            problems.append((f"{where}: the entry point {entry!r} stands here twice", "keep one of them"))
+            problems.append((f"{where}: the entry point {entry!r} is here twice", "keep one of them"))
         else:
             entries[entry] = value
     return [[entry, value] for entry, value in entries.items()], problems
@@ -220,7 +220,7 @@ def _metadata_module() -> Any:
 def _from_archive(path: str) -> Iterator[Distribution]:
     try:
         found = list(_metadata_module().distributions(path=[path]))
-    except Exception:  # noqa: BLE001 - a damaged archive on sys.path; Python itself ignores it as well
+    except Exception:  # noqa: BLE001 - a corrupt archive on sys.path; Python itself ignores it as well
         return
     yield from _from_objects(found)
 
@@ -234,7 +234,7 @@ def from_foreign_finders() -> list[Distribution]:
             continue
         try:
             found += find(_metadata_module().DistributionFinder.Context())
-        except Exception:  # noqa: BLE001 - somebody else's finder
+        except Exception:  # noqa: BLE001 - a foreign finder
             continue
     return list(_from_objects(found))
 
@@ -245,7 +245,7 @@ def _from_objects(found: Sequence[Any]) -> Iterator[Distribution]:
             text = each.read_text("entry_points.txt") or ""
             headers: Mapping[str, str] = each.metadata
             name, version = str(headers["Name"] or ""), str(headers["Version"] or "")
-        except Exception:  # noqa: BLE001 - one damaged distribution among others
+        except Exception:  # noqa: BLE001 - one corrupt distribution among others
             continue
         if name and GROUP in text:
             yield distribution(normalise(name), "", None, name, version, text.encode("utf-8", "replace"), [])

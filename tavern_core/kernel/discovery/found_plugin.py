@@ -1,7 +1,7 @@
-"""A plugin that was found: what is known about it while none of its code is imported.
+"""A discovered plugin: what is known about it without importing its code.
 
-Its name and tool ids are there at once; facts, findings, the Manifest and the tools are made when somebody asks, from what the
-index keeps of it (`rows`).
+Its name and tool ids are available at once; facts, findings, the Manifest and the tools are built on demand from what the
+index stores of it (`rows`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class FoundPlugin:
 
     @property
     def source(self) -> Source:
-        """ "folder" or "entry_point"."""
+        """Where it was found: folder, entry_point, vcp, skill."""
         return self.candidate.source
 
     @cached_property
@@ -90,7 +90,7 @@ class FoundPlugin:
 
     @property
     def manifest_hash(self) -> str:
-        """SHA-256 of plugin.yaml's bytes; empty where there is none."""
+        """SHA-256 of plugin.yaml's bytes; empty if there is none."""
         return self.row.digest
 
     @property
@@ -233,9 +233,13 @@ class FoundPlugin:
             self._hashes[fingerprint] = self.files.hash()
         return self._hashes[fingerprint]
 
+    def fingerprint(self) -> str:
+        """One short text for the names, times and sizes of all files; another one where something changed."""
+        return "" if self.files is None else _fingerprint(self.files)
+
     @cached_property
     def _hashes(self) -> dict[str, str]:
-        """Fingerprint → hash, as worked out in this process."""
+        """Fingerprint → hash, as computed in this process."""
         return {}
 
     def remember_code(
@@ -259,7 +263,7 @@ class FoundPlugin:
         try:
             told = json.loads(json.dumps(told))
         except (TypeError, ValueError):
-            return False  # a schema or example that is no JSON is not worth failing an activation for
+            return False  # a schema or example that is not JSON is not worth failing an activation for
         if told == self.row.details.get(CODE):
             return False
         self.row.details.put(CODE, told)

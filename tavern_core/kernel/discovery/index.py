@@ -2,10 +2,10 @@
 
     index-<key>.json    line 1    {"format", "key", "crc", "light"}
                         line 2    {"paths": [...], "rows": [...]}     what every start needs
-                        line 3..  manifest, tools and specs of each plugin, decoded when somebody asks
+                        line 3..  manifest, tools and specs of each plugin, decoded on demand
 
-One file per interpreter, path and set of roots, because one TAVERN_HOME serves several environments. It is a cache: damaged,
-foreign, unreadable or unwritable means that everything is read again, never an error. It is replaced as a whole, so several
+One file per interpreter, path and set of roots, because one TAVERN_HOME serves several environments. It is a cache: if it is corrupt,
+foreign, unreadable or unwritable, everything is read again, without an error. It is replaced as a whole, so several
 processes may write it at once and the last one wins.
 """
 
@@ -23,10 +23,10 @@ from tavern_core.kernel.discovery.distributions import Distribution, PathEntry
 from tavern_core.kernel.discovery.index_rows import Details, Row
 from tavern_core.kernel.files.regular_file import open_regular
 
-FORMAT: Final = 6
+FORMAT: Final = 7
 _LARGEST: Final = 200_000_000
 _MOST_FILES: Final = 16
-"""How many indexes of other environments are kept beside this one."""
+"""The number of stored indexes of other environments."""
 
 
 class Index:
@@ -45,7 +45,7 @@ class Index:
             return
         try:
             with open_regular(self._file) as source:
-                # Told how much there is: for a mere limit as much memory would be set aside first.
+                # With the exact size: for a limit alone, Python would first allocate that much memory.
                 content = source.read(min(os.fstat(source.fileno()).st_size, _LARGEST))
             start = content.index(b"\n") + 1
             header = json.loads(content[:start])
@@ -62,7 +62,7 @@ class Index:
             self.paths, self.rows = {}, {}
 
     def save(self) -> bool:
-        """Write what changed; True when nothing is left to write. A folder that cannot be written is no error."""
+        """Write the changes; True when no change is left to write. An unwritable folder is not an error."""
         if not self.is_changed or self._file is None:
             return True
         from tavern_core.errors import StateDamaged
@@ -91,7 +91,7 @@ class Index:
         return json.dumps(head) + "\n" + body.decode("ascii")
 
     def _prune(self) -> None:
-        """Delete the oldest indexes of environments that are gone or forgotten."""
+        """Delete the oldest indexes of environments that are removed or unused."""
         assert self._file is not None
         stem = self._file.stem.rpartition("-")[0]
         try:
@@ -103,7 +103,7 @@ class Index:
 
 
 def _key(paths: Sequence[str], roots: Iterable[str]) -> str:
-    # Not an import: the package's front door names the host, which stands above this file.
+    # Not an import: the package's `__init__` imports the host, which is a layer above this file.
     version = str(vars(sys.modules["tavern_core"]).get("__version__", ""))
     parts = [version, str(FORMAT), sys.version, sys.executable, "", *paths, "", *roots]
     return f"{zlib.crc32(chr(0).join(parts).encode('utf-8', 'surrogatepass')):08x}{len(paths):02x}"

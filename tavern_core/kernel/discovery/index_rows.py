@@ -1,6 +1,6 @@
-"""What the index keeps of one plugin: plain JSON, its heavy half decoded only when somebody asks.
+"""What the index stores of one plugin: plain JSON, its heavy half decoded only on demand.
 
-Hundreds of these are made at each start, so everything that costs a microsecond waits until it is asked for.
+Each start builds hundreds of these, so everything that costs a microsecond is lazy.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ class Candidate(NamedTuple):
     key: str
     """What the index knows it by."""
     name: str
-    """Its name as far as one can tell from outside."""
+    """Its name as far as known from outside."""
     folder: str = ""
     """For folders: the folder as listed."""
     root: int = 0
     distribution: Distribution | None = None
     value: str = ""
     """For entry points: what is behind the ``=``."""
+    is_trusted: bool = True
+    """False for a skill of a project, which its operator must trust first."""
 
     @property
     def module(self) -> str:
@@ -39,7 +41,7 @@ class Candidate(NamedTuple):
 
 
 class Details:
-    """The heavy half of a row: JSON texts, left in the index's bytes until one of them is asked for.
+    """The heavy half of a row: JSON texts, left in the index's bytes until needed.
 
     0 the facts · 1 the findings · 2 the manifest · 3 the declared tools · 4 what the code gave when it was last active ·
     5 the findings about tools
@@ -58,7 +60,7 @@ class Details:
         return self._values
 
     def get(self, number: int) -> Any:
-        """One of the values; None where there is none."""
+        """One of the values; None if there is none."""
         values = self._read()
         if isinstance(values[number], _Text):
             values[number] = json.loads(values[number])
@@ -79,7 +81,7 @@ class Details:
 
 
 class _Text(bytes):
-    """JSON that nobody decoded yet."""
+    """JSON that is not decoded yet."""
 
 
 @dataclass(slots=True)
@@ -154,7 +156,7 @@ def pack_tools(tools: DeclaredTools) -> dict[str, Any]:
 
 
 def _packed(spec: ToolSpec) -> dict[str, Any]:
-    """A specification without what `ToolSpec.from_json` assumes anyway: half of the index would say that nothing is there."""
+    """A specification without the defaults of `ToolSpec.from_json`: they would be half of the index."""
     data = spec.to_json()
     if not any(data["costHints"].values()):
         del data["costHints"]

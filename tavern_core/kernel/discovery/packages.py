@@ -4,7 +4,7 @@
 and the rest is walked by hand:
 
     wheel, .pth editable, link tree    a folder on sys.path
-    editable by finder hook            asked from sys.meta_path, or read from setuptools' mapping file
+    editable by finder hook            found through sys.meta_path, or in setuptools' mapping file
     zip                                a name in an archive on sys.path
 
 Nothing is executed except `find_spec` of foreign finders for a top-level name that is nowhere on the path.
@@ -56,7 +56,7 @@ class PackageFinder:
         self._mapping: dict[str, str] | None = None
 
     def find(self, module: str) -> Place | None:
-        """The place of a module, package or namespace package; None when there is none or the name is no module name."""
+        """The place of a module, package or namespace package; None if it does not exist or the name is not a module name."""
         parts = module.split(".")
         if not all(part.isidentifier() for part in parts):
             return None
@@ -121,7 +121,7 @@ class PackageFinder:
         return None
 
     def _archive(self, entry: str) -> tuple[str, str, frozenset[str]] | None:
-        """The archive that `entry` is or lies in, the folder in it, and all its names."""
+        """The archive that `entry` is or is in, the folder in it, and all its names."""
         if entry not in self._zips:
             self._zips[entry] = _open_archive(entry)
         return self._zips[entry]
@@ -137,7 +137,7 @@ class PackageFinder:
                 continue
             try:
                 spec = find_spec(name, None)
-            except Exception:  # noqa: BLE001 - somebody else's finder; the next one may know
+            except Exception:  # noqa: BLE001 - a foreign finder; the next one may know
                 continue
             if spec is None:
                 continue

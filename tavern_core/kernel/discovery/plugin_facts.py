@@ -1,7 +1,7 @@
-"""What the host needs to know about a plugin before anything is activated, small enough to be kept for hundreds.
+"""What the host needs to know about a plugin before activation, small enough to store for hundreds.
 
 A `Facts` is the light half of a manifest: it comes out of the index without pydantic and answers every question asked at
-open (is it granted, does it start, what must come first, what does it contribute). The whole Manifest is made on demand.
+open (is it granted, does it start, what must come first, what does it contribute). The full Manifest is built on demand.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 CONTRIBUTIONS: Final = (
     "services", "commands", "channels", "providers", "executors", "adapters", "namespaces", "profiles", "workflows",
-    "settings", "routes", "ui", "llms", "jobStores", "hookspecs",
+    "settings", "routes", "ui", "llms", "resources", "prompts", "jobStores", "hookspecs",
 )  # fmt: skip
 """Sections that declare names (besides `nodes` and `tools`), as written in YAML."""
 
@@ -47,24 +47,26 @@ class Facts:
     aliases: Mapping[str, str] = field(default_factory=dict)
     tools_entry: str = ""
     """The folder of the tool files; empty when there is none."""
+    off: str = ""
+    """Why nothing of it runs here, whatever is granted: for folders in the formats of other systems."""
 
     def to_json(self) -> list[Any]:
         """The facts as one JSON array, in the order of the fields."""
         return [
             self.name, self.version, self.display_name, self.description, sorted(self.requested), self.start,
             self.isolation, sorted(self.sections), self.declared, self.before, self.after, self.depends_on, self.slots,
-            self.requires_host, self.tested_host, self.aliases, self.tools_entry,
+            self.requires_host, self.tested_host, self.aliases, self.tools_entry, self.off,
         ]  # fmt: skip
 
     @classmethod
     def from_json(cls, row: list[Any]) -> Facts:
         """The inverse of `to_json`."""
         (name, version, display, description, requested, start, isolation, sections, declared, before, after, depends,
-         slots, host, tested, aliases, tools) = row  # fmt: skip
+         slots, host, tested, aliases, tools, off) = row  # fmt: skip
         return cls(
             name, version, display, description, frozenset(requested), start, isolation, frozenset(sections),
             {section: tuple(names) for section, names in declared.items()} if declared else {},
-            tuple(before), tuple(after), depends, tuple(slots), host, tested, aliases, tools,
+            tuple(before), tuple(after), depends, tuple(slots), host, tested, aliases, tools, off,
         )  # fmt: skip
 
 
@@ -75,7 +77,7 @@ def facts_of(manifest: Manifest) -> Facts:
 
     dumped = {name: getattr(manifest, _snake(name)) for name in CONTRIBUTIONS}
     sections = {name for name, value in dumped.items() if value is not None}
-    sections |= {name for name in ("tools", "nodes", "frontend") if getattr(manifest, name) is not None}
+    sections |= {name for name in ("tools", "nodes", "frontend", "skills") if getattr(manifest, name) is not None}
     if manifest.config_options:
         sections.add("configOptions")
     return Facts(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from tavern_core.errors import Finding, Location
@@ -25,6 +26,7 @@ from tavern_core.kernel.discovery.index_rows import (
     finding_row,
     pack_tools,
 )
+from tavern_core.kernel.discovery.other_formats import MARKS, WATCHED, marked, name_of, translate
 from tavern_core.kernel.discovery.packages import Place
 from tavern_core.kernel.discovery.plugin_facts import Facts, facts_of
 from tavern_core.kernel.files.plugin_files import PluginFiles, is_settled, stamp_of
@@ -45,6 +47,8 @@ def read_plugin(candidate: Candidate, folder: str, prefix: str, now: int) -> Row
         now: nanoseconds since the epoch, from before anything was read.
     """
     row = Row(candidate.key, folder, candidate.name, prefix)
+    if candidate.source in MARKS:
+        return _read_translated(row, candidate, now)
     if candidate.distribution is not None and not prefix:
         row.source_folder = _link_source(folder)
     _watch(row, now, "", *(() if prefix else (f"/{MANIFEST_FILE}",)))
@@ -64,6 +68,8 @@ def read_plugin(candidate: Candidate, folder: str, prefix: str, now: int) -> Row
     )  # its modules are imported, with or without a package
     if isinstance(manifest.tools, Entry) and not prefix:
         _watch(row, now, f"/{manifest.tools.entry}")
+    if manifest.skills is not None and not prefix:
+        _watch(row, now, f"/{manifest.skills.entry}")
     tools = read_declared_tools(manifest, reading.document, files)
     facts = facts_of(manifest)
     row.name = facts.name
@@ -78,22 +84,51 @@ def read_plugin(candidate: Candidate, folder: str, prefix: str, now: int) -> Row
     return row
 
 
+def _read_translated(row: Row, candidate: Candidate, now: int) -> Row:
+    """Read a folder in the format of another system; whatever code is in it, none is ever imported."""
+    _watch(row, now, "", *(f"/{name}" for name in WATCHED[candidate.source]))
+    files = FoundPlugin(candidate, row).files
+    assert files is not None
+    mark = marked(files.names(".") or (), candidate.source)
+    content = files.read(mark) if mark else None
+    if content is None:
+        problem = (files.problem(mark) if mark else "") or f"{mark or 'the folder'} cannot be read"
+        failed = _failed(row, candidate, [Finding(CODE, problem, "put the file itself there", Location(mark))])
+        failed.name = name_of(candidate.source, candidate.name)
+        return failed
+    row.digest = hashlib.sha256(content).hexdigest()
+    found = translate(candidate.source, candidate.name, content, files, is_trusted=candidate.is_trusted)
+    if found.manifest is None:
+        failed = _failed(row, candidate, found.findings)
+        failed.name = found.name
+        return failed
+    facts = facts_of(found.manifest)
+    row.name = facts.name
+    row.details.put(FACTS, replace(facts, requested=facts.requested | found.asks, off=found.off).to_json())
+    row.details.put(FINDINGS, [finding_row(finding) for finding in found.findings])
+    row.ids = list(found.tools.ids)
+    row.details.put(MANIFEST, found.manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True))
+    row.details.put(TOOLS, pack_tools(found.tools))
+    row.details.put(TOOL_FINDINGS, [])
+    return row
+
+
 def refuse_entry(candidate: Candidate, place: Place | None) -> Row:
-    """The row of an entry point that names nothing that can be a plugin."""
+    """The row of an entry point that cannot be a plugin."""
     module, found = candidate.module, candidate.distribution
     entry = f"the entry point {candidate.name} = {candidate.value!r}"
     fix = f'write {candidate.name} = "{module.partition(".")[0] or "tavern_plugin_x"}" under [project.entry-points."tavern.plugins"]'
     if ":" in candidate.value:
         message, hint = f"{entry} names an object; a plugin is a package", f'write {candidate.name} = "{module}"'
     elif not all(part.isidentifier() for part in module.split(".")):
-        message, hint = f"{entry} is no name of a package", fix
+        message, hint = f"{entry} is not the name of a package", fix
     elif place is None:
         name = found.name if found is not None else candidate.name
         message, hint = f"{entry} names a package that is not installed", f"pip install --force-reinstall {name}"
     elif place.kind == "module":
         last = module.rpartition(".")[2]
         message = f"{entry} names a bare module; plugin.yaml needs a package to be in"
-        hint = f"move {last}.py to {last}/__init__.py and put plugin.yaml beside it"
+        hint = f"move {last}.py to {last}/__init__.py and put plugin.yaml next to it"
     else:
         message = f"{entry} names a namespace package; a plugin is a regular package"
         hint = f"add an __init__.py to {module.replace('.', '/')}/"
@@ -102,7 +137,7 @@ def refuse_entry(candidate: Candidate, place: Place | None) -> Row:
 
 
 def unreadable(candidate: Candidate, folder: str, prefix: str, error: Exception) -> Row:
-    """The row of a plugin that could not be read for a reason nobody foresaw; read again at the next start."""
+    """The row of a plugin with an unexpected read error; read again at the next start."""
     row = Row(candidate.key, folder, candidate.name, prefix, is_settled=False)
     message = f"the plugin cannot be read: {type(error).__name__}: {error}"
     hint = "look at the file it names; if it is in order, please report this"
@@ -149,7 +184,7 @@ def _no_manifest(candidate: Candidate, files: PluginFiles) -> Finding:
     message = f"there is no plugin.yaml in the package {candidate.module} of {candidate.distribution.name}"
     package = candidate.module.partition(".")[0]
     hint = (
-        "put it beside __init__.py; hatchling takes it into the wheel, setuptools only with "
+        "put it next to __init__.py; hatchling takes it into the wheel, setuptools only with "
         f'[tool.setuptools.package-data] {package} = ["plugin.yaml", "**/*.tool.json"]'
     )
     return Finding(CODE, message, hint, where)

@@ -33,7 +33,7 @@ class TimeLimit(Exception):
         self.stopped = stopped
         self.begun = begun
         self.goes_on = goes_on
-        """What nobody waits for any more, and is done when it has ended."""
+        """Abandoned work; done when it has ended."""
 
 
 class LeftBehind(asyncio.CancelledError):
@@ -158,15 +158,15 @@ class InlineMode:
         return bool(wait([future], seconds).done)
 
     async def pause(self, seconds: float) -> None:
-        time.sleep(seconds)  # noqa: ASYNC251 - stepped by hand, on a thread of its own caller
+        time.sleep(seconds)  # noqa: ASYNC251 - stepped by hand, on the caller's own thread
 
 
 def cancellations() -> int:
     """How many cancellations the task that runs now has had; 0 without a task.
 
-    To be compared with the count at the entry of what is judged: a task that is cancelled may still call tools in a
-    `finally`, and before Python 3.13 a TaskGroup that fails leaves its own cancellation counted. One that was asked for and
-    not delivered yet is still to come, and not counted.
+    Compare it with the count at the entry: a task that is cancelled may still call tools in a
+    `finally`, and before Python 3.13 a TaskGroup that fails leaves its own cancellation counted. A cancellation that was requested and
+    not delivered yet does not count.
     """
     loop = asyncio._get_running_loop()
     task = None if loop is None else asyncio.current_task(loop)  # without a loop: stepped by hand
@@ -188,8 +188,8 @@ def bounded(awaitable: Awaitable[T], seconds: float) -> Generator[Any, Any, T]:
     """`await awaitable`, for at most `seconds`; then cancel it, and go on without it when it does not end.
 
     The coroutine is driven in the caller's own task: one that never suspends costs no timer and no task, which
-    `asyncio.wait_for` and `asyncio.timeout` do (4 and 2 µs). One that swallows its cancellation is handed to a task of its
-    own and left behind, which they cannot do at all.
+    `asyncio.wait_for` and `asyncio.timeout` do (4 and 2 µs). One that swallows its cancellation moves to its
+    own task and is left behind, which they cannot do.
 
     Raises:
         TimeLimit: the time was over; `stopped` is False when the work goes on.
@@ -221,7 +221,7 @@ def bounded(awaitable: Awaitable[T], seconds: float) -> Generator[Any, Any, T]:
                     before, others_at = (
                         task.cancelling() - 1,
                         inf,
-                    )  # the work kept it to itself, as a TaskGroup does that fails
+                    )  # the work consumed it, as a failing TaskGroup does
                 ours = alarms > 0 and task.uncancel() <= before  # else the caller itself is being cancelled
                 if ours and alarms == 1:
                     timer = loop.call_later(GRACE_S, ring)
@@ -252,7 +252,7 @@ def _left_behind(work: Coroutine[Any, Any, Any], waiting: Any) -> Generator[Any,
     while True:
         try:
             yield waiting
-        except BaseException as error:  # noqa: BLE001 - handed on to where it belongs
+        except BaseException as error:  # noqa: BLE001 - passed on to its owner
             step = partial(work.throw, error)
         else:
             step = partial(work.send, None)
@@ -316,7 +316,7 @@ async def in_thread(
     """Run sync code in a worker thread and wait for it.
 
     Raises:
-        TimeLimit: the time was over; `stopped` is True only when it had not begun.
+        TimeLimit: the time was over; `stopped` is True only when it had not started.
         NeverBegan: the caller was cancelled before there was a thread for it.
     """
     work = workers.submit(caught, function, args, owner=owner)
@@ -341,5 +341,5 @@ def caught(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, Ba
         return function(*args), None
     except StopIteration as error:
         return None, RuntimeError(f"StopIteration: {error.value!r}")
-    except BaseException as error:  # noqa: BLE001 - raised again where somebody waits for it
+    except BaseException as error:  # noqa: BLE001 - raised again in the waiter
         return None, error

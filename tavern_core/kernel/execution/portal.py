@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from tavern_core.errors import UsageError
 
 T = TypeVar("T")
-COPIED_HINT = "open a host of its own in the forked process"
+COPIED_HINT = "open a separate host in the forked process"
 
 
 def copied(owner: int) -> str:
@@ -45,7 +45,7 @@ class Portal:
     def run_anywhere(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """`run`, also from the portal's own thread, which then waits for a second one: for a hook of a plugin within its time limit.
 
-        Nothing that may wait for work of the portal's own loop belongs here: it would wait for ever.
+        Never run work here that waits for the portal's own loop: it would wait for ever.
         """
         if threading.current_thread() is not self._thread:
             return self.run(coroutine)
@@ -112,7 +112,7 @@ class Portal:
             raise UsageError(copied(self._copied_from), hint=COPIED_HINT)
 
     def become_copy(self, owner: int) -> None:
-        """In a forked child: nothing of it came along but its memory.
+        """In a forked child: only its memory was copied.
 
         Args:
             owner: the process that it belongs to.
@@ -139,8 +139,8 @@ class Portal:
 def _ran_to_its_end(loop: asyncio.AbstractEventLoop) -> bool:
     """Run the loop until it is stopped; False when a task threw a KeyboardInterrupt or SystemExit out of it.
 
-    asyncio gives these to whoever waits for the task *and* ends the loop. Nobody can press Ctrl-C in this thread: they are
-    the work of some plugin, and everybody else's calls go on.
+    asyncio passes these to the waiter of the task *and* ends the loop. Ctrl-C cannot reach this thread: they are
+    raised by a plugin, and all other calls go on.
     """
     try:
         loop.run_forever()

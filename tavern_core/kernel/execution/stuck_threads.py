@@ -1,4 +1,4 @@
-"""Reports code that goes on though nobody waits for it any more."""
+"""Reports code that still runs after its caller stopped waiting."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class StuckThreads:
             self._diagnostics.withdraw(THREADS_STUCK, of=what)
             if count:
                 self._diagnostics.add(
-                    "THREADS_STUCK", f"{count} × {what} goes on though nobody waits for it any more, and keeps a thread each", plugin=plugin,
-                    hint="sync code cannot be stopped: give what it waits for a time limit of its own; restarting the host ends it",
+                    "THREADS_STUCK", f"{count} × {what} still runs after its caller stopped waiting, and keeps a thread each", plugin=plugin,
+                    hint="sync code cannot be stopped: set a time limit on what it waits for; restarting the host ends it",
                     details={"of": what, "threads": count},
                 )  # fmt: skip
             self._recorder.note(THREADS_STUCK, {"of": what, "threads": count}, plugin=plugin)

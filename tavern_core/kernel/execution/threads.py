@@ -2,13 +2,13 @@
 
 Daemon threads, unlike those of `concurrent.futures`: a tool that never returns must not keep the process from ending.
 
-    who asks              when it runs
-    a tool with nothing running    at once, if need be in a thread beyond the limit
-    a tool that runs already       when fewer threads than the limit are busy, and its plugin has not its share
-    nobody named                   when fewer threads than the limit are busy
+    owner of the work              when it runs
+    a tool with no running work    at once, if need be in a thread beyond the limit
+    a tool that runs already       when fewer threads than the limit are busy, and its plugin is below its share
+    no owner                       when fewer threads than the limit are busy
 
-So nobody waits for the slow work of others. What nobody waits for any more and cannot be stopped is no longer counted as busy,
-but still as a part of its plugin's share: it takes no thread from others, and cannot pile up.
+So slow work does not block other tools. Abandoned work that cannot be stopped no longer counts as busy,
+but still counts in its plugin's share: it takes no thread from others and cannot pile up.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from typing import Any, Final, TypeAlias
 from tavern_core.errors import CallMisused
 
 Owner: TypeAlias = "tuple[str, str] | None"
-"""(plugin, tool, node type or hook) whose work it is; None: work that is nobody's, which has neither share nor privilege."""
+"""(plugin, tool, node type or hook) that owns the work; None: work without an owner, which has neither share nor privilege."""
 MOST_BEYOND: Final = 256
-"""Threads beyond the limit, for those with nothing running."""
+"""Threads beyond the limit, for owners with no running work."""
 _MOST_KEPT: Final = 1_000
 """Owners that are remembered; further ones only while they have work."""
 
@@ -109,7 +109,7 @@ class Workers:
         return work
 
     def abandon(self, work: Future[Any]) -> bool:
-        """Nobody waits for it any more: True when it had not begun. What runs already goes on, and is not counted as busy."""
+        """Abandon it: True if it had not started. Running work goes on and does not count as busy."""
         if work.cancel():
             return True
         if isinstance(work, _Work):
@@ -124,7 +124,7 @@ class Workers:
         return False
 
     def stuck(self, owner: tuple[str, str]) -> int:
-        """How many threads of an owner go on that nobody waits for."""
+        """The number of an owner's abandoned threads."""
         line = self._lines.get(owner)
         return 0 if line is None else line.stuck
 
@@ -136,7 +136,7 @@ class Workers:
                 self._ready.put(None)
 
     def become_copy(self) -> None:
-        """In a forked child: threads did not come along, and whoever held the lock did not either."""
+        """In a forked child: threads are not copied, nor is the holder of the lock."""
         self._lock = threading.Lock()
         self._closed = True
 
@@ -192,11 +192,11 @@ class Workers:
             return self._finished(work)
         try:
             answer = call()
-        except BaseException as error:  # noqa: BLE001 - handed to whoever waits; the worker lives on
+        except BaseException as error:  # noqa: BLE001 - passed to the waiter; the worker goes on
             following = self._finished(work)
             work.set_exception(error)
         else:
-            following = self._finished(work)  # first: whoever waits for the answer may have more to do for this thread
+            following = self._finished(work)  # first: the waiter may have more work for this thread
             work.set_result(answer)
         return following
 

@@ -3,7 +3,7 @@
     text --write--> .name.xxxx.tmp --fsync--> complete --replace--> name
 
 A reader sees the old file or the new one, never half of either; a failed write leaves the old one. A symbolic link that
-somebody planted under the name is replaced, never written through. What the system refuses (disk full, read-only, no
+was planted under the name is replaced, never followed. What the system refuses (disk full, read-only, no
 permission) becomes one `StateDamaged` that names the file and the repair.
 """
 
@@ -64,7 +64,7 @@ def make_private_folder(folder: Path) -> Path:
     """Create `folder` and what is missing above it, readable for its owner only; existing folders stay as they are.
 
     Raises:
-        StateDamaged: it cannot be created, or is no folder.
+        StateDamaged: it cannot be created, or is not a folder.
     """
     with state_errors(folder, "create the folder"):
         missing = [f for f in (folder, *folder.parents) if not f.exists()]
@@ -84,7 +84,7 @@ def write_atomic(path: Path, text: str, mode: int = PRIVATE_FILE, *, durable: bo
         durable: force file and folder to the disk, so that the change survives a power cut.
 
     Raises:
-        StateDamaged: nothing was changed; the message names the path and the repair.
+        StateDamaged: the file is unchanged; the message names the path and the repair.
     """
     data = text.encode("utf-8", "backslashreplace")  # a lone surrogate is kept readable, not a crash half way
     make_private_folder(path.parent)
@@ -118,7 +118,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def read_bytes(path: Path, limit: int) -> bytes | None:
-    """The content of a state file, at most `limit` bytes; None when there is none. Follows no symbolic link at the end.
+    """The content of a state file, at most `limit` bytes; None if it does not exist. Does not follow a symbolic link at the end.
 
     Raises:
         StateDamaged: it is too large, no regular file, or cannot be read.
@@ -135,7 +135,7 @@ def read_bytes(path: Path, limit: int) -> bytes | None:
 
 
 def read_text(path: Path, limit: int) -> str | None:
-    """The text of a state file; None when there is none.
+    """The text of a state file; None if it does not exist.
 
     Raises:
         StateDamaged: as `read_bytes`, or it is not UTF-8; names the line.
@@ -153,7 +153,7 @@ def read_text(path: Path, limit: int) -> str | None:
 
 
 def keep_aside(path: Path) -> Path:
-    """Rename a damaged file to ``name.damaged-<time>`` beside it, so that nobody loses it; the new path.
+    """Rename a corrupt file to ``name.damaged-<time>`` in its folder, so that it is not lost; the new path.
 
     Raises:
         StateDamaged: it cannot be renamed.
@@ -165,12 +165,12 @@ def keep_aside(path: Path) -> Path:
             with state_errors(path, "move away"):
                 path.rename(aside)
             return aside
-    raise StateDamaged(f"too many damaged copies of {path}", hint="delete the old ones", path=str(path))
+    raise StateDamaged(f"too many corrupt copies of {path}", hint="delete the old ones", path=str(path))
 
 
 def _sweep(path: Path) -> None:
     """Remove temporary files of `path` that a killed process left behind."""
-    with contextlib.suppress(OSError):  # somebody else sweeps too; the write itself will say what is wrong
+    with contextlib.suppress(OSError):  # another process cleans up, too; the write itself reports errors
         for old in path.parent.glob(f".{path.name}.*.tmp"):
             if time.time() - old.lstat().st_mtime > _STALE_SECONDS:
                 old.unlink()

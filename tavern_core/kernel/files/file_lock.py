@@ -1,4 +1,4 @@
-"""One writer at a time, across threads and processes: an advisory lock on a small file beside the one it protects.
+"""One writer at a time, across threads and processes: an advisory lock on a small file next to the protected one.
 
 The lock file ``.name.lock`` stays where it is: deleting it would let two processes lock two different files. The system
 releases the lock when its holder dies, however it dies. Not re-entrant.
@@ -52,7 +52,7 @@ else:
 
 
 def take_at_once(descriptor: int) -> bool:
-    """Lock an open file if nobody else has it."""
+    """Lock an open file if it is free."""
     try:
         _take(descriptor)
     except OSError as error:
@@ -63,7 +63,7 @@ def take_at_once(descriptor: int) -> bool:
 
 
 def take(descriptor: int, seconds: float = DEFAULT_SECONDS) -> bool:
-    """Lock an open file, waiting at most `seconds`; False when somebody else has it all the time.
+    """Lock an open file, waiting at most `seconds`; False if another holder keeps it all the time.
 
     The lock belongs to this opening of the file: another thread that opened it for itself waits as well.
     """
@@ -98,7 +98,7 @@ def locked(path: Path, seconds: float = DEFAULT_SECONDS) -> Iterator[None]:
         if not free:
             raise StateDamaged(
                 f"{path} has been locked by another process for {seconds:g} seconds",
-                hint="wait for it to end, or end it; the lock goes away with the process that holds it",
+                hint="wait for it to end, or end it; the lock ends with the process that holds it",
                 path=str(path),
             )
         try:

@@ -1,7 +1,7 @@
 """A small JSON file of the host's own: ``{"version": 1, <name>: {...}}``, shared by processes.
 
-Damage costs the values, never the start: the file reads as empty, a finding says what is wrong and where, and the next
-change keeps the damaged file beside the new one.
+A corrupt file loses its values but never prevents a start: it reads as empty, a finding says what is wrong and where, and the next
+change renames the corrupt file and writes a new one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class JsonStateFile:
         self._name = name
 
     def signature(self) -> Signature:
-        """A cheap look: has somebody replaced the file?"""
+        """A cheap check: was the file replaced?"""
         try:
             now = self.path.stat()
         except OSError:
@@ -68,7 +68,7 @@ class JsonStateFile:
         """Replace the values by ``make(values as they are now)``, under the lock.
 
         Raises:
-            StateDamaged: it cannot be locked or written; nothing was changed (STATE_DAMAGED).
+            StateDamaged: it cannot be locked or written; it is unchanged (STATE_DAMAGED).
         """
         with locked(self.path):
             before = self.read()
@@ -77,7 +77,7 @@ class JsonStateFile:
             findings: tuple[Finding, ...] = ()
             if before.findings:
                 aside = keep_aside(self.path)
-                findings = (self._finding(f"the damaged file is kept as {aside.name}", "", "warning"),)
+                findings = (self._finding(f"the corrupt file was renamed to {aside.name}", "", "warning"),)
             write_atomic(self.path, text)
             return JsonState(values, (*before.findings, *findings), self.signature())
 

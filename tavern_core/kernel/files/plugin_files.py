@@ -1,6 +1,6 @@
-"""The files of one plugin, wherever they are: a folder, a tree of links that pip made, or a package inside a zip.
+"""The files of one plugin in any form: a folder, a tree of links that pip made, or a package inside a zip.
 
-Reading is confined: no path leaves the plugin, links included, and nothing but regular files of bounded size is opened.
+Reading is confined: no path leaves the plugin, links included, and only regular files of bounded size are opened.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Stamp = int
 
 
 def stamp_of(path: str | Path) -> Stamp | None:
-    """The stamp of a file or folder, or None when there is none."""
+    """The stamp of a file or folder, or None if it does not exist."""
     try:
         # Thousands of these are made at start, and a Path object would cost more than the call.
         found = os.stat(path)  # noqa: PTH116
@@ -42,7 +42,7 @@ def stamp_of(path: str | Path) -> Stamp | None:
 
 
 def bear_stamps(beginning: str, stamps: Iterable[tuple[str, Stamp | None]]) -> bool:
-    """True when everything bears the stamp it is said to bear: `stamp_of`, written out for thousands at each start.
+    """True if every stamp is unchanged: `stamp_of`, inlined because each start checks thousands.
 
     Args:
         beginning: of every path.
@@ -175,7 +175,7 @@ class FolderFiles:
         return "" if number >= MOST_FILES or self._leads_out() else total.hexdigest()
 
     def _leads_out(self) -> bool:
-        """True when a link to a folder leads out of the plugin: Python would import what nobody has read."""
+        """True when a link to a folder leads out of the plugin: Python would import code that was not read."""
         return any(
             os.path.islink(path := os.path.join(folder, name))  # noqa: PTH114, PTH118
             and not Path(path).resolve().is_relative_to(self.folder)
@@ -193,7 +193,7 @@ def _open_regular(path: Path) -> BinaryIO | None:
 
 
 def _hash_file(path: Path) -> str:
-    """The content's hash; very large files count by their size, and what is no readable file by saying so."""
+    """The content's hash; very large files count by their size, and what is not a readable file by saying so."""
     import hashlib
 
     file = _open_regular(path)
@@ -207,7 +207,7 @@ def _hash_file(path: Path) -> str:
         try:
             while block := file.read(_BLOCK):
                 content.update(block)
-        except OSError:  # a failing disk, or a file of /proc that somebody linked
+        except OSError:  # a failing disk, or a linked file of /proc
             return "unreadable"
     return content.hexdigest()
 
@@ -312,7 +312,7 @@ class ZipFiles:
         return target
 
     def _too_large(self, relative: str) -> zipfile.ZipInfo | None:
-        """A member above `LARGEST_HASHED`, which is not unpacked; no more is read of a member than the size it claims."""
+        """A member above `LARGEST_HASHED`, which is not unpacked; at most its claimed size is read of a member."""
         import zipfile
 
         try:

@@ -1,4 +1,4 @@
-"""Opening files that somebody else may have replaced: nothing but regular ones, and never by waiting.
+"""Opens files that others may have replaced: only regular files, and never blocking.
 
 Opening a named pipe waits for a writer, and a device may be endless: both would stop the host for ever.
 """

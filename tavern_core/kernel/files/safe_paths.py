@@ -1,6 +1,6 @@
 """Paths that plugins write: always relative, always inside the plugin.
 
-Two questions with two answers: `path_problem` judges the text alone (a manifest is judged before anything is installed),
+Two separate checks: `path_problem` checks the text alone (a manifest is checked before installation),
 `inside` follows the file system, links included, when a file is looked at (SECURITY §5, §6).
 """
 
@@ -41,7 +41,7 @@ def path_problem(relative: str) -> str:
     if any(":" in part for part in parts):
         return "a path inside a plugin holds no ':'"
     if found := NOT_PART.intersection(parts):
-        return f"{min(found)} is no part of a plugin"
+        return f"{min(found)} is not part of a plugin"
     return ""
 
 

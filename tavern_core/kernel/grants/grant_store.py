@@ -33,7 +33,7 @@ from tavern_core.model.result import iso_utc
 
 Records = Mapping[str, GrantRecord]
 MOST_TRIES: Final = 20
-"""How often a change is made anew when somebody edits the file without taking its lock."""
+"""How often a change is repeated if the file is edited without its lock."""
 
 
 class GrantStore:
@@ -50,7 +50,7 @@ class GrantStore:
         self._clock = clock
 
     def read(self) -> Grants:
-        """What the file says now. Never raises: what is wrong is a finding, and grants nothing."""
+        """The content of the file. Never raises: an error is a finding, and grants nothing."""
         try:
             text = read_text(self.path, LARGEST_FILE)
         except StateDamaged as error:
@@ -61,11 +61,11 @@ class GrantStore:
         return replace(grants, findings=(*_writable_by_others(self.path), *grants.findings))
 
     def grant(self, facts: PluginFacts, permissions: Iterable[str], *, by: str = "") -> Grants:
-        """Grant what `permissions` names (ids, aliases, patterns) of what the plugin asks for.
+        """Grant the requests of the plugin that `permissions` names (ids, aliases, patterns).
 
         Raises:
-            UsageError: a name the plugin does not ask for; nothing is granted (USAGE).
-            StateDamaged: the file is damaged or cannot be written (STATE_DAMAGED).
+            UsageError: a name that the plugin does not request; nothing is granted (USAGE).
+            StateDamaged: the file is corrupt or cannot be written (STATE_DAMAGED).
         """
         return self._decided(facts, tuple(permissions), to_grant=True, by=by)
 
@@ -77,16 +77,16 @@ class GrantStore:
         """Take grants back: they are refused from now on. Works for plugins that are no longer installed, too.
 
         Raises:
-            PluginNotFound: nothing was ever decided about this plugin (PLUGIN_NOT_FOUND).
+            PluginNotFound: there is no decision about this plugin (PLUGIN_NOT_FOUND).
             UsageError: a permission that was neither requested nor granted (USAGE).
-            StateDamaged: the file is damaged or cannot be written (STATE_DAMAGED).
+            StateDamaged: the file is corrupt or cannot be written (STATE_DAMAGED).
         """
         permissions = tuple(permissions)
 
         def without(records: Records) -> Records:
             if (record := records.get(plugin)) is None:
                 hint = did_you_mean(plugin, records) or f"{self.path} names: {', '.join(records)}"
-                raise PluginNotFound(f"nothing was granted to {plugin!r}", hint=hint)
+                raise PluginNotFound(f"there is no grant for {plugin!r}", hint=hint)
             # The tier is taken back by name only: without it the plugin runs elsewhere, with everything else it runs as before.
             known = (
                 record.requested | record.granted | record.refused | ({TIER.id} if TIER.id in permissions else set())
@@ -108,7 +108,7 @@ class GrantStore:
         return self._change(without)
 
     def forget(self, *plugins: str) -> Grants:
-        """Drop everything that was decided about plugins; they start anew. No error when there is nothing."""
+        """Drop all decisions about plugins. No error if there are none."""
         return self._change(lambda records: {name: r for name, r in records.items() if name not in plugins})
 
     def accept_tools(self, upstream: str, tools: Mapping[str, str]) -> Grants:
@@ -118,13 +118,13 @@ class GrantStore:
             tools: name → hash; an empty hash forgets the tool.
 
         Raises:
-            PluginNotFound: nothing was ever granted to this upstream (PLUGIN_NOT_FOUND).
-            StateDamaged: the file is damaged or cannot be written (STATE_DAMAGED).
+            PluginNotFound: this upstream has no grant (PLUGIN_NOT_FOUND).
+            StateDamaged: the file is corrupt or cannot be written (STATE_DAMAGED).
         """
 
         def accepted(records: Records) -> Records:
             if (record := records.get(upstream)) is None:
-                raise PluginNotFound(f"nothing was granted to {upstream!r}", hint=f"tavern plugins grant {upstream}")
+                raise PluginNotFound(f"there is no grant for {upstream!r}", hint=f"tavern plugins grant {upstream}")
             known = {**record.tools, **tools}
             kept = {name: digest for name, digest in sorted(known.items()) if digest}
             return {**records, upstream: replace(record, tools=kept)}
@@ -132,9 +132,9 @@ class GrantStore:
         return self._change(accepted)
 
     def bring_up_to_date(self, *installed: PluginFacts) -> Grants:
-        """Write down the state of plugins as they are now, with the decisions that carry over. Grants nothing.
+        """Record the present state of plugins, with the decisions that carry over. Grants nothing.
 
-        One that nobody decided on yet is noted with what it asks for and with nothing granted.
+        A plugin without a decision is recorded with its requests and no grant.
         """
 
         def noted(records: Records) -> Records:
@@ -178,11 +178,11 @@ class GrantStore:
         return self._change(decided)
 
     def _change(self, change: Callable[[Records], Records]) -> Grants:
-        """Make a change to the file as it is under the lock, also if somebody who takes no lock edits it meanwhile.
+        """Change the file under its lock, safe against an edit without the lock.
 
         Raises:
             UsageError: this host is locked (USAGE).
-            StateDamaged: the file is damaged, edited all the time, or cannot be written (STATE_DAMAGED).
+            StateDamaged: the file is corrupt, edited all the time, or cannot be written (STATE_DAMAGED).
         """
         if self.is_frozen:
             hint = "open it without `locked`, or use `tavern plugins review`, `grant` and `lock`"
@@ -206,7 +206,9 @@ class GrantStore:
                 if read_text(self.path, LARGEST_FILE) == before:
                     write_atomic(self.path, text)
                     return Grants(records)
-        raise StateDamaged(f"{self.path} is being edited by somebody else", hint="do it again when they are done")
+        raise StateDamaged(
+            f"{self.path} is being edited by another person or program", hint="repeat the command when they are done"
+        )
 
 
 def _noted(facts: PluginFacts, record: GrantRecord | None) -> GrantRecord:

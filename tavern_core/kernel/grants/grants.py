@@ -1,14 +1,14 @@
-"""What a plugin may use: asked for in its manifest *and* granted by the operator, nothing else (SECURITY §1).
+"""What a plugin may use: requested in its manifest *and* granted by the operator, nothing else (SECURITY §1).
 
                       granted      refused      neither
-    asked for         usable       not usable   not usable, waits for a decision (`pending_consent`)
-    not asked for     not usable   not usable   not usable
+    requested         usable       not usable   not usable, waits for a decision (`pending_consent`)
+    not requested     not usable   not usable   not usable
 
 A refusal beats a grant, and an empty list allows nothing. Grants are bound to a version, a manifest and an artifact. When
-one of these changes, what was decided carries over as far as the plugin still asks for it, and only what it asks for *in
-addition* waits; a grant that a version no longer asked for is gone once the lock file was brought up to date, and must be
-given again. The tier is part of what is granted: a plugin that was granted for a process of its own stays there when it no longer asks for
-that, until ``tier:host`` is granted. A *locked* host uses no plugin that is not exactly as in the file (`difference`). Pure: no files here.
+one of these changes, decisions carry over as far as the plugin still requests the permission, and only requests made *in
+addition* wait; a grant that a version no longer requested is removed when the lock file is updated, and must be
+given again. The tier is part of what is granted: a plugin that was granted for its own process stays there when it no longer requests
+that, until ``tier:host`` is granted. Trust in a skill (``skill:trust``) never carries over: it is for exactly these files. A *locked* host uses no plugin that is not exactly as in the file (`difference`). Pure: no files here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from typing import Literal
 
-from tavern_core.contract.permissions import TIER, canonical_hook, is_permission, known_permissions
+from tavern_core.contract.permissions import TIER, TRUST, canonical_hook, is_permission, known_permissions
 from tavern_core.errors import Finding, UsageError
 from tavern_core.frozen import dataclass
 from tavern_core.model.capability import is_dangerous
@@ -25,14 +25,14 @@ from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.scope import common, within
 
 Tier = Literal["host", "process"]
-"""Where a plugin's code runs: in the host's own process, or confined in one of its own."""
+"""Where a plugin's code runs: in the host's own process, or confined in its own."""
 Scopes = Mapping[str, tuple[str, ...]]
 """Capability → paths, hosts or names (`model/scope.py`), never an empty one; absent: without limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class PluginFacts:
-    """Which plugin asks, and for what."""
+    """A plugin and its requests."""
 
     name: str
     version: str
@@ -58,7 +58,7 @@ class GrantRecord:
     manifest_hash: str = ""
     artifact_hash: str = ""
     requested: frozenset[str] = frozenset()
-    """What it asked for in that state."""
+    """Its requests in that state."""
     granted: frozenset[str] = frozenset()
     refused: frozenset[str] = frozenset()
     scopes: Scopes = field(default_factory=dict)
@@ -97,13 +97,13 @@ class Decision:
     granted: frozenset[str] = frozenset()
     """Usable."""
     undecided: frozenset[str] = frozenset()
-    """Asked for, and nobody decided; not usable. A capability stands here and in `granted` when only its scope grew."""
+    """Requested without a decision; not usable. A capability is here and in `granted` if only its scope grew."""
     refused: frozenset[str] = frozenset()
-    """Asked for, and refused."""
+    """Requested and refused."""
     added: frozenset[str] = frozenset()
-    """Asked for since the review, in addition."""
+    """Requested in addition since the review."""
     dropped: frozenset[str] = frozenset()
-    """No longer asked for."""
+    """No longer requested."""
     scopes: Scopes = field(default_factory=dict)
     """Granted scopes of the granted capabilities."""
     changed: frozenset[str] = frozenset()
@@ -115,7 +115,7 @@ class Decision:
 
     @property
     def is_pending(self) -> bool:
-        """True when somebody has to decide something."""
+        """True if a decision is needed."""
         return bool(self.undecided)
 
     @property
@@ -127,8 +127,8 @@ class Decision:
 def tier_of(facts: PluginFacts, record: GrantRecord) -> Tier:
     """The tier for which a plugin was granted what it was.
 
-    A record that does not say it counts for the tier that the plugin has now, if it is about this very plugin.yaml (or was written by
-    hand and is about none), and else for a process of its own: nobody can tell any more what was looked at.
+    A record without a tier counts for the tier that the plugin has now, if it is about this very plugin.yaml (or was written by
+    hand and is about none), and otherwise for its own process: it is unknown what was reviewed.
     """
     if record.tier:
         return record.tier
@@ -136,18 +136,23 @@ def tier_of(facts: PluginFacts, record: GrantRecord) -> Tier:
 
 
 def asked(facts: PluginFacts, record: GrantRecord | None) -> frozenset[str]:
-    """What there is to decide about a plugin: what it asks for, and the lower tier where it was granted for the higher one."""
+    """The permissions to decide: the requests of a plugin, and the lower tier if it was granted for the higher one."""
     is_lowered = record is not None and facts.tier == "host" and tier_of(facts, record) == "process"
     return facts.requested | {TIER.id} if is_lowered else facts.requested
 
 
 def decide(facts: PluginFacts, record: GrantRecord | None) -> Decision:
-    """What `facts` may use under `record` (None: nothing was decided yet)."""
+    """What `facts` may use under `record` (None: no decision yet)."""
     if record is None or record.target != facts.target:  # another address or command is another upstream
         return Decision(undecided=facts.requested, added=facts.requested, tier=facts.tier)
     requested = asked(facts, record)
     refused = record.refused & requested
     allowed = (record.granted & facts.requested) - refused
+    if (record.manifest_hash, record.artifact_hash) != (
+        facts.manifest_hash,
+        facts.artifact_hash,
+    ) or not facts.artifact_hash:
+        allowed -= {TRUST.id}  # it is for exactly these files, and nobody trusts what cannot be read whole
     shared = {name: common(name, record.scopes.get(name), facts.scopes.get(name)) for name in allowed}
     granted = frozenset(name for name, scope in shared.items() if scope != ())
     grown = frozenset(n for n in allowed if not within(n, facts.scopes.get(n), record.scopes.get(n)))
@@ -178,9 +183,9 @@ def decide(facts: PluginFacts, record: GrantRecord | None) -> Decision:
 
 
 def carried_over(facts: PluginFacts, record: GrantRecord) -> GrantRecord:
-    """The record brought up to date: the same decisions about the plugin as it is now, as far as it still asks.
+    """The updated record: the same decisions for the present plugin, as far as it still requests them.
 
-    Nothing is granted by it: what the plugin asks for in addition stands under `requested` and in neither list.
+    It grants nothing: additional requests are under `requested` and in neither list.
     """
     decision = decide(facts, record)
     return GrantRecord(
@@ -217,19 +222,19 @@ def difference(facts: PluginFacts, record: GrantRecord | None) -> str:
         if now != then:
             return f"its {what} is not the one in the lock file ({now[:12]}… instead of {then[:12] or 'none'}…)"
     if asked(facts, record) - facts.requested - record.refused:
-        return "it runs in the host's own process, and in the lock file in one of its own"
+        return "it runs in the host's own process, and by the lock file in its own"
     if facts.requested != record.requested:
-        return f"it asks for other permissions than in the lock file: {', '.join(sorted(facts.requested ^ record.requested))}"
+        return f"it requests other permissions than in the lock file: {', '.join(sorted(facts.requested ^ record.requested))}"
     return ""
 
 
 def expand(plugin: str, written: Iterable[str], requested: frozenset[str], *, to_grant: bool) -> frozenset[str]:
-    """The requested permissions that somebody named, literally, by an alias or by a pattern such as ``hook:*``.
+    """The requested permissions named literally, by an alias or by a pattern such as ``hook:*``.
 
-    Patterns are expanded now: what a later version asks for is not among it. To grant, `danger:*` must be named itself.
+    Patterns are expanded now: they do not cover requests of a later version. To grant, `danger:*` must be named itself.
 
     Raises:
-        UsageError: a name or pattern that the plugin does not ask for; nothing is to be granted then (USAGE).
+        UsageError: a name or pattern that the plugin does not request; then nothing is granted (USAGE).
     """
     found: set[str] = set()
     for name in written:
@@ -246,8 +251,8 @@ def expand(plugin: str, written: Iterable[str], requested: frozenset[str], *, to
             safe = {r for r in matches if not (to_grant and is_dangerous(r))}
             if not safe:
                 raise UsageError(
-                    f"{plugin} asks for nothing that {name!r} covers" + _only_danger(matches),
-                    hint=f"it asks for: {', '.join(sorted(requested)) or 'nothing'}",
+                    f"{plugin} requests nothing that {name!r} covers" + _only_danger(matches),
+                    hint=f"it requests: {', '.join(sorted(requested)) or 'nothing'}",
                 )
             found |= safe
         else:
@@ -271,10 +276,12 @@ def _matches(parts: list[str], name: str) -> bool:
 
 def _not_requested(plugin: str, name: str, requested: frozenset[str]) -> UsageError:
     if is_permission(name):
-        hint = f"it asks for: {', '.join(sorted(requested)) or 'nothing'}; permissions are declared in its plugin.yaml"
-        return UsageError(f"{plugin} does not ask for {name!r}", hint=hint)
+        hint = f"it requests: {', '.join(sorted(requested)) or 'nothing'}; permissions are declared in its plugin.yaml"
+        return UsageError(f"{plugin} does not request {name!r}", hint=hint)
     close = did_you_mean(name, requested) or did_you_mean(name, known_permissions())
-    return UsageError(f"{name!r} is no permission", hint=close or f"{plugin} asks for: {', '.join(sorted(requested))}")
+    return UsageError(
+        f"{name!r} is not a permission", hint=close or f"{plugin} requests: {', '.join(sorted(requested))}"
+    )
 
 
 def _only_danger(matches: set[str]) -> str:
@@ -293,9 +300,9 @@ def _note(
             name for key, name in (("manifest", "plugin.yaml"), ("artifact", "code")) if key in changed
         )
     ):
-        what = f"{facts.name} {facts.version} is no longer to run in a process of its own"
+        what = f"{facts.name} {facts.version} no longer runs in its own process"
     else:
         what = f"{facts.name} {facts.version} has other {parts} than when it was reviewed, under the same version"
     if fresh := undecided & added:
         return f"{what}; what was granted carries over, new requests wait: {', '.join(sorted(fresh))}"
-    return f"{what}; it asks for nothing new, so its grants carry over"
+    return f"{what}; it requests nothing new, so its grants carry over"

@@ -1,10 +1,10 @@
-"""What people wrote beside the grants stays beside them when the lock file is written anew.
+"""Keeps comments next to their grants when the lock file is written again.
 
     old text ──scan──> comments, each with what it stands above or behind ──put──> the new text
 
-A comment above a line belongs to that line, one behind it to what the line says last. When that is gone it goes to the nearest
-thing it was part of; a permission that moved to another list takes its comment along. What was said about a plugin that is no
-longer in the file goes with it.
+A comment above a line belongs to that line, a comment at its end to the last value of the line. If that is removed, the comment moves to the nearest
+enclosing element; a permission that moves to another list takes its comment along. Comments on a plugin that is no
+longer in the file are removed with it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def keep_comments(old: str, new: str, *, but: Iterable[str] = ()) -> str:
     """`new` with the comments of `old` in their places.
 
     Args:
-        old: the file as it was; well-formed YAML.
-        new: the file to be written, block style, with comments of its own only above everything.
-        but: lines that are no comment of a person: headers that this program wrote.
+        old: the previous file; well-formed YAML.
+        new: the file to be written, block style, with its own comments only at the top.
+        but: lines that are not a person's comment: headers of this program.
     """
     comments = list(_comments(old, frozenset(but)))
     if not comments:

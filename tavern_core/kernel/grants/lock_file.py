@@ -18,7 +18,7 @@
         tools: {now: sha256:…}
         …
 
-Text in, grants out, and back; no files here. What cannot be understood grants nothing: a wrong record takes the grants of
+Text in, grants out, and back; no files here. Invalid content grants nothing: an invalid record removes the grants of
 its plugin, an unreadable text all of them, and a finding names the place.
 """
 
@@ -44,13 +44,13 @@ _CODE: Final = StateDamaged.code
 _Severity = Literal["error", "warning"]
 _HEADER: Final = """\
 # What each plugin may use on this host. Written by `tavern plugins grant`, `revoke` and `lock`; review changes like code.
-# A permission works only if the plugin asks for it and it stands under `granted`. `refused` wins.
+# A permission works only if the plugin requests it and it is under `granted`. `refused` wins.
 """
 _OUR_LINES: Final = (
     *_HEADER.splitlines(),
     # of 0.1
     "# What each plugin may use on this host. Written by `tavern plugins grant` and `revoke`; review changes like code.",
-    "# A permission works only if the plugin asks for it and it stands under `granted`. `refused` wins. Comments are not kept.",
+    "# A permission works only if the plugin requests it and it is under `granted`. `refused` wins. Comments are lost.",
 )
 _TEXTS: Final = {
     "version": "version",
@@ -66,10 +66,10 @@ _ALWAYS: Final = ("version", "manifestHash", "artifactHash")
 _LISTS: Final = ("requested", "granted", "refused")
 _KEYS: Final = (*_TEXTS, *_LISTS, "scopes", "tools")
 MOST_TOLD: Final = 1000
-"""Errors, and warnings, of one file that are told: nobody reads more, and a hostile file costs no more."""
+"""The most errors, and warnings, reported for one file: more are not read, and a hostile file cannot cost more."""
 _MOST_COMPARED: Final = 50
 """Unknown words for which the nearest known one is looked up; that takes about a millisecond each."""
-_SCOPES: Final = "docs/permissions.md tells how scopes are written"
+_SCOPES: Final = "docs/permissions.md explains how scopes are written"
 
 
 class _Dumper(yaml.SafeDumper):
@@ -90,7 +90,7 @@ def render_lock(records: Mapping[str, GrantRecord], before: str = "") -> str:
     """The whole file, sorted, with its header.
 
     Args:
-        before: what the file held, well-formed; its comments are kept.
+        before: the previous file, well-formed; its comments are kept.
     """
     text = _rendered(records)
     return keep_comments(before, text, but=_OUR_LINES) if before else text
@@ -185,7 +185,9 @@ class _Reader:
         self._is_wrong = False
         if not is_plugin_name(name):
             self._error(
-                path, f"{name!r} is no plugin name", "delete the record; names are words of a-z and 0-9 joined by '-'"
+                path,
+                f"{name!r} is not a plugin name",
+                "delete the record; names are words of a-z and 0-9 joined by '-'",
             )
         if not isinstance(value, dict):
             self._error(path, "the record must be a mapping")
@@ -197,7 +199,7 @@ class _Reader:
         scopes = self._scopes((*path, "scopes"), value.get("scopes", {}))
         tools = self._tools((*path, "tools"), value.get("tools", {}))
         if "tier" in value and texts["tier"] not in _TIERS:
-            self._error((*path, "tier"), f"{value['tier']!r:.40} is no tier", f"it is one of: {', '.join(_TIERS)}")
+            self._error((*path, "tier"), f"{value['tier']!r:.40} is not a tier", f"it is one of: {', '.join(_TIERS)}")
         if self._is_wrong:
             return None
         return GrantRecord(
@@ -207,7 +209,7 @@ class _Reader:
             texts["artifactHash"],
             names["requested"],
             names["granted"],
-            # Somebody may refuse a hook by an older name; a refusal holds in whatever words it is written.
+            # A refusal may use an older name of a hook; it holds under every name.
             frozenset(canonical_hook(name) or name for name in names["refused"]),
             scopes,
             texts["grantedAt"],
@@ -234,9 +236,9 @@ class _Reader:
                     (*path, str(index)), f"{name!r} is a pattern", "name each permission; patterns grant nothing"
                 )
             elif not is_permission(name) and not (path[-1] == "refused" and canonical_hook(name)):
-                # Another version of the host may know it; it grants nothing here and is kept.
+                # Another version of the host may know it; here it grants nothing and is preserved.
                 near = did_you_mean(name, known_permissions()) if self._told["warning"] < _MOST_COMPARED else ""
-                self._warn((*path, str(index)), f"{name!r} is no permission", near)
+                self._warn((*path, str(index)), f"{name!r} is not a permission", near)
         return frozenset(value)
 
     def _tools(self, path: tuple[str, ...], value: Any) -> dict[str, str]:
@@ -254,7 +256,7 @@ class _Reader:
         for name, scope in value.items():
             for index, entry in enumerate(scope):
                 if problem := entry_problem(str(name), entry):
-                    self._warn((*path, str(name), str(index)), f"{entry!r:.120} reaches nothing: {problem}", _SCOPES)
+                    self._warn((*path, str(name), str(index)), f"{entry!r:.120} has no effect: {problem}", _SCOPES)
         return {str(name): tuple(scope) for name, scope in value.items()}
 
     def _unknown(self, path: tuple[str, ...], known: tuple[str, ...]) -> None:
@@ -275,7 +277,7 @@ class _Reader:
             self.findings.append(
                 Finding(
                     _CODE,
-                    f"more than {MOST_TOLD:,} {severity}s; the others are not told",
+                    f"more than {MOST_TOLD:,} {severity}s; the others are not reported",
                     "",
                     self._where(()),
                     severity,

@@ -1,4 +1,4 @@
-"""What a person needs to decide about a plugin: what it asks for against what was decided, as a diff, the riskiest first."""
+"""What a person needs to decide about a plugin: a diff of its requests and the decisions, the riskiest first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tavern_core.model.scope import Scope
 State = Literal["pending", "granted", "refused", "dropped"]
 MARKS: Final[Mapping[State, str]] = {"pending": "+", "granted": "=", "refused": "x", "dropped": "-"}
 GROWN: Final = "~"
-"""The mark of a capability that is granted and now asked for with a wider scope."""
+"""The mark of a granted capability that is now requested with a wider scope."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,9 @@ class Request:
     permission: Permission
     state: State
     scope: Scope = None
-    """As it is asked for now; None: without limit."""
+    """The scope requested now; None: without limit."""
     granted_scope: Scope = None
-    """As far as it may be used now; None where it may not, or without limit."""
+    """The usable scope; None: not usable, or without limit."""
     reason: str = ""
     """Why the plugin says that it needs it."""
     is_grown: bool = False
@@ -35,7 +35,7 @@ class Request:
 
     @property
     def mark(self) -> str:
-        """``+`` waits, ``~`` waits with a wider scope, ``=`` granted, ``x`` refused, ``-`` no longer asked for."""
+        """``+`` waits, ``~`` waits with a wider scope, ``=`` granted, ``x`` refused, ``-`` no longer requested."""
         return GROWN if self.is_grown else MARKS[self.state]
 
     def to_json(self) -> dict[str, Any]:
@@ -55,31 +55,31 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """What a plugin asks for, and what holds of it."""
+    """The requests of a plugin and the decisions on them."""
 
     facts: PluginFacts
     decision: Decision
     reasons: Mapping[str, str] = field(default_factory=dict)
     """Capability → why the plugin says that it needs it."""
     record: GrantRecord | None = None
-    """What the lock file says; None where nothing was decided."""
+    """The record in the lock file; None: no decision."""
     reached: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """``service:use:…`` → the methods that it reaches, where that is known."""
+    """``service:use:…`` → the methods it covers, if known."""
 
     @property
     def waits(self) -> bool:
-        """True when somebody has to decide something."""
+        """True if a decision is needed."""
         return self.decision.is_pending
 
     @property
     def command(self) -> str:
-        """What grants all that waits; everything is named, so that nothing is granted unread."""
+        """The command that grants all open requests; it names each one, so that none is granted unread."""
         if not self.waits:
             return ""
         return f"tavern plugins grant {self.facts.name} {' '.join(r.permission.id for r in self.requests() if r.state == 'pending')}"
 
     def requests(self) -> tuple[Request, ...]:
-        """Every permission that is or was asked for, the riskiest first."""
+        """Every permission that is or was requested, the riskiest first."""
         return tuple(sorted(self._requests(), key=lambda r: (RISKS.index(r.permission.risk), r.permission.id)))
 
     def _requests(self) -> Iterator[Request]:

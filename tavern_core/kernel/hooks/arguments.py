@@ -1,7 +1,7 @@
-"""What hooks are shown: copies that share nothing which can be changed, and no code of other plugins.
+"""What hooks receive: copies that share no mutable objects and no code of other plugins.
 
-A hook that writes into what it was handed changes its own copy and nothing else. What it wants changed it returns, and the
-host judges and records that.
+A hook that writes into an argument changes only its own copy. It returns what it wants to change, and the
+host checks and records that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tavern_core.schema.limits import copied_parts, json_or
 
 
 class _Code:
-    """Stands for what a tool or a node runs: it can be handed back, and neither called nor looked into."""
+    """A placeholder for the code of a tool or a node: a hook can return it, but neither call nor inspect it."""
 
     __slots__ = ()
 
@@ -31,7 +31,7 @@ CODE: Final = _Code()
 
 
 class ShownTool:
-    """One tool as hooks see it: each plugin has a copy of its own, made when it is first asked about the tool."""
+    """One tool as hooks see it: each plugin has its own copy, made at its first hook call for the tool."""
 
     __slots__ = ("_copies", "id", "spec")
 
@@ -48,7 +48,7 @@ class ShownTool:
 
 
 def shown(value: Any) -> Any:
-    """What a plugin is handed instead of `value`: a copy that shares nothing mutable with it, and nothing that runs."""
+    """The copy of `value` for a plugin: shares no mutable object with it, and holds no code."""
     if isinstance(value, ToolCall):
         return replace(value, arguments=copied(value.arguments))
     if isinstance(value, ToolResult):
@@ -80,7 +80,7 @@ def is_its_code(answer: ToolSpec | NodeSpec, spec: ToolSpec | NodeSpec) -> bool:
 
 
 def copied(value: Any) -> Any:
-    """A copy of JSON; what is no JSON stays as it is (validation refuses it later)."""
+    """A copy of JSON; what is not JSON stays as it is (validation refuses it later)."""
     return json_or(value, value)
 
 

@@ -1,8 +1,8 @@
 """The chains of hooks that a call, a result and a change of settings go through.
 
-each implementation gets a copy of what the one before it made
-a denial is final:      nothing that runs later can undo it
-what comes out is judged again: by the schemas, and by what a hook may change at all
+each implementation gets a copy of the previous one's result
+a denial is final:      no later hook can undo it
+the result is checked again: by the schemas, and by what a hook may change
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tavern_core.schema.limits import json_copy
 
 
 class Wish(NamedTuple):
-    """Somebody wants a call approved."""
+    """A gate requests approval of a call."""
 
     by: str
     """The plugin of the gate, or where the rule stands."""
@@ -66,10 +66,10 @@ class HookCalls(HookRuns):
     async def judge(
         self, implementations: Iterable[Implementation], call: ToolCall, tool: ShownTool, mode: Mode
     ) -> Wish | None:
-        """Ask every gate; a denial is final, and beats a wish for approval.
+        """Call every gate; a denial is final and wins over a request for approval.
 
         Returns:
-            The first wish for approval, when no gate denied.
+            The first request for approval, if no gate denied.
 
         Raises:
             PolicyDenied: a gate denied, failed or took too long (POLICY_DENIED).
@@ -111,7 +111,7 @@ class HookCalls(HookRuns):
                 answer = await self._run(impl, {"call": shown(call), "result": shown(result)}, mode)
             except Resting:
                 continue
-            except Exception as error:  # noqa: BLE001 - whatever a plugin raises
+            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                 self._note(impl, error, "its change was dropped")
                 continue
             if isinstance(answer, Deny):

@@ -3,7 +3,7 @@
     guards fail closed:     an error or a time-out of a gate or a before-hook denies the call and names the plugin
     observers fail open:    their errors are diagnostics
 
-Nobody is handed what the host or another plugin holds: arguments, results and events are copied first.
+No plugin gets an object of the host or of another plugin: arguments, results and events are copied first.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class HookRuns:
             except Resting:
                 continue
             except Exception as error:  # noqa: BLE001 - whatever a plugin raises
-                self._note(impl, error, "nothing else was affected")
+                self._note(impl, error, "no other code was affected")
 
     async def ask(self, impl: Implementation, values: Mapping[str, Any], mode: Mode) -> Any:
         """Call one implementation and let its error through; TimeLimit becomes a TimeoutError that names it."""
@@ -63,7 +63,7 @@ class HookRuns:
             ) from None
 
     async def work(self, what: str, function: Callable[..., Any], *args: Any, mode: Mode) -> Any:
-        """Run code of a plugin that is no hook (the start of a service, a factory), within the time limit of hooks.
+        """Run code of a plugin that is not a hook (the start of a service, a factory), within the time limit of hooks.
 
         Raises:
             TimeoutError: it took longer; names `what`. Its own errors pass through.
@@ -98,7 +98,7 @@ class HookRuns:
         *,
         fast: bool = False,
     ) -> Any:
-        """Run plugin code, sync or async, for at most the time limit. Whatever it raises arrives as an Exception.
+        """Run plugin code, sync or async, for at most the time limit. Any error arrives as an Exception.
 
         A plugin that calls sys.exit() or raises CancelledError must end neither the host nor the caller's task; a
         KeyboardInterrupt and the cancellation of the caller itself pass.

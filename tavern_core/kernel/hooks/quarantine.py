@@ -2,12 +2,12 @@
 
     fails `limits.hookFailures` times in a row  →  rests for `limits.hookRestMs`  →  is tried once  →  runs, or rests again
 
-A resting observer is skipped, and so is the change of a resting result hook. A resting gate or before-hook refuses what it
-would have judged: it fails closed, but at once and not after its time-out.
+A paused observer is skipped, and so is the change of a paused result hook. A paused gate or before-hook refuses what it
+would have checked: it fails closed, but at once and not after its time-out.
 
-What rests stands in a file of the state folder, and so does how often a hook failed in a row: failures of commands that each
-are a process of their own add up, and other processes (`tavern plugins info`, `tavern doctor`) can say what rests. The file is
-written when a hook fails, and when one works of which it keeps something; a hook that goes on working asks for nothing.
+A file of the state folder holds the paused hooks and the failures in a row of each hook: failures of commands that each
+run in their own process add up, and other processes (`tavern plugins info`, `tavern doctor`) can report paused hooks. It is
+written when a hook fails, and when a recorded hook works again; a hook without failures costs nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tavern_core.model.result import iso_utc
 
 FILE: Final = "quarantine.json"
 KEPT_S: Final = 7 * 86_400.0
-"""How long after its last failure a hook is remembered, in seconds; then nobody is waiting for its next one."""
+"""How long a hook stays recorded after its last failure, in seconds."""
 _MOST_KEPT: Final = 1000
 """Hooks that the file remembers: those that failed last."""
 
@@ -143,7 +143,7 @@ class Quarantine:
             self._forget(lambda at, row: row.plugin == plugin)
 
     def _known(self) -> Mapping[str, RestingHook]:
-        """What the file says now; read again when somebody replaced it."""
+        """The content of the file; read again after it was replaced."""
         with self._lock:
             if self._file.signature() != self._seen:
                 found = self._file.read()
@@ -155,7 +155,7 @@ class Quarantine:
         self._change(lambda rows: {key: row for key, row in rows.items() if not which(key, row)})
 
     def _change(self, make: Callable[[Mapping[str, RestingHook]], dict[str, RestingHook]]) -> Mapping[str, RestingHook]:
-        """Replace what the file says; nothing where that is not possible."""
+        """Replace the content of the file, if possible."""
         made: dict[str, RestingHook] = {}
 
         def change(values: Values) -> Values:
@@ -166,7 +166,7 @@ class Quarantine:
             try:
                 found = self._file.change(change)
             except (TavernError, OSError):
-                return {}  # it is known in this process; the state folder's own trouble is told elsewhere
+                return {}  # this process knows it; problems of the state folder are reported elsewhere
             self._rows, self._seen = made, found.signature
         self._report.corrupt(found.findings)
         return made

@@ -2,7 +2,7 @@
 
 Plugins are never registered with pluggy themselves: pluggy would evaluate their properties, accept unknown hooks and
 wrappers, and stop at the first error without naming the plugin. Instead each plugin's implementations are read from the
-outside (`read_implementations`), judged against the table and the grants, and registered as a facade that holds only
+outside (`read_implementations`), checked against the table and the grants, and registered as a facade that holds only
 those that passed.
 """
 
@@ -49,7 +49,7 @@ class Timing:
         self.rest: RestingHook | None = None
         """Why it is left alone (`quarantine.py`)."""
         self.is_watched = True
-        """False while there is nothing to ask the quarantine: it ran, and without an error."""
+        """False while the quarantine is not needed: it ran without an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +82,14 @@ class _Facade:
 
 
 class _Manager(pluggy.PluginManager):
-    """Looks only at what a facade was given: a plain object's two dozen methods are hooks for nobody."""
+    """Looks only at the methods of a facade itself: those of every plain object are never hooks."""
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
         return super().parse_hookimpl_opts(plugin, name) if name in vars(plugin) else None
 
 
 class HookTable:
-    """The implementations of all active plugins, in order. Changing it is all or nothing; reading needs no lock.
+    """The implementations of all active plugins, in order. A change is all or nothing; reading needs no lock.
 
     Args:
         changed: emitted after each change.
@@ -148,14 +148,14 @@ class HookTable:
         return found
 
     def for_tool(self, hook: str, tool: ToolSpec) -> tuple[Implementation, ...]:
-        """Those of `of` that want to be asked about this tool; one whose `when` fails is asked about every tool."""
+        """The hooks of `of` that apply to this tool; one whose `when` fails applies to every tool."""
         return tuple(i for i in self.of(hook) if i.when is None or self._wants(i, i.when, tool))
 
     def _wants(self, impl: Implementation, when: Callable[[ToolSpec], bool], tool: ToolSpec) -> bool:
         try:
             return bool(when(shown(tool)))
-        except Exception as error:  # noqa: BLE001 - whatever a plugin raises
-            text = f"`when` of {impl.hook.name} failed with {printed(error)}; the hook is asked about every tool"
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+            text = f"`when` of {impl.hook.name} failed with {printed(error)}; the hook is called for every tool"
             self._diagnostics.add("HOOK_FAILED", text, plugin=impl.plugin, hint=f"see {impl.where}", severity="error")
             return True
 
@@ -251,7 +251,7 @@ def read_implementations(plugin: object, name: str) -> list[Implementation]:
 
 
 def implements(plugin: object, hook: str) -> bool:
-    """True when an object has a marked function for `hook`, well formed or not; nothing of it is evaluated."""
+    """True when an object has a marked function for `hook`, well formed or not; without evaluating it."""
     return any((getattr(f, _MARK).get("specname") or name) == hook for name, f, _ in _marked(plugin))
 
 
@@ -281,7 +281,7 @@ def _marked(plugin: object) -> Iterator[tuple[str, Callable[..., Any], Callable[
 
 
 def _objects(plugin: object) -> Iterator[tuple[str, Any, bool]]:
-    """(name, object, whether it carries the mark) of what can be called and is no function; nothing of it is evaluated."""
+    """(name, object, whether it carries the mark) of callables that are not functions; without evaluating them."""
     for attribute, member in _members(plugin).items():
         if (
             not inspect.isroutine(member)

@@ -1,1 +1,1 @@
-"""Calls that go on in the background: kept, followed, answered, cancelled, from any process."""
+"""Calls in the background: stored, followed, answered, cancelled, from any process."""

@@ -1,4 +1,4 @@
-"""Jobs as they are kept: one record for the job, one for its result, which may be large."""
+"""Stored jobs: one record for the job, one for its result, which may be large."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from tavern_core.model.result import ToolError, ToolResult
 KIND: Final = "job"
 RESULT: Final = "job-result"
 END: Final = "job-end"
+ANSWER: Final = "job-answer"
 _ASKED_S: Final = 60.0
 _LONGEST_S: Final = 90 * 86_400.0
-"""How long a job is kept of which nobody hears anything: its process may have died."""
+"""How long a job without news is stored: its process may have died."""
 _MOST_UNSURE: Final = 10_000
 LOST: Final = ToolError(
     "CONNECTION_LOST", "the process that ran the job ended before it did", {}, False, "unknown", None,
@@ -40,14 +41,14 @@ class KeptJob:
     job: Job
     record: Record
     facts: Mapping[str, Any]
-    """`process`, `caller` (a context as JSON; None: the host), `arguments` (None: not kept), `key`, `door`, `user`, `approval`."""
+    """`process`, `caller` (a context as JSON; None: the host), `arguments` (None: not stored), `key`, `door`, `user`, `approval`."""
 
 
 class JobRecords:
     """The jobs of one store.
 
     Args:
-        seconds: how long a job can be asked about after its end.
+        seconds: how long a job stays stored after its end.
     """
 
     def __init__(self, records: RecordStore, seconds: float) -> None:
@@ -60,12 +61,12 @@ class JobRecords:
         self.records.add(Record(KIND, job.id, owner, job.status, _text(job, facts), job.created, expires))
 
     def get(self, id: str) -> KeptJob | None:  # noqa: A002 - the job's
-        """One job; None: there is none, or nothing can be read of it."""
+        """One job; None: it does not exist or is unreadable."""
         record = self.records.get(KIND, id)
         return None if record is None else self._kept(record, {})
 
     def list(self, owner: str | None, states: tuple[str, ...], most: int) -> list[KeptJob]:
-        """Jobs, newest first. Those whose process has ended have failed, whatever is written."""
+        """Jobs, newest first. A job whose process has ended counts as failed."""
         alive: dict[str, bool] = {}
         records = [*self.records.list(KIND, owner=owner, states=states, most=most)]
         if "failed" in states:
@@ -76,7 +77,7 @@ class JobRecords:
         return sorted(fitting, key=lambda kept: kept.job.created, reverse=True)[:most]
 
     def change(self, id: str, edit: Callable[[Job], Job], **facts: Any) -> Job | None:  # noqa: A002 - the job's
-        """Change a job that is not over, whoever else does; None: it is over, or gone."""
+        """Change an unfinished job, atomically; None: it is finished or removed."""
         while True:
             record = self.records.get(KIND, id)
             kept = None if record is None else self._kept(record, None)
@@ -89,16 +90,30 @@ class JobRecords:
                 return job
 
     def ask_to_end(self, id: str) -> None:  # noqa: A002 - the job's
-        """Ask whichever process runs a job to end it."""
+        """Ask the process that runs a job to end it."""
         now = time.time()
         self.records.add(Record(END, id, "", "asked", "{}", now, now + _ASKED_S))
 
     def asked_to_end(self) -> builtins.list[str]:
-        """The jobs, of all processes, that somebody asked to end lately: one look for all of them."""
+        """The jobs of all processes with a recent request to end: one read for all."""
         return [record.key for record in self.records.list(END, most=10_000)]
 
+    def leave_answer(self, id: str, question: str, value: Any) -> None:  # noqa: A002 - the job's
+        """Leave the answer to a question for whichever process runs the job."""
+        now, key = time.time(), f"{id}\x1f{question}"
+        self.records.remove(ANSWER, key)
+        self.records.add(Record(ANSWER, key, "", "given", to_json({"value": value}).decode(), now, now + self._seconds))
+
+    def take_answer(self, id: str, question: str) -> builtins.list[Any]:  # noqa: A002 - the job's
+        """The answer that was left to a question, which is forgotten by that; none or one."""
+        key = f"{id}\x1f{question}"
+        record = self.records.get(ANSWER, key)
+        if record is None or not self.records.remove(ANSWER, key):
+            return []
+        return [json.loads(record.data)["value"]]
+
     def put_result(self, id: str, owner: str, result: ToolResult) -> None:  # noqa: A002 - the job's
-        """Keep what came of a job, before it is told to be over."""
+        """Store the result of a job, before it is reported as finished."""
         now = time.time()
         self.records.remove(RESULT, id)
         self.records.add(Record(RESULT, id, owner, "result", result_text(result), now, now + self._seconds))
@@ -112,7 +127,7 @@ class JobRecords:
         """A record as a job.
 
         Args:
-            alive: process → whether it is, as far as was asked; None: believe what is written.
+            alive: process → whether it runs, if checked; None: trust the record.
         """
         try:
             data = json.loads(record.data)

@@ -4,7 +4,7 @@
                 ↕
           input_required: a person must approve or answer
 
-A job is a whole call, down the one path. It runs on the host's own loop, and is kept where every process of the state folder
+A job is a whole call on the usual path. It runs on the host's own loop, and is stored where every process of the state folder
 sees it. A run of a workflow is a job with the id of the run.
 """
 
@@ -24,9 +24,19 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from tavern_core.contract.protocols import Calls, RunJobs
-from tavern_core.errors import CallError, InternalError, JobNotFound, StateDamaged, TavernError, UsageError
+from tavern_core.contract.running import LogLevel
+from tavern_core.errors import (
+    CallError,
+    InputInvalid,
+    InternalError,
+    JobNotFound,
+    StateDamaged,
+    TavernError,
+    UsageError,
+)
 from tavern_core.kernel.calls.background import Request, job_id
 from tavern_core.kernel.calls.call_control import Progress, on_left_behind, on_progress
+from tavern_core.kernel.calls.conversation import conversation, misfit
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.calls.stored_approvals import StoredApprovals
 from tavern_core.kernel.execution.portal import Portal
@@ -38,11 +48,12 @@ from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.event import JOB_CHANGED
 from tavern_core.model.job import JOB_STATUSES, Job, JobStatus, handle
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.question import Question, QuestionKind
 from tavern_core.model.result import ToolError, ToolResult, failure
 from tavern_core.schema.limits import json_copy
 
 _WATCH_S: Final = 0.2
-"""How often a process looks whether somebody elsewhere cancelled or approved one of its jobs."""
+"""How often a process checks for cancellations and approvals of its jobs by other processes."""
 _SAVE_S: Final = 0.2
 """Progress is written so often at most."""
 _MOST_WAITING: Final = 10_000
@@ -53,7 +64,7 @@ _CANCELLED: Final = ToolError("CANCELLED", "the job was cancelled", {}, False, "
 class _Running:
     """A job of this process."""
 
-    __slots__ = ("done", "id", "is_cancelled", "left", "owner", "saved_at", "task", "wake")
+    __slots__ = ("asked", "done", "has_begun", "id", "is_cancelled", "left", "owner", "saved_at", "task", "wake")
 
     def __init__(self, id: str, owner: str) -> None:  # noqa: A002 - the job's
         self.id = id
@@ -61,10 +72,41 @@ class _Running:
         self.done: Future[ToolResult] = Future()
         self.task: asyncio.Task[Any] | None = None
         self.wake = asyncio.Event()
-        self.is_cancelled = False
+        self.is_cancelled = self.has_begun = False
         self.saved_at = 0.0
         self.left: builtins.list[Future[Any]] = []
         """Threads of it that could not be stopped."""
+        self.asked: dict[str, tuple[Question, asyncio.Future[Any]]] = {}
+        """What its tool asks now, and where the answer is waited for."""
+
+
+class _JobConversation:
+    """What the tool of a job asks stays open with the job until somebody answers; see `Jobs.answer`."""
+
+    def __init__(self, jobs: Jobs, running: _Running) -> None:
+        self._jobs, self._running = jobs, running
+
+    def can_ask(self, kind: QuestionKind) -> bool:
+        return True
+
+    async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
+        asked, loop = self._running.asked, asyncio.get_running_loop()
+        waits: dict[str, tuple[str, asyncio.Future[Any]]] = {}
+        for key, question in questions.items():
+            name = next(n for i in range(1, 1_000_000) if (n := key if i == 1 else f"{key}-{i}") not in asked)
+            future: asyncio.Future[Any] = loop.create_future()
+            asked[name], waits[key] = (question, future), (name, future)
+        self._jobs.show_questions(self._running)
+        try:
+            return {key: await future for key, (_, future) in waits.items()}
+        finally:
+            for name, future in waits.values():
+                if asked.get(name, (None, None))[1] is future:  # it ends unanswered
+                    del asked[name]
+            self._jobs.show_questions(self._running)
+
+    def log(self, level: LogLevel, message: str) -> None:
+        pass  # the log of the process has it
 
 
 class Engines(Protocol):
@@ -78,10 +120,10 @@ class Jobs(Mapping[str, Job]):
     """The jobs of a host and of every other process of its state folder.
 
     Args:
-        engines: how calls are made, and the runs of workflows.
-        disk: takes secrets out of what is kept.
-        concurrency: jobs of this process that run at a time; callers take turns.
-        poll_ms: how long callers should wait before they ask again.
+        engines: runs calls and workflows.
+        disk: redacts secrets before storing.
+        concurrency: jobs of this process that run at a time; callers alternate.
+        poll_ms: how long callers should wait before they poll again.
     """
 
     def __init__(
@@ -147,7 +189,7 @@ class Jobs(Mapping[str, Job]):
         wanted = (status,) if isinstance(status, str) and status else tuple(status)
         if unknown := [one for one in wanted if one not in JOB_STATUSES]:
             raise UsageError(
-                f"{unknown[0]!r:.80} is no status of a job",
+                f"{unknown[0]!r:.80} is not a status of a job",
                 hint=did_you_mean(str(unknown[0]), JOB_STATUSES) or f"there are: {', '.join(JOB_STATUSES)}",
             )
         owner = None if context is None else _owner(context)
@@ -169,15 +211,15 @@ class Jobs(Mapping[str, Job]):
         """One job as it is now.
 
         Args:
-            context: who asks; None: the host.
+            context: the caller; None: the host.
 
         Raises:
-            JobNotFound: there is none, or it is another caller's (JOB_NOT_FOUND).
+            JobNotFound: it does not exist, or is another caller's (JOB_NOT_FOUND).
         """
         return self._found(id, context)[0]
 
     def get(self, id: str, default: Any = None, *, context: CallContext | None = None) -> Any:  # noqa: A002 - the job's
-        """`find`, and `default` where there is none."""
+        """`find`, and `default` if there is none."""
         try:
             return self.find(id, context=context)
         except JobNotFound:
@@ -198,7 +240,7 @@ class Jobs(Mapping[str, Job]):
         return ToolResult(True, handle(job), status=status, job=id)
 
     async def wait(self, id: str, seconds: float | None = None, *, context: CallContext | None = None) -> Job:  # noqa: A002 - the job's
-        """Wait until a job is over or asks a person something, for at most `seconds`; the job as it is then. Raises as `find`."""
+        """Wait until a job is finished or has a question, for at most `seconds`; the job at that time. Raises as `find`."""
         end = None if seconds is None else time.monotonic() + seconds
         pause = 0.01
         while True:
@@ -222,13 +264,13 @@ class Jobs(Mapping[str, Job]):
         """Make a call in the background. The arguments are those of `Tavern.invoke`.
 
         Raises:
-            CallError: it cannot be kept (INTERNAL), or too many wait (BUDGET_EXCEEDED).
+            CallError: it cannot be stored (INTERNAL), or too many wait (BUDGET_EXCEEDED).
         """
         is_run = isinstance(tool, str) and tool.startswith("workflow:")
         return self.begin(Request(tool, arguments, context, purpose, idempotency_key, "api", is_run))
 
     def cancel(self, id: str, *, context: CallContext | None = None) -> bool:  # noqa: A002 - the job's
-        """Ask a job to end, in whichever process it runs; False: it is over already. Raises as `find`."""
+        """Ask a job to end, in any process; False: it is finished already. Raises as `find`."""
         job, kept = self._found(id, context)
         if job.is_over:
             return False
@@ -243,21 +285,21 @@ class Jobs(Mapping[str, Job]):
         return self._changed(id, lambda job: ended(job, "cancelled", _CANCELLED)) is not None
 
     def answer(self, id: str, value: Any, question: str = "", *, context: CallContext | None = None) -> bool:  # noqa: A002 - the job's
-        """Answer what a job asks; False: it asks nothing (any more).
+        """Answer a question of a job; False: it has no open question.
 
         Args:
-            value: True or False where it waits for approval, else what its question wants.
-            question: which, where it asks several.
-            context: who answers; an approval takes somebody who may approve.
+            value: True or False if it waits for approval, else the answer to its question.
+            question: which one, if it has several.
+            context: who answers; an approval needs an approver.
 
         Raises:
-            JobNotFound: there is none, or it is another caller's (JOB_NOT_FOUND).
-            PolicyDenied: whoever answers may not approve (POLICY_DENIED).
-            UsageError: it asks several questions and none is named, or there is no such question (USAGE).
+            JobNotFound: it does not exist, or is another caller's (JOB_NOT_FOUND).
+            PolicyDenied: the caller may not approve (POLICY_DENIED).
+            UsageError: it has several questions and none is named, or the named one does not exist (USAGE).
             InputInvalid: the answer does not fit (INPUT_SCHEMA_INVALID).
         """
         is_approver = context is not None and "approver" in context.roles
-        job, _ = self._found(id, None if is_approver else context)
+        job, kept = self._found(id, None if is_approver else context)
         asked = {str(each["id"]): each for each in job.questions}
         if not asked:
             return False
@@ -274,25 +316,62 @@ class Jobs(Mapping[str, Job]):
             if (running := self._running.get(id)) is not None and running.task is not None:
                 running.task.get_loop().call_soon_threadsafe(running.wake.set)
             return True
+        if kept is not None and not id.startswith("run-"):
+            self._answer(id, name, value)
+            return True
         return self._engines.runs is not None and self._engines.runs.answer(id, name, value)
+
+    def _answer(self, id_: str, name: str, value: Any) -> None:
+        """Hand an answer to the tool that asked, or leave it for the process in which it runs.
+
+        Raises:
+            InputInvalid: it does not fit the question, which stays open (INPUT_SCHEMA_INVALID).
+        """
+        running = self._running.get(id_)
+        if running is None or running.task is None:
+            self._records.leave_answer(id_, name, value)
+            return
+        question, future = running.asked.get(name, (None, None))
+        if question is None or future is None:
+            return
+        if why := misfit(question, value):
+            raise InputInvalid(
+                f"the answer to {name} does not fit: {why}", hint="answer again; the question stays open"
+            )
+        if running.asked.pop(name, None) is None:  # somebody was quicker
+            return
+        running.task.get_loop().call_soon_threadsafe(lambda: None if future.done() else future.set_result(value))
+        self.show_questions(running)
+
+    def show_questions(self, running: _Running) -> None:
+        """Keep with a job what its tool asks now, from any thread."""
+
+        def now(job: Job) -> Job:
+            told = tuple({"id": name, **question.to_json()} for name, (question, _) in tuple(running.asked.items()))
+            return replace(job, status="input_required" if told else "running", questions=told)
+
+        with suppress(TavernError):
+            self._changed(running.id, now)
 
     async def resume(self, id: str, *, context: CallContext | None = None) -> Job:  # noqa: A002 - the job's
         """Start a job again whose process ended, as its own caller: one that had not begun, or whose tool may do the same twice.
 
         Raises:
-            JobNotFound: there is none, or it is another caller's (JOB_NOT_FOUND).
-            UsageError: it runs, is over, may have happened, or its arguments held secrets (USAGE).
+            JobNotFound: it does not exist, or is another caller's (JOB_NOT_FOUND).
+            UsageError: it runs, is finished, may have happened, or its arguments held secrets (USAGE).
         """
         job, kept = self._found(id, context)
         if kept is None:
             raise UsageError(f"{id} is a run of a workflow", hint=f"tavern.workflows.resume({id!r})")
         is_waiting = job.status == "input_required" and id not in self._running
         if not is_waiting and (job.error is None or job.error.kind != "CONNECTION_LOST"):
-            raise UsageError(f"{id} is {job.status}: there is nothing to take up", hint="start it again")
+            raise UsageError(f"{id} is {job.status}: there is nothing to resume", hint="start it again")
         if not is_waiting and job.error is not None and job.error.outcome != "none" and not kept.facts.get("again"):
-            raise UsageError(f"{id} had begun, and nobody knows whether it happened", hint="look, then start it again")
+            raise UsageError(
+                f"{id} had started, and it is unknown whether it happened", hint="look, then start it again"
+            )
         if kept.facts.get("arguments") is None:
-            raise UsageError(f"the arguments of {id} held secrets and were not kept", hint="start it again")
+            raise UsageError(f"the arguments of {id} held secrets and were not stored", hint="start it again")
         caller = kept.facts.get("caller")
         request = Request(
             job.tool,
@@ -340,7 +419,7 @@ class Jobs(Mapping[str, Job]):
             self._enter()
             self._records.add(job, _owner(caller), facts)
         except StateDamaged as error:
-            raise InternalError(f"the job cannot be kept: {error.message}", hint=error.hint) from error
+            raise InternalError(f"the job cannot be stored: {error.message}", hint=error.hint) from error
         self._tell(job)
         if context is not request.context:
             request = replace(request, context=context)
@@ -382,6 +461,9 @@ class Jobs(Mapping[str, Job]):
         place: Future[None] | None = None
         has_place = False
         try:
+            running.has_begun = True
+            if running.is_cancelled:
+                raise asyncio.CancelledError
             try:
                 place = self._slots.enter(running.owner)
             except Full:
@@ -435,12 +517,13 @@ class Jobs(Mapping[str, Job]):
         left[0].add_done_callback(lambda _: self._leave(running))
 
     async def _called(self, request: Request, running: _Running, depth: int) -> ToolResult:
-        """The call, as often as it takes until nobody is asked any more."""
+        """The call, repeated until no approval is missing."""
         calls = self._engines.calls
         assert calls is not None
         job_id.set(running.id)
         on_progress.set(lambda progress: self._moved(running, progress))
         on_left_behind.set(running.left.append)
+        conversation.set(_JobConversation(self, running))
         if depth:
             current.set((depth, None, request.context, ""))
         while True:
@@ -477,7 +560,7 @@ class Jobs(Mapping[str, Job]):
 
     def _over(self, request: Request, running: _Running, result: ToolResult, status: JobStatus) -> None:
         clean = self._disk.result(result, request.arguments)
-        with suppress(TavernError, ValueError):  # it is told as over all the same; the result is known here
+        with suppress(TavernError, ValueError):  # it is still reported as finished; the result is known here
             self._records.put_result(running.id, running.owner, clean)
         with suppress(TavernError):
             self._changed(running.id, lambda job: ended(job, status, clean.error), approval=None)
@@ -490,7 +573,8 @@ class Jobs(Mapping[str, Job]):
         task = running.task
 
         def end() -> None:
-            if running.task is not None and not running.task.done():
+            # A task that is cancelled before its first step never sees it, and the job would never be over.
+            if running.task is not None and running.has_begun and not running.task.done():
                 running.task.cancel()
 
         loop = self._portal.loop() if task is None else task.get_loop()
@@ -506,13 +590,18 @@ class Jobs(Mapping[str, Job]):
             self._changed(running.id, lambda job: replace(job, progress=told))
 
     async def _watch(self) -> None:
-        """While jobs run here: look whether somebody elsewhere asked to end one."""
+        """While jobs run here: check for requests of other processes to end one."""
         while self._running:
             await asyncio.sleep(_WATCH_S)
             with suppress(TavernError):  # tried again in a moment
                 for id_ in self._records.asked_to_end():
                     if (running := self._running.get(id_)) is not None and not running.is_cancelled:
                         self._end(running)
+                for running in builtins.list(self._running.values()):
+                    for name in builtins.list(running.asked):
+                        for value in self._records.take_answer(running.id, name):
+                            with suppress(InputInvalid):  # the question stays open
+                                self._answer(running.id, name, value)
 
     def _changed(self, id_: str, edit: Callable[[Job], Job], *, quietly: bool = False, **facts: Any) -> Job | None:
         job = self._records.change(id_, edit, **facts)
@@ -547,7 +636,7 @@ class Jobs(Mapping[str, Job]):
         )
 
     def _seen(self, job: Job) -> Job:
-        """A job that is a run which asks something: what it asks now."""
+        """The open questions of a job that is a run."""
         if job.status == "input_required" and job.id.startswith("run-") and self._engines.runs is not None:
             known = self._engines.runs.job(job.id)
             if known is not None and known.status in ("input_required", "running"):
@@ -568,7 +657,7 @@ class Jobs(Mapping[str, Job]):
 
 
 def asyncio_future(place: Future[None]) -> Future[None]:
-    """A future beside another: cancelling the wait for it leaves the other as it is."""
+    """A second future for another one: cancelling the wait for it leaves the other alone."""
     beside: Future[None] = Future()
 
     def done(_: object) -> None:

@@ -1,1 +1,1 @@
-"""Limits on calls: how often, how many at a time, whether at all, and answers that still hold."""
+"""Limits on calls: rates, concurrency, circuit breakers, and cached answers."""

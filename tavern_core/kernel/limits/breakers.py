@@ -21,7 +21,7 @@ class CircuitBreaker:
 
     Args:
         rule: when it opens, and for how long.
-        changed: told of each new state, outside the lock.
+        changed: called with each new state, outside the lock.
         clock: seconds, never set back.
     """
 
@@ -58,7 +58,7 @@ class CircuitBreaker:
         return None
 
     def leave(self, failed: bool | None) -> None:
-        """What came of a call: it failed, it worked, or (None) it says nothing of what is behind it."""
+        """The outcome of a call: it failed, it worked, or (None) it says nothing about the upstream."""
         if failed is False and self.state == "closed":
             self.failures = 0
             return

@@ -1,7 +1,7 @@
 """The limits of one host at work: places that are taken, breakers that are open, rates that are used up, answers that hold.
 
-They outlive the plans of tools, which are compiled anew whenever anything changes: a limit goes by its place in the
-configuration, and what was counted under it stays counted.
+They outlive the plans of tools, which are compiled again after any change: a limit is identified by its place in the
+configuration, and its counts stay.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tavern_core.kernel.limits.breakers import CircuitBreaker, State
 from tavern_core.kernel.limits.result_cache import ResultCache
 from tavern_core.kernel.limits.slots import Slots
 from tavern_core.kernel.log.recorder import Recorder
-from tavern_core.kernel.stores.asking import ask
+from tavern_core.kernel.stores.store_calls import ask
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.event import CIRCUIT_CHANGED
 from tavern_core.model.limits import QUEUE, Breaker, ToolLimits, parse_rate
@@ -69,7 +69,7 @@ class Governor:
     breaker: CircuitBreaker | None
     breaker_place: str
     cache_s: float
-    """0: no answer is kept."""
+    """0: no answer is cached."""
     retries: int
     inline_s: float | None
     """How long a caller waits before the call becomes a job; None: as long as it takes."""
@@ -81,7 +81,7 @@ class Governor:
     """How long a tool may take without saying how far it is; 0: as long as the call."""
 
     def rates_of(self, context: CallContext) -> tuple[Rate, ...]:
-        """The rates that a call counts for; those of its caller first, so that nobody uses up what all share by being refused."""
+        """The rates that a call counts for; those of its caller first, so that a refused call does not use up a shared rate."""
         return (*self.table.personal_rates(context), *self.rates) if self.is_personal else self.rates
 
     def places_of(self, context: CallContext) -> tuple[Place, ...]:
@@ -96,13 +96,13 @@ class Governor:
             found.append(("result_cache", f"gives an answer again for {self.cache_s:g} s"))
         if self.breaker is not None:
             rule = self.breaker.rule
-            found.append(("breaker", f"after {rule.failures} failures in a row nothing for {rule.rest_ms / 1000:g} s"))
+            found.append(("breaker", f"after {rule.failures} failures in a row no calls for {rule.rest_ms / 1000:g} s"))
         if self.rates or self.is_personal:
-            told = [f"{rate.written} ({rate.place})" for rate in self.rates]
-            found.append(("rate", ", ".join([*told, *(["limits.callers"] if self.is_personal else [])])))
+            reported = [f"{rate.written} ({rate.place})" for rate in self.rates]
+            found.append(("rate", ", ".join([*reported, *(["limits.callers"] if self.is_personal else [])])))
         if self.places or self.is_personal:
-            told = [f"{place.slots.size} at a time ({place.place})" for place in self.places]
-            found.append(("concurrency", ", ".join([*told, *(["limits.callers"] if self.is_personal else [])])))
+            reported = [f"{place.slots.size} at a time ({place.place})" for place in self.places]
+            found.append(("concurrency", ", ".join([*reported, *(["limits.callers"] if self.is_personal else [])])))
         if self.retries:
             found.append(("retry", f"up to {self.retries} further attempts, where doing it again does no harm"))
         return tuple(found)
@@ -112,10 +112,10 @@ class LimitTable:
     """All limits of a host.
 
     Args:
-        records: where rates are counted.
+        records: counts the rates.
         callers: the section `limits.callers`.
-        retries: further attempts where nothing else is said.
-        cache_bytes: of all answers that are kept.
+        retries: further attempts by default.
+        cache_bytes: of all cached answers.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class LimitTable:
         cache_ms = next((limits.cache_ms for _, limits, _ in reversed(everything) if limits.cache_ms), 0) or 0
         if cache_ms and not tool.read_only:
             self._diagnostics.add(
-                "CACHE_IGNORED", f"{tool.id}: answers are kept of tools that only read; this one may do more",
+                "CACHE_IGNORED", f"{tool.id}: only answers of read-only tools are cached; this one may do more",
                 hint="mark it read_only, or take cacheMs out of its limits",
             )  # fmt: skip
             cache_ms = 0
@@ -250,7 +250,7 @@ class LimitTable:
         """Count one use for which there is no block (`has_block`).
 
         Returns:
-            0 when it was counted; else the seconds after which there is room again.
+            0 if it was counted; else the seconds until the rate allows it.
 
         Raises:
             InternalError: the store cannot be used (INTERNAL).

@@ -39,7 +39,7 @@ class ResultCache:
         return len(self._entries)
 
     def key(self, tool: str, values: Mapping[str, Any], context: CallContext) -> Key | None:
-        """What tells calls apart: tool, arguments, and everything of the caller that an answer may depend on."""
+        """The key of a call: tool, arguments, and every property of the caller that an answer may depend on."""
         try:
             given = marshal.dumps(values, 2)  # type: ignore[arg-type]
         except ValueError:
@@ -70,7 +70,7 @@ class ResultCache:
         return ToolResult(True, value, content, meta=meta, trace=trace)
 
     def put(self, key: Key, made_by: object, result: ToolResult, seconds: float) -> None:
-        """Keep an answer that went well. One that is no plain data, or larger than an eighth of the cache, is not kept."""
+        """Cache a successful answer, unless it is not plain data or larger than an eighth of the cache."""
         if not result.ok or result.status != "ok":
             return
         try:

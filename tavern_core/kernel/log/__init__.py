@@ -1,1 +1,1 @@
-"""The event log: appended, chained by hashes, verified; and who tells it."""
+"""The event log: appended, chained by hashes, verified; and its recorder."""

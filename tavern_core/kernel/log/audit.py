@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 class AuditLog:
-    """One audit log with its older files. Iterating it gives every record, oldest first. It need not exist, and nothing is written.
+    """One audit log with its older files. Iterating it gives every record, oldest first. It need not exist; it is only read.
 
     Args:
         place: the state folder of a host, or an ``audit.jsonl``.
 
     Raises:
-        UsageError: `place` is no path (USAGE).
+        UsageError: `place` is not a path (USAGE).
     """
 
     def __init__(self, place: str | PathLike[str]) -> None:
@@ -97,7 +97,7 @@ class AuditLog:
         return replace(report, ok=False, problems=(LogProblem(str(self.path), 0, "missing", "there is no log here"),))
 
     def explain(self, call_id: str) -> CallStory | None:
-        """Who called what and why, who changed or refused it, what came of it and which calls it made; None: nothing is on record.
+        """Who called what and why, who changed or refused it, its result and the calls it made; None: no record.
 
         Raises:
             StateDamaged: a file cannot be opened (STATE_DAMAGED).

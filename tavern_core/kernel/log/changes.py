@@ -15,7 +15,7 @@ from tavern_core.schema.redact import named_secrets
 from tavern_core.schema.secret_forms import SHORTEST
 
 MOST_ROWS: Final = 20
-"""Differences of one plugin that are written down; how many more there are is said."""
+"""The most differences recorded per plugin; the rest is a count."""
 LONGEST: Final = 200
 """Characters of a value that are written down."""
 _MISSING: Final = object()
@@ -55,7 +55,7 @@ def diff(changes: Sequence[Change], redact: Callable[[Any], Any]) -> list[dict[s
 
 
 def _redacted(parts: Mapping[str, Any], redact: Callable[[Any], Any]) -> dict[str, Any]:
-    # Each part by itself: marks of the schema are for the arguments as a whole.
+    # Each part alone: marks of the schema apply to the arguments as a whole.
     return {name: redact(value) for name, value in parts.items()}
 
 
@@ -93,7 +93,7 @@ def _texts(value: Any) -> Iterator[str]:
 def _differences(
     one: Any, two: Any, shown_one: Any, shown_two: Any, path: tuple[object, ...]
 ) -> Iterator[dict[str, Any]]:
-    """Where two values differ; told are the redacted ones."""
+    """Where two values differ; it reports the redacted ones."""
     if type(one) is type(two) and one == two:
         return
     if (

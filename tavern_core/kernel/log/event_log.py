@@ -3,17 +3,18 @@
     append: lock --> did others write? --> is it still our file? --> is it full? --> one write() --> anchor --> unlock
                            | no: open again        | read them       | rename it
 
-A full file is renamed before its last record is written: the other writers see that it has grown, and look where it went.
-Without that, the name of the file is looked up every 16 records and once a second only: so late is it noticed that somebody
-moved it away by hand.
+A full file is renamed before its last record is written: the other writers see that it has grown, and look up its new name.
+Otherwise a writer looks up the name of the file only every 16 records and once a second, so it detects with that delay
+that the file was moved by hand.
 
 Several threads and processes share one file. A record is complete before `append` returns, so it survives the death of
-the process (and a power cut, with `fsync`). A line that a killed process left half written is kept in a side file and a
-record says so. Complete lines are never removed: damage stays where it is, and `verify` points at it.
+the process (and a power cut, with `fsync`). A line that a killed process left incomplete is stored in a side file and a
+record reports it. Complete lines are never removed: a corrupt line stays in its place, and `verify` names it.
 
-Beside ``audit.jsonl`` stand ``audit.head`` (number and hash of the last record when the log was closed, or of one at most
-15 records before: so records missing at the end are noticed) and older files ``audit-<first>-<last>.jsonl``. The chain runs through all of them. Who can write the folder can
-forge all of it; to be safe from them, copy the head that `verify` prints to another place.
+Next to ``audit.jsonl`` are ``audit.head`` (number and hash of the last record when the log was closed, or of one at most
+15 records before: so records missing at the end are detected) and older files ``audit-<first>-<last>.jsonl``. The chain
+runs through all of them. Anyone who can write the folder can forge the whole log; as a protection, copy the head that
+`verify` prints to another place.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from tavern_core.kernel.files.atomic_file import (
 )
 from tavern_core.kernel.log.log_files import cut_off, head_line, head_path, newest_rotated, read_head, rotated_path
 from tavern_core.kernel.log.record import GENESIS, Link, encode, encode_members
-from tavern_core.kernel.log.tail import Tail, read_tail
+from tavern_core.kernel.log.recovery_scan import Tail, read_tail
 from tavern_core.kernel.settings.secrets import KnownSecrets
 from tavern_core.model.event import LOG_DAMAGED, LOG_REPAIRED, Event
 from tavern_core.schema.redact import compile_redactor
@@ -64,12 +65,12 @@ class EventLog:
     """Append-only, hash-chained, shared by threads and processes; opened when the first event comes.
 
     Args:
-        path: ``audit.jsonl`` in a folder of its own; created private.
+        path: ``audit.jsonl`` in its own folder; created private.
         fsync: force each record to the disk before `append` returns.
-        max_bytes: a file that has reached this size is closed and a new one begun.
+        max_bytes: a file that has reached this size is closed and a new one started.
         lock_seconds: how long to wait for another process that writes.
-        known_secrets: strings that must not get into the log, whoever let them through so far.
-        on_finding: told about damage, once, when it is noticed.
+        known_secrets: strings that must never get into the log.
+        on_finding: called once per detected damage.
         clock: seconds since the epoch, for the log's own records.
     """
 
@@ -157,7 +158,7 @@ class EventLog:
         """Close the files; a later `append` opens them again."""
         with self._thread:
             if self._seq and self._descriptor >= 0:
-                with contextlib.suppress(StateDamaged):  # nothing is lost: the records are in the file
+                with contextlib.suppress(StateDamaged):  # no loss: the records are in the file
                     self._lock()
                     self._anchor()
             self._drop()
@@ -174,7 +175,7 @@ class EventLog:
     # Under the lock ------------------------------------------------------------------------------------------------
 
     def _lock_at_once(self, time: float) -> bool:
-        """The quick way of `_lock`: nobody else writes, and the file is as we left it. False: not locked.
+        """The quick path of `_lock`: no other writer, and the file is unchanged. False: not locked.
 
         Args:
             time: of the event, seconds since the epoch.
@@ -209,7 +210,7 @@ class EventLog:
                 self._drop()  # closing gives the lock back, too
                 raise
             self._drop()
-        raise StateDamaged(f"{self.path} is replaced again and again by somebody else", hint="find out by whom")
+        raise StateDamaged(f"{self.path} is replaced again and again by another program", hint="find out by which one")
 
     def _lock_current(self) -> bool:
         """Lock the open file and look whether it is still the log. False: open it again."""
@@ -266,7 +267,7 @@ class EventLog:
         """Give a full file its last name, before its last record is written.
 
         Other writers compare the size of the file that they have open with the size that they know. It grows after it was
-        renamed, so they look where it went, whatever their own limit is.
+        renamed, so they look up its new name, whatever their own limit is.
         """
         with state_errors(self.path, "rotate"):
             name = rotated_path(self.path, self._descriptor, last)
@@ -302,14 +303,14 @@ class EventLog:
     def _drop(self) -> None:
         for descriptor in (self._descriptor, self._head):
             if descriptor >= 0:
-                with contextlib.suppress(OSError):  # closed by somebody else, as daemons do with all they inherit
+                with contextlib.suppress(OSError):  # closed by others, as daemons do with inherited files
                     os.close(descriptor)
         self._descriptor = self._head = -1
 
     # When the file is not as we left it ------------------------------------------------------------------------------
 
     def _catch_up(self, size: int) -> bool:
-        """Read what stands behind the part we know. False: the file held no record at all and was set aside."""
+        """Read on after the known part. False: the file held no record and was renamed."""
         fresh = not self._seq or size < self._size
         with state_errors(self.path, "read"):
             tail = read_tail(self._descriptor, 0 if fresh else self._size, size)
@@ -328,20 +329,20 @@ class EventLog:
             self._seq, self._hash = tail.last.seq, tail.last.hash
         for repair in filter(None, (cut_before, cut)):
             name, count = repair
-            self._say(LOG_REPAIRED, f"a half-written record was cut off: {count} bytes, kept in {name}", keptIn=name)
+            self._say(LOG_REPAIRED, f"a half-written record was cut off: {count} bytes, stored in {name}", keptIn=name)
         if self._kept:
-            self._say(LOG_REPAIRED, f"a file without a readable record is kept as {self._kept}", keptIn=self._kept)
+            self._say(LOG_REPAIRED, f"a file without a readable record was renamed to {self._kept}", keptIn=self._kept)
             self._kept = ""
         if missing:
             self._say(LOG_DAMAGED, f"the records {missing[0]} to {missing[1]} are missing at the end", missing=missing)
         if tail.damaged:
             first, last = tail.damaged[0], tail.damaged[-1]
-            text = f"damaged lines: {len(tail.damaged)}, the first at byte {first}"
+            text = f"corrupt lines:  {len(tail.damaged)}, the first at byte {first}"
             self._say(LOG_DAMAGED, text, lines=len(tail.damaged), between=[first, last])
         return True
 
     def _cut(self, descriptor: int, tail: Tail) -> tuple[str, int] | None:
-        """Keep a half-written end aside: the name of the side file, and how many bytes it has. None: there is none."""
+        """Store an incomplete end in a side file: its name and its bytes. None: there is none."""
         if not tail.torn:
             return None
         return cut_off(self.path, descriptor, tail.end, tail.torn, self._clock()), len(tail.torn)
@@ -349,13 +350,13 @@ class EventLog:
     def _end_before(self) -> tuple[Link, tuple[str, int] | None]:
         """Where the chain ended in the file before this one, and what was cut off there.
 
-        Whoever renamed it writes its last record afterwards and has its lock until then; if it was killed, that record is
-        half written.
+        The process that renamed it then writes its last record, and holds its lock until then; if it was killed, that record is
+        incomplete.
         """
         nothing = Link(0, GENESIS, GENESIS), None
         if (older := newest_rotated(self.path)) is None:
             return nothing
-        is_sealed = not os.access(older, os.W_OK)  # older files may be made read-only: then nobody repairs their end
+        is_sealed = not os.access(older, os.W_OK)  # older files may be read-only: then their end is not repaired
         descriptor = os.open(older, (os.O_RDONLY if is_sealed else os.O_RDWR) | _OLDER_FLAGS)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -370,10 +371,10 @@ class EventLog:
             os.close(descriptor)
 
     def _resume(self, tail: Tail, before: Link) -> tuple[int, int] | tuple[()]:
-        """Find the end of the chain in a file that is new to us; the first and last number of records that are gone.
+        """Find the end of the chain in an unknown file; the first and last number of missing records.
 
-        It is the last record of the file, or of the file before it. The anchor knows better when records are gone, and
-        when the last line is damaged: that line's number is used up, and only the anchor has its hash.
+        It is the last record of the file, or of the file before it. The anchor knows better when records are missing, and
+        when the last line is corrupt: that line's number is used up, and only the anchor has its hash.
         """
         last = tail.last or before
         used = last.seq + tail.damaged_at_end
@@ -393,7 +394,7 @@ class EventLog:
         finding = Finding(
             StateDamaged.code,
             f"the event log {self.path}: {message}",
-            hint="`tavern logs verify` shows every damaged place",
+            hint="`tavern logs verify` lists every corrupt line",
             where=Location(self._path),
             severity="warning",
         )
@@ -401,7 +402,7 @@ class EventLog:
         self._untold.append(finding)
 
     def _tell(self) -> None:
-        """Hand findings on, outside the lock: whoever is told may want to log."""
+        """Pass findings on, outside the lock: the receiver may log."""
         while self._untold:
             finding = self._untold.pop(0)
             if self._on_finding is not None:

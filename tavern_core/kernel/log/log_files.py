@@ -1,9 +1,9 @@
-"""The files of one event log: the current one, the older ones, the anchor, and what was kept aside.
+"""The files of one event log: the current one, the older ones, the anchor, and the side files.
 
     audit.jsonl                               the current file
     audit-000000000001-000000004711.jsonl     older: first and last record; the names sort in order of the chain
     audit.head                                number and hash of the last record, or of one shortly before
-    audit.torn-<time>.bin                     a half-written line that was cut off
+    audit.torn-<time>.bin                     an incomplete line that was cut off
     audit.jsonl.damaged-<time>                a file without any readable record
 
 Names and the anchor only; who writes and who checks is in event_log.py and log_verify.py.
@@ -42,7 +42,7 @@ def head_line(seq: int, digest: str) -> bytes:
 
 
 def read_head(descriptor: int) -> Link | None:
-    """The anchor; None when there is none or it is damaged (it only helps to notice more)."""
+    """The anchor; None if it is missing or corrupt (it only helps to detect more)."""
     return _parse_head(os.pread(descriptor, _LONGEST_HEAD, 0))
 
 
@@ -82,7 +82,7 @@ def rotated_path(path: Path, descriptor: int, last: int) -> Path:
 
 
 def newest_rotated(path: Path) -> Path | None:
-    """The newest older file; None when there is none."""
+    """The newest older file; None if there is none."""
     return next(reversed(rotated_files(path)), None)
 
 

@@ -54,7 +54,7 @@ class LogRecord:
 
     @classmethod
     def from_json(cls, record: Record) -> LogRecord:
-        """The reverse of `to_json`; a damaged record is taken as far as it goes."""
+        """The reverse of `to_json`; of a corrupt record it takes what is readable."""
         time, type_, call, plugin, prev, digest = (
             str(record.get(key) or "") for key in ("time", "type", "callId", "plugin", "prev", "hash")
         )

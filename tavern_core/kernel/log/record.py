@@ -3,7 +3,7 @@
     {"seq":7,"time":"…Z","type":"TOOL_CALLED","callId":"…","plugin":"text", …data… ,"prev":"<hash of 6>","hash":"<sha256>"}
 
 `hash` is the SHA-256, in hex, of the bytes of the line up to ``,"hash":`` - `prev` included, so each record seals all
-before it. Whoever wants to check a log by hand needs nothing but the line itself: nothing is re-serialised.
+before it. To check a log by hand, the line itself is enough: no re-serialisation.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def link(line: bytes) -> Link | None:
 
 
 def decode(line: bytes) -> dict[str, Any] | None:
-    """The record as a mapping; None when the line is no JSON object."""
-    if not line.startswith(b"{"):  # a damaged log may hold a great many such lines
+    """The record as a mapping; None when the line is not a JSON object."""
+    if not line.startswith(b"{"):  # a corrupt log may hold many such lines
         return None
     try:
         record = json.loads(line, parse_int=_integer)
@@ -143,12 +143,12 @@ def stamp(seconds: float) -> str:
             text = iso_utc(whole)[:19]
             _second = (whole, text)
         return f"{text}.{millis:03d}Z"
-    except (ValueError, OverflowError, OSError):  # no time at all (NaN, the year 60000): the record matters more
+    except (ValueError, OverflowError, OSError):  # not a time (NaN, the year 60000): the record matters more
         return iso_utc(time.time())
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """`value` as JSON can say it; whatever it cannot becomes a short text."""
+    """`value` as JSON; anything else becomes a short text."""
     if isinstance(value, str):
         return _text(value)
     if depth >= depths.VALUE:

@@ -1,4 +1,4 @@
-"""Tells the event log, subscribers and `tavern_on_event` observers what happens. Data is redacted before it is told.
+"""Reports events to the event log, subscribers and `tavern_on_event` observers. Data is redacted first.
 
 The log is an observer: when it fails the call goes on and a diagnostic says so, unless `audit.required` is set.
 """
@@ -32,7 +32,7 @@ DENIALS = frozenset({"POLICY_DENIED", "APPROVAL_REQUIRED", "APPROVAL_REJECTED"})
 
 
 class Log(Protocol):
-    """Where events are kept."""
+    """Where events are stored."""
 
     def append(self, event: Event, /) -> int: ...
 
@@ -40,7 +40,7 @@ class Log(Protocol):
 
 
 class Recorder:
-    """Makes events and hands them on.
+    """Makes events and passes them on.
 
     Args:
         log: the event log, or None when auditing is off.
@@ -66,7 +66,7 @@ class Recorder:
         self._numbers = itertools.count(1)
         self._subscribers: tuple[tuple[Subscriber, frozenset[str] | None], ...] = ()
         self._caller: tuple[CallContext | None, str] = (None, "")
-        """Whose call was told of last, as the JSON it became: one caller makes many calls."""
+        """The caller of the last reported call, as JSON: one caller makes many calls."""
         self._changed = changed
         self.retries: Counter[str] = Counter()
         """Tool → how often calls of it were tried again."""
@@ -79,7 +79,7 @@ class Recorder:
     def subscribe(self, callback: Subscriber, *types: str) -> Callable[[], None]:
         """Call `callback(event)` for each event (of the given types); returns a function that ends it.
 
-        The callback runs on the thread of whoever caused the event; its errors are diagnostics.
+        The callback runs on the thread that caused the event; its errors are diagnostics.
         """
         entry = (callback, frozenset(types) or None)
         with self._lock:
@@ -99,7 +99,7 @@ class Recorder:
         """TOOL_CALLED: on the record before the tool runs.
 
         Args:
-            wanted: the event is for others, too; else there is none where only the log is to know.
+            wanted: the event is for observers, too; else only the log gets it.
 
         Raises:
             PolicyDenied: `audit.required` is set and the log failed (POLICY_DENIED).
@@ -153,8 +153,8 @@ class Recorder:
 
         Args:
             wanted: as for `called`.
-            is_told: another record says already who called what; else this one does.
-            changes: what plugins changed and no other record tells.
+            is_told: another record already says who called what; else this one does.
+            changes: changes by plugins that no other record reports.
         """
         if is_told and not (wanted or changes or self._subscribers) and self._log is not None:
             own = self._finished_members(call, result, redact)
@@ -177,7 +177,7 @@ class Recorder:
         return event
 
     def _called_members(self, call: ToolCall, redact: Redactor) -> str | None:
-        """What `_about` tells of the usual call, as the JSON it becomes; None for any other."""
+        """The JSON of `_about` for the usual call; None for any other."""
         if call.purpose or call.parent:
             return None
         try:
@@ -195,7 +195,7 @@ class Recorder:
             return None
 
     def _finished_members(self, call: ToolCall, result: ToolResult, redact: Redactor) -> str | None:
-        """What `finished` tells of a call that went well, as the JSON it becomes; None for any other."""
+        """The JSON of `finished` for a successful call; None for any other."""
         if result.status != "ok" or not result._trace:
             return None
         try:
@@ -219,7 +219,7 @@ class Recorder:
                 data["diff"] = rows
 
     def _about(self, call: ToolCall, redact: Redactor) -> dict[str, Any]:
-        """Who calls what, by which door, why, and with which arguments."""
+        """Who calls what, through which entry point, why, and with which arguments."""
         context = call.context
         data: dict[str, Any] = {"tool": call.tool, "door": call.door, "principal": context.principal}
         # Written out: this runs for every call, and a loop over pairs costs a microsecond.
@@ -245,12 +245,12 @@ class Recorder:
 
     def about_approval(self, type_: str, call_id: str, data: Mapping[str, Any], plugin: str) -> tuple[Event, bool]:
         """APPROVAL_REQUESTED or APPROVAL_DECIDED, and False when it must be on the record and is not."""
-        told = dict(data) if self._arguments else {key: value for key, value in data.items() if key != "arguments"}
-        event = Event(type_, time.time(), told, call_id, plugin)
+        sent = dict(data) if self._arguments else {key: value for key, value in data.items() if key != "arguments"}
+        event = Event(type_, time.time(), sent, call_id, plugin)
         return event, self.tell(event) or not self._required
 
     def note(self, type_: str, data: Mapping[str, Any], *, plugin: str = "", call_id: str = "") -> Event:
-        """Any other event, e.g. PLUGIN_STATE; `data` holds nothing secret."""
+        """Any other event, e.g. PLUGIN_STATE; `data` holds no secrets."""
         event = Event(type_, time.time(), data, call_id, plugin)
         self.tell(event)
         return event
@@ -275,7 +275,7 @@ class Recorder:
             if types is None or event.type in types:
                 try:
                     callback(event)
-                except Exception as error:  # noqa: BLE001 - an observer changes nothing
+                except Exception as error:  # noqa: BLE001 - an observer changes no call
                     self._diagnostics.add("SUBSCRIBER_FAILED", f"a subscriber failed with {printed(error)}")
 
     def _keep(self, write: Callable[..., Any], *what: Any) -> bool:
@@ -292,7 +292,7 @@ class Recorder:
 
 
 def _caller_members(context: CallContext) -> str:
-    """What `_about` tells of the usual caller, as the JSON it becomes; nothing for any other."""
+    """The JSON of `_about` for the usual caller; empty for any other."""
     if context.task_id or context.trace_id or context.user_id or context.profile:
         return ""
     request = f',"requestId":{as_json(context.request_id)}' if context.request_id else ""
@@ -308,7 +308,7 @@ _NEVER_SECRET = frozenset({int, float, bool, type(None)})
 
 
 class Events:
-    """`tavern.events`: be told what happens."""
+    """`tavern.events`: subscribe to events."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

@@ -1,4 +1,4 @@
-"""One call as the audit log has it: who called what, by which door and why, who changed or refused it, what came of it.
+"""One call as the audit log has it: who called what, through which entry point and why, who changed or refused it, and its result.
 
 Which record says what depends on how far the call came: one that was carried out has TOOL_CALLED, a refused one
 POLICY_DENIED, one that could not even be tried (unknown tool, wrong arguments) TOOL_RESULT alone.
@@ -64,8 +64,8 @@ def story(call_id: str, found: Sequence[LogRecord], others: Iterable[LogRecord])
     """The story of a call.
 
     Args:
-        found: its records, oldest first; damaged or half-written ones say as much as is there.
-        others: records among which are those of the calls that it made.
+        found: its records, oldest first; of corrupt or incomplete ones it uses what is readable.
+        others: records that include those of the calls it made.
     """
     records = [record.to_json() for record in found]
     made: dict[str, LogRecord] = {}

@@ -1,6 +1,6 @@
 """Is the log what was written? Every record of every file, its own hash and its place in the chain.
 
-    changed     a line is no intact record, or the record before it was replaced by another one
+    changed     a line is not an intact record, or the record before it was replaced by another one
     missing     numbers are left out, at the beginning, in between or at the end
     reordered   a record stands behind one that was written later, or stands twice
     torn        the last line is half written; the next `append` cuts it off and keeps it aside
@@ -56,7 +56,7 @@ class VerifyReport:
     first: int = 0
     last: int = 0
     head: str = GENESIS
-    """Hash of the last record. Kept somewhere else, it proves later that nothing before it was changed."""
+    """Hash of the last record. A copy elsewhere proves later that no record before it was changed."""
     repairs: tuple[str, ...] = ()
     """What the log itself noted: half-written lines that were cut off, with the file that has them."""
 
@@ -74,7 +74,7 @@ class VerifyReport:
 
 
 def verify(path: Path, *, first: int = 1) -> VerifyReport:
-    """Check the log at `path` with all its older files; one that is not there has nothing wrong.
+    """Check the log at `path` with all its older files; a missing log has no errors.
 
     Args:
         first: number of the first record that must be there; higher when older files were archived elsewhere.
@@ -124,7 +124,7 @@ class _Chain:
     highest: int = 0
     head: str = GENESIS
     is_broken: bool = False
-    """The line before is no record: what it was nobody knows."""
+    """The line before is not a record, its content is unknown."""
     gaps: dict[int, LogProblem] = field(default_factory=dict)
     """Numbers that were left out so far, while there are not too many of them → where."""
     hashes: OrderedDict[int, str] = field(default_factory=OrderedDict)
@@ -161,7 +161,7 @@ class _Chain:
             self._out_of_order(seq)
         elif seq > self.expected and not self.is_broken:
             self._left_out(self.expected, seq - 1)
-        elif seq > self.expected + 1:  # the damaged line was one of them; more are gone
+        elif seq > self.expected + 1:  # the corrupt line was one of them; more are missing
             self._left_out(self.expected + 1, seq - 1)
         elif seq < self.expected:
             self._say("reordered", f"the log begins with record {seq}; {self.expected} was expected")
@@ -180,9 +180,9 @@ class _Chain:
 
     def _out_of_order(self, seq: int) -> None:
         if self.gaps.pop(seq, None) is not None:
-            self._say("reordered", f"record {seq} stands behind record {self.highest}")
+            self._say("reordered", f"record {seq} comes after record {self.highest}")
         else:
-            self._say("reordered", f"record {seq} stands here again")
+            self._say("reordered", f"record {seq} is here again")
 
     def _remember(self, found: Link) -> None:
         self.lowest = min(self.lowest or found.seq, found.seq)

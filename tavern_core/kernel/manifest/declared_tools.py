@@ -41,7 +41,7 @@ class DeclaredTools:
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Ids of the sketches."""
+        """Ids of the incomplete tools."""
         return tuple(spec.name for spec in self.sketches)
 
     @property
@@ -57,19 +57,36 @@ def read_declared_tools(
     *,
     flaws: Callable[[object], list[SchemaProblem]] | None = None,
 ) -> DeclaredTools:
-    """Read everything that `tools:` of a manifest declares.
+    """Read everything that `tools:` and `skills:` of a manifest declare.
 
     Args:
         manifest: of the plugin.
         document: plugin.yaml, where findings about inline tools point.
-        files: where tool files are read from.
-        flaws: judges schemas; None: `schema.prepare.flaws_of`.
+        files: the source of tool files.
+        flaws: checks schemas; None: `schema.prepare.flaws_of`.
     """
-    from tavern_core.kernel.manifest.tool_files import tool_spec
-    from tavern_core.model.manifest import Entry
     from tavern_core.schema.prepare import flaws_of
 
-    judge = flaws or flaws_of
+    tools = _read_tools(manifest, document, files, flaws or flaws_of)
+    if manifest.skills is None:
+        return tools
+    from tavern_core.kernel.manifest.skill_tools import read_plugin_skills
+
+    skills = read_plugin_skills(manifest.name, manifest.skills.entry, files)
+    return DeclaredTools(
+        (*tools.specs, *skills.specs),
+        tools.sketches,
+        (*tools.findings, *skills.findings),
+        (*tools.stamps, *skills.stamps),
+    )
+
+
+def _read_tools(
+    manifest: Manifest, document: YamlDocument, files: PluginFiles, judge: Callable[[object], list[SchemaProblem]]
+) -> DeclaredTools:
+    from tavern_core.kernel.manifest.tool_files import tool_spec
+    from tavern_core.model.manifest import Entry
+
     if manifest.tools is None:
         return DeclaredTools()
     if isinstance(manifest.tools, Entry):
@@ -170,7 +187,7 @@ def _about(tool: str, findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _id_in(reading: ToolFileReading, relative: str, manifest: Manifest) -> str:
-    """The id that a broken file gives its tool; where nobody can read that, the one that its name suggests."""
+    """The id in an invalid file; if it is unreadable, the one that the file name suggests."""
     data = reading.document.data
     written = data.get("id") if isinstance(data, dict) else None
     if not isinstance(written, str):

@@ -1,4 +1,4 @@
-"""Which other product wrote a workflow file that is none of ours.
+"""Recognises workflow files of other products.
 
 Recognised by the shape that each product's export always has, and that no file of ours can have.
 """
@@ -24,7 +24,7 @@ class Foreign:
 
 
 def foreign(data: Any) -> Foreign | None:
-    """The product that wrote `data`, which is JSON; None: nobody known, or ours."""
+    """The product that wrote `data`, which is JSON; None: unknown, or ours."""
     if isinstance(data, Mapping) and "nodes" in data and "edges" in data:
         return None
     return next(
@@ -33,7 +33,7 @@ def foreign(data: Any) -> Foreign | None:
 
 
 def foreign_text(text: str) -> Foreign | None:
-    """The same for a text that is no JSON: Dify exports YAML."""
+    """The same for a text that is not JSON: Dify exports YAML."""
     begun = text[:100_000].removeprefix("\ufeff")
     if all(re.search(pattern, begun, re.MULTILINE) for pattern in (r"^app:\s*$", r"^workflow:\s*$", r"^\s+graph:\s*$")):
         return Foreign("Dify", _DIFY)

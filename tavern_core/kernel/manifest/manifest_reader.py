@@ -3,7 +3,7 @@
     text --read_yaml--> data --shape (pydantic)--> Manifest --sense (manifest_rules)--> ManifestReading
 
 An unknown key is an error in `check` (strict) and a warning with the nearest name when a plugin is loaded: a manifest
-written for a newer host still loads. A wrong value is an error both times. Nothing here raises on content or opens a file.
+written for a newer host still loads. An invalid value is an error in both cases. No function here raises on content or opens a file.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class ManifestReading:
 
     @property
     def written_name(self) -> str:
-        """`name` as written, also where the rest is wrong; empty when there is none."""
+        """`name` as written, also if the rest is invalid; empty if it is missing."""
         data = self.document.data
         name = data.get("name") if isinstance(data, dict) else None
         return name if isinstance(name, str) else ""
 
 
 def read_manifest(text: str | bytes, file: str, *, strict: bool) -> ManifestReading:
-    """Read and judge one manifest.
+    """Read and check one manifest.
 
     Args:
         text: the content of plugin.yaml.
@@ -71,7 +71,7 @@ def read_manifest(text: str | bytes, file: str, *, strict: bool) -> ManifestRead
 
 
 def manifest_from_data(data: Mapping[str, Any], file: str, *, strict: bool) -> ManifestReading:
-    """The same for a manifest that is data already: the one handed to `Plugin(obj, manifest={...})`.
+    """The same for a manifest that is data already: the one passed to `Plugin(obj, manifest={...})`.
 
     Findings then have a pointer and no line.
     """
@@ -88,7 +88,7 @@ def _judge(document: YamlDocument, strict: bool) -> ManifestReading:
     if manifest is not None:
         cut = {f.where.pointer.partition(".")[0] for f in findings if f.severity == "error" and f.where is not None}
         judged = check_manifest(manifest, document, strict=strict)
-        # What is only odd because a neighbour was left out is nobody's mistake.
+        # Findings caused by a removed neighbour are not reported.
         findings += [
             f
             for f in judged
@@ -100,7 +100,7 @@ def _judge(document: YamlDocument, strict: bool) -> ManifestReading:
 
 
 def _shape(data: dict[str, Any], document: YamlDocument, strict: bool) -> tuple[Manifest | None, list[Finding]]:
-    """Validate against the model. Unknown keys are taken out and the rest is tried again, so that they hide nothing."""
+    """Validate against the model. Unknown keys are removed and the rest is validated again, so that they hide no other error."""
     unknown: dict[Path, Refusal] = {}
     wrong: list[Refusal] = []
     cuts = 0
@@ -120,7 +120,7 @@ def _shape(data: dict[str, Any], document: YamlDocument, strict: bool) -> tuple[
             wrong = wrong or [_alias_direction(r, data) for r in refusals if not r.is_unknown_key]
             if not strict or cuts == _MOST_CUTS:
                 break
-            # What stands elsewhere is judged too: an author wants to know everything at once.
+            # The rest is checked, too: an author wants to see all errors at once.
             cuts += 1
             data = {"name": "unnamed", "version": "0", **_without(data, {_cut(r, is_rough=cuts > 1) for r in refusals})}
     findings = [_finding(r, document, "error") for r in wrong]
@@ -143,14 +143,14 @@ def _alias_direction(refusal: Refusal, data: dict[str, Any]) -> Refusal:
     """For `aliases`: which of the two ids stands first, with the ids that were written."""
     if refusal.path[:1] != ("aliases",) or refusal.hint:
         return refusal
-    hint = "the other id stands first, one line for each: `Other:id: tool`"
+    hint = "the other id comes first, one line for each: `Other:id: tool`"
     if len(refusal.path) == 2:
         written, target = str(refusal.path[1]), data["aliases"][refusal.path[1]]
         ids = [item for item in (target if isinstance(target, list) else [target]) if isinstance(item, str)][:_SHOWN]
         if ids:
             turned = ":" not in written
             lines = [f"{item}: {written}" if turned else f"{written}: {item}" for item in ids]
-            hint = f"the other id stands first, one line for each: {', '.join(f'`{line}`' for line in lines)}"
+            hint = f"the other id comes first, one line for each: {', '.join(f'`{line}`' for line in lines)}"
     return replace(refusal, hint=hint)
 
 
@@ -163,14 +163,14 @@ def _finding(refusal: Refusal, document: YamlDocument, severity: Any) -> Finding
 
 
 def _empty_above(data: Any, key: str | int) -> str:
-    """The section of plugin.yaml that stands right above an unknown key and holds nothing: the key was probably not indented."""
+    """The section of plugin.yaml right above an unknown key that is empty: the key was probably not indented."""
     keys = list(data) if isinstance(data, dict) else []
     above = keys[keys.index(key) - 1] if key in keys[1:] else ""
     return above if above and data[above] is None and above in Manifest.model_fields else ""
 
 
 def _without_empty(data: dict[str, Any]) -> dict[str, Any]:
-    """`data` without keys that have no value: a section whose lines are all commented out is no section."""
+    """`data` without keys that have no value: a section whose lines are all commented out is not a section."""
     kept: dict[str, Any] = {}
     for key, value in data.items():
         if value is None:
@@ -180,7 +180,7 @@ def _without_empty(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without(data: Any, paths: Iterable[Path]) -> Any:
-    """A copy of `data` in which nothing stands at `paths`; what is on none of them is shared."""
+    """A copy of `data` without `paths`; all other parts are shared."""
     beneath: dict[str | int, list[Path]] = {}
     for first, *rest in paths:
         beneath.setdefault(first, []).append(tuple(rest))

@@ -69,11 +69,11 @@ def _namespaces(manifest: Manifest) -> Iterator[PathProblem]:
 def _versions(manifest: Manifest) -> Iterator[PathProblem]:
     if not _is_version(manifest.version):
         yield PathProblem(
-            ("version",), f"{manifest.version!r} is no version", "write it like 1.2.0 or 1.2.0rc1 (PEP 440)"
+            ("version",), f"{manifest.version!r} is not a version", "write it like 1.2.0 or 1.2.0rc1 (PEP 440)"
         )
     for key, specifier in (("host", manifest.requires.host), ("tested", manifest.requires.tested)):
         if not _is_specifier(specifier):
-            yield PathProblem(("requires", key), f"{specifier!r} is no version range", _range_hint(specifier))
+            yield PathProblem(("requires", key), f"{specifier!r} is not a version range", _range_hint(specifier))
 
 
 def _neighbours(manifest: Manifest) -> Iterator[PathProblem]:
@@ -81,13 +81,13 @@ def _neighbours(manifest: Manifest) -> Iterator[PathProblem]:
         if name == manifest.name:
             yield PathProblem(("dependsOn", name), "the plugin depends on itself", "delete the line", at_key=True)
         if not _is_specifier(specifier):
-            yield PathProblem(("dependsOn", name), f"{specifier!r} is no version range", _range_hint(specifier))
+            yield PathProblem(("dependsOn", name), f"{specifier!r} is not a version range", _range_hint(specifier))
     for key, names in (("before", manifest.before), ("after", manifest.after)):
         for index, name in enumerate(names):
             if name == manifest.name:
-                yield PathProblem((key, index), f"the plugin stands {key} itself", "delete the line")
+                yield PathProblem((key, index), f"the plugin is {key} itself", "delete the line")
     for name in sorted({*manifest.before} & {*manifest.after}):
-        yield PathProblem(("after",), f"{name!r} stands in `before` and in `after`", "keep one of them")
+        yield PathProblem(("after",), f"{name!r} is in `before` and in `after`", "keep one of them")
 
 
 @cache
@@ -139,7 +139,7 @@ def _hooks(manifest: Manifest) -> Iterator[PathProblem]:
                 hint = "delete the line: this hook needs no permission"
             yield PathProblem(path, f"unknown hook permission {written!r}", hint)
         elif canonical in seen:
-            yield PathProblem(path, f"{written!r} asks for {canonical!r} again", "delete the line", "info")
+            yield PathProblem(path, f"{written!r} requests {canonical!r} again", "delete the line", "info")
         else:
             seen[canonical] = index
 
@@ -164,11 +164,13 @@ def _services(manifest: Manifest) -> Iterator[PathProblem]:
             if not is_service_name(name):
                 path: Path = ("permissions", "services", key, index)
                 yield PathProblem(
-                    path, f"{name!r} is no name of a service", "write one name: printable, without blanks, `:` and `*`"
+                    path,
+                    f"{name!r} is not a name of a service",
+                    "write one name: printable, without blanks, `:` and `*`",
                 )
     for index, declared in enumerate(manifest.services or ()):
         if not is_service_name(declared.name):
-            message = f"no other plugin can ask for a service named {declared.name!r}"
+            message = f"no other plugin can use a service named {declared.name!r}"
             yield PathProblem(("services", index), message, "take a name without blanks, `:` and `*`", "warning")
 
 
@@ -177,18 +179,18 @@ def _capabilities(manifest: Manifest) -> Iterator[PathProblem]:
     for index, request in enumerate(manifest.permissions.capabilities):
         path: Path = ("permissions", "capabilities", index)
         if request.name in seen:
-            yield PathProblem(path, f"{request.name!r} is asked for twice", "put all scopes under one of them")
+            yield PathProblem(path, f"{request.name!r} is requested twice", "put all scopes under one of them")
         seen.add(request.name)
         if request.scope == ():
-            message = f"the scope of {request.name!r} is empty, so it asks for nothing"
+            message = f"the scope of {request.name!r} is empty, so it requests no permissions"
             yield PathProblem(
-                (*path, "scope"), message, "leave the scope out to ask for all, or delete the entry", "warning"
+                (*path, "scope"), message, "leave the scope out to request all, or delete the entry", "warning"
             )
         for number, entry in enumerate(request.scope or ()):
             if problem := entry_problem(request.name, entry):
-                message = f"{entry!r:.120} reaches nothing: {problem}"
+                message = f"{entry!r:.120} has no effect: {problem}"
                 yield PathProblem(
-                    (*path, "scope", number), message, "docs/permissions.md tells how scopes are written", "warning"
+                    (*path, "scope", number), message, "docs/permissions.md explains how scopes are written", "warning"
                 )
 
 
@@ -213,10 +215,10 @@ def _aliases(manifest: Manifest) -> Iterator[PathProblem]:
         prefix, colon, local = target.rpartition(":")
         if colon and fold(prefix) != fold(manifest.name):
             turned = ":" not in written and is_local_name(written)
-            hint = f"the other id stands first: `{target}: {written}`" if turned else f"write {local}"
+            hint = f"the other id comes first: `{target}: {written}`" if turned else f"write {local}"
             yield PathProblem(path, f"{target!r} is a tool of another plugin", hint)
         elif not is_local_name(local):
-            yield PathProblem(path, f"{target!r} is no tool name", "use 1 to 64 of A-Z a-z 0-9 _ . -")
+            yield PathProblem(path, f"{target!r} is not a tool name", "use 1 to 64 of A-Z a-z 0-9 _ . -")
         if not written.strip() or len(written) > 160:
             yield PathProblem(path, "an alias has 1 to 160 characters", at_key=True)
         elif (owner := written.partition(":")[0]) in RESERVED_NAMESPACES and ":" in written:
@@ -234,7 +236,7 @@ def _paths(manifest: Manifest) -> Iterator[PathProblem]:
 
 def declared_paths(manifest: Manifest) -> Iterator[tuple[Path, str]]:
     """Every path that the manifest names, with where it does."""
-    for key in ("nodes", "tools", "profiles", "workflows"):
+    for key in ("nodes", "tools", "skills", "profiles", "workflows"):
         section = getattr(manifest, key)
         if isinstance(section, Entry):
             yield (key, "entry"), section.entry
@@ -263,10 +265,10 @@ def _frontend(manifest: Manifest) -> Iterator[PathProblem]:
     wanted = "vanilla" if frontend.type == "vanilla" else "build"
     served = getattr(frontend, wanted)
     if served is None:
-        message = f"a frontend of type {frontend.type} has no `{wanted}`; the console gets nothing of this plugin"
+        message = f"a frontend of type {frontend.type} has no `{wanted}`; the console ignores this plugin"
         yield PathProblem(("frontend",), message, f"add `{wanted}: {{entry: …}}`", "warning", at_key=True)
     elif served.entry is None and not served.styles:
-        message = f"`{wanted}` has neither `entry` nor `styles`; the console gets nothing of this plugin"
+        message = f"`{wanted}` has neither `entry` nor `styles`; the console ignores this plugin"
         yield PathProblem(
             ("frontend", wanted),
             message,
@@ -326,7 +328,7 @@ def _needless(manifest: Manifest) -> Iterator[PathProblem]:
     }
     for index, right in enumerate(asked.data):
         if right not in needed:
-            message = f"no hook that the plugin asks for hands out what {right!r} protects"
+            message = f"no requested hook has the arguments that {right!r} protects"
             yield PathProblem(("permissions", "data", index), message, "delete the line", "info")
     if asked.tryfirst and not asked.hooks:
         yield PathProblem(("permissions", "tryfirst"), "tryfirst without any hook does nothing", "delete it", "info")
@@ -356,7 +358,7 @@ def _repeats(manifest: Manifest) -> Iterator[PathProblem]:
         seen: set[str] = set()
         for index, name in enumerate(names):
             if name in seen:
-                yield PathProblem((*path, index), f"{name!r} stands here twice", "delete one", "info")
+                yield PathProblem((*path, index), f"{name!r} is here twice", "delete one", "info")
             seen.add(name)
 
 

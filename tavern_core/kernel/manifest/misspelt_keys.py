@@ -8,6 +8,7 @@ from typing import Final
 SHAPES: Final[Mapping[str, str]] = {
     "nodes": "nodes: {entry: ./nodes}",
     "tools": "tools: {entry: ./tools}",
+    "skills": "skills: {entry: ./skills}",
     "profiles": "profiles: {entry: ./profiles}",
     "workflows": "workflows: {entry: ./workflows}",
     "frontend": "frontend: {build: {entry: dist/index.js}}",

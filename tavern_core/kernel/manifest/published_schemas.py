@@ -57,7 +57,7 @@ def published_schema(kind: Kind) -> dict[str, Any]:
 
 
 def make_schema(kind: Kind) -> dict[str, Any]:
-    """The schema made anew from models and tables."""
+    """The schema, generated from models and tables."""
     model, title = _ROOTS[kind]
     schema = model.model_json_schema(by_alias=True)
     definitions: dict[str, Any] = schema.setdefault("$defs", {})
@@ -142,7 +142,7 @@ def _one_of(names: Iterable[tuple[str, str]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Write the files anew."""
+    """Write the files again."""
     folder = package.FOLDER / "schemas"
     folder.mkdir(exist_ok=True)
     for kind, name in FILES.items():

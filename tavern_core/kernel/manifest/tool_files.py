@@ -2,7 +2,7 @@
 
     text --read_json--> data --shape (pydantic)--> ToolDefinition --tool_spec--> ToolSpec
                                                         |
-    plugin.yaml `tools:` list --------------------------+--> a sketch: {id, implementation: {type: python}}
+    plugin.yaml `tools:` list --------------------------+--> incomplete: {id, implementation: {type: python}}
 
 One file defines one tool, and one broken file hides no other. An unknown key is an error (FEATURES B1). Nothing here opens
 a file. Sources: seed 000 §6.3, §10.2, 001 §5.2, FEATURES B1-B8, B14.
@@ -40,7 +40,7 @@ TOOL_FILE_SUFFIX: Final = ".tool.json"
 
 
 class Document(Located, Protocol):
-    """What a place in a file is asked of: a YAML or a JSON document."""
+    """The source of locations in a file: a YAML or a JSON document."""
 
     @property
     def file(self) -> str: ...
@@ -119,9 +119,9 @@ def tool_spec(
 
     Args:
         definition: from a tool file or from `tools:` of the manifest.
-        document: where findings point.
-        path: where the definition stands in it: ``()`` in a tool file, ``("tools", 2)`` inline.
-        flaws: judges its schemas.
+        document: the target of findings.
+        path: the place of the definition in it: ``()`` in a tool file, ``("tools", 2)`` inline.
+        flaws: checks its schemas.
     """
     return _Making(definition, manifest, document, path, flaws).make()
 
@@ -175,7 +175,7 @@ class _Making:
         return given
 
     def capabilities(self) -> frozenset[str]:
-        """What the tool needs, from both spellings; each must be asked for in the manifest."""
+        """What the tool needs, from both spellings; each must be requested in the manifest."""
         asked = {request.name for request in self.manifest.permissions.capabilities}
         spellings: list[tuple[Path, tuple[str, ...]]] = [
             (("capabilities",), self.definition.capabilities),
@@ -187,9 +187,9 @@ class _Making:
                 if len(self.findings) >= MOST_FINDINGS:
                     break
                 if not is_capability(name):
-                    self.refuse((*path, index), f"{name!r:.80} is no capability", known_capability(name))
+                    self.refuse((*path, index), f"{name!r:.80} is not a capability", known_capability(name))
                 elif name not in asked:
-                    message = f"the tool needs {name!r}, which plugin.yaml does not ask for"
+                    message = f"the tool needs {name!r}, which plugin.yaml does not request"
                     self.refuse(
                         (*path, index), message, f"add `- {name}` under permissions.capabilities in plugin.yaml"
                     )
@@ -197,7 +197,7 @@ class _Making:
         return frozenset(found)
 
     def schema(self, key: str, written: Any) -> Any:
-        """A checked copy of one of the schemas; None where there is none."""
+        """A checked copy of one of the schemas; None if there is none."""
         if written is None or isinstance(written, bool):
             return written
         schema = normalise_schema(dict(written))
@@ -226,7 +226,7 @@ class _Making:
     def check_implementation(self, implementation: Implementation) -> None:
         if (check := KINDS.get(implementation.type)) is None:
             self.check_foreign_kind(implementation.type)
-            return  # a kind that some plugin brings: its executor judges
+            return  # a kind of a plugin: its executor checks it
         for key in implementation.model_extra or {}:
             known = [f.alias or name for name, f in Implementation.model_fields.items()]
             self.refuse(("implementation", key), f"unknown key {key!r:.80}", known_instead(key, known), at_key=True)
@@ -238,12 +238,12 @@ class _Making:
             self.refuse(("parameters",), f"a tool of type {implementation.type} needs `parameters`", hint)
 
     def check_foreign_kind(self, kind: str) -> None:
-        """A kind that is not the host's: brought by this plugin or one that it depends on, or a slip of the keyboard."""
+        """A kind that is not the host's: contributed by this plugin or a dependency, or a typing error."""
         own = [declared.name for declared in self.manifest.executors or ()]
         near = did_you_mean(kind, [*KINDS, *own], 1)
         if kind in own or not near or self.manifest.depends_on or self.manifest.executors == ():
             return
-        hint = f"{near} A kind that another plugin brings needs `dependsOn` in plugin.yaml"
+        hint = f"{near} A kind of another plugin needs `dependsOn` in plugin.yaml"
         self.refuse(("implementation", "type"), f"there is no kind of tool {kind!r:.80}", hint)
 
     def spec(

@@ -1,4 +1,4 @@
-"""From what an author wrote to a tool's id.
+"""From what an author wrote to a tool's id, and to a plugin's name where another system lets it be anything.
 
     getSubtitle                  un-prefixed          bilibili-fetcher:getSubtitle
     bilibili-fetcher:getSubtitle own name             bilibili-fetcher:getSubtitle
@@ -12,11 +12,16 @@ Source: FEATURES B14, E21, DESIGN §5.
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping
+from typing import Final
 
 from tavern_core.frozen import dataclass
-from tavern_core.model.ids import RESERVED_NAMESPACES, is_local_name
+from tavern_core.model.ids import LONGEST_PLUGIN_NAME, RESERVED_NAMESPACES, is_local_name
 from tavern_core.model.nearest import fold
+
+_WORDS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,5 +81,20 @@ def _split(written: str, plugin: str) -> tuple[str, str, str]:
 def _bad_local(local: str) -> IdRefusal:
     shown = local if len(local) <= 80 else local[:77] + "…"
     return IdRefusal(
-        f"{shown!r} is no tool name", "use 1 to 64 of A-Z a-z 0-9 _ . - behind the colon; `aliases:` maps other names"
+        f"{shown!r} is not a tool name",
+        "use 1 to 64 of A-Z a-z 0-9 _ . - behind the colon; `aliases:` maps other names",
     )
+
+
+def plugin_name(written: str, prefix: str = "") -> str:
+    """The kebab-case name of a plugin whose own format calls it `written`; the same for the same text, always.
+
+    >>> plugin_name("SciCalculator"), plugin_name("pdf", "skill-")
+    ('sci-calculator', 'skill-pdf')
+    """
+    plain = re.sub(r"[^a-z0-9]+", "-", _WORDS.sub("-", written).lower()).strip("-")
+    room = LONGEST_PLUGIN_NAME - len(prefix)
+    if plain and len(plain) <= room and written.isascii():
+        return prefix + plain
+    digest = hashlib.sha256(written.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return prefix + "-".join(filter(None, (plain[: room - 9].strip("-"), digest)))

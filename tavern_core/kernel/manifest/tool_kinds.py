@@ -1,6 +1,6 @@
-"""What the `implementation` of each kind of tool must say, as far as the text alone shows: (key, message, hint).
+"""Checks the `implementation` of each kind of tool by its text alone: (key, message, hint).
 
-Whether the files exist is asked by `check`; whether they may run, by the executor.
+`check` verifies that the files exist; the executor, that they may run.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _script_problems(implementation: Implementation) -> Problems:
         yield "cwd", f"{implementation.cwd!r:.120}: {problem}", "name a folder inside the plugin"
     for name in implementation.env:
         if not is_name(name):
-            yield "env", f"{name!r:.80} is no name of an environment variable", "list names, not values"
+            yield "env", f"{name!r:.80} is not the name of an environment variable", "list names, not values"
         elif is_refused(name):
             yield "env", f"{name} is never passed on: it makes programs load code, or is the host's own", "delete it"
 
@@ -67,7 +67,7 @@ def _service_problems(implementation: Implementation) -> Problems:
             yield key, f"a tool of type service needs `{key}`", "write `service: name` and `method: name`"
     method = implementation.method or ""
     if method and not method.isidentifier():
-        yield "method", f"{method!r:.80} is no method name", ""
+        yield "method", f"{method!r:.80} is not a method name", ""
     elif method.startswith("_"):
         yield "method", f"{method!r:.80} is private", "name a public method of the service"
 
@@ -97,4 +97,4 @@ KINDS: Final[Mapping[str, Callable[[Implementation], Problems]]] = {
     "workflow": _workflow_problems,
     "python": _python_problems,
 }
-"""The kinds that are always there; others are judged by the executor that some plugin brings."""
+"""The built-in kinds; others are checked by the executor that a plugin contributes."""

@@ -32,7 +32,7 @@ def read_workflow(text: str | bytes, file: str, id_: str) -> Workflow:
         id_: the id it goes by, usually the file's name without its ending.
 
     Raises:
-        WorkflowInvalid: it is no workflow; one finding for each thing that is wrong, with line and column.
+        WorkflowInvalid: it is not a workflow; one finding for each thing that is wrong, with line and column.
     """
     document = read_json(text, file, code=CODE, largest=LARGEST_FILE, most_values=MOST_VALUES)
     if document.findings:
@@ -42,10 +42,10 @@ def read_workflow(text: str | bytes, file: str, id_: str) -> Workflow:
 
 
 def workflow_of(data: Any, id_: str = "", document: JsonDocument | None = None) -> Workflow:
-    """A workflow that is data already; it shares nothing with `data`, which must be JSON. Raises as `read_workflow`.
+    """A workflow that is data already; it shares no objects with `data`, which must be JSON. Raises as `read_workflow`.
 
     Args:
-        document: where `data` was just read from; it is judged and nobody else's then.
+        document: the document from which `data` was just read; `data` is then checked in place and not shared.
     """
     from pydantic import ValidationError
 
@@ -61,7 +61,7 @@ def workflow_of(data: Any, id_: str = "", document: JsonDocument | None = None) 
     if not isinstance(data, Mapping) or not any(key in data for key in _KEYS):
         hint = 'a workflow file holds {"nodes": [...], "edges": [...]}'
         where = document.locate(()) if document is not None else None
-        raise _invalid(id_, (Finding(CODE, "this is no workflow", hint, where),))
+        raise _invalid(id_, (Finding(CODE, "this is not a workflow", hint, where),))
     try:
         found = Workflow.model_validate(data)
     except ValidationError as error:

@@ -1,6 +1,6 @@
 """What the JSON Schema of workflow files says besides what pydantic makes of the models: sentences, and what files hold besides.
 
-Keys that nobody here knows are allowed everywhere but below `$exec`: editors keep things of their own in these files.
+Unknown keys are allowed everywhere except below `$exec`: editors store their own data in these files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WORKFLOW_TEXTS: Final[Mapping[str, str]] = {
     "Workflow.edges": "The edges.",
     "Workflow.viewport": "Where the editor looks: x, y, zoom.",
     "Workflow.interfaceInputs": "What the workflow takes, by key; core:GroupInput has one output for each.",
-    "Workflow.interfaceOutputs": "What the workflow gives, by key; core:GroupOutput has one input for each.",
+    "Workflow.interfaceOutputs": "What the workflow returns, by key; core:GroupOutput has one input for each.",
     "Workflow.version": "The author's version of the workflow.",
     "Workflow.formatVersion": "The version of this format.",
     "Workflow.rev": "Counts saves; an editor that saves names the one it read.",
@@ -37,14 +37,14 @@ WORKFLOW_TEXTS: Final[Mapping[str, str]] = {
     "WorkflowNode.id": "Unique in the workflow.",
     "WorkflowNode.type": "The node type: plugin:Type.",
     "WorkflowNode.position": "Where the editor draws it: x, y.",
-    "WorkflowNode.data": "What the editor keeps with the node; `inputs` and `outputs` are slots of its own for types with dynamic slots.",
+    "WorkflowNode.data": "What the editor stores with the node; `inputs` and `outputs` are slots of its own for types with dynamic slots.",
     "WorkflowNode.inputValues": "Values of inputs that no edge feeds, by key.",
     "WorkflowNode.configValues": "The configuration; `$exec` says how the node is run.",
     "WorkflowNode.inputConnectionOrders": "The order of the edges of inputs that take several: key to edge ids.",
     "WorkflowNode.parentNode": "The frame that the editor draws it in.",
     "WorkflowNode.displayName": "The name shown to people, instead of the type's.",
     "WorkflowNode.customDescription": "What it is for, instead of the type's description.",
-    "WorkflowNode.customSlotDescriptions": "What its slots are for: {inputs: {key: text}, outputs: {key: text}}.",
+    "WorkflowNode.customSlotDescriptions": "The purpose of its slots: {inputs: {key: text}, outputs: {key: text}}.",
     "WorkflowNode.typeVersion": "The version of the node type for which it was written; older ones are upgraded.",
     "WorkflowEdge.id": "Unique in the workflow.",
     "WorkflowEdge.source": "The node it begins at.",
@@ -53,7 +53,7 @@ WORKFLOW_TEXTS: Final[Mapping[str, str]] = {
     "WorkflowEdge.targetHandle": "The input it ends at; `key__N` for inputs that take several.",
     "InterfaceSlot.key": "The key again.",
     "InterfaceSlot.displayName": "The name shown to people.",
-    "InterfaceSlot.description": "What it is for; a model that calls the workflow reads it.",
+    "InterfaceSlot.description": "Its purpose; a model that calls the workflow reads it.",
     "InterfaceSlot.customDescription": "The same, as editors write it.",
     "InterfaceSlot.dataFlowType": "The type of its values.",
     "InterfaceSlot.required": "It must be given.",
@@ -67,8 +67,8 @@ WORKFLOW_TEXTS: Final[Mapping[str, str]] = {
     "NodeExec.timeoutMs": "Deadline of one try, in milliseconds.",
     "NodeExec.onError": "After the last try: end the run, skip what depends on it, use `defaults`, or give the error to the output `error`.",
     "NodeExec.defaults": "Output to value, for onError: default.",
-    "NodeExec.cache": "Where an answer is kept.",
-    "NodeExec.bypassed": "Do not run it; hand values through.",
+    "NodeExec.cache": "Where an answer is cached.",
+    "NodeExec.bypassed": "Do not run it; pass values through.",
     "Retry.times": "Tries after the first.",
     "Retry.delayMs": "The first pause, in milliseconds.",
     "Retry.backoff": "The factor by which the pause grows.",
@@ -92,7 +92,7 @@ def complete(schema: dict[str, Any], definitions: dict[str, Any]) -> None:
     """Add sentences, null where the reader takes it, `$exec`, and the keys that editors write."""
     schema.pop("required", None)
     schema["anyOf"] = [{"required": ["nodes"]}, {"required": ["edges"]}]
-    schema["properties"]["$schema"] = {"description": "The address of this schema; for editors: kept, and not read."}
+    schema["properties"]["$schema"] = {"description": "The address of this schema; for editors: stored, not read."}
     schema["properties"]["version"]["type"] = ["string", "number"]
     schema["properties"]["formatVersion"]["maximum"] = FORMAT_VERSION
     for model in _MODELS:
@@ -101,7 +101,7 @@ def complete(schema: dict[str, Any], definitions: dict[str, Any]) -> None:
             if _takes_null(model, field):
                 _allow_null(part["properties"], field)
         for key in _WRITTEN_BY_EDITORS.get(model.__name__, ()):
-            part["properties"][key] = {"description": "For editors: kept, and not read."}
+            part["properties"][key] = {"description": "For editors: stored, not read."}
     config = definitions["WorkflowNode"]["properties"]["configValues"]
     for branch in config.get("anyOf", [config]):
         if branch.get("type") == "object":

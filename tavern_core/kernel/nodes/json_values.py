@@ -52,7 +52,7 @@ def to_plain(
         ]
     if kind is dict or isinstance(value, Mapping):
         if not all(type(key) is str or isinstance(key, str) for key in value):
-            raise NotPlain("a key that is no text")
+            raise NotPlain("a key that is not text")
         plain = {
             key: item if type(item) in SCALARS else to_plain(item, depth - 1, tagged=tagged, large=large)
             for key, item in value.items()

@@ -25,8 +25,8 @@ class NodeCode:
     Args:
         function: called with the inputs as keywords; of a class form the unbound `run`.
         context: the parameter that gets the NodeContext; empty: none does.
-        adapters: input → what makes a model, a date, an enum out of plain values.
-        answers: output → what judges objects of the plugin's own, which no schema does.
+        adapters: input → makes a model, a date, an enum from plain values.
+        answers: output → checks the plugin's own objects, which no schema covers.
         cls: the class form; an object of it is made for each run.
         takes_all: it has ``**inputs``.
         names_outputs: declared with ``-> Out(...)``.
@@ -45,7 +45,7 @@ class NodeCode:
 
 
 def code_hash(offer: Any) -> str:
-    """What a function, or the methods of a class, do, as a hash that is the same in every process: of code whose files nobody knows."""
+    """A hash of a function or of the methods of a class, the same in every process: for code without known files."""
     functions = [value for _, value in sorted(vars(offer).items())] if isinstance(offer, type) else [offer]
     found = blake2b(digest_size=16)
     for function in functions:

@@ -1,4 +1,4 @@
-"""Whether a node definition is one that the host can use: asked when a plugin brings it, and again when a hook changed it."""
+"""Whether the host can use a node definition: checked when a plugin contributes it, and again when a hook changes it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COUNTS: Final = ("version", "timeout_ms", "limit", "width")
 
 
 def definition_misfit(spec: NodeSpec, takes: Collection[str] | None = None) -> str:
-    """What is wrong with a node definition, in one sentence; empty when nothing is.
+    """What is wrong with a node definition, in one sentence; empty if it is valid.
 
     Args:
         takes: the inputs that the node's code can be given; None: any.
@@ -78,18 +78,18 @@ def _wrong_values(spec: NodeSpec) -> Iterator[str]:
             yield f"{name} is {type(getattr(spec, name)).__name__}, not a mapping"
     for capability in sorted(map(str, spec.capabilities)):
         if not is_capability(capability):
-            yield f"{capability!r} is no capability"
+            yield f"{capability!r} is not a capability"
     for old in spec.replaces:
         if not isinstance(old, str) or not all(map(is_local_name, split_id(old))):
-            yield f"replaces names {old!r:.80}, which is no full node type"
+            yield f"replaces names {old!r:.80}, which is not a full node type"
 
 
 def _wrong_slot(key: Any, slot: Any) -> Iterator[str]:
     if not isinstance(slot, Slot) or not isinstance(key, str) or not key or slot.key != key:
-        yield " is no slot of that key"
+        yield " is not a slot of that key"
         return
     if slot.type not in JSON_TYPES:
-        yield f" has the type {slot.type!r}, which is no dataFlowType ({', '.join(JSON_TYPES)})"
+        yield f" has the type {slot.type!r}, which is not a dataFlowType ({', '.join(JSON_TYPES)})"
     if slot.max_connections is not None and slot.max_connections < 1:
         yield f" takes {slot.max_connections} connections"
     if slot.schema is not None:

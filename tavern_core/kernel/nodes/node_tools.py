@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def node_tool(spec: ToolSpec, node: NodeSpec) -> ToolSpec:
-    """A tool of kind `node` with what the node says where the tool's file says nothing."""
+    """A tool of kind `node` with the node's values as defaults for the tool's file."""
     has_parameters = bool(spec.input_schema.get("properties"))
     return replace(
         spec,

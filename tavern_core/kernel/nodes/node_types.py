@@ -50,7 +50,7 @@ _SCALARS: Final[Mapping[Any, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class NodeOwner:
-    """The plugin that brings a node."""
+    """The plugin that contributes a node."""
 
     name: str
     version: str
@@ -63,7 +63,7 @@ def describe_nodes(offer: Any, owner: NodeOwner) -> list[NodeSpec]:
     """The nodes in what `tavern_register_nodes` returned: one, or any number in lists.
 
     Raises:
-        ActivationFailed: something is no node, or its name or signature cannot be used (ACTIVATION_FAILED).
+        ActivationFailed: something is not a node, or its name or signature cannot be used (ACTIVATION_FAILED).
     """
     if offer is None:
         return []
@@ -119,7 +119,7 @@ def _full_type(written: str, owner: NodeOwner) -> str:
     own = "core" if owner.is_builtin else owner.name
     if not is_local_name(local):
         raise ActivationFailed(
-            f"{owner.name}: {written!r} is no node type",
+            f"{owner.name}: {written!r} is not a node type",
             hint=f"write {own}:Name; a name has 1 to 64 of A-Z a-z 0-9 _ . -",
         )
     if colon and namespace != own:
@@ -187,7 +187,7 @@ class _NodeReader:
         code = NodeCode(self.function, form, context, adapters, self.cls, takes_all, named, self.where, answers)
         for key in ("config_schema", "config_values", "modes"):
             if not isinstance(getattr(mark, key) or {}, Mapping):
-                raise self._refuse(f"{key} is no mapping", f"{key}={{...}}")
+                raise self._refuse(f"{key} is not a mapping", f"{key}={{...}}")
         doc = words.description or (inspect.getdoc(self.cls) if self.cls and self.cls.__doc__ else "") or ""
         spec = NodeSpec(
             _full_type(self.name, self.owner),
@@ -269,7 +269,7 @@ class _NodeReader:
         )  # fmt: skip
         if slot.type not in JSON_TYPES:
             raise self._refuse(
-                f"Port(type={slot.type!r}) of {name!r} is no dataFlowType", f"one of {', '.join(JSON_TYPES)}"
+                f"Port(type={slot.type!r}) of {name!r} is not a dataFlowType", f"one of {', '.join(JSON_TYPES)}"
             )
         return slot, adapter
 
@@ -287,7 +287,7 @@ class _NodeReader:
 
         Args:
             hint: without Annotated and None around it.
-            constraints: what stood beside it in Annotated.
+            constraints: the rest of Annotated.
         """
         origin = get_origin(hint) or hint
         choices = get_args(hint) if origin is Literal else None
@@ -316,7 +316,7 @@ class _NodeReader:
         return _Typed(kind, found, adapter)
 
     def _outputs(self, hint: Any) -> tuple[dict[str, Slot], dict[str, TypeAdapter[Any]]]:
-        """The outputs, and what judges objects among them."""
+        """The outputs, and the checks of objects among them."""
         hint = _bare(hint)
         if isinstance(hint, Out):
             found = {key: self._output(key, part) for key, part in hint.slots.items()}
@@ -412,7 +412,7 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
 
 
 def _constraints_in(hint: Any) -> tuple[Any, ...]:
-    """What Annotated says of values: no words, and nothing for the slot."""
+    """The constraints in Annotated: neither texts nor parts for the slot."""
     extras = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     return tuple(extra for extra in extras if not isinstance(extra, Port) and not only_describes(extra))
 
@@ -425,7 +425,7 @@ def _flow_of(origin: Any, schema: Mapping[str, Any] | None) -> str:
     except TypeError:
         pass
     if schema is None:
-        return "WILDCARD"  # a type of the plugin's own, handed on between its nodes
+        return "WILDCARD"  # the plugin's own type, passed between its nodes
     if isinstance(origin, type) and issubclass(origin, typing.cast("type", Mapping)):
         return "OBJECT"
     reference = str(schema.get("$ref", "")).rpartition("/")[2]

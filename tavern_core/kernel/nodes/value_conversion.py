@@ -110,7 +110,7 @@ class _Adapted(AsyncIterator[Any]):
 def plain(value: Any) -> Any:
     """`value` as plain data: models and dataclasses as mappings, tuples and sets as lists, dates, enums and paths as their text.
 
-    Plain data is the same object. A value that holds an object which is none of these is left as it is.
+    Plain data is the same object. A value that holds any other object stays as it is.
     """
     if type(value) in SIMPLE:
         return value

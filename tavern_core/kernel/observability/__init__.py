@@ -1,1 +1,1 @@
-"""What a running host tells monitoring: metrics and traces. Nothing of it exists while it is off."""
+"""Metrics and traces of a running host. None of it is loaded while it is off."""

@@ -3,7 +3,7 @@
     tool_invocations_total{toolName,ok}        tool_latency_ms_bucket{toolName,le}
     tool_retries_total{toolName}               policy_denied_total{toolName,reason}
 
-and gauges, worked out when somebody asks: calls that have a place and that wait, breakers, kept answers, jobs by status.
+and gauges, computed at each scrape: running and waiting calls, breakers, cached answers, jobs by status.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BUCKETS_MS: Final = (1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000,
 _AT_ONCE: Final = 1_000
 """Calls that are added up at a time."""
 _UNKNOWN: Final = "unknown"
-"""The name of tools that there are not: whoever calls could invent any number of them."""
+"""The name for unknown tools: a caller could invent any number of them."""
 _STATES: Final = {"closed": 0, "half-open": 1, "open": 2}
 _MOST_JOBS: Final = 10_000
 
@@ -111,7 +111,7 @@ class Metrics:
         return tool
 
     def collect(self) -> Iterator[Any]:
-        """Called by prometheus-client: what is worked out when somebody asks."""
+        """Called by prometheus-client at each scrape: the computed metrics."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         yield from self._calls()
@@ -128,10 +128,10 @@ class Metrics:
         for key, breaker in self._table.breakers().items():
             breakers.add_metric([key], _STATES[breaker.state])
         cache = self._table.cache
-        hits = CounterMetricFamily("tool_cache_lookups", "Look-ups of kept answers.", labels=["hit"])
+        hits = CounterMetricFamily("tool_cache_lookups", "Look-ups in the result cache.", labels=["hit"])
         hits.add_metric(["true"], cache.hits)
         hits.add_metric(["false"], cache.misses)
-        size = GaugeMetricFamily("tool_cache_bytes", "Bytes of kept answers.", value=cache.bytes)
+        size = GaugeMetricFamily("tool_cache_bytes", "Bytes of cached answers.", value=cache.bytes)
         jobs = GaugeMetricFamily("jobs", "Jobs by status.", labels=["status"])
         counts = Counter(job.status for job in self._jobs.list(most=_MOST_JOBS))
         for status in JOB_STATUSES:

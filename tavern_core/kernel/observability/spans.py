@@ -1,7 +1,7 @@
 """A span for each call, where OpenTelemetry is installed: ``execute_tool {name}`` with the attributes of its GenAI conventions.
 
-The parent is the span of whoever calls, or what the context's `trace_id` says when that is a W3C ``traceparent``. In-process tools
-run inside of the span, so what they do belongs to it.
+The parent is the span of the caller, or the context's `trace_id` if that is a W3C ``traceparent``. In-process tools
+run inside the span, so their own spans belong to it.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The life of plugins: judged, activated, stopped, and what they bring."""
+"""The lifecycle of plugins: checked, activated, stopped; and their contributions."""

@@ -22,7 +22,7 @@ from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import ActivationFailed, NameConflict
 from tavern_core.kernel.execution.modes import TimeLimit, cancellations
 from tavern_core.kernel.hooks.arguments import copied
-from tavern_core.kernel.nodes.entry_files import nodes_in
+from tavern_core.kernel.nodes.node_discovery import nodes_in
 from tavern_core.kernel.nodes.node_tools import flow_tool, node_tool, workflow_behind
 from tavern_core.kernel.nodes.node_types import NodeOwner, describe_nodes
 from tavern_core.kernel.plugins.candidate import has_nodes
@@ -37,8 +37,8 @@ from tavern_core.kernel.plugins.registry_entries import aliases_of, offered_entr
 from tavern_core.kernel.plugins.remote_plugin import LivesElsewhere
 from tavern_core.kernel.plugins.service_replacement import settle_overrides, split_overrides, without_ungranted
 from tavern_core.kernel.plugins.tables import ImportGuard, Tables
-from tavern_core.kernel.plugins.tool_drafts import of_handler
 from tavern_core.kernel.plugins.tool_factories import assign_names, ids_made
+from tavern_core.kernel.plugins.tool_merge import of_handler
 from tavern_core.kernel.plugins.tool_offers import SKETCH, Described, Owner, describe, refuse_twins, spec_from_mapping
 from tavern_core.kernel.registry import Entry as ToolEntry
 from tavern_core.kernel.settings.secrets import MaskingFilter
@@ -53,10 +53,10 @@ MOST_OFFERS: Final = 20_000
 
 
 async def activate(record: Record, tables: Tables, imports: ImportGuard) -> None:
-    """Import a plugin and register what it offers; after an error nothing of it is left.
+    """Import a plugin and register what it offers; after an error everything is undone.
 
     Raises:
-        PluginError: whatever went wrong; names the place in the plugin's code.
+        PluginError: any failure; names the place in the plugin's code.
     """
     began, before = time.perf_counter(), cancellations()
     record.claimed = True
@@ -83,7 +83,7 @@ async def activate(record: Record, tables: Tables, imports: ImportGuard) -> None
 
 
 def _is_from_outside(error: BaseException, before: int) -> bool:
-    """True when the task that activates is being cancelled, or somebody pressed Ctrl-C; a plugin may raise the same."""
+    """True when the task that activates is being cancelled, or Ctrl-C was pressed; a plugin may raise the same."""
     if isinstance(error, KeyboardInterrupt):
         return threading.current_thread() is threading.main_thread()  # no other thread ever sees Ctrl-C
     return isinstance(error, asyncio.CancelledError) and cancellations() > before
@@ -103,7 +103,7 @@ async def _load(record: Record, tables: Tables, imports: ImportGuard) -> None:
         try:
             await tables.mode.blocking(
                 imports.judge, candidate, seconds=None, owner=_work_of(record)
-            )  # it has a deadline of its own
+            )  # it has its own deadline
         finally:
             imports.look_after()
         record.timings["probe"] = (time.perf_counter() - began) * 1000
@@ -159,7 +159,7 @@ def _declare_settings(record: Record, tables: Tables) -> None:
 
 
 async def _ask(record: Record, tables: Tables) -> tuple[Offered, list[Described]]:
-    """Ask the plugin for everything it offers, and check it; nothing is registered yet."""
+    """Collect everything the plugin offers, and check it; register nothing yet."""
     answers: dict[str, list[tuple[str, Any]]] = {}
     for impl in record.implementations:
         if impl.hook.kind == "contribute" and impl.hook.name not in LIFE:
@@ -230,7 +230,7 @@ def _flow_tools(
 ) -> list[Described]:
     """Tools of kind `node` and `workflow` that declare no parameters: what they run says them.
 
-    What cannot be found has parameters that nobody knows: then anything goes, and a call says what is missing.
+    Code that cannot be found has unknown parameters: then any argument is allowed, and a call reports the missing code.
     """
     found = []
     for sketch in sketches:
@@ -296,7 +296,7 @@ async def _named_factories(record: Record, described: list[Described], owner: Ow
     if unnamed:
         tables.diagnostics.add(
             "FACTORY_NAMES",
-            "a factory has no names and made nothing for the host, so its tools cannot be known",
+            "a factory without names made no tools for the host, so its tools are unknown",
             plugin=record.name,
             hint="write factory(..., names=[...])",
         )
@@ -309,8 +309,8 @@ async def _probe(record: Record, factory: ToolFactory, owner: Owner, tables: Tab
     try:
         made = await tables.calls.work(f"a factory of {record.name}", factory.make, context, mode=tables.mode)
         return ids_made(made, owner)
-    except Exception as error:  # noqa: BLE001 - whatever a plugin raises
-        text = f"a factory failed with {printed(error)} when it was asked what it makes"
+    except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+        text = f"a factory failed with {printed(error)} when the host called it"
         tables.diagnostics.add("FACTORY_FAILED", text, plugin=record.name, severity="error")
         return ()
 
@@ -362,7 +362,7 @@ def _register(record: Record, offered: Offered, entries: list[ToolEntry], tables
 
 
 def _remember(record: Record, offered: Offered, tables: Tables) -> None:
-    """Keep for the next time what only the code could tell."""
+    """Store for the next start what only the code declares."""
     candidate = record.candidate
     if candidate.tool_ids or record.coded_settings or has_nodes(candidate):
         nodes = tuple(offered.get("nodes", {}).values())

@@ -1,4 +1,4 @@
-"""A plugin as the lifecycle sees it, wherever it comes from: built in, passed as an object, found in a folder or by pip.
+"""A plugin as the lifecycle sees it, from any source: built in, passed as an object, found in a folder or by pip.
 
 A candidate knows what was declared. Its code is imported by `load`, and by nothing else.
 """
@@ -51,7 +51,7 @@ class Candidate:
     load: Callable[[], Any]
     """Imports the code and returns the module or object; None for a plugin without code. May raise anything."""
     manifest: Callable[[], Manifest]
-    """The whole manifest; made when asked for."""
+    """The whole manifest; built on demand."""
     facts: Facts
     """The light half of it."""
     distribution: str = ""
@@ -66,7 +66,7 @@ class Candidate:
     tool_findings: tuple[Finding, ...] = ()
     """What was wrong with them when it was found; costs those tools, not the plugin."""
     unload: Callable[[], None] | None = None
-    """Forgets imported code, so that `load` reads it anew; None where that cannot be done."""
+    """Unloads imported code, so that `load` reads it again; None if that is impossible."""
     implicit: bool = False
     """Passed as an object without a manifest: what it implements counts as declared."""
     has_code: bool = True
@@ -79,6 +79,8 @@ class Candidate:
     """Its code registers tools whose ids are not declared: it must be activated to know them."""
     artifact: Callable[[], str] = field(default=lambda: "")
     """Hash of its files."""
+    fingerprint: Callable[[], str] = field(default=lambda: "")
+    """Of the names, times and sizes of its files: another one where something changed."""
     manifest_hash: str = ""
     unpack: Callable[[Path], Path] | None = None
     """For a zipped plugin: puts its files below the given cache folder and returns the plugin's own."""
@@ -87,19 +89,19 @@ class Candidate:
     fixed_id: bool = False
     """Built in: cannot be disabled."""
     is_nodes_alone: bool = False
-    """Built in, and it brings node types and nothing else: it waits for the first use of one."""
+    """Built in with node types only: it is activated at the first use of one."""
     apart: str = ""
-    """Why it belongs into a process of its own, as it is declared and configured; empty for one that does not."""
+    """Why it must run in its own process, by its manifest and the configuration; empty if it need not."""
     isolated: Callable[[], str] = lambda: ""
-    """Why it lives in a process of its own now; empty for one that lives in the host."""
+    """Why it runs in its own process now; empty if it runs in the host."""
     trouble: Callable[[], str] = lambda: ""
-    """What a person should know of it now, whatever state it is in; empty when all is well."""
+    """A notice about it for a person, in any state; empty if there is none."""
     target: str = ""
     """Of an upstream: its exact address or command line."""
     tool_hashes: Callable[[], Mapping[str, str]] = dict
     """Of an upstream: tool → hash of its definition, as it was last listed."""
     pardon: Callable[[], None] = lambda: None
-    """Somebody wants it tried again: what it is paused for is forgotten."""
+    """A retry was requested: drop the reason of its pause."""
 
     @property
     def version(self) -> str:
@@ -112,18 +114,18 @@ class Candidate:
 
     @property
     def requested(self) -> frozenset[str]:
-        """Permission ids that the manifest asks for."""
+        """Permission ids that the manifest requests."""
         return self.facts.requested
 
     @property
     def scopes(self) -> dict[str, tuple[str, ...]]:
-        """Capability → how far it is asked for to reach; those without limit are not in it."""
+        """Capability → requested scope; without those that have no limit."""
         asked = self.manifest().permissions.capabilities if self.requested else ()
         return {c.name: c.scope for c in asked if c.scope}
 
     @property
     def overrides(self) -> frozenset[str]:
-        """The services that it asks to replace."""
+        """The services that it requests to replace."""
         return frozenset(p.removeprefix(OVERRIDE) for p in self.facts.requested if p.startswith(OVERRIDE))
 
     @property
@@ -167,7 +169,7 @@ def object_candidate(given: Any) -> Candidate:
     """A plugin that was passed to `Tavern.open`.
 
     Raises:
-        UsageError: it is nothing that can be a plugin, or it has no usable name (USAGE).
+        UsageError: it cannot be a plugin, or has no usable name (USAGE).
     """
     plugin = given if isinstance(given, Plugin) else Plugin(given)
     thing = _as_plugin(plugin.thing)
@@ -176,7 +178,7 @@ def object_candidate(given: Any) -> Candidate:
     name = plugin.name or (manifest.name if manifest else "") or _name_of(plugin.thing)
     if not isinstance(name, str) or not is_plugin_name(name):
         raise UsageError(
-            f"{name!r} is no plugin name", hint="pass Plugin(thing, name='my-plugin'): lower case, digits, hyphens"
+            f"{name!r} is not a plugin name", hint="pass Plugin(thing, name='my-plugin'): lower case, digits, hyphens"
         )
     if manifest is not None and manifest.name != name:
         manifest = manifest.model_copy(update={"name": name})
@@ -219,7 +221,7 @@ def _as_plugin(thing: Any) -> Any:
         return SimpleNamespace(tavern_register_tools=tavern_register_tools)
     if isinstance(thing, str | bytes | int | float | Mapping) or thing is None:
         raise UsageError(
-            f"{thing!r} is no plugin", hint="pass a module, an object with hookimpls, or Plugin([tools], name=...)"
+            f"{thing!r} is not a plugin", hint="pass a module, an object with hookimpls, or Plugin([tools], name=...)"
         )
     if isinstance(thing, type):
         raise UsageError(f"{thing.__name__} is a class", hint=f"pass an instance: {thing.__name__}()")
@@ -260,7 +262,7 @@ def _manifest_of(
 
 
 def _declared(manifest: Manifest, document: YamlDocument | None, folder: Path | None) -> DeclaredTools:
-    if manifest.tools is None or document is None:
+    if (manifest.tools is None and manifest.skills is None) or document is None:
         return DeclaredTools()
     return read_declared_tools(manifest, document, FolderFiles(folder or Path()))
 
@@ -288,7 +290,7 @@ def _name_of(thing: Any) -> str:
 
 
 def _module_of(item: Any) -> str:
-    """The module that a tool of a list comes from, by the name its author knows; empty where that cannot be said."""
+    """The module that a tool of a list comes from, by the name its author knows; empty if unknown."""
     while isinstance(item, Offer):
         item = item.thing
     code = (
@@ -334,5 +336,5 @@ def _first_line(thing: Any) -> str:
 
 
 def has_nodes(candidate: Candidate) -> bool:
-    """Whether a plugin may offer node types: it declares some, or declares nothing at all."""
+    """Whether a plugin may offer node types: it declares some, or has no declarations."""
     return "nodes" in candidate.facts.sections or candidate.implicit

@@ -20,7 +20,7 @@ class Consent:
     """Decides and lets decisions take effect.
 
     Args:
-        reached: service → the methods that the right to look at it reaches; None where that is not known.
+        reached: service → the methods that the right to read it covers; None: unknown.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Consent:
         self._reached = reached
 
     def review(self, name: str) -> Review:
-        """What a plugin asks for and what was decided; see `Tavern.review`."""
+        """The requests of a plugin and the decisions; see `Tavern.review`."""
         candidate = self._lifecycle.record(name).candidate
         facts = facts_of_now(candidate)
         names = {p: self._reached(p.removeprefix(USE)) for p in facts.requested if p.startswith(USE)}
@@ -48,7 +48,7 @@ class Consent:
         return Review(facts, decide(facts, record), {c.name: c.reason for c in asked if c.reason}, record, reached)
 
     async def grant(self, name: str, permissions: Iterable[str], *, all_requested: bool = False) -> None:
-        """Grant what a plugin asks for and let it take effect; see `Tavern.grant`."""
+        """Grant requests of a plugin and apply them; see `Tavern.grant`."""
         record, named = self._lifecycle.record(name), tuple(permissions)
         facts = facts_of_now(record.candidate)
         if all_requested and named:
@@ -59,7 +59,7 @@ class Consent:
             if not (waiting := asked(facts, self._grants.read().get(name))):
                 return
             hint = f"tavern.grant({name!r}, {min(waiting)!r}, ...), or all_requested=True for all but danger:*"
-            raise UsageError(f"nothing is named that {name} is to be granted", hint=hint)
+            raise UsageError(f"no permission is named for {name}", hint=hint)
         self._grants.grant(facts, named or ("*",), by=who())
         await self._upkeep.decided(record)
 

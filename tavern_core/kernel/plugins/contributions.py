@@ -1,4 +1,4 @@
-"""Everything besides tools and hooks that plugins bring: executors, namespaces, profiles, commands, channels, providers.
+"""Everything besides tools and hooks that plugins contribute: executors, namespaces, profiles, commands, channels, providers.
 
 One table for all of them: section → name → (plugin, thing). A name that is taken is a conflict that names both.
 """
@@ -7,14 +7,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.adapters import Adapter
 from tavern_core.contract.llm import LLM
 from tavern_core.contract.nodes import node_mark_of
-from tavern_core.contract.protocols import Command, Contribution, Executor, NamespaceResolver, Service
+from tavern_core.contract.protocols import (
+    Command,
+    Contribution,
+    Executor,
+    NamespaceResolver,
+    Prompt,
+    Resource,
+    Service,
+)
 from tavern_core.errors import ActivationFailed, NameConflict
 from tavern_core.kernel.plugins.service_overrides import Override, standing_in, winner
 from tavern_core.kernel.signal import Signal
@@ -36,6 +44,8 @@ SECTIONS: Final[Mapping[str, str]] = {
     "nodes": "tavern_register_nodes",
     "workflows": "tavern_register_workflows",
     "llms": "tavern_register_llms",
+    "resources": "tavern_register_resources",
+    "prompts": "tavern_register_prompts",
 }
 """Section of the manifest → hook that fills it, for what this table holds."""
 
@@ -65,7 +75,7 @@ class Contributions:
         source: Source = "folder",
         overriding: Iterable[Override] = (),
     ) -> None:
-        """Register everything of one plugin, or nothing.
+        """Register all contributions of one plugin, or none.
 
         Args:
             offered: section → name → thing.
@@ -124,7 +134,7 @@ class Contributions:
         return entry[1] if entry else None
 
     def owner(self, section: str, name: str) -> str | None:
-        """The plugin that brought it, or None."""
+        """The plugin that contributed it, or None."""
         entry = self._entries(section).get(name)
         return entry[0] if entry else None
 
@@ -133,7 +143,7 @@ class Contributions:
         return {name: thing for name, (_, thing) in self._entries(section).items()}
 
     def overrides(self, name: str, plugin: str) -> bool:
-        """True when `plugin` brings an override of this service, used or not."""
+        """True if `plugin` contributes an override of this service, used or not."""
         return plugin in self._overrides.get(name, ())
 
     def overriders(self, name: str) -> list[str]:
@@ -142,7 +152,7 @@ class Contributions:
         return [override.plugin for override in found]
 
     def drop_override(self, name: str, plugin: str) -> None:
-        """Use a plugin's override of one service no more."""
+        """Stop using a plugin's override of one service."""
         with self._lock:
             left = {p: o for p, o in self._overrides.get(name, {}).items() if p != plugin}
             self._overrides = {**self._overrides, name: left}
@@ -163,11 +173,11 @@ class Contributions:
         return entry is not None and self.is_builtin(entry[0])
 
     def brought_by(self, name: str) -> str:
-        """The plugin that brings the service beneath its overrides."""
+        """The plugin that contributes the original service."""
         return self._known["services"][name][0]
 
     def brings(self, name: str, plugin: str) -> bool:
-        """Whether the plugin brings the service, overridden or not."""
+        """Whether the plugin contributes the service, overridden or not."""
         return name in self._known["services"] and self.brought_by(name) == plugin
 
     def beneath(self, name: str) -> Any:
@@ -207,18 +217,25 @@ def named(section: str, answer: Any, plugin: str, where: str = "") -> dict[str, 
     found: dict[str, Any] = {}
     for name, thing in pairs:
         if not isinstance(name, str) or not name or len(name) > 200:
-            raise ActivationFailed(f"{place}: {name!r:.200} is no name", hint=f"return {form}")
-        name = str.__str__(
-            name
-        )  # a subclass may say one name to whoever asks for rights and another to whoever looks it up
+            raise ActivationFailed(f"{place}: {name!r:.200} is not a name", hint=f"return {form}")
+        name = str.__str__(name)  # a subclass may give one name to the check of rights and another to the look-up
         if name in found:
             raise NameConflict(f"{place} answered {name!r} twice", hint="leave one out")
-        found[name] = _under(name, thing) if isinstance(thing, Service) else thing
+        found[name] = _settled(name, thing, plugin)
     return found
 
 
+def _settled(name: str, thing: Any, plugin: str) -> Any:
+    """A thing as the table holds it."""
+    if isinstance(thing, Service):
+        return _under(name, thing)
+    if isinstance(thing, Resource | Prompt) and ":" not in thing.tool:
+        return replace(thing, tool=f"{plugin}:{thing.tool}")
+    return thing
+
+
 def _under(name: str, service: Service) -> Service:
-    """`service` with exactly this name, whatever its class makes of it."""
+    """`service` with exactly this name, regardless of its class."""
     return Service(**{f.name: getattr(service, f.name) for f in fields(Service)} | {"name": name})
 
 
@@ -228,7 +245,7 @@ def _mapping_of(kind: type, what: str) -> Callable[[Any], Iterable[tuple[str, An
             raise TypeError(f"expected a mapping of name to {what}")
         for name, thing in answer.items():
             if not isinstance(thing, kind):
-                raise TypeError(f"{name!r} is no {what}: {type(thing).__name__}")
+                raise TypeError(f"{name!r} is not a {what}: {type(thing).__name__}")
             yield name, thing
 
     return read
@@ -240,7 +257,7 @@ def _list_of(kind: type, what: str) -> Callable[[Any], Iterable[tuple[str, Any]]
             raise TypeError(f"expected a list of {what}")
         for thing in [answer] if isinstance(answer, kind) else answer:
             if not isinstance(thing, kind):
-                raise TypeError(f"{type(thing).__name__} is no {what}")
+                raise TypeError(f"{type(thing).__name__} is not a {what}")
             yield thing.name, thing  # type: ignore[attr-defined]
 
     return read
@@ -252,18 +269,18 @@ def _profiles(answer: Any) -> Iterable[tuple[str, Any]]:
     for item in [answer] if isinstance(answer, Mapping | AgentProfile) else answer:
         profile = item if isinstance(item, AgentProfile) else AgentProfile.model_validate(item)
         if not profile.name:
-            raise ValueError("a profile that a plugin brings needs a name")
+            raise ValueError("a profile of a plugin needs a name")
         yield profile.name, profile
 
 
 def _contributions(answer: Any) -> Iterable[tuple[str, Contribution]]:
-    """Name → object, or items with a name of their own (seed 002 hands over plain objects)."""
+    """Name → object, or items with their own name (seed 002 passes plain objects)."""
     if isinstance(answer, str | bytes):
-        raise TypeError("a text offers nothing")
+        raise TypeError("a text is not a list of contributions")
     if isinstance(answer, Mapping) and not isinstance(answer.get("name", answer.get("id")), str):
         for name, thing in answer.items():
             if thing is None or isinstance(thing, str | bytes | int | float):
-                raise TypeError(f"{name!r:.200} is {type(thing).__name__}, which a host can do nothing with")
+                raise TypeError(f"{name!r:.200} is {type(thing).__name__}, which a host cannot use")
             yield name, thing if isinstance(thing, Contribution) else Contribution(name, thing)
         return
     is_one = isinstance(answer, Mapping | Contribution) or not isinstance(answer, Iterable)
@@ -299,7 +316,7 @@ def _offered_nodes(answer: Any) -> Iterable[tuple[str, Any]]:
         elif isinstance(item, Iterable) and not isinstance(item, str | bytes | Mapping):
             stack[:0] = list(item)
         else:
-            raise TypeError(f"{item!r:.100} is no node; mark it with @node, or derive it from Node")
+            raise TypeError(f"{item!r:.100} is not a node; mark it with @node, or derive it from Node")
 
 
 def _offered_workflows(answer: Any) -> Iterable[tuple[str, Any]]:
@@ -309,7 +326,7 @@ def _offered_workflows(answer: Any) -> Iterable[tuple[str, Any]]:
         raise TypeError("expected a mapping of id to workflow")
     for name, item in answer.items():
         if not isinstance(item, Mapping | str | Path | Workflow):
-            raise TypeError(f"{name!r} is no workflow: {type(item).__name__}")
+            raise TypeError(f"{name!r} is not a workflow: {type(item).__name__}")
         yield name, item
 
 
@@ -325,6 +342,8 @@ _READERS: Final[Mapping[str, tuple[Callable[[Any], Iterable[tuple[str, Any]]], s
     "providers": (_contributions, _CONTRIBUTIONS),
     "nodes": (_offered_nodes, "[node, ...]: functions marked with @node, subclasses of Node"),
     "llms": (_mapping_of(LLM, "language model with a complete method"), '{"name": model}'),
+    "resources": (_list_of(Resource, "Resource"), '[Resource("name", "docs://address", "tool")]'),
+    "prompts": (_list_of(Prompt, "Prompt"), '[Prompt("name", "tool")]'),
     "workflows": (_offered_workflows, '{"id": the content or the path of a workflow file}'),
 }
 """Section → what reads the answer of its hook, and the form that messages recommend."""

@@ -1,6 +1,6 @@
-"""Stopping one plugin: no new calls, time for the running ones, `tavern_stop`, services in reverse, then nothing is left.
+"""Stopping one plugin: no new calls, time for the running ones, `tavern_stop`, services in reverse, then all is removed.
 
-An error on the way is a diagnostic; the plugin is stopped all the same.
+An error on the way is a diagnostic; the plugin is still stopped.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ async def stop(record: Record, tables: Tables, drain_s: float) -> None:
     Args:
         drain_s: how long running calls may take to end, in seconds.
     """
-    # Its ids stay known while it stops: a caller is told what happens, not that there never was such a tool.
+    # Its ids stay known while it stops: a caller gets the true reason, not "no such tool".
     listed = [Entry(e.id, e.plugin, optional=e.optional) for e in tables.registry.of_plugin(record.name)]
     tables.registry.put(record.name, record.rank, listed, {})
     try:
         await _drain(record, tables, drain_s)
         ends = [impl for impl in record.implementations if impl.hook.name == "tavern_stop"]
         await tables.calls.tell(ends, {}, tables.mode)
-    finally:  # whoever stops it may be cancelled while it waits; half a plugin must not stay behind
+    finally:  # the stopping task may be cancelled while it waits; no part of the plugin may stay
         await stop_started(record, tables)
         await _close_executors(record, tables)
         forget(record, tables)
@@ -79,7 +79,7 @@ async def _failure(tables: Tables, end: Callable[[], Any]) -> Exception | None:
     """End something; the error, if there is one: it must not keep the others running."""
     try:
         await tables.calls.work("stopping it", end, mode=tables.mode)
-    except Exception as error:  # noqa: BLE001 - whatever a plugin raises
+    except Exception as error:  # noqa: BLE001 - a plugin may raise anything
         return error
     return None
 

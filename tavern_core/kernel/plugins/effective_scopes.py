@@ -1,6 +1,6 @@
-"""How far what a plugin was granted reaches: its scopes, with paths as this host has them.
+"""The effective scopes of a plugin's grants, with the paths of this host.
 
-Whoever confines a plugin or judges the values of a call asks here: guards find the same in ``call.rights.scopes``.
+Used to confine a plugin and to check the values of a call: guards find the same in ``call.rights.scopes``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NET: Final = ("network", "read:web")
 
 
 def narrowed(rights: Rights, context: CallContext) -> Rights:
-    """`rights` with each scope as far as the caller lets it reach; a caller never widens one."""
+    """`rights` with each scope narrowed by the caller; a caller never widens one."""
     places = dict(rights.places)
     if context.workspace_dir:
         places["$workspace"] = str(Path(context.workspace_dir).expanduser().absolute())
@@ -57,7 +57,7 @@ class Reach:
             name: (folders(scope, roots) or ()) if scope_kind(name) == "paths" else scope
             for name, scope in record.standing.scopes.items()
         }
-        if self.hosts and record.candidate.source == "builtin":  # ``*`` is what no scope at all is
+        if self.hosts and record.candidate.source == "builtin":  # ``*`` means: no scope
             found |= {name: ("*", *self.hosts) for name in _NET if name not in found}
         return found
 
@@ -73,5 +73,5 @@ class Reach:
         return places
 
     def scope(self, record: Record, capability: str) -> Scope:
-        """One scope: None without limit, empty when the capability is not granted at all."""
+        """One scope: None without limit, empty if the capability is not granted."""
         return self.scopes(record).get(capability) if record.may(capability) else ()

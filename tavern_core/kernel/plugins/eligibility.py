@@ -1,6 +1,6 @@
-"""Which plugins may be activated: judged from what is declared, granted and configured, without plugin code.
+"""Which plugins may be activated: decided by declarations, grants and configuration, without plugin code.
 
-The first reason found is the one that is told; each says what to do about it.
+The first reason found is reported; each says what to do about it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final, Protocol
 
-from tavern_core.contract.permissions import TIER
+from tavern_core.contract.permissions import TIER, TRUST
 from tavern_core.errors import DependencyUnmet, ManifestInvalid, NameConflict, PluginError
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
@@ -49,7 +49,7 @@ class Granted(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What the judgement depends on besides the plugins."""
+    """The inputs of the check besides the plugins."""
 
     host_version: str
     config: HostConfig
@@ -64,7 +64,7 @@ class Circumstances:
     refused_by_lock: Callable[[Candidate], PluginError | None]
     """Why a locked host does not use a plugin; None where it does."""
     granted_to: Callable[[str], frozenset[str]]
-    """What the lock file grants a plugin, whatever state it is in."""
+    """What the lock file grants a plugin, in any state."""
 
 
 def judge(records: Mapping[str, Record], around: Circumstances, diagnostics: Diagnostics) -> None:
@@ -96,6 +96,8 @@ def _judge_alone(record: Record, around: Circumstances, diagnostics: Diagnostics
         hint = f"tavern plugins check {candidate.name}"
         wrong = record.failed(ManifestInvalid(f"{first}{more}", hint=hint))
         return replace(wrong, code=first.code)
+    if candidate.facts.off:
+        return replace(reviewed, state="disabled", reason=candidate.facts.off)
     if is_reserved(candidate.name):
         return record.failed(
             NameConflict(f"the name {candidate.name!r} is reserved for the host", hint="rename the plugin")
@@ -108,9 +110,9 @@ def _judge_alone(record: Record, around: Circumstances, diagnostics: Diagnostics
         text = f"plugin {candidate.name!r} has the name of the core tool {taken!r}"
         return record.failed(NameConflict(text, hint="rename the plugin"))
     if candidate.source == "object" and (why := isolation_reason(candidate, around.config.isolation)):
-        text = f"{candidate.name} belongs into a process of its own ({why}), but it is an object of this program, whose code runs here already"
+        text = f"{candidate.name} must run in its own process ({why}), but it is an object of this program, whose code runs here already"
         return record.failed(
-            PluginError(text, hint="put it into a folder or package, or take out what asks for a process of its own")
+            PluginError(text, hint="put it into a folder or package, or remove what requires its own process")
         )
     if (unfit := _judge_host_version(record, around, diagnostics)) is not None:
         return record.failed(unfit)
@@ -120,7 +122,7 @@ def _judge_alone(record: Record, around: Circumstances, diagnostics: Diagnostics
 
 
 def _switched_off(record: Record, around: Circumstances) -> tuple[str, str] | None:
-    """Why a plugin is off by somebody's decision, and how to turn it on; None when it is not."""
+    """Why a plugin was turned off, and how to turn it on; None if it is on."""
     name, plugins = record.name, around.config.plugins
     if around.safe_mode and record.candidate.source != "object":
         return "safe mode: only the host's own plugins run", "open the host without safe mode"
@@ -183,7 +185,7 @@ def _judge_slots(
 
 
 def _judge_dependencies(waiting: list[Record], verdicts: dict[str, Standing], records: Mapping[str, Record]) -> None:
-    """Missing, failed and disabled dependencies and cycles; repeated until nothing changes."""
+    """Missing, failed and disabled dependencies and cycles; repeated until stable."""
     tied = _tied(records)
     for record in waiting:
         if verdicts[record.name].state == "reviewed" and (path := _circle(record.name, tied)):
@@ -267,10 +269,12 @@ def _needs(record: Record) -> Iterable[str]:
 
 def _granted(record: Record, around: Circumstances) -> Standing:
     candidate = record.candidate
-    if candidate.source in ("builtin", "object"):  # whoever passed it granted it
+    if candidate.source in ("builtin", "object"):  # passing it to the host grants it
         return Standing("granted", granted=candidate.requested, findings=candidate.findings, scopes=candidate.scopes)
     decision = around.decide(candidate)
     granted = decision.granted & candidate.requested
+    if TRUST.id in candidate.requested - granted:
+        return _untrusted(candidate, decision)
     kept_apart = "" if decision.tier == candidate.tier else f"it was granted for there, and {TIER.id} was not"
     if not decision.undecided:
         missing = candidate.requested - granted | ({TIER.id} if kept_apart else frozenset())
@@ -286,8 +290,25 @@ def _granted(record: Record, around: Circumstances) -> Standing:
     )
 
 
+def _untrusted(candidate: Candidate, decision: Granted) -> Standing:
+    """A skill that nobody trusts as it is now: none of it is read to a model."""
+    skill = candidate.facts.display_name
+    why = "its files are not those that were trusted" if decision.changed else "it came with the project"
+    if TRUST.id not in decision.undecided:
+        why = "its operator does not trust it"
+    return Standing(
+        "disabled",
+        f"{why}; `tavern skills show {skill}` shows it, `tavern skills trust {skill}` lets it be used",
+        undecided=decision.undecided,
+        findings=candidate.findings,
+        fix=f"tavern skills trust {skill}",
+        changed=decision.changed,
+        note=decision.note,
+    )
+
+
 def _granted_anyway(record: Record, around: Circumstances) -> frozenset[str]:
-    """What a plugin that cannot run was granted, as far as it can be known without its manifest."""
+    """What a plugin that cannot run was granted, as far as known without its manifest."""
     if record.candidate.source in ("builtin", "object"):
         return record.candidate.requested
     return around.granted_to(record.name)
@@ -295,12 +316,12 @@ def _granted_anyway(record: Record, around: Circumstances) -> frozenset[str]:
 
 def undecided_reason(name: str, undecided: Collection[str]) -> str:
     """What a person has to decide."""
-    stays = " (it stays in a process of its own until then)" if TIER.id in undecided else ""
+    stays = " (it stays in its own process until then)" if TIER.id in undecided else ""
     return f"asks for {', '.join(sorted(undecided))}{stays}; decide with `tavern plugins grant {name}`"
 
 
 def missing_reason(name: str, missing: Collection[str]) -> str:
-    """What a plugin goes without because somebody refused it; empty where that is nothing."""
+    """The refused permissions of a plugin; empty if there are none."""
     if not missing:
         return ""
     listed = sorted(missing)

@@ -1,7 +1,7 @@
-"""Which plugins the operator switched on or off, with the reason; kept in a small file of the state folder.
+"""Which plugins the operator switched on or off, with the reason; stored in a small file of the state folder.
 
-A plugin that nobody switched is neither: it follows the configuration. When the file is damaged nothing is switched, and
-the finding says so: plugins that were disabled are not any more, their grants are as they were.
+A plugin without an entry follows the configuration. If the file is corrupt, all entries are lost, and
+the finding says so: disabled plugins are enabled again, their grants are unchanged.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _states(state: JsonState, path: Path) -> Switches:
     findings = list(state.findings)
     if any(f.severity == "error" for f in findings):
         message = "which plugins were switched off cannot be read: none is"
-        hint = "`tavern plugins disable NAME` writes a new file and keeps the damaged one"
+        hint = "`tavern plugins disable NAME` writes a new file and renames the corrupt one"
         findings.append(Finding(StateDamaged.code, message, hint, Location(str(path)), "warning"))
     for name, row in sorted(state.values.items()):
         if (switch := _switch(row)) is not None:

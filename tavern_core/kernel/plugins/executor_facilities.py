@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
-from tavern_core.contract.protocols import Sandbox, ToolHome
+from tavern_core.contract.protocols import BoundTool, Sandbox, ToolHome
+from tavern_core.errors import ToolFileInvalid
 from tavern_core.kernel.plugins.plugin_code import handler_in
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.remote_plugin import LivesElsewhere
@@ -22,6 +24,7 @@ class ToolHomes:
     """
 
     def __init__(self, tables: Tables, sandbox_of: Callable[[Record], Sandbox]) -> None:
+        self._contributions = tables.contributions
         self._services = tables.services
         self._settings = tables.settings
         self._engines = tables.engines
@@ -46,6 +49,9 @@ class ToolHomes:
         def settings() -> Mapping[str, Any]:
             return self._settings.resolve(record.name, tool=spec.local_name)
 
+        def plugin_settings() -> Mapping[str, Any]:
+            return self._settings.resolve(record.name)
+
         def load(target: str) -> Any:
             return load_handler(record, target)
 
@@ -62,15 +68,24 @@ class ToolHomes:
             self._sandbox_of(record),
             self._engines.flow,
             frozenset(record.candidate.facts.depends_on),
+            plugin_settings,
+            is_intact=record.is_intact,
         )
-        return home if is_ours else sealed_home(home)
+
+        def delegate(other: ToolSpec) -> BoundTool:
+            executor = self._contributions.get("executors", other.kind)
+            if executor is None:
+                raise ToolFileInvalid(f"tool {other.name}: there is no executor for tools of kind {other.kind!r}")
+            return cast(BoundTool, executor.bind(other, home))
+
+        return replace(home, delegate=delegate) if is_ours else sealed_home(home)
 
 
 def load_handler(record: Record, target: str) -> Any:
     """The object that ``module:name`` names inside the plugin's own package.
 
     Raises:
-        ToolFailed: there is none (TOOL_ERROR).
+        ToolFailed: it does not exist (TOOL_ERROR).
     """
     if isinstance(record.thing, LivesElsewhere):
         return record.thing.handler(target)

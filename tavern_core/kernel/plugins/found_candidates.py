@@ -14,15 +14,19 @@ from tavern_core.kernel.config.configuration import LoadedConfig
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.discovery.discovery import Discovery, discover
 from tavern_core.kernel.discovery.found_plugin import FoundPlugin
-from tavern_core.kernel.nodes.node_json import NotData, pack_node, unpack_node
+from tavern_core.kernel.discovery.other_formats import roots_of
+from tavern_core.kernel.nodes.node_serialization import NotData, pack_node, unpack_node
 from tavern_core.kernel.plugins.candidate import Candidate, has_nodes
 from tavern_core.kernel.plugins.plugin_code import FolderCode, PackageCode
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.node import NodeSpec
+from tavern_core.model.plugin import Source
 from tavern_core.model.settings import SettingItem
 from tavern_core.model.tool import ToolSpec
 
 REGISTERS_TOOLS = b"tavern_register_tools"
+_ORDER: Mapping[Source, int] = {"skill": 0, "folder": 1, "entry_point": 2, "vcp": 3}
+"""Who keeps an id that two bring: skills of the project and the user before those of plugins."""
 MOST_SOURCES = 500
 """How many files are searched for it; a larger package is expected to declare its tools."""
 
@@ -49,7 +53,7 @@ class IndexedSpecs:
         settings: tuple[SettingItem, ...],
         nodes: tuple[NodeSpec, ...],
     ) -> None:
-        """Keep what the code of a found plugin offered; of others nothing is kept."""
+        """Store what the code of a discovered plugin offered; other plugins are not stored."""
         written = [item.model_dump(mode="json", by_alias=True, exclude_defaults=True) for item in settings]
         plugin = self._found.get(candidate.name)
         if plugin is None or candidate.source != plugin.source:
@@ -95,26 +99,26 @@ class IndexedSpecs:
         try:
             return tuple(unpack_node(one) for one in packed)
         except (ValueError, KeyError, TypeError):
-            return None  # damaged, or of another version
+            return None  # corrupt, or of another version
 
 
 def find_candidates(loaded: LoadedConfig, diagnostics: Diagnostics, specs: IndexedSpecs) -> list[Candidate]:
     """All plugins in the configured folders and among the installed packages, in order of precedence."""
-    plugins = loaded.config.plugins
+    plugins, skills = loaded.config.plugins, loaded.config.skills
     discovery = discover(
-        roots=[Path(root) for root in plugins.roots],
+        roots=roots_of(plugins.roots, plugins.vcp, skills.roots, skills.user),
         entry_points=plugins.entry_points,
         index_file=loaded.home / "cache" / "plugins.json",
     )
     specs.use(discovery)
     for diagnostic in discovery.diagnostics:
         diagnostics.put(diagnostic, found=True)
-    ordered = sorted(discovery.plugins, key=lambda p: (p.source != "folder", p.candidate.root, p.distribution, p.name))
+    ordered = sorted(discovery.plugins, key=lambda p: (_ORDER[p.source], p.candidate.root, p.distribution, p.name))
     return [as_candidate(plugin) for plugin in ordered]
 
 
 def as_candidate(plugin: FoundPlugin) -> Candidate:
-    """A found plugin, ready to be judged and activated."""
+    """A discovered plugin, ready to be checked and activated."""
     code = PackageCode(plugin.module) if plugin.module is not None else FolderCode(plugin.name, plugin.folder)
 
     def manifest() -> Manifest:
@@ -138,6 +142,7 @@ def as_candidate(plugin: FoundPlugin) -> Candidate:
         module=plugin.module or "",
         may_hide_tools=not plugin.declared_tools and plugin.has_python and _registers_tools(plugin),
         artifact=plugin.artifact_hash,
+        fingerprint=plugin.fingerprint,
         manifest_hash=plugin.manifest_hash,
         unpack=None if plugin.folder is not None else lambda cache: _unpacked(plugin, cache),
         stamp=(plugin.manifest_hash, plugin.location, plugin.distribution_version),

@@ -7,7 +7,7 @@ from tavern_core.model.plugin import Diagnostic
 
 
 def changed_since_review(record: Record) -> Diagnostic | None:
-    """What a person should know about it; None when nothing changed.
+    """A notice for a person; None if nothing changed.
 
     Another version is no news that anybody must act on. Other code under the same version is: a version is what people review.
     """

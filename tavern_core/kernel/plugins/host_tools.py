@@ -1,9 +1,9 @@
 """Tools that the embedding program registers itself, one by one, while the host is open (seed 004 §6.1).
 
-They belong to an object plugin of the program's own, `app` by default, so that they are listed, judged, recorded and
+They belong to an object plugin of the program's own, `app` by default, so that they are listed, checked, recorded and
 removed like all others. The program is the host, so it may give them other prefixes: ``workflow/send`` becomes the id
-``workflow:send``, unless a plugin of that name is there, whose tools nobody else can name. The spelling that was written
-stays an alias in any case.
+``workflow:send``, unless a plugin of that name exists, which alone may name its tools. The original spelling
+always stays an alias.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Registration:
         Raises:
             UsageError: `plugin` is a plugin that was installed or passed to `Tavern.open` (USAGE).
             NameConflict: a tool has the name of one that is registered, or `plugin` is reserved (NAME_CONFLICT).
-            PluginError: something in `offers` is no tool, or has a bad schema.
+            PluginError: something in `offers` is not a tool, or has a bad schema.
         """
         record = await self._own(plugin)
         written: dict[str, str] = {}
@@ -98,10 +98,11 @@ class Registration:
         found = _PREFIX.fullmatch(written.strip())
         if found is not None and is_local_name(found["local"]) and self._is_free(found["prefix"], plugin):
             return f"{found['prefix']}:{found['local']}"
-        local = re.sub(r"[:/]", ".", written.strip(" :/"))  # a prefix that is no plugin's name, or another plugin's
+        local = re.sub(r"[:/]", ".", written.strip(" :/"))  # a prefix that is not a plugin's name, or another plugin's
         if not is_local_name(local):
             raise ActivationFailed(
-                f"{plugin}: {written!r:.200} is no tool name", hint="use 1 to 64 letters, digits, _ . - (A-Z a-z 0-9)"
+                f"{plugin}: {written!r:.200} is not a tool name",
+                hint="use 1 to 64 letters, digits, _ . - (A-Z a-z 0-9)",
             )
         return f"{plugin}:{local}"
 

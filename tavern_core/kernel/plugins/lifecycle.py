@@ -3,11 +3,11 @@
     found --judge--> reviewed --grants--> granted --activate--> active --stop--> stopped
                         |                    |                    |
                         +--- failed (reason) +--------------------+        disabled: by the operator
-                        +--> pending_consent: something it asks for was never decided on; the rest of it works
+                        +--> pending_consent: a request has no decision; the rest of the plugin works
 
-Judging needs no plugin code (`eligibility.py`). Activating is a transaction (`activation.py`). One plugin is changed by
-one caller at a time (`transitions.py`). What a plugin depends on is active before it and stops after it. A broken plugin
-is a row in a table and harms nobody else.
+The check needs no plugin code (`eligibility.py`). Activating is a transaction (`activation.py`). One plugin is changed by
+one caller at a time (`transitions.py`). Its dependencies are active before a plugin and stop after it. A broken plugin
+is a row in a table and does not affect others.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from tavern_core.contract.permissions import TIER
-from tavern_core.errors import DependencyUnmet, PluginError, PluginNotFound, SettingsInvalid
+from tavern_core.contract.permissions import TIER, TRUST
+from tavern_core.errors import ActivationFailed, DependencyUnmet, PluginError, PluginNotFound, SettingsInvalid
 from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.plugins import activation, deactivation
@@ -64,7 +64,7 @@ class Lifecycle:
         """The record of a plugin.
 
         Raises:
-            PluginNotFound: there is none; names the nearest (PLUGIN_NOT_FOUND).
+            PluginNotFound: it does not exist; names the nearest (PLUGIN_NOT_FOUND).
         """
         if name not in self.records:
             raise PluginNotFound(f"there is no plugin {name!r}", hint=did_you_mean(name, self.records))
@@ -117,7 +117,7 @@ class Lifecycle:
         """Make a plugin active; quick when it is already. Several callers, from any thread, share one activation.
 
         Args:
-            wait: False for a call that a tool makes: whoever stops that tool's plugin waits for the call.
+            wait: False for a call made by a tool: a stop of that tool's plugin waits for the call.
 
         Raises:
             PluginError: it cannot be activated; the record says why.
@@ -152,7 +152,7 @@ class Lifecycle:
             if record.active or not record.usable:
                 continue
             if not wait and record.has_gate:
-                raise PluginError(f"plugin {record.name}, which judges every call, is being changed", hint="call again")
+                raise PluginError(f"plugin {record.name}, which checks every call, is being changed", hint="call again")
             if wait:
                 try:
                     await self.activate(record.name)
@@ -179,7 +179,7 @@ class Lifecycle:
                 error.message, self.tables.settings.known_secrets.values
             )  # it quotes what code of the plugin raised
             error.args = (error.message,)
-            if not isinstance(error, DependencyUnmet):  # that one is judged anew whenever something changes
+            if not isinstance(error, DependencyUnmet):  # that one is checked again after every change
                 record.broken = error
             self.tables.diagnostics.add(error.code, error.message, plugin=name, hint=error.hint, severity="error")
             record.became(record.failed(error), active=False)
@@ -196,15 +196,24 @@ class Lifecycle:
         return record
 
     async def _look_at(self, record: Record) -> None:
-        """See whether the code that is about to run is what was reviewed; tell it where it is not.
+        """Compare the code that is about to run with the reviewed code; report a difference.
 
         Raises:
             LockMismatch: it is not, and the host is locked (LOCK_MISMATCH).
         """
+        files = (
+            record.candidate.fingerprint() if TRUST.id in record.candidate.requested else None
+        )  # before they are hashed
         decision = reviewed(record.candidate, self._grants)
         if decision is None:
             return
+        record.trusted_files = files
         record.noticed(changed=decision.changed, note=decision.note)
+        if TRUST.id in record.candidate.requested - decision.granted:
+            skill = record.candidate.facts.display_name
+            raise ActivationFailed(
+                f"the files of the skill {skill} are not those that were trusted", hint=f"tavern skills trust {skill}"
+            )
         if decision.note:
             if told := changed_since_review(record):
                 self.tables.diagnostics.put(told)
@@ -255,8 +264,8 @@ class Lifecycle:
         Calls that come in meanwhile wait. What depends on the plugin is stopped before and activated again after it.
 
         Args:
-            change: may replace the record; judges it.
-            wanted: whether it is to be activated though it was not active.
+            change: may replace the record; checks it.
+            wanted: whether to activate it even if it was not active.
 
         Raises:
             PluginError: it cannot be activated now; the record says why.
@@ -278,7 +287,7 @@ class Lifecycle:
                 await self._try(other)
 
     async def resume(self, wanted: Callable[[Record], bool]) -> None:
-        """Activate what waited for another plugin, and what should be active anyway; a failure harms nobody else."""
+        """Activate plugins that waited for another one or should be active; a failure does not affect others."""
         for record in list(self.records.values()):
             if record.usable and not record.active and (record.paused or wanted(record)):
                 await self._try(record.name)
@@ -315,7 +324,7 @@ class Lifecycle:
             return  # the record says why
 
     async def announce(self, record: Record) -> None:
-        """Tell whoever listens in which state a plugin is now."""
+        """Report the present state of a plugin to listeners."""
         if record.candidate.fixed_id:
             return  # the host's own plugins come and go with it; that is no news
         await self._events.emit(PLUGIN_STATE, {"state": record.state, "reason": record.reason}, record.name)

@@ -12,7 +12,7 @@ from tavern_core.kernel.grants.grants import Decision, GrantRecord, Grants, Plug
 from tavern_core.kernel.plugins.candidate import Candidate
 
 GRANTED_BY_PASSING = ("builtin", "object")
-"""Sources of plugins that are part of the program: whoever passed them granted them, and no lock file binds them."""
+"""Sources of plugins that are part of the program: passing them to the host grants them, and no lock file applies."""
 
 
 def reviewed(candidate: Candidate, store: GrantStore) -> Decision | None:

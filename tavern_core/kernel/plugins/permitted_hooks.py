@@ -37,7 +37,7 @@ def permitted(record: Record, diagnostics: Diagnostics) -> Iterator[Implementati
 
 
 def _refuse_undeclared(record: Record, impl: Implementation) -> None:
-    """Refuse a hookimpl that the manifest does not announce; a reserved contribution offers nothing, so it needs no section.
+    """Refuse a hookimpl that the manifest does not declare; a reserved contribution is empty, so it needs no section.
 
     Raises:
         HookRefused: the hook, or a sensitive argument that it takes, is not declared (HOOK_REFUSED).
@@ -88,7 +88,7 @@ def sensitive_arguments(impl: Implementation) -> list[tuple[str, str]]:
 
 
 def _may_be_first(record: Record, impl: Implementation, diagnostics: Diagnostics) -> bool:
-    """Whether a hook that asks for it runs before the others; without the grant it runs in its usual place.
+    """Whether a hook that requests it runs before the others; without the grant it runs in its usual place.
 
     Raises:
         HookRefused: plugin.yaml does not declare it (HOOK_REFUSED).
@@ -96,7 +96,7 @@ def _may_be_first(record: Record, impl: Implementation, diagnostics: Diagnostics
     if record.may(TRYFIRST):
         return True
     if TRYFIRST not in record.candidate.requested:
-        text = f"{record.name}: {impl.where}: {impl.hook.name} asks for tryfirst, which plugin.yaml does not declare"
+        text = f"{record.name}: {impl.where}: {impl.hook.name} requests tryfirst, which plugin.yaml does not declare"
         raise HookRefused(
             text, hint="add to permissions the line `tryfirst: true`, or leave tryfirst out", missing=[TRYFIRST]
         )

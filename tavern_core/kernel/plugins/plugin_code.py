@@ -1,4 +1,4 @@
-"""Importing the code of a found plugin, and forgetting it again so that it can be read anew.
+"""Imports the code of a discovered plugin, and unloads it so that it can be read again.
 
 An attempt that was given up half-way (its caller was cancelled) goes on in its thread; the next attempt waits for it and
 takes what it made, so code is never executed twice at once.
@@ -33,14 +33,14 @@ class PackageCode:
         return importlib.import_module(self._module)
 
     def unload(self) -> None:
-        """Forget it, so that the next `load` reads the files anew."""
+        """Unload it, so that the next `load` reads the files again."""
         _forget(self._module)
 
 
 class FolderCode:
     """The package of a folder plugin.
 
-    Each is imported under a name of its own: two hosts, or two folders that hold plugins of one name, never share modules.
+    Each is imported under its own name: two hosts, or two folders that hold plugins of one name, never share modules.
     """
 
     def __init__(self, name: str, folder: Path | None) -> None:
@@ -61,7 +61,7 @@ class FolderCode:
             return self._module
 
     def unload(self) -> None:
-        """Forget it, so that the next `load` reads the files anew."""
+        """Unload it, so that the next `load` reads the files again."""
         with self._lock:
             if self._module is not None:
                 _forget(self._module.__name__)
@@ -77,7 +77,7 @@ class FolderCode:
         try:
             open_regular(init).close()  # the import system would wait for a pipe, and read a device for ever
             spec = importlib.util.spec_from_file_location(name, init, submodule_search_locations=[str(folder)])
-        except FileNotFoundError:  # only nodes: they are modules of a package without a file of its own
+        except FileNotFoundError:  # only nodes: they are modules of a package without its own file
             spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
             spec.submodule_search_locations = [str(folder)]
         except OSError as error:
@@ -103,7 +103,7 @@ def handler_in(package: Any, target: str, plugin: str) -> Any:
         plugin: whose, for messages.
 
     Raises:
-        ToolFailed: there is none (TOOL_ERROR).
+        ToolFailed: it does not exist (TOOL_ERROR).
     """
     module_name, _, path = target.partition(":")
     name = getattr(package, "__name__", "")

@@ -1,4 +1,4 @@
-"""What went wrong while a plugin was imported or asked, told with the place in the plugin's own code."""
+"""Errors of a plugin during import or calls, with the place in the plugin's own code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tavern_core.schema.secret_text import redact_text
 
 
 def as_activation_error(error: BaseException, candidate: Candidate) -> PluginError:
-    """An error of the tree for anything that went wrong with a plugin, whoever raised it."""
+    """Wraps any error of a plugin in an error of this package."""
     if isinstance(error, PluginError):
         return error
     if isinstance(error, TavernError):  # e.g. settings that are wrong, or a service that it may not use
@@ -27,7 +27,7 @@ def as_activation_error(error: BaseException, candidate: Candidate) -> PluginErr
 
 
 def place_in_plugin(error: BaseException, folder: Path | None) -> str:
-    """``file:line`` of the innermost frame that belongs to the plugin, else of the innermost frame at all."""
+    """``file:line`` of the innermost frame that belongs to the plugin, else of the innermost frame."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno or 0}"
     frames = traceback.extract_tb(error.__traceback__)

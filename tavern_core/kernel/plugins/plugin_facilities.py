@@ -1,4 +1,4 @@
-"""The host's side of a PluginContext: the few things a plugin may ask for, each judged by what it was granted."""
+"""The host's side of a PluginContext: the few services a plugin may use, each checked against its grants."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DOORS = ("get_config", "on_config_change", "service", "secret", "data_dir", "plu
 
 
 class Doors:
-    """One plugin's doors.
+    """The facilities of one plugin.
 
     Args:
         plugin: its name.
@@ -42,11 +42,11 @@ class Doors:
         self._views: dict[str, tuple[Service, Any]] = {}
 
     def shown(self) -> Any:
-        """What the plugin gets of these doors: methods, and no way behind them."""
+        """The plugin's view of the facilities: methods, without access to their implementation."""
         return sealed_doors(self, DOORS, f"{self._plugin}Doors")
 
     def close(self) -> None:
-        """The plugin was stopped: whoever kept its context or a view gets nothing more."""
+        """The plugin was stopped: a stored context or view stops working."""
         self._is_open = False
 
     def get_config(self, option: str) -> Any:
@@ -92,8 +92,8 @@ class Doors:
             PolicyDenied: it was stopped (POLICY_DENIED).
         """
         if not self._is_open:
-            text = f"{self._plugin} was stopped; a context or a view that it kept opens nothing any more"
-            raise PolicyDenied(text, hint="use the `ctx` that the hook is handed", plugin=self._plugin)
+            text = f"{self._plugin} was stopped; its stored context or view no longer works"
+            raise PolicyDenied(text, hint="use the `ctx` argument of the hook", plugin=self._plugin)
         return self._may(permission)
 
     def _key(self, option: str) -> str:

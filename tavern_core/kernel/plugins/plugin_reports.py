@@ -1,6 +1,6 @@
 """What is wrong with plugins and their tools without any of their code having run, as diagnostics.
 
-A judgement of all plugins replaces the report of the one before: what was repaired is gone.
+A check of all plugins replaces the report of the previous one: repaired findings disappear.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ def report(records: Iterable[Record]) -> Iterator[Diagnostic]:
         if error is not None and record.state == "failed":
             yield Diagnostic(record.standing.code, error.message, record.name, error.hint, "error", dict(error.details))
         if record.state == "disabled":
-            continue  # whoever turned it off need not repair it
+            continue  # a plugin that is turned off need not be repaired
         if (changed := changed_since_review(record)) is not None:
             yield changed
-        told = candidate.findings if error is None else ()  # the error of a bad manifest counts its findings
-        for finding in (*told, *record.tool_findings):
+        reported = candidate.findings if error is None else ()  # the error of a bad manifest counts its findings
+        for finding in (*reported, *record.tool_findings):
             yield _told(finding, record.name)
 
 

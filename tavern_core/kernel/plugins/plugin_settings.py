@@ -12,7 +12,7 @@ from tavern_core.kernel.settings.store import Declaration
 
 
 class PluginSettings:
-    """Reads them when somebody asks for settings, not at every start (`settings.store.UndeclaredSettings`)."""
+    """Reads them on demand, not at every start (`settings.store.UndeclaredSettings`)."""
 
     def __init__(self, records: Records, cache: SpecCache, diagnostics: Diagnostics) -> None:
         self._records = records

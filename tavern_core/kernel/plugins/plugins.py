@@ -47,7 +47,7 @@ class Plugins(Mapping[str, PluginStatus]):
         return self._status(self._lifecycle.records[name])
 
     def values(self) -> ValuesView[PluginStatus]:
-        """All statuses as of now: a plugin that goes away meanwhile disturbs nobody."""
+        """All statuses as of now, safe against removal of a plugin in the meantime."""
         return self._picture().values()
 
     def items(self) -> ItemsView[str, PluginStatus]:
@@ -76,7 +76,7 @@ class Plugins(Mapping[str, PluginStatus]):
         """Activate a plugin now instead of on first use.
 
         Raises:
-            PluginNotFound: there is none (PLUGIN_NOT_FOUND).
+            PluginNotFound: it does not exist (PLUGIN_NOT_FOUND).
             PluginError: it cannot be activated; the status says why.
         """
         self._ready()
@@ -123,17 +123,17 @@ class Plugins(Mapping[str, PluginStatus]):
         return record.status()
 
     async def reload(self, name: str) -> PluginStatus:
-        """Stop a plugin, read its files and code anew, and activate it again if it was active. Calls wait meanwhile.
+        """Stop a plugin, read its files and code again, and activate it again if it was active. Calls wait until then.
 
         Raises:
-            UsageError: its code cannot be read anew (an object that the program passed): restart needed (USAGE).
-            PluginError: it is no longer there, or cannot be activated as it is now; the status says why.
+            UsageError: its code cannot be read again (an object that the program passed): restart needed (USAGE).
+            PluginError: it no longer exists, or cannot be activated in its present form; the status says why.
         """
         record = self._own(name)
         unload = record.candidate.unload
         if unload is None:
             raise UsageError(
-                f"{name} was passed to the host as an object; its code cannot be read anew",
+                f"{name} was passed to the host as an object; its code cannot be read again",
                 hint="restart the program, or install the plugin as a package or folder",
             )
 
@@ -150,22 +150,22 @@ class Plugins(Mapping[str, PluginStatus]):
             await self._lifecycle.resume(self._upkeep.starts_with_host)
 
     async def grant(self, name: str, *permissions: str, all_requested: bool = False) -> PluginStatus:
-        """Grant what a plugin asks for, in the lock file.
+        """Grant requests of a plugin, in the lock file.
 
         Args:
-            permissions: ids, aliases, or patterns such as ``hook:*``; never ``danger:*`` but in full.
-            all_requested: instead of naming them: all that it asks for but ``danger:*``. A list that a program computed may be
-                empty, and must not come to the same.
+            permissions: ids, aliases, or patterns such as ``hook:*``; ``danger:*`` only by its full name.
+            all_requested: instead of names: all requests except ``danger:*``. It is explicit because a list that a program computed may be
+                empty, which must not mean all.
 
         Raises:
-            PluginNotFound, UsageError: no such plugin, it does not ask for that, or nothing is named.
+            PluginNotFound, UsageError: no such plugin, it does not request that, or no permission is named.
         """
         self._ready()
         await self._consent.grant(name, permissions, all_requested=all_requested)
         return self._lifecycle.record(name).status()
 
     async def refuse(self, name: str, *permissions: str) -> PluginStatus:
-        """Note in the lock file that what a plugin asks for is refused, so that nobody is asked again.
+        """Record in the lock file that requests of a plugin are refused, so that they are not pending any more.
 
         Raises:
             PluginNotFound, UsageError: no such plugin, or it does not ask for that.
@@ -178,7 +178,7 @@ class Plugins(Mapping[str, PluginStatus]):
         """Take grants back; all of them when no permission is named.
 
         Raises:
-            PluginNotFound: there is none (PLUGIN_NOT_FOUND).
+            PluginNotFound: it does not exist (PLUGIN_NOT_FOUND).
         """
         self._ready()
         await self._consent.revoke(name, permissions)
@@ -236,7 +236,7 @@ class Plugins(Mapping[str, PluginStatus]):
         return record
 
     async def _settle(self) -> None:
-        """Judge again: what depends on the plugin may have to stop, or may be used now."""
+        """Check again: plugins that depend on it may have to stop, or become usable."""
         self._upkeep.judge()
         for name, record in list(self._lifecycle.records.items()):
             if record.active and not _still_fit(record, self._lifecycle.records):

@@ -28,7 +28,7 @@ USABLE = frozenset({"reviewed", "granted", "active", "pending_consent"})
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What was decided about a plugin. Swapped as a whole, so that nobody sees half a decision."""
+    """The decision about a plugin. Replaced as a whole, so that no reader sees half of it."""
 
     state: PluginState = "found"
     reason: str = ""
@@ -39,19 +39,19 @@ class Standing:
     error: TavernError | None = None
     """Why it is failed."""
     fix: str = ""
-    """The command or line that lets it be used, where there is one."""
+    """The command or line that makes it usable, if there is one."""
     scopes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Granted capability → how far it reaches, as written; absent: without limit (`effective_scopes.py` has them as paths)."""
+    """Granted capability → its scope, as written; absent: without limit (`effective_scopes.py` has them as paths)."""
     changed: frozenset[str] = frozenset()
     """What is not as it was when it was reviewed: ``version``, ``manifest``, ``artifact``."""
     note: str = ""
-    """The same in a sentence; empty when nothing is."""
+    """The same in a sentence; empty if there is none."""
     kept_apart: str = ""
-    """Why it stays in a process of its own though it no longer asks for that; empty where it does not."""
+    """Why it stays in its own process though it no longer requests that; empty if it does not."""
 
     @property
     def told(self) -> str:
-        """The reason and, for a failed plugin, the repair: for whoever is shown nothing else."""
+        """The reason and, for a failed plugin, the repair: for readers that see only this text."""
         hint = self.error.hint if self.error is not None else ""
         return f"{self.reason} ({hint})" if hint else self.reason
 
@@ -67,7 +67,7 @@ class Record:
         """Emitted when its standing has changed; None while it is in no table."""
         self._standing = Standing(findings=candidate.findings)
         self.broken: TavernError | None = None
-        """Why its last activation failed; stands until it is reloaded, enabled or granted anew."""
+        """Why its last activation failed; holds until it is reloaded, enabled or granted again."""
         self.active = False
         self.claimed = False
         """True while its own activation or stopping looks after its entries in the host's tables."""
@@ -86,15 +86,17 @@ class Record:
         self.sketches: Mapping[str, ToolSpec] = {}
         """What is declared of the tools whose parameters only the code knows; there as soon as `specs` is."""
         self.settings_complete = False
-        """True when the settings of its tools are declared, too; before it is active they are when somebody asks."""
+        """True when the settings of its tools are declared, too; before activation they are declared on demand."""
         self.coded_settings: tuple[SettingItem, ...] = ()
         """Settings that only its code declares, as of its last activation."""
         self.tool_findings = candidate.tool_findings
         """What is wrong with its declared tools, as of the last look at them."""
         self.open_factories: tuple[ToolFactory, ...] = ()
-        """Factories without names: what they make is known once they are asked for a caller."""
+        """Factories without names: their tools are known after a call for a caller."""
         self.provides: dict[str, tuple[str, ...]] = {}
         self.timings: dict[str, float] = {}
+        self.trusted_files: str | None = None
+        """For a skill that had to be trusted: the names and times of its files when they were compared with what was trusted."""
         self._lock = threading.Lock()
 
     @property
@@ -149,7 +151,7 @@ class Record:
 
     @property
     def has_gate(self) -> bool:
-        """True when it was granted to judge calls; without it no call is judged as the operator wants.
+        """True if it was granted a gate; without it calls are not checked as the operator wants.
 
         An object without a manifest is granted what it implements; its manifest could not say so.
         """
@@ -172,7 +174,7 @@ class Record:
         )
 
     def may_override(self, service: str) -> bool:
-        """True when it may put a service of its own in the place of this one."""
+        """True if it may replace this service with its own."""
         return self.may(f"{OVERRIDE}{service}") and not self.candidate.implicit
 
     def may(self, permission: str) -> bool:
@@ -180,7 +182,7 @@ class Record:
         return self.candidate.implicit or (permission in self.candidate.requested and permission in self.granted)
 
     def judged(self, standing: Standing) -> None:
-        """Take over a judgement; one that was made before the plugin became active comes too late."""
+        """Apply a decision; one made before the plugin became active is ignored."""
         with self._lock:
             if not self.active:
                 self.standing = standing
@@ -198,7 +200,7 @@ class Record:
     def failed(self, error: TavernError) -> Standing:
         """The standing of a plugin that cannot be used because of `error`.
 
-        The reason is told behind the plugin's name and beside the fix, so it holds neither.
+        The reason is shown after the plugin's name and with the fix, so it contains neither.
         """
         return Standing(
             "failed",
@@ -217,6 +219,10 @@ class Record:
         self.tool_findings = declared.findings
         self.sketches = {spec.name: spec for spec in declared.sketches}
         return declared
+
+    def is_intact(self) -> bool:
+        """False when it is used for the trust in its files, and these have changed since it became active."""
+        return self.trusted_files is None or self.candidate.fingerprint() == self.trusted_files
 
     def capabilities(self, spec: ToolSpec) -> frozenset[str]:
         """What the plugin lets this tool do: declared and granted; all of it for an object without a manifest."""
@@ -256,9 +262,9 @@ class Record:
 
 
 class Records(MutableMapping[str, Record]):
-    """Name → record. Each change makes a new picture, so whoever goes through it is not disturbed.
+    """Name → record. Each change makes a new mapping, so iteration is safe.
 
-    A record that was taken out is no longer in it, but ``records[name]`` still answers for whoever has just seen its tools.
+    A removed record is no longer in it, but ``records[name]`` still returns it for callers that have just seen its tools.
 
     Args:
         changed: emitted when the standing of one has changed.
@@ -311,7 +317,7 @@ class Records(MutableMapping[str, Record]):
 
 
 def _provided(record: Record) -> Mapping[str, tuple[str, ...]]:
-    """What it brings: since it is active what it offered, before that what it declares."""
+    """Its contributions: the offered ones while it is active, before that the declared ones."""
     provides = dict(record.provides)
     if record.usable and not record.active:
         provides = {section: tuple(sorted(names)) for section, names in record.candidate.facts.declared.items()}

@@ -9,7 +9,7 @@ from tavern_core.errors import ActivationFailed, Finding
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.plugins.candidate import Candidate
 from tavern_core.kernel.plugins.record import Record
-from tavern_core.kernel.plugins.tool_drafts import completed
+from tavern_core.kernel.plugins.tool_merge import completed
 from tavern_core.kernel.plugins.tool_offers import Described
 from tavern_core.kernel.plugins.tool_rules import refuse_unsound
 from tavern_core.kernel.registry import Entry
@@ -33,7 +33,7 @@ def aliases_of(candidate: Candidate, specs: Mapping[str, ToolSpec]) -> dict[str,
     }
     for spec in specs.values():
         found |= dict.fromkeys(spec.aliases, spec.name)
-    if candidate.source in ("folder", "entry_point"):
+    if candidate.source not in ("builtin", "object"):
         for alias in found:
             if is_reserved_namespace(owner := split_id(alias)[0]):
                 raise ActivationFailed(

@@ -31,8 +31,8 @@ class LivesElsewhere(ABC):
 
 
 class DescribesItself(ABC):
-    """A handler that knows the whole tool behind a sketch."""
+    """A handler that knows the full tool of an incomplete declaration."""
 
     @abstractmethod
     def described(self, sketch: ToolSpec, /) -> ToolSpec:
-        """The tool; raises a PluginError where there is none."""
+        """The tool; raises a PluginError if there is none."""

@@ -32,9 +32,9 @@ class Sources:
     """Where plugins come from besides folders and packages.
 
     Args:
-        builtin: (name, module, whether it brings node types alone) of the host's own.
+        builtin: (name, module, whether it contributes only node types) of the host's own.
         given: objects passed by the program.
-        applied: lets the operator's configuration have its say about a found plugin.
+        applied: applies the operator's configuration to a discovered plugin.
     """
 
     builtin: Sequence[tuple[str, str, bool]]
@@ -48,8 +48,8 @@ class Roster:
     """Knows every plugin by name.
 
     Args:
-        specs: told what was found, for what plugins offered when they were last active.
-        records: filled with what is there.
+        specs: receives the discovered plugins, with their offers of the last activation.
+        records: filled with the present plugins.
         registry: knows the names of the host's own tools.
     """
 
@@ -65,7 +65,7 @@ class Roster:
         registry: Registry,
     ) -> None:
         self.activate: Activate = "needed"
-        """As the host was opened: with ``none`` a new grant starts nothing either."""
+        """As the host was opened: with ``none`` a new grant starts no plugin either."""
         self._base, self._records, self._sources = base, records, sources
         self._specs, self._grants, self._states, self._registry = specs, grants, states, registry
         for rank, candidate in enumerate(self._candidates()):
@@ -77,8 +77,8 @@ class Roster:
         """Look for plugins again.
 
         Returns:
-            the names of records whose plugin is gone or another one, to be deactivated and forgotten first; and what to call
-            then, which adds records for plugins that are new.
+            the names of records whose plugin was removed or replaced, to be deactivated and dropped first; and a function to call
+            then, which adds records for new plugins.
         """
         fresh = {c.name: (rank, c) for rank, c in enumerate(self._candidates())}
         leaving = [name for name, record in self._records.items() if _has_left(record, fresh.get(name, (0, None))[1])]
@@ -165,11 +165,11 @@ class Roster:
 
 
 def _has_left(record: Record, now: Candidate | None) -> bool:
-    """Whether a plugin is gone, or another one than the record tells of; the program's own objects stay."""
+    """Whether a plugin was removed, or replaced since its record; the program's own objects stay."""
     known = record.candidate
     if now is None:
         return known.source != "object"
-    return known.source in ("folder", "entry_point", "upstream") and now.stamp != known.stamp
+    return known.source not in ("builtin", "object") and now.stamp != known.stamp
 
 
 def _clash(candidate: Candidate, used: str, unused: str) -> Diagnostic:

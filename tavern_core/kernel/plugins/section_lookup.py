@@ -1,4 +1,4 @@
-"""What plugins offer in the sections of `Contributions`, to whoever embeds the host: declared is enough, activation follows."""
+"""What plugins offer in the sections of `Contributions`, for programs that embed the host: a declaration is enough, activation follows."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Override:
 
 
 def winner(overrides: Mapping[str, Override]) -> Override | None:
-    """The override that is used, of all plugins that bring one; the same whatever came first."""
+    """The override in use, of all plugins that contribute one; independent of their order."""
     return min(overrides.values(), key=lambda o: (o.rank, o.plugin), default=None)
 
 
@@ -41,7 +41,7 @@ def standing_in(replaced: Service | None, override: Service) -> Service:
 
 
 def differences(replaced: Service, override: Service) -> list[str]:
-    """Why `override` cannot stand in for `replaced`, method by method; empty when it can. Nothing is called."""
+    """Why `override` cannot replace `replaced`, method by method; empty if it can. Calls neither."""
     found: list[str] = []
     offered = published(Service(override.name, override.object))
     for name, wanted in published(replaced).items():
@@ -76,7 +76,7 @@ def _misfits(wanted: object, given: object) -> Iterator[str]:
                 else f"{parameter.name!r} is called {placed.name!r}"
             )
         elif placed is not None and parameter.name in by_name and placed.name != parameter.name:
-            yield f"{parameter.name!r} stands in another place"
+            yield f"{parameter.name!r} is in another place"
         elif placed is not None and parameter.default is not _NONE and placed.default is _NONE:
             yield f"{parameter.name!r} must be optional"
     for parameter in (p for p in want if p.kind is inspect.Parameter.KEYWORD_ONLY):

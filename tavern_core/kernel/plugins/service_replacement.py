@@ -1,7 +1,7 @@
 """Putting a plugin's service in the place of another, and taking it away again (seed 000 §20.3).
 
-    granted service:override:clock  +  fits the clock that is there  →  everybody's views reach the new one
-    stopped, failed, revoked                                        →  they reach the old one again, which ran on meanwhile
+    granted service:override:clock  +  fits the present clock        →  all views use the new one
+    stopped, failed, revoked                                        →  they use the old one again, which kept running
 
 Of several that override one service a single one is used, the same in any order of activation; the others stand by.
 """
@@ -24,7 +24,7 @@ _MOST_NAMED: Final = 5
 
 
 def without_ungranted(record: Record, offered: dict[str, Any], tables: Tables) -> dict[str, Any]:
-    """The services that a plugin may bring: one that is to replace another needs the grant, and is left out without it."""
+    """The services that a plugin may contribute: an override needs the grant and is left out without it."""
     kept = {}
     for name, service in offered.items():
         if name in record.candidate.overrides and not record.may_override(name):
@@ -40,7 +40,7 @@ def without_ungranted(record: Record, offered: dict[str, Any], tables: Tables) -
 
 
 def split_overrides(record: Record, offered: Offered, tables: Tables) -> tuple[Offered, list[Override]]:
-    """What a plugin brings of its own, and what it puts in the place of something else.
+    """A plugin's own services, and its overrides.
 
     Raises:
         ActivationFailed: one of its services cannot stand in for the one it is to replace (ACTIVATION_FAILED).
@@ -90,7 +90,7 @@ def _compare(override: Override, tables: Tables) -> None:
 
 
 def settle_overrides(brought: Mapping[str, Service], overriding: Iterable[Override], tables: Tables) -> None:
-    """After a registration: judge the overrides of services that came just now, and say who overrides whom."""
+    """After a registration: check the overrides of new services, and report who overrides whom."""
     for name, service in brought.items():
         for plugin in tables.contributions.overriders(name):
             if found := differences(service, tables.contributions.override_of(name, plugin)):
@@ -102,7 +102,7 @@ def settle_overrides(brought: Mapping[str, Service], overriding: Iterable[Overri
 
 
 def tell_rivals(names: Iterable[str], tables: Tables) -> None:
-    """Say which of several overrides of a service is used, and no more when there are no longer several."""
+    """Report which of several overrides of a service is used; withdraw the report when only one is left."""
     for name in names:
         tables.diagnostics.withdraw("SERVICE_OVERRIDE_CONFLICT", service=name)
         used, *others = tables.contributions.overriders(name) or [""]

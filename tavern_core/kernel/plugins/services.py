@@ -1,7 +1,7 @@
 """Named services that plugins offer each other, and the views through which they are used.
 
 A plugin never gets the object itself: it gets a view with one method for each published one (`kernel/views`). In-process
-plugins are trusted code all the same: docs/security.md says what a view holds off and what it does not.
+plugins are still trusted code: docs/security.md says what a view prevents and what it does not.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Services:
 
     Args:
         limits: how much text may pass through a view.
-        scope_of: (plugin, capability) → how far it reaches now; for services that ask (`Service.for_plugin`).
-        changed: after it, every view looks again at what it may do, and with which object.
+        scope_of: (plugin, capability) → its effective scope now; for services that use it (`Service.for_plugin`).
+        changed: afterwards every view checks its rights and its object again.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Services:
         """The registered service; where a plugin overrides it, that one.
 
         Raises:
-            ToolFailed: there is none; the message names the nearest (TOOL_ERROR).
+            ToolFailed: it does not exist; the message names the nearest (TOOL_ERROR).
         """
         found = self._contributions.get("services", name)
         if found is None:
@@ -78,7 +78,7 @@ class Services:
         return self._contributions.owner("services", name)
 
     def names(self, *, everything: bool = False) -> list[str]:
-        """The names of what plugins bring, sorted.
+        """The names of plugins' services, sorted.
 
         Args:
             everything: the host's own too (`contract/core_services.py`).
@@ -87,19 +87,19 @@ class Services:
         return sorted(n for n in found if everything or not self._contributions.is_core(n))
 
     def allowed(self, name: str, plugin: str, may: Callable[[str], bool], method: str = "") -> Service:
-        """The service, when `plugin` brought it itself or may use it; what it overrides, for a plugin that overrides it.
+        """The service, if `plugin` contributed it or may use it; the overridden one, for a plugin that overrides it.
 
         Args:
             method: what it wants to call; a method that is not marked `@read_only` needs the right to write.
 
         Raises:
-            ToolFailed: there is none (TOOL_ERROR).
+            ToolFailed: it does not exist (TOOL_ERROR).
             PolicyDenied: it is not declared and granted (POLICY_DENIED).
         """
         if self._contributions.overrides(name, plugin):
             beneath: Service | None = self._contributions.beneath(name)
             if beneath is None:
-                raise ToolFailed(f"{plugin} brings the service {name!r} itself, and there is none beneath it")
+                raise ToolFailed(f"{plugin} contributes the service {name!r} itself, and it overrides none")
             return self._made_for(beneath, plugin, self._contributions.brought_by(name))
         write, use = f"service:write:{name}", f"service:use:{name}"
         if may(write) or self.owner(name) is None or self._is_its_own(name, plugin):
@@ -111,7 +111,7 @@ class Services:
         return self._made_for(self[name], plugin)
 
     def _is_its_own(self, name: str, plugin: str) -> bool:
-        """True for whoever brought it, also while another replaces it, and for whoever replaces it."""
+        """True for the plugin that contributed it, also while another replaces it, and for the plugin that replaces it."""
         brought = self._contributions
         return self.owner(name) == plugin or brought.brings(name, plugin) or brought.overrides(name, plugin)
 
@@ -119,7 +119,7 @@ class Services:
         write, may_look = f"service:write:{name}", f"may look at the service {name!r}, and {method!r}"
         if method not in unmarked_methods(self[name]):
             return _denied(plugin, name, write, "write", f"{may_look} changes it", method)
-        what = f"{may_look} counts as changing it, for nothing marks it"
+        what = f"{may_look} counts as changing it, because it is not marked"
         return _denied(
             plugin,
             name,
@@ -134,7 +134,7 @@ class Services:
         """The service as one plugin uses it: the same each time, until another takes its name.
 
         Args:
-            owner: who brought it; None: whose service is used under its name.
+            owner: its plugin; None: the plugin whose service is in use under its name.
         """
         if service.for_plugin is None or not self._contributions.is_builtin(owner or self.owner(service.name)):
             return service
@@ -145,10 +145,10 @@ class Services:
         return kept[1]
 
     def view(self, name: str, plugin: str, may: Callable[[str], bool]) -> Any:
-        """A view of the service for `plugin`, with its published methods and nothing else. Raises as `allowed`.
+        """A view of the service for `plugin`, with only its published methods. Raises as `allowed`.
 
         The service and the right to it are looked up again after every change: after a reload the view reaches the new
-        object, and after a revocation or when one of the two plugins is stopped it reaches nothing.
+        object, and after a revocation or a stop of one of the two plugins it refuses every call.
         """
         name = exact(name)
         service = self.allowed(name, plugin, may)

@@ -62,11 +62,11 @@ class ImportGuard(Protocol):
         ...
 
     def look_after(self) -> None:
-        """Have the running loop clear away what `judge` started, when that is over."""
+        """Have the running loop clean up after `judge`, when it is finished."""
         ...
 
     def refusal(self, candidate: Candidate) -> Finding | None:
-        """Why a plugin would not be imported now, as far as that is known."""
+        """Why a plugin would not be imported now, if known."""
         ...
 
     def forget(self, name: str) -> None:
@@ -75,7 +75,7 @@ class ImportGuard(Protocol):
 
 
 class Engines:
-    """What runs workflows and the tools that are none of a plugin. Entered once it is built, looked up when a tool is bound."""
+    """What runs workflows and the tools that belong to no plugin. Set once it is built, looked up when a tool is bound."""
 
     def __init__(self) -> None:
         self.flow: FlowEngine | None = None
@@ -84,7 +84,7 @@ class Engines:
         self.inner: dict[str, ToolSpec] = {}
         """What runs like a tool and is none (`catalogue.plan.Inner`), by id."""
         self.listed: Callable[[str], Awaitable[bool]] | None = None
-        """``listed(plugin)`` asks an upstream for its tools that was never asked; True: there may be more tools now."""
+        """``listed(plugin)`` requests the tools of an upstream for the first time; True: there may be more tools now."""
 
     def enter(self, flow: FlowEngine, runs: RunJobs, calls: Calls, *inner: ToolSpec) -> None:
         """From now on tools may be bound to them."""

@@ -13,10 +13,10 @@ from tavern_core.model.call import CallContext
 
 
 def ids_made(made: Any, owner: Owner) -> tuple[str, ...]:
-    """The full ids of what a factory made for somebody.
+    """The full ids of the tools that a factory made for a caller.
 
     Raises:
-        PluginError: it is no tool (ACTIVATION_FAILED).
+        PluginError: it is not a tool (ACTIVATION_FAILED).
     """
     return () if made is None else tuple(spec.name for spec in specs_of(made, owner))
 
@@ -28,7 +28,7 @@ def assign_names(
 
     Args:
         made: position of a factory without names → the ids it made for the host.
-        declared: ids in plugin.yaml; those that nothing else offers must come out of factories without names.
+        declared: ids in plugin.yaml; those without another source must come from factories without names.
 
     Returns:
         All that is known by id, and the number of factories of which no id is known.

@@ -60,7 +60,7 @@ def describe(offers: Any, owner: Owner, *, sketches: bool = False) -> list[Descr
         sketches: the caller completes what has no parameters (`SKETCH`); else that is refused.
 
     Raises:
-        PluginError: an item is no tool, has a bad name or a bad schema (ACTIVATION_FAILED, SCHEMA_INVALID, TOOL_FILE_INVALID).
+        PluginError: an item is not a tool, has a bad name or a bad schema (ACTIVATION_FAILED, SCHEMA_INVALID, TOOL_FILE_INVALID).
     """
     if offers is None:
         return []
@@ -78,7 +78,7 @@ def describe(offers: Any, owner: Owner, *, sketches: bool = False) -> list[Descr
 
 
 def specs_of(item: Any, owner: Owner, *, sketches: bool = False) -> list[ToolSpec]:
-    """The tools of one item that is no factory: one, or several for a toolbox or an Offer with `names`.
+    """The tools of one item that is not a factory: one, or several for a toolbox or an Offer with `names`.
 
     Args:
         sketches: as for `describe`.
@@ -95,7 +95,7 @@ def specs_of(item: Any, owner: Owner, *, sketches: bool = False) -> list[ToolSpe
     things = list(item) if isinstance(item, list | tuple) else [item]
     specs = [spec for thing in things for spec in _tools_in(thing, owner)]
     if not sketches and (bare := next((spec for spec in specs if spec.impl is SKETCH), None)) is not None:
-        raise ToolFileInvalid(f"{bare.name} has no parameters", hint="add parameters: here nothing else says them")
+        raise ToolFileInvalid(f"{bare.name} has no parameters", hint="add parameters: they cannot be derived here")
     if name is not None:
         if len(specs) != 1:
             raise ActivationFailed(
@@ -135,7 +135,7 @@ def full_id(written: str, owner: Owner) -> str:
         )
     if not is_local_name(local):
         raise ActivationFailed(
-            f"{owner.name}: {local!r} is no tool name", hint="use 1 to 64 letters, digits, _ . - (A-Z a-z 0-9)"
+            f"{owner.name}: {local!r} is not a tool name", hint="use 1 to 64 letters, digits, _ . - (A-Z a-z 0-9)"
         )
     return f"{owner.name}:{local}"
 
@@ -169,7 +169,7 @@ def _no_tool(thing: Any, owner: Owner) -> ActivationFailed:
         hint = f"mark it: @tool above def {thing.__name__}"
     elif isinstance(thing, type):
         hint = f"return an instance: {thing.__name__}()"
-    return ActivationFailed(f"{owner.name}: {_short(thing)} is no tool", hint=hint)
+    return ActivationFailed(f"{owner.name}: {_short(thing)} is not a tool", hint=hint)
 
 
 def _from_function(function: Callable[..., Any], mark: ToolMark, owner: Owner) -> ToolSpec:

@@ -1,6 +1,6 @@
 """What the code of a plugin or of the program says of a tool is held to the rules that tool files are held to.
 
-Annotations promise nothing: a decorator takes any value, and a misspelt capability would be one that nobody can grant.
+Annotations promise nothing: a decorator takes any value, and a misspelt capability could never be granted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def refuse_unsound(spec: ToolSpec) -> None:
     """Return when every field of a tool is of its kind.
 
     Raises:
-        ActivationFailed: one is not; the first is told with its repair (ACTIVATION_FAILED).
+        ActivationFailed: one is invalid; the first is reported with its repair (ACTIVATION_FAILED).
     """
     for message, hint in _mistakes(spec):
         raise ActivationFailed(f"{spec.name}: {message}", hint=hint)
@@ -33,7 +33,7 @@ def _mistakes(spec: ToolSpec) -> Iterator[tuple[str, str]]:
         if not isinstance(name, str):
             yield f"a capability is text, got {name!r:.80}", 'for example capabilities=["read:fs"]'
         elif not is_capability(name):
-            yield f"{name!r:.80} is no capability", known_capability(name)
+            yield f"{name!r:.80} is not a capability", known_capability(name)
     for field in ("description", "display_name", "kind"):
         if not isinstance(value := getattr(spec, field), str):
             yield f"{field} must be text, got {value!r:.80}", f'write {field}="..."'
@@ -46,7 +46,7 @@ def _mistakes(spec: ToolSpec) -> Iterator[tuple[str, str]]:
             'write {"arguments": {"name": value}}',
         )
     if not isinstance(spec.version, str) or _VERSION.fullmatch(spec.version) is None:
-        yield f"{spec.version!r:.80} is no version", 'write version="1.0.0"'
+        yield f"{spec.version!r:.80} is not a version", 'write version="1.0.0"'
     if (limit := spec.timeout_ms) is not None and (type(limit) is not int or not 0 < limit <= LONGEST_TIMEOUT_MS):
         yield (
             f"timeout_ms must be a whole number from 1 to {LONGEST_TIMEOUT_MS:,}, got {limit!r:.80}",

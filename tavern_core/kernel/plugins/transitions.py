@@ -1,7 +1,7 @@
 """One change of a plugin at a time: activating, stopping and reloading exclude each other, over threads and event loops.
 
-async with transitions.of("text"):      # waits for whoever is changing it now
-    ...                                 # and this is the only place that changes it
+async with transitions.of("text"):      # waits for the present change of it
+    ...                                 # only this block changes it
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Transitions:
         self._now: dict[str, Future[None]] = {}
 
     def under_way(self, name: str) -> bool:
-        """True while somebody is changing the plugin."""
+        """True while the plugin is being changed."""
         return name in self._now
 
     @asynccontextmanager

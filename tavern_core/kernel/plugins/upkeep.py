@@ -15,7 +15,7 @@ from tavern_core.kernel.plugins.tables import ImportGuard
 
 
 class Upkeep:
-    """Judges plugins, activates those that do not wait for their first use, and looks for new ones."""
+    """Checks plugins, activates those that do not wait for their first use, and looks for new ones."""
 
     def __init__(
         self, base: Foundation, roster: Roster, lifecycle: Lifecycle, quarantine: Quarantine, imports: ImportGuard
@@ -30,7 +30,7 @@ class Upkeep:
         """Activate what must be active from the start."""
         self._roster.activate = activate
         records = list(self._lifecycle.records.values())
-        # Where there is no other plugin, nobody can ask for the host's nodes before they are looked for by name.
+        # Without other plugins, the host's nodes are first needed by name.
         is_alone = all(record.candidate.fixed_id for record in records)
         for record in records:
             if record.candidate.fixed_id and not (record.candidate.is_nodes_alone and is_alone):
@@ -53,7 +53,7 @@ class Upkeep:
         )
 
     async def decided(self, record: Record) -> None:
-        """Let a decision about what a plugin may do take effect: judge it again, and activate it again where it was active."""
+        """Apply a decision about a plugin's rights: check it again, and activate it again if it was active."""
 
         def change() -> None:
             record.broken = None  # what it lacked may be what it was granted now
@@ -74,7 +74,7 @@ class Upkeep:
         self._base.signals.tools.emit()
 
     async def look_again(self) -> None:
-        """Look for plugins again: those that are gone or another one stop, new ones are judged and begin."""
+        """Look for plugins again: removed or replaced ones stop, new ones are checked and started."""
         leaving, take_new = self._roster.look_again()
         for name in leaving:
             await self._lifecycle.deactivate(name)
@@ -87,7 +87,7 @@ class Upkeep:
         await self._activate_early()
 
     async def _activate_early(self) -> None:
-        """Activate what does not wait for its first use; a failure is in the record and harms nobody else."""
+        """Activate plugins that do not wait for their first use; a failure is in the record and does not affect others."""
         with self._lifecycle.burst():
             for record in list(self._lifecycle.records.values()):
                 if record.usable and not record.active and self.starts_with_host(record):

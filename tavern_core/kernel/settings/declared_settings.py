@@ -42,13 +42,13 @@ class SettingTable:
     def __init__(self) -> None:
         self._rows: dict[str, Declared] = {}
         self._owned: dict[str, dict[str, Declared]] = {}
-        """Plugin → its rows by key: with five hundred plugins nobody looks through the rows of all."""
+        """Plugin → its rows by key: avoids a search through the rows of five hundred plugins."""
 
     def declare(self, plugin: str, items: Iterable[SettingItem | Mapping[str, Any]], tool: str = "") -> list[Declared]:
         """Add settings, all or none; the same ones again replace what was there.
 
         Raises:
-            SettingsInvalid: an item is wrong, its key belongs to somebody else, or is taken (SETTINGS_INVALID).
+            SettingsInvalid: an item is invalid, or its key belongs to another plugin or is taken (SETTINGS_INVALID).
         """
         rows: dict[str, Declared] = {}
         findings: list[Finding] = []
@@ -77,7 +77,7 @@ class SettingTable:
         """The setting with this key.
 
         Raises:
-            SettingsInvalid: there is none; the hint names the nearest (SETTINGS_INVALID).
+            SettingsInvalid: it does not exist; the hint names the nearest (SETTINGS_INVALID).
         """
         if isinstance(key, str) and (row := self._rows.get(key)) is not None:
             return row
@@ -85,7 +85,7 @@ class SettingTable:
         raise SettingsInvalid(f"{key}: {finding.message}", hint=finding.hint, findings=(finding,), key=key)
 
     def unknown(self, key: str) -> Finding:
-        """What to say about a key that nobody declared."""
+        """The message about an undeclared key."""
         if not isinstance(key, str):
             return _finding(
                 f"{key!r:.80}",

@@ -29,7 +29,7 @@ def struck(result: ToolResult, secrets: Iterable[str], named: Iterable[str] = ()
     """`result` without the given texts, in whatever spelling; the same object when none occurs in it.
 
     Args:
-        named: struck from its error only: arguments that are secret by their name, which may be too harmless a name.
+        named: redacted in its error only: arguments that are secret by their name, which may be a harmless name.
     """
     wanted = frozenset(secrets)
     if result.error is not None:
@@ -80,8 +80,8 @@ def masking(known: Callable[[], Iterable[str]]) -> Callable[[Any], Any]:
     """A function that gives plain JSON as it may be written to a disk: whole, and without its secrets.
 
     Args:
-        known: the secret texts that the host knows now. Besides them everything goes that looks like a secret, and what stands
-            under a name that gives it away, wherever else it occurs.
+        known: the secret texts that the host knows now. It also redacts everything that looks like a secret, and values
+            under a secret-looking name, in all places where they occur.
     """
 
     def mask(value: Any) -> Any:
@@ -94,7 +94,7 @@ def masking(known: Callable[[], Iterable[str]]) -> Callable[[Any], Any]:
 
 
 def judging(known: Callable[[], Iterable[str]]) -> Callable[[Any], bool]:
-    """A function that says whether anything in plain JSON is secret; it looks at all of it, however much, and copies nothing.
+    """A function that says whether anything in plain JSON is secret; it inspects all of it, without a limit and without a copy.
 
     Args:
         known: the secret texts that the host knows now.
@@ -141,13 +141,13 @@ def _is_plainly_harmless(value: Any) -> bool:
 
 
 def strike(value: Any, secrets: Iterable[str]) -> Any:
-    """A copy of plain JSON with each secret replaced wherever it occurs, in whatever spelling."""
+    """A copy of plain JSON with each secret replaced in all places and spellings."""
     wanted = frozenset(secrets)
     return _each_text(value, striker(wanted), depths.WRAPPED) if wanted else value
 
 
 def struck_outputs(outputs: Mapping[str, Any], secrets: Iterable[str]) -> dict[str, Any]:
-    """What a run gave, without the given texts; what holds none of them stays the object that it is."""
+    """The result of a run, without the given texts; the same object if it holds none of them."""
     if not (wanted := frozenset(secrets)):
         return dict(outputs)
     out = striker(wanted)
@@ -182,7 +182,7 @@ def _each_text(value: Any, change: Callable[[str], str], depth: int) -> Any:
 
 
 class ForDisk:
-    """What is kept of calls for later: without their secrets.
+    """Prepares parts of calls for storage: without their secrets.
 
     Args:
         known: the secret texts that the host knows now.
@@ -225,5 +225,5 @@ class ForDisk:
         return str(self._mask(text))
 
     def arguments(self, given: Any) -> Any:
-        """Arguments as they may be kept; None: they hold secrets and are not."""
+        """Arguments in a form to store; None: they hold secrets and must not be stored."""
         return None if any(named_secrets([given])) or self._holds_secret(given) else given

@@ -1,4 +1,4 @@
-"""What must not be shown: which settings are secret, and the strings that are masked wherever they turn up."""
+"""What must not be shown: which settings are secret, and the strings that are masked everywhere."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def is_reference(value: Any) -> bool:
 
 
 def mask(value: Any) -> Any:
-    """`value` as it may be shown: references as they are, nothing as nothing, anything else as ``***``."""
+    """`value` as it may be shown: references and empty values unchanged, anything else as ``***``."""
     return value if value is None or value == "" or is_reference(value) else MASK
 
 
@@ -47,12 +47,12 @@ def mask_setting(key: str, value: Any) -> Any:
 
 
 class KnownSecrets:
-    """The secret strings this host has resolved; thread-safe. Asked by whatever shows or records text."""
+    """The secret strings this host has resolved; thread-safe. Used by all code that shows or records text."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.values: frozenset[str] = frozenset()
-        """All of them. Every call asks: an attribute, and no property."""
+        """All of them. Every call reads this, so it is an attribute and not a property."""
         self.needles: tuple[bytes, ...] = ()
         """The secrets in all their spellings as they would stand in JSON, for a quick look whether a line has one."""
 
@@ -68,7 +68,7 @@ class KnownSecrets:
                 self.needles = tuple({text.encode("utf-8", "backslashreplace"): None for text in written})
 
     def mask_text(self, text: str) -> str:
-        """`text` with every known secret, in whatever spelling, replaced by ``***``."""
+        """`text` with every known secret, in any spelling, replaced by ``***``."""
         return striker(self.values)(text)
 
 
@@ -78,13 +78,13 @@ class MaskingFilter(logging.Filter):
     def __init__(self) -> None:
         super().__init__()
         known: weakref.WeakSet[KnownSecrets] = weakref.WeakSet()
-        # A plugin has its logger, and this filter with it: behind these two it sees nothing.
+        # A plugin has its logger and thereby this filter: it must find no secrets through them.
         self._learn = hidden(_learn, known, "learn")
         self._clean = hidden(_clean, known, "clean")
 
     @classmethod
     def put_on(cls, logger: logging.Logger, known: KnownSecrets) -> logging.Logger:
-        """Let `logger` show none of `known`, nor what looks like a secret; the logger."""
+        """Make `logger` mask `known` and everything that looks like a secret; returns the logger."""
         own = next((f for f in logger.filters if isinstance(f, cls)), None)
         if own is None:
             logger.addFilter(own := cls())
@@ -106,7 +106,7 @@ class MaskingFilter(logging.Filter):
 
 
 def _learn(hosts: weakref.WeakSet[KnownSecrets], known: KnownSecrets) -> None:
-    if type(known) is KnownSecrets:  # anything else would be handed the others' secrets when they are sorted
+    if type(known) is KnownSecrets:  # any other type would receive the other secrets during sorting
         hosts.add(known)
 
 

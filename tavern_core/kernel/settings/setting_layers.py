@@ -35,8 +35,8 @@ class SettingLayers:
     Args:
         file: what the user saved (`user_file`).
         instance: ``settings:`` of the configuration, by full key.
-        base: what ``{"$file": …}`` of the instance is relative to; of the user's file it is that file's folder.
-        origins: where the instance's values stand, by full key or by key of the configuration (``settings.<key>``).
+        base: the base of ``{"$file": …}`` of the instance; for the user's file it is that file's folder.
+        origins: the locations of the instance's values, by full key or by key of the configuration (``settings.<key>``).
         env: for ``{"$env": …}``.
         keyring: for ``{"$keyring": …}``.
         known: told every secret that is resolved.
@@ -52,7 +52,7 @@ class SettingLayers:
     _user: JsonState | None = None
 
     def user(self) -> JsonState:
-        """The user's file as it is now; read again only when somebody replaced it."""
+        """The user's file as it is now; read again only after it was replaced."""
         if self._user is None or self._user.signature != self.file.signature():
             self._user = self.file.read()
         return self._user
@@ -82,7 +82,7 @@ class SettingLayers:
         """The effective value with its reference followed.
 
         Raises:
-            SettingsInvalid: nothing is behind the reference (SETTINGS_INVALID).
+            SettingsInvalid: the reference has no value (SETTINGS_INVALID).
         """
         value, origin, _ = self.value(row, stored)
         if not is_reference(value):
@@ -105,7 +105,7 @@ class SettingLayers:
         for origin, values in layers:
             for key in values:
                 owner = key.removeprefix(PREFIX).partition(".")[0] if key.startswith(PREFIX) else None
-                # A plugin that is not there may come back; only what is wrong for sure is told.
+                # A plugin that is not there may come back; only certain errors are reported.
                 if key not in table and (owner is None or owner in plugins):
                     unknown = table.unknown(key)
                     where = self.where(key, origin)
@@ -113,7 +113,7 @@ class SettingLayers:
         return [*user.findings, *found]
 
     def unknown(self, plugin: str, table: SettingTable) -> bool:
-        """Whether something is stored for a plugin that it does not declare, as far as is known now."""
+        """Whether an undeclared setting is stored for a plugin, as far as known."""
         start = f"{PREFIX}{plugin}."
         stored = (self.instance, self.user().values)
         return any(key.startswith(start) and key not in table for values in stored for key in values)

@@ -41,7 +41,7 @@ def setting_problems(item: SettingItem) -> Iterator[PathProblem]:
     if item.type not in _WITH_NUMBERS:
         for field in ("min", "max", "step"):
             if getattr(item, field) is not None:
-                text = f"{field} means nothing for a setting of type {item.type}"
+                text = f"{field} has no effect for a setting of type {item.type}"
                 yield PathProblem((field,), text, f"remove {field}, or make it a setting of type number or slider")
     if item.default_value is not None and (problem := value_problem(item, item.default_value)):
         yield PathProblem(("defaultValue",), f"the default {problem[0]}", problem[1])

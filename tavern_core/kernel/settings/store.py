@@ -1,10 +1,10 @@
 """The settings of all plugins and tools: what exists, what each is worth now, and how that changes.
 
     effective value:  what the user saved (settings.json)  >  this instance (`settings:` of tavern.yaml)  >  defaultValue
-    save:             known? -> before-hook -> allowed? -> file, under a lock -> whoever asked to be told
+    save:             known? -> before-hook -> allowed? -> file, under a lock -> subscribers
 
-A save is checked whole and stored whole, or refused with an error per key. Several processes share the file: each looks
-whether it was replaced before it reads, and `reload` tells what others changed. Secrets are masked in all that is shown.
+A save is checked and stored as a whole, or refused with an error per key. Several processes share the file: each checks
+before reading whether it was replaced, and `reload` reports the changes of others. Secrets are masked in all output.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class UndeclaredSettings(Protocol):
 
 
 class SettingsStore:
-    """All settings of one host. Thread-safe; callbacks run on the thread of whoever saves.
+    """All settings of one host. Thread-safe; callbacks run on the saving thread.
 
     Args:
         layers: where values come from, above all the user's file, ``settings.json`` in the state folder.
@@ -89,7 +89,7 @@ class SettingsStore:
         """Add settings of a plugin, or of one of its tools; all or none.
 
         Args:
-            more: others of this plugin follow; what is stored for it is judged by `judge` when all are known.
+            more: others of this plugin follow; its stored values are checked by `judge` when all are known.
 
         Returns:
             What was declared.
@@ -115,7 +115,7 @@ class SettingsStore:
         self._tell(findings)
 
     def withdraw(self, plugin: str) -> None:
-        """Forget the settings of a plugin and what it wanted to be told; stored values stay for when it comes back."""
+        """Remove the settings of a plugin and its subscriptions; stored values stay for its return."""
         with self._lock:
             for key in self._table.withdraw(plugin):
                 self._told.pop(key, None)
@@ -142,7 +142,7 @@ class SettingsStore:
         """The effective value with its reference followed.
 
         Raises:
-            SettingsInvalid: no such setting, or nothing behind the reference (SETTINGS_INVALID).
+            SettingsInvalid: no such setting, or a reference without a value (SETTINGS_INVALID).
         """
         self._look_for(key)
         with self._lock:
@@ -158,7 +158,7 @@ class SettingsStore:
         """As `effective`, references followed.
 
         Raises:
-            SettingsInvalid: a required setting has no value, or nothing is behind a reference; each key has its finding
+            SettingsInvalid: a required setting has no value, or a reference has no value; each key has its finding
                 (SETTINGS_INVALID).
         """
         values: dict[str, Any] = {}
@@ -180,7 +180,7 @@ class SettingsStore:
 
         Raises:
             PolicyDenied: the host has no secret of this name (POLICY_DENIED).
-            SettingsInvalid: nothing is behind its reference (SETTINGS_INVALID).
+            SettingsInvalid: its reference has no value (SETTINGS_INVALID).
         """
         key = f"secrets.{name}"
         if (value := secrets.get(name)) is None:
@@ -217,7 +217,7 @@ class SettingsStore:
         return {key: mask(value) if self._is_secret(key) else value for key, value in changes.items()}
 
     def parse(self, key: str, text: str) -> Any:
-        """What somebody typed as the value of a setting, in the setting's type; JSON for references."""
+        """A typed text as the value of a setting, in the setting's type; JSON for references."""
         self._look_for(key)
         with self._lock:
             return from_text(self._table.find(key).item, text)
@@ -228,13 +228,15 @@ class SettingsStore:
         """Store new values for the user: all of them, or none. None takes a stored value back; ``***`` keeps a secret.
 
         Raises:
-            SettingsInvalid: `findings` has an error per key; nothing was saved (SETTINGS_INVALID).
-            StateDamaged: the file cannot be written; nothing was saved (STATE_DAMAGED).
+            SettingsInvalid: `findings` has an error per key; no value was saved (SETTINGS_INVALID).
+            StateDamaged: the file cannot be written; no value was saved (STATE_DAMAGED).
         """
         for key in changes:
             self._look_for(key)
         with self._lock:
-            if any(key not in self._table for key in changes):  # nobody else sees them; values a hook may still repair
+            if any(
+                key not in self._table for key in changes
+            ):  # unknown keys fail before the hooks, which may still repair values
                 _raise(self._problems(changes))
         if self._before_save is not None:
             answer = self._before_save(self.shown(changes))
@@ -266,14 +268,14 @@ class SettingsStore:
         return {k: changes[k] if v == MASK and k in changes and self._is_secret(k) else v for k, v in answer.items()}
 
     def reload(self) -> SavedChanges:
-        """Look whether another process changed the file, and tell who asked to be told."""
+        """Check whether another process changed the file, and notify subscribers."""
         return self._announce("")
 
     def on_change(self, key: str, callback: Callback, *, owner: str = "") -> Callable[[], None]:
         """Call ``callback(value)`` after each change of a setting; returns a function that ends it.
 
         Args:
-            owner: the plugin that asks; it may watch its own settings only, and its callbacks end with `withdraw`.
+            owner: the subscribing plugin; it may watch only its own settings, and its callbacks end with `withdraw`.
 
         Raises:
             SettingsInvalid: no such setting, or one of another plugin (SETTINGS_INVALID).
@@ -309,7 +311,7 @@ class SettingsStore:
             self._complete(None)
 
     def _announce(self, by: str) -> SavedChanges:
-        """Compare with what was told last, and call back in the order of asking; a failing callback harms nobody."""
+        """Compare with the last report, and call back in the order of subscription; a failing callback does not affect others."""
         with self._lock:
             stored = self._layers.user().values
             changed: dict[str, tuple[Declared, Any, Any]] = {}

@@ -1,4 +1,4 @@
-"""Who wants to be told when a setting changes, in the order in which they asked."""
+"""Subscriptions to changes of settings, in their order."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Callback = Callable[[Any], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Watch:
-    """One wish to be told."""
+    """One subscription."""
 
     key: str
     callback: Callback
     owner: str
-    """The plugin that asked; empty for the host and what embeds it."""
+    """The subscribing plugin; empty for the host and its program."""
 
 
 class SettingWatches:

@@ -4,7 +4,7 @@
     {"$file": "path"}            a file; relative to the folder of the file that has the reference
     {"$keyring": "service/name"} the system's key ring (extra `keyring`)
 
-References are stored as they are and followed only when a plugin needs the value, so that no secret lies in a settings file.
+References are stored as they are and followed only when a plugin needs the value, so that no secret is in a settings file.
 Errors name the setting and the reference, never the value.
 """
 
@@ -38,7 +38,7 @@ def refused(key: str, message: str, hint: str = "") -> SettingsInvalid:
 
 
 def all_refused(findings: Sequence[Finding], what: str = "") -> SettingsInvalid:
-    """The error about several settings: what is wrong with each, and beside it, once, how to repair them."""
+    """The error about several settings: what is wrong with each, and once how to repair them."""
     shown = findings[:_MOST_SHOWN]
     hints = dict.fromkeys(finding.hint for finding in shown if finding.hint)
     text = what + "; ".join(finding.located for finding in shown)
@@ -58,7 +58,7 @@ def problem_of(item: SettingItem, value: Any) -> tuple[str, str] | None:
 
 
 def from_text(item: SettingItem, text: str) -> Any:
-    """What somebody typed on a command line, or a reference led to, as the setting's type; unchanged where it does not fit."""
+    """Text from a command line or a reference in the setting's type; unchanged if it does not fit."""
     word = text.strip()
     if word.startswith("{"):
         return _json_or_text(word, text)
@@ -76,10 +76,10 @@ def from_text(item: SettingItem, text: str) -> Any:
 def follow(
     item: SettingItem, key: str, reference: Mapping[str, Any], base: Path, env: Mapping[str, str], keyring: Keyring
 ) -> Any:
-    """The value behind a reference, checked as if it stood there.
+    """The value behind a reference, checked like a direct value.
 
     Raises:
-        SettingsInvalid: there is nothing behind it, or what is there does not fit (SETTINGS_INVALID).
+        SettingsInvalid: it has no value, or the value is invalid (SETTINGS_INVALID).
     """
     kind, name = next(iter(reference.items()))
     match kind:

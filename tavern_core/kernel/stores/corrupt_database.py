@@ -1,4 +1,4 @@
-"""SQLite files that are no databases any more: how to tell, and what to do with them."""
+"""Corrupt SQLite files: detects and renames them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def is_damaged(error: sqlite3.Error) -> bool:
 
 
 def put_aside(path: Path) -> Path:
-    """Rename the file, and what SQLite keeps beside it, which would damage the next one; returns its new place."""
+    """Rename the file and SQLite's side files, which would corrupt the next one; returns its new path."""
     aside = path.with_name(path.name + ".damaged")
     for ending in ("", "-wal", "-shm"):
         with contextlib.suppress(FileNotFoundError):

@@ -95,7 +95,7 @@ class MemoryRecords:
             return sum(wait_for(at, seconds, now) > 0 for at in self._uses.get(key, ()))
 
     def _forget_idle(self, now: float) -> None:
-        """Those that were not used longest; the rest is bounded by whoever names the keys."""
+        """Those unused for the longest time; the code that names the keys bounds the rest."""
         for key in sorted(self._uses, key=lambda one: self._uses[one][-1] if self._uses[one] else now)[
             : _MOST_RATES // 2
         ]:
@@ -115,7 +115,7 @@ class MemoryRecords:
 
 
 def wait_for(earlier: float, seconds: float, now: float) -> float:
-    """Seconds until a use at `earlier` is `seconds` old. One that lies ahead, after the clock was set back, counts as of now."""
+    """Seconds until a use at `earlier` is `seconds` old. A time in the future, after the clock was set back, counts as now."""
     return min(earlier, now) + seconds - now
 
 

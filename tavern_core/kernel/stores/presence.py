@@ -44,7 +44,7 @@ class Presence:
             os.close(descriptor)
 
     def is_present(self, process: str) -> bool:
-        """Whether somebody holds the file; one that nobody holds is removed."""
+        """Whether the file is locked; an unlocked one is removed."""
         if process in self._held:
             return True
         path = self._folder / process

@@ -1,7 +1,7 @@
 """Records in one SQLite file for all processes of a state folder.
 
 Each method is one transaction, and most are one statement: a record is on the disk when a method returns, as far as a killed
-process is concerned. A file that is no database any more is put aside, and a new one begun.
+process is concerned. A corrupt file is renamed, and a new one started.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class SqliteRecords:
     """A `RecordStore` in a file.
 
     Args:
-        path: of the file; made, with its folder, when it is first needed.
-        on_damage: told of a file that was put aside: its old name and its new one.
+        path: of the file; created, with its folder, at first use.
+        on_damage: called for a renamed corrupt file: its old name and its new one.
     """
 
     is_quick = True
@@ -197,7 +197,7 @@ class SqliteRecords:
                 raise self._damage(error) from error
 
     def _damage(self, error: Exception) -> Exception:
-        """What to tell of an error of the database; a file that is damaged is put aside. Any other error stays what it is."""
+        """Translates an error of the database; a corrupt file is renamed. Any other error stays unchanged."""
         import sqlite3
 
         if not isinstance(error, sqlite3.Error | OSError):
@@ -209,11 +209,11 @@ class SqliteRecords:
                 self._db = self._cursor = None
             aside = put_aside(self._path)
             self._on_damage(self._path, aside)
-            hint = f"it was put aside as {aside.name}, and a new one is begun: what was in it is not known any more"
+            hint = f"it was renamed to {aside.name}, and a new one was started: its content is lost"
         return StateDamaged(f"{self._path}: {error}", hint=hint, path=str(self._path))
 
     def _connected(self) -> sqlite3.Connection:
-        """Open the file; one that is no database any more is kept beside a new one."""
+        """Open the file; a corrupt one is renamed and replaced by a new one."""
         import sqlite3
 
         make_private_folder(self._path.parent)
@@ -254,7 +254,7 @@ class SqliteRecords:
 
 
 def _any_text(text: bytes) -> str:
-    """Text of the file, whatever bytes it is; what is no UTF-8 becomes surrogates."""
+    """Text of the file, whatever bytes it is; what is not a UTF-8 becomes surrogates."""
     return text.decode("utf-8", "surrogateescape")
 
 

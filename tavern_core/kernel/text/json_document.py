@@ -1,10 +1,10 @@
 """Strict JSON as data with places: the same interface as a YAML document.
 
 The data comes from the standard library's parser. Only when a place is asked for, or something was refused, the text is
-scanned a second time for lines and columns: a good file pays nothing for its error messages.
+scanned a second time for lines and columns: a valid file costs no extra time.
 
 Refused, each with its place: duplicate keys, NaN and Infinity, lone surrogates, several values, and anything beyond the
-limits. A byte order mark is fine. Nothing here raises on content or opens a file.
+limits. A byte order mark is allowed. No function here raises on content or opens a file.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _hint(error: json.JSONDecodeError) -> str:
     if error.msg.startswith("Expecting property name") and rest[:1] == "}":
         return "delete the comma before }"
     if rest[:1] == "'":
-        return "JSON strings stand in double quotes"
+        return "JSON strings are in double quotes"
     if error.doc.startswith(("True", "False", "None"), error.pos):
         return "write true, false or null"
     if rest[:1] in ("“", "”", "‘", "’", "，", "：", "「"):
@@ -208,7 +208,7 @@ def _scan(text: str) -> tuple[dict[Path, tuple[Mark, Mark]], list[tuple[Path, Ma
         if string is not None and keys is not None and key is None:
             name = _unquoted(string)
             if (first := keys.get(name)) is not None:
-                message = f"the key {name!r:.80} stands here twice, first at line {first[0]}, column {first[1]}"
+                message = f"the key {name!r:.80} is here twice, first at line {first[0]}, column {first[1]}"
                 wrong.append(((*stack[-1][0], name), mark, message, "keep one of them"))
             keys.setdefault(name, mark)
             key = (name, mark)

@@ -2,7 +2,7 @@
 
 pydantic speaks of classes and union branches (`tools.tuple[ToolDefinition, ...].0.timeout`); people wrote a document. So
 each error's `loc` is walked along the data: what is not in the data is a branch of a union, and of several branches only
-the one that fits the kind of value written there is told.
+the one that fits the kind of the written value is reported.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _EXPECTED: Final[Mapping[str, str]] = {
     "model_attributes_type": "a mapping",
 }
 MOST_EXPLAINED: Final = 200
-"""Problems of one document that are put into words. Whoever wrote more has to begin somewhere."""
+"""The most problems of one document that are described; the first ones suffice to start with."""
 _OLD_BOOLEANS: Final = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
 
 
@@ -87,7 +87,7 @@ def _explain(error: ValidationError, data: Any, model: type[BaseModel]) -> list[
 
 
 def _shaped(refusal: Refusal, shapes: Mapping[str, str]) -> Refusal:
-    """The refusal with the shape of its key as repair, where a mapping or list was expected and nothing else is known."""
+    """The refusal with the shape of its key as repair, if a mapping or list was expected and no more is known."""
     names = [part for part in refusal.path if isinstance(part, str)]
     example = shapes.get(names[-1], "") if names else ""
     is_item = bool(names) and refusal.path[-1] != names[-1] and not example.partition(": ")[2].startswith("[{")
@@ -162,7 +162,7 @@ def _refusal(path: Path, details: ErrorDetails, value: Any, model: type[BaseMode
     if kind == "refused":  # one of the model's own validators, which says how to repair it
         return Refusal(path, str(context["message"]), str(context["hint"]))
     if kind == "string_pattern_mismatch" and context["pattern"] == KEBAB_CASE:
-        message = f"{got(value)} is no plugin name: use words of a-z and 0-9 joined by '-'"
+        message = f"{got(value)} is not a plugin name: use words of a-z and 0-9 joined by '-'"
         return Refusal(path, message, f"write {kebab}" if (kebab := _kebab(value)) else "for example my-plugin")
     if kind == "string_pattern_mismatch" and re.match(context["pattern"], small := str(value)[:64].lower()):
         return Refusal(path, f"{got(value)} must be in lower case", f"write {small}")
@@ -170,7 +170,7 @@ def _refusal(path: Path, details: ErrorDetails, value: Any, model: type[BaseMode
 
 
 def _kebab(value: Any) -> str:
-    """The plugin name that somebody who wrote `value` may want; empty where nothing is left of it."""
+    """The plugin name closest to `value`; empty if no character of it is valid."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", str(value)[:64])
     return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
 

@@ -1,4 +1,4 @@
-"""The data of a YAML text in which nothing is wrong, as quickly as Python can.
+"""The data of a valid YAML text, as fast as possible in Python.
 
 Events, not nodes: an alias or a deep nesting ends the reading where it begins, before anything of it is built, and building
 straight from events costs about two thirds of yaml.CSafeLoader's own constructor. What may have to be refused is left to
@@ -33,7 +33,7 @@ from tavern_core.model import depths
 
 
 def read_data(text: str) -> Any:
-    """The data of a text in which nothing is to be refused; half the cost of finding out where things stand.
+    """The data of a valid text; half the cost of a reader with locations.
 
     Raises:
         NotSimple: something is, or may be.

@@ -1,6 +1,6 @@
 """The data of a YAML text again, with the place of everything, and a finding for each thing that is refused.
 
-Reading goes on behind what is refused, so that one run of `check` tells everything.
+Reading continues after a refused part, so that one run of `check` reports all errors.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class LocatedReading:
         top.wants_key = True
         if top.ignored:
             top.ignored = False
-            return (*path, "?")  # beneath a refused key: built, checked, and not kept
+            return (*path, "?")  # beneath a refused key: built, checked, and dropped
         top.items[top.key or ""] = value
         self._note(path, top.key_mark, _mark(event))
         return path
@@ -177,7 +177,7 @@ class LocatedReading:
             self._refuse("merge keys (<<) are not allowed here", mark, top.path, "write the fields out")
         elif key in top.firsts:
             first = top.firsts[key]
-            message = f"the key {key!r:.80} stands here twice, first at line {first[0]}, column {first[1]}"
+            message = f"the key {key!r:.80} is here twice, first at line {first[0]}, column {first[1]}"
             self._refuse(message, mark, (*top.path, key), "keep one of them")
         else:
             top.firsts[key] = mark
@@ -251,7 +251,7 @@ _KEY: Final = re.compile(r"( *)((?:- +)*)([^\s#][^#]*?):(?:\s|$)|( *)- ")
 
 
 def _indentation_hint(problem: str, lines: list[str]) -> str:
-    """What to write where the last of `lines` is indented like nothing above it; empty where it is not that."""
+    """The repair if the last of `lines` has an indentation unlike any above it; else empty."""
     *above, line = lines
     if not any(
         part in problem for part in ("expected key", "'-' indicator", "mapping values", "block end", "block mapping")

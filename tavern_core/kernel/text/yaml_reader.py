@@ -1,13 +1,13 @@
 """YAML as data with places: a small, safe dialect.
 
     text --decode--> characters --libyaml--> events --yaml_data--> data
-                                               (again, only when something is wrong or a place is asked for)
+                                               (again, only if there is an error or a location is needed)
                                                --yaml_findings--> findings, and path -> line and column
 
 What is read: mappings with text keys, sequences, text, `true`/`false`, `null`, integers and finite numbers, as in YAML 1.2
 (`yes`, `no`, `on`, `off` and dates stay text). What is refused, each with its place: anchors, aliases, merge keys, tags,
 duplicate keys, keys that are not text, several documents, control characters, NaN and infinity, and anything beyond the
-limits of `yaml_dialect`. Nothing here raises on content and nothing here opens a file.
+limits of `yaml_dialect`. No function here raises on content or opens a file.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Document:
     Args:
         file: shown in findings.
         text: the decoded text, without a byte order mark.
-        data: dicts, lists and scalars; None for an empty text. Where there are errors it holds what could be read.
-        findings: everything wrong, in the order of the text.
+        data: dicts, lists and scalars; None for an empty text. With errors it holds the readable part.
+        findings: all errors, in the order of the text.
         code: the error code of the findings.
     """
 
@@ -98,7 +98,7 @@ class Document:
         return Location(self.file, pointer=pointer)
 
     def line(self, number: int) -> str:
-        """Line `number` (from 1) without its end; empty where there is none."""
+        """Line `number` (from 1) without its end; empty if there is none."""
         lines = self.text.splitlines()
         return lines[number - 1] if 0 < number <= len(lines) else ""
 
@@ -121,7 +121,7 @@ def read_yaml(text: str | bytes, file: str, *, code: str = "MANIFEST_INVALID") -
         code: the error code that findings carry.
 
     Returns:
-        A document; `data` is None and `findings` say why where nothing could be read. Never raises on content.
+        A document; if it could not be read, `data` is None and `findings` say why. Never raises on content.
     """
     found = text_of(text, file, code)
     if isinstance(found, Finding):

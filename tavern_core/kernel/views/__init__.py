@@ -1,1 +1,1 @@
-"""What plugins are handed instead of the host's own objects: nothing behind it can be reached from it."""
+"""Views: plugins get them instead of the host's own objects, which cannot be reached through them."""

@@ -1,8 +1,8 @@
-"""Async work behind a view, as something that can be awaited and that shows nothing.
+"""Async work behind a view, as an awaitable that exposes no internals.
 
 A coroutine shows its frame, and with it every variable of the service's method; a future shows its callbacks, a task its
-coroutine. So the work is stepped from behind a sealed function, in the task of whoever waits, and the futures it waits for
-are replaced by others that know nothing of them.
+coroutine. So the work is stepped from behind a sealed function, in the task of the waiter, and the futures it waits for
+are replaced by others without a reference to them.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _step(work: _Work, how: str, error: BaseException | None) -> Any:
             failed = fresh(refused, work.who)
     except BaseException as caught:  # noqa: BLE001 - raised again below
         failed = fresh(caught, work.who)
-    work = thrown = error = None  # type: ignore[assignment]  # the traceback keeps this frame: nothing is left in it
+    work = thrown = error = None  # type: ignore[assignment]  # the traceback keeps this frame: clear its variables
     try:
         if done:
             raise StopIteration(answer)
@@ -101,7 +101,7 @@ def _step(work: _Work, how: str, error: BaseException | None) -> Any:
 
 
 def _waits_for(waited: Any) -> Any:
-    """What the event loop is told to wait for, instead of `waited`, which may be a task and show its coroutine."""
+    """The future that the event loop waits for instead of `waited`, which may be a task and expose its coroutine."""
     if waited is None:  # asyncio.sleep(0)
         return None
     if not asyncio.isfuture(waited):

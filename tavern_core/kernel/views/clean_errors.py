@@ -1,8 +1,8 @@
-"""Errors that carry nothing but what they say.
+"""Errors that carry only their message.
 
-An exception leads anywhere: its traceback to the frames it passed and their variables, its context to other exceptions,
-`AttributeError.obj` to the object, its class to the module it was written in. What leaves a view is made anew: the same
-type where everybody has it (Python's own, `tavern_core.errors`), else an UpstreamError that says which one it was.
+An exception exposes many objects: its traceback the frames and their variables, its context other exceptions,
+`AttributeError.obj` the object, its class its module. An error that leaves a view is rebuilt: with the same
+type if it is public (Python's own, `tavern_core.errors`), else as an UpstreamError that names the type.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _OURS: Final = frozenset(
     thing for thing in vars(errors).values() if isinstance(thing, type) and issubclass(thing, TavernError)
 )
 _MISLEADING: Final = (StopIteration, StopAsyncIteration, GeneratorExit, SystemExit)
-"""They would end a loop, a generator or the process of whoever calls."""
+"""They would end a loop, a generator or the process of the caller."""
 _MOST_GROUPED: Final = 100
 
 
 def fresh(error: BaseException, who: str, depth: int = depths.CAUSES) -> BaseException:
-    """An error that says the same and shares nothing with `error`. Never raises.
+    """An error with the same message that shares no object with `error`. Never raises.
 
     Args:
-        who: what failed, to stand in the message where the type cannot be kept.
+        who: the part that failed, for the message if the type cannot be preserved.
     """
     kind = type(error)
     try:
@@ -47,7 +47,7 @@ def fresh(error: BaseException, who: str, depth: int = depths.CAUSES) -> BaseExc
             return kind(_text(error.message), inner)
         if kind in _BUILTIN:
             return _builtin(error)
-    except Exception:  # noqa: BLE001 - whatever an exception of a plugin does when it is looked at
+    except Exception:  # noqa: BLE001 - an exception of a plugin may raise when it is inspected
         return _unknown(error, who)
     return _unknown(error, who)
 
@@ -58,7 +58,7 @@ def _unknown(error: BaseException, who: str) -> UpstreamError:
 
 
 def said(error: BaseException) -> str:
-    """The text of an exception, whatever its `__str__` does."""
+    """The text of an exception, even if its `__str__` raises."""
     try:
         return sayable(_text(str(error)))
     except Exception:  # noqa: BLE001 - a hostile __str__

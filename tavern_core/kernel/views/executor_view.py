@@ -1,4 +1,4 @@
-"""What executors of other plugins are told of a tool's plugin: the same doors, and no way behind them."""
+"""The view of a tool's plugin for executors of other plugins: the same facilities, without access to their implementation."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ def sealed_home(home: ToolHome) -> ToolHome:
         home,
         service=hidden(_call, home.service, "service"),
         settings=hidden(_call, home.settings, "settings"),
+        delegate=None,
+        plugin_settings=hidden(_call, home.plugin_settings, "plugin_settings"),
+        is_intact=hidden(_call, home.is_intact, "is_intact"),
         load=hidden(_call, home.load, "load"),
         sandbox=None if home.sandbox is None else cast(Sandbox, _Sealed(home.sandbox, _SANDBOX)),
         engine=None if home.engine is None else cast(FlowEngine, _Sealed(home.engine, _ENGINE)),
@@ -47,7 +50,7 @@ class _Sealed:
 
 
 class _Behind:
-    """What a sealed object stands for; never in the hands of a plugin."""
+    """The object behind a sealed one; plugins never get it."""
 
     __slots__ = ("names", "thing")
 
@@ -69,7 +72,7 @@ def _call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         return awaited(answer, "the host") if inspect.iscoroutine(answer) else answer
     except BaseException as error:  # noqa: BLE001 - raised again below
         failed = fresh(error, "the host")
-    function = args = kwargs = answer = None  # type: ignore[assignment]  # the traceback keeps this frame: nothing is left in it
+    function = args = kwargs = answer = None  # type: ignore[assignment]  # the traceback keeps this frame: clear its variables
     try:
         raise failed
     finally:

@@ -1,4 +1,4 @@
-"""A language model of one plugin as another one uses it: it completes and tells pieces, and shows nothing of the model."""
+"""A language model of one plugin as another one uses it: it completes and yields chunks, and exposes nothing else of the model."""
 
 from __future__ import annotations
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 
 def exact(name: object) -> str:
-    """A name as plain text: a subclass of str may say one name to whoever asks for rights and another to whoever looks it up.
+    """A name as plain text: a subclass of str may give one name to the check of rights and another to the look-up.
 
     Raises:
-        TypeError: it is no text.
+        TypeError: it is not text.
     """
     if type(name) is str:
         return name

@@ -1,10 +1,10 @@
 """Functions that hide what they call.
 
-A Python function shows everything: its closure, its globals, its defaults, and as a bound method its object. The callable
+A Python function exposes everything: its closure, its globals, its defaults, and as a bound method its object. The callable
 that `functools.lru_cache` makes is written in C and keeps the function it calls in a field that no attribute reads. With
-``maxsize=0`` it caches nothing: it calls through, and costs some 40 ns.
+``maxsize=0`` it caches nothing: it calls through, at a cost of some 40 ns.
 
-Still within reach is what is within reach of any Python code in the process: `gc`, running frames, `ctypes`, `sys.modules`.
+It does not hide what any Python code in the process can reach: `gc`, running frames, `ctypes`, `sys.modules`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def hidden(
     """``function(holder, ...)`` as a callable from which neither `function` nor `holder` can be reached.
 
     Args:
-        name, doc: what the callable says of itself.
-        said: further attributes; plain data, for everybody sees them.
+        name, doc: name and docstring of the callable.
+        said: further attributes; plain data, because they are public.
     """
     sealed = functools.lru_cache(maxsize=0)(MethodType(function, holder))
     facts = vars(sealed)
@@ -34,7 +34,7 @@ def hidden(
 
 
 def sealed_doors(doors: object, names: Iterable[str], label: str) -> Any:
-    """An object with the methods `names` of `doors`, from which `doors` cannot be reached, nor by the errors it raises."""
+    """An object with the methods `names` of `doors`; neither it nor its errors lead to `doors`."""
     body: dict[str, Any] = {
         name: staticmethod(hidden(_through, getattr(doors, name), name, getattr(doors, name).__doc__ or ""))
         for name in names
@@ -47,7 +47,7 @@ def _through(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
     except BaseException as error:  # noqa: BLE001 - raised again below
         failed = fresh(error, "the host")
-    # The traceback keeps this frame: nothing may be left in it.
+    # The traceback keeps this frame: clear its variables.
     function = args = kwargs = None  # type: ignore[assignment]
     try:
         raise failed

@@ -2,7 +2,7 @@
 
     view.fetch("key")   →  may the plugin still?  →  the service as it is now  →  copies in, a copy out, errors made anew
 
-The methods are callables that show nothing of what is behind them (`sealed_functions.py`), and no variable, default, closure, base
+The methods are callables that hide their implementation (`sealed_functions.py`), and no variable, default, closure, base
 class or error of a view leads to the service. What a view costs on top of a call: tests/benchmarks/bench_views.py.
 """
 
@@ -24,7 +24,7 @@ IS_ASYNC: Final = "__tavern_async__"
 """Attribute of a view's method: True for one that is awaited."""
 _DATA: Final = frozenset({dict, list, str})
 _MOST_SCALAR: Final = 65_536
-"""Characters of a text that are handed on without asking for the limit."""
+"""Characters of a text that are passed on without checking the limit."""
 
 
 @dataclass(slots=True)
@@ -60,10 +60,10 @@ def view_of(
 
     Args:
         service: its name.
-        methods: name → the published function; only its signature and its docstring are looked at.
-        find: method → the service's own bound method, as of now; raises where there is none, or the plugin may not call it.
-            Asked at the first call, and at the next one after each change of `epoch`.
-        doc: what the service is for.
+        methods: name → the published function; only its signature and its docstring are used.
+        find: method → the service's own bound method, as of now; raises if it does not exist or the plugin may not call it.
+            Called at the first call, and at the next one after each change of `epoch`.
+        doc: the purpose of the service.
     """
     label, known = f"<view of service {service!r}>", ", ".join(methods)
     calls = {name: _Call(service, name, find, epoch, limits) for name in methods}
@@ -97,7 +97,7 @@ def view_of(
 
 
 class _Call:
-    """What is behind one method of one view; never in the hands of a plugin."""
+    """The implementation of one method of one view; plugins never get it."""
 
     __slots__ = ("bound", "epoch", "find", "limits", "name", "service", "view")
 
@@ -117,7 +117,7 @@ class _Call:
         return f"{self.name} of service {self.service!r}"
 
     def renewed(self) -> Callable[..., Any]:
-        """The service's method as of now; kept until something changes."""
+        """The service's method as of now; cached until something changes."""
         epoch = self.epoch.now  # read first: what changes while we look is looked at again
         method = self.find(self.name)
         self.bound = epoch, method
@@ -136,7 +136,7 @@ class _Call:
             raise ToolFailed(text, hint=wrong.hint, service=self.service, method=self.name) from None
 
     def answer(self, value: Any) -> Any:
-        """What the caller is given of an answer that is no number.
+        """What the caller is given of an answer that is not a number.
 
         Raises:
             ToolFailed, OutputTooLarge: it cannot pass (TOOL_ERROR, OUTPUT_TOO_LARGE).
@@ -176,7 +176,7 @@ def _call(call: _Call, view: object, /, *args: Any, **kwargs: Any) -> Any:
         return call.answer(value)
     except BaseException as error:  # noqa: BLE001 - raised again below
         failed = fresh(error, call.who)
-    # The traceback keeps this frame, so nothing may be left in it; and outside of `except` there is no context to keep.
+    # The traceback keeps this frame, so its variables are cleared; outside of `except` there is no context to keep.
     call = args = kwargs = method = value = kind = few = epoch = name = arg = None  # type: ignore[assignment]
     try:
         raise failed

@@ -1,4 +1,4 @@
-"""A stream as the node that reads it holds it: chunks, and nothing that leads to the run or to the streams of other nodes."""
+"""A stream as the node that reads it holds it: chunks, without access to the run or to the streams of other nodes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ReadStream(AsyncIterator[Any]):
         return chunk
 
     async def aclose(self) -> None:
-        """Read no further; the writer does not wait for it any more."""
+        """Stop reading; the writer no longer waits for it."""
         self._ask(False)
 
 
@@ -51,7 +51,7 @@ def _ask(reader: Reader, goes_on: object, /) -> Awaited | None:
 
 
 async def _next(reader: Reader) -> tuple[Any, bool, BaseException | None]:
-    """The next chunk; whether there is none any more; what broke the stream off."""
+    """The next chunk; whether the stream has ended; the error that ended it."""
     try:
         return await reader.__anext__(), False, None
     except StopAsyncIteration:

@@ -1,8 +1,8 @@
 """What passes through a view: plain data, copied.
 
 JSON goes in and out: mappings with text keys, lists, text, numbers, booleans, None. A tuple arrives as a list, a subclass
-(OrderedDict, IntEnum) and a read-only mapping as what they stand for. Text and numbers cannot be changed and are handed on;
-all that can be changed is copied, so nobody shares it. Everything else is refused with the way to say it in JSON.
+(OrderedDict, IntEnum) and a read-only mapping as what they stand for. Text and numbers are immutable and passed on;
+mutable values are copied, never shared. Everything else is refused, with its form in JSON.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def copied(value: Any, most_chars: int) -> Any:
         most_chars: text in it, keys included.
 
     Raises:
-        NotPlain: it is no JSON, or too large.
+        NotPlain: it is not JSON, or too large.
     """
     if type(value) is str:
         if len(value) <= most_chars:
@@ -77,7 +77,7 @@ def _endless(value: Any) -> tuple[str, str] | None:
     if inspect.isgenerator(value) or inspect.isasyncgen(value) or hasattr(type(value), "__next__"):
         return f"{type(value).__name__} is an iterator, which would run code behind the view", "use a list"
     if inspect.isroutine(value) or inspect.isclass(value):
-        return f"a {type(value).__name__} can be called back, and nothing that runs code passes a view", "pass data"
+        return f"a {type(value).__name__} can be called back, and a view passes no code", "pass data"
     return None
 
 
@@ -86,7 +86,7 @@ def _unfrozen(value: Any, depth: int, budget: list[int]) -> Any:
     kind = type(value)
     budget[0] -= 1
     if depth < 0 or budget[0] < 0:
-        return value  # it is judged as it is, and refused
+        return value  # it is checked as it is, and refused
     if kind is dict or kind is MappingProxyType:
         return {key: _unfrozen(item, depth - 1, budget) for key, item in list(value.items())}
     if issubclass(kind, tuple):

@@ -138,8 +138,8 @@ class Guard:
                     self._note(kind, spelled, place, path)
             case "connect" | "listen":
                 if isinstance(target, tuple):
-                    for told in self._names.known_as(*target) if kind == "connect" else (written_host(*target),):
-                        self._note(kind, told, place)
+                    for sent in self._names.known_as(*target) if kind == "connect" else (written_host(*target),):
+                        self._note(kind, sent, place)
                 else:
                     self._note(kind, target, place)
             case "spawn" | "native":

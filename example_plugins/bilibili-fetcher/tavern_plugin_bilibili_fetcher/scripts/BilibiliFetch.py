@@ -80,11 +80,11 @@ class Api:
         parts = urlsplit(endpoint)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise Failed(
-                f"the setting endpoint is no URL: {endpoint[:80]!r}", "BAD_SETTING", "https://api.bilibili.com"
+                f"the setting endpoint is not a URL: {endpoint[:80]!r}", "BAD_SETTING", "https://api.bilibili.com"
             )
         if not cookie.isascii() or any(c < " " for c in cookie):
             raise Failed(
-                "the setting bilibiliCookie is no cookie", "BAD_SETTING", "copy the value of the Cookie header"
+                "the setting bilibiliCookie is not a cookie", "BAD_SETTING", "copy the value of the Cookie header"
             )
         self.endpoint = endpoint.rstrip("/")
         self.home = parts

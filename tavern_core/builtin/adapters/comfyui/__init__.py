@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tavern_core.builtin.adapters.comfyui.jobs_api import JobsApi
-from tavern_core.builtin.adapters.comfyui.native import Native
+from tavern_core.builtin.adapters.comfyui.native_api import Native
 from tavern_core.builtin.adapters.comfyui.parameters import classes_of, etag_of, tool_of
 from tavern_core.builtin.adapters.comfyui.runs import order_of
 from tavern_core.builtin.adapters.comfyui.templates import BadTemplate, Template, read_object_info, read_templates
@@ -62,15 +62,15 @@ class ComfyUI:
     targets: frozenset[Target] = frozenset({"url"})
 
     async def connect(self, upstream: Upstream) -> ComfyUIConnection:
-        return ComfyUIConnection(upstream)
+        return ComfyUIConnection(upstream, await asyncio.to_thread(upstream.http))
 
 
 class ComfyUIConnection:
     """Each request stands for itself; a run is found again by its id."""
 
-    def __init__(self, upstream: Upstream) -> None:
+    def __init__(self, upstream: Upstream, http: Any) -> None:
         self._upstream = upstream
-        self._http = upstream.http()
+        self._http = http
         settings = upstream.settings
         kind = JobsApi if settings.get("api") == "v2" else Native
         self._server = kind(self._http, upstream.url, previews=settings.get("previews", True))

@@ -16,8 +16,8 @@ from urllib.parse import quote
 
 from pydantic_core import from_json
 
-from tavern_core.builtin.adapters.comfyui.files import MOST_BYTES, Kept, Upload, keep, result_of, upload_of
 from tavern_core.builtin.adapters.comfyui.history import OutputFile, Outputs, invalid
+from tavern_core.builtin.adapters.comfyui.run_artifacts import Kept, Upload, downloaded, keep, result_of, upload_of
 from tavern_core.builtin.adapters.comfyui.runs import Order, Teller
 from tavern_core.builtin.adapters.comfyui.templates import fill
 from tavern_core.builtin.adapters.comfyui.watch import Preview
@@ -29,7 +29,7 @@ _JOBS: Final = "/api/v2/jobs"
 _ASSETS: Final = "/api/v2/assets"
 _ENDED: Final = ("succeeded", "canceled", "failed", "expired")
 _PICTURES: Final = frozenset({"image/jpeg", "image/png", "image/webp"})
-_LARGEST_EVENT: Final = 8_000_000
+_LARGEST_EVENT: Final = 6_000_000
 _WATCHED_S: Final = 5.0
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 2.0
 _CANCEL_S: Final = 3.0
@@ -95,7 +95,10 @@ class JobsApi:
         )
         value = answer.json("Comfy", "none") if answer.status in (200, 201) else None
         if not isinstance(value, Mapping) or not isinstance(value.get("id"), str):
-            raise UpstreamError(f"Comfy did not take the file {file.name} ({answer.status})")
+            raise UpstreamError(
+                f"Comfy did not take the file {file.name} ({answer.status})",
+                hint="see that it is a file that the server takes, and not too large for it",
+            )
         return {"__type": "core/ASSET", "info": {"id": value["id"]}}
 
     async def _submit(self, order: Order, graph: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -133,7 +136,7 @@ class JobsApi:
         wait, failures, is_watched = _FIRST_WAIT_S, 0, True
         async with self._events(job) as events:
             while True:
-                if is_watched:
+                if is_watched and not failures:
                     is_watched = await _watched(events, teller)
                 else:
                     await asyncio.sleep(wait)
@@ -145,7 +148,6 @@ class JobsApi:
                     failures += 1
                     if failures >= _MOST_FAILURES or error.details.get("status") == 404:
                         raise _lost(job, error.message) from error
-                    await asyncio.sleep(wait)
                     continue
                 if state.get("status") in _ENDED:
                     return state
@@ -153,11 +155,7 @@ class JobsApi:
 
     async def _fetch(self, file: OutputFile, order: Order) -> Kept:
         path = f"{_ASSETS}/{quote(file.where['id'], safe='')}/content"
-        answer = await exchange(self._http, "GET", path, most=MOST_BYTES)
-        if answer.status != 200:
-            raise UpstreamError(
-                f"Comfy made {file.name!r:.120} and does not hand it over ({answer.status})", outcome="done"
-            )
+        answer = await downloaded(self._http, path, file.name)
         return await keep(answer.body, answer.media_type, file.name, file.node, self._url + path, order.call)
 
     async def _object(self, method: str, path: str, **options: Any) -> Mapping[str, Any]:
@@ -278,7 +276,9 @@ def _refused(answer: Answer, error: Mapping[str, Any], places: Mapping[str, Any]
     is_final = 400 <= answer.status < 500
     return UpstreamError(
         f"Comfy does not take the workflow ({answer.status} {code}): {said}",
-        hint="write the server's key into `headers` of the upstream" if answer.status in (401, 403) else "",
+        hint="write the server's key into `headers` of the upstream"
+        if answer.status in (401, 403)
+        else "look at the jobs of the server before you call again",
         outcome="none" if is_final else "unknown",
         reason="invalid" if answer.status == 422 else "refused",
         code=code,

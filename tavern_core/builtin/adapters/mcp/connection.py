@@ -11,6 +11,7 @@ import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 from mcp.client.session import ClientRequestContext, ClientSession, IncomingMessage
@@ -44,10 +45,10 @@ from pydantic import ValidationError
 
 from tavern_core.builtin.adapters.mcp.asking import answers_to, elicited
 from tavern_core.builtin.adapters.mcp.content import result_of
-from tavern_core.builtin.adapters.mcp.documents import Documents
 from tavern_core.builtin.adapters.mcp.failures import failure_of, text_of
 from tavern_core.builtin.adapters.mcp.listing import read_tools
 from tavern_core.builtin.adapters.mcp.requests import Progress, Requests
+from tavern_core.builtin.adapters.mcp.resources_and_prompts import Documents
 from tavern_core.builtin.adapters.mcp.stdio import stdio_streams
 from tavern_core.builtin.adapters.mcp.tasks import EXTENSION, result_of_task
 from tavern_core.builtin.adapters.mcp.watching import watch_list
@@ -184,9 +185,7 @@ class McpConnection(Documents):
         self._failed[number] = error
 
     def _new_session(self, writing: WriteStream[SessionMessage]) -> ClientSession:
-        from tavern_core import __version__
-
-        self._info = Implementation(name="tavern_core", version=__version__)
+        self._info = Implementation(name="tavern_core", version=version("tavern-core"))
         return ClientSession(
             self._requests,
             writing,
@@ -243,13 +242,18 @@ class McpConnection(Documents):
         def failed(number: int, error: MCPError) -> CallError:
             return self._failed.pop(number, None) or failure_of(error, tool or method, tool)
 
-        sent: dict[str, str] = {MCP_PROTOCOL_VERSION_HEADER: self._session.protocol_version or ""}
         if self._is_modern:
             params = {**params, "_meta": self._meta}
-            sent |= {MCP_METHOD_HEADER: method, **(headers or {})}
+        sent = {} if self._upstream.command else self._http_headers(method, name, headers or {})
+        return await self._requests.ask(method, params, sent, progress, failed)
+
+    def _http_headers(self, method: str, name: str, headers: Mapping[str, str]) -> dict[str, str]:
+        sent = {MCP_PROTOCOL_VERSION_HEADER: self._session.protocol_version or ""}
+        if self._is_modern:
+            sent |= {MCP_METHOD_HEADER: method, **headers}
             if name:
                 sent[MCP_NAME_HEADER] = encode_header_value(name)
-        return await self._requests.ask(method, params, sent, progress, failed)
+        return sent
 
     def _why_lost(self) -> CallError:
         """A fresh error for each who waits."""
@@ -309,7 +313,8 @@ class McpConnection(Documents):
     async def _call(self, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> dict[str, Any]:
         """``tools/call``, again and again while the server wants to know something of the person."""
 
-        headers = mcp_param_headers(self._header_map(tool), arguments) if self._is_modern else None
+        wants_headers = self._is_modern and not self._upstream.command
+        headers = mcp_param_headers(self._header_map(tool), arguments) if wants_headers else None
         extra: dict[str, Any] = {"task": {}} if tool.data.get("task") and not self._is_modern else {}
         delay, rounds = _STATE_ONLY_S[0], 0
         while True:

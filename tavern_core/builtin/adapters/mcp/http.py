@@ -7,7 +7,7 @@ wrong with one request becomes an answer to this one request, and why is noted f
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
 import httpx2
@@ -15,16 +15,18 @@ from mcp.client.auth import OAuthFlowError, OAuthTokenError
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CONNECTION_CLOSED
 from pydantic import ValidationError
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from tavern_core.builtin.adapters.mcp.login import LoginNeeded, Show, login, login_needed
-from tavern_core.builtin.adapters.mcp.wire import FEW_VALUES, values_in
+from tavern_core.builtin.adapters.mcp.message_parser import FEW_VALUES, values_in
 from tavern_core.contract.adapters import Upstream
 from tavern_core.errors import CallError, ConnectionLost, OutputTooLarge, PolicyDenied, UpstreamError
 
 CONNECT_S: Final = 30.0
 Note = Callable[[int, CallError], None]
 """Number of a request, why it has no answer."""
+_NUMBER: Final = "tavern_number"
+"""Key of the JSON-RPC id among a request's extensions."""
 _MOST_WAIT_S: Final = 3_600.0
 _MOST_LOGIN_BYTES: Final = 1_000_000
 
@@ -37,39 +39,46 @@ async def http_streams(upstream: Upstream, most: int, note: Note, show: Show | N
         show: where a person can log in.
     """
     inner: httpx2.AsyncClient = upstream.http(timeout_s=_MOST_WAIT_S, max_bytes=most)
-    # Calls have deadlines of their own, and a stream of changes is silent for days.
-    timeout = httpx2.Timeout(CONNECT_S, read=None)
-    async with (
-        inner,
-        login(upstream, show) as auth,
-        httpx2.AsyncClient(transport=_Origins(upstream, inner), timeout=timeout, trust_env=False) as sender,
-    ):
-        transport = _Contained(sender, upstream.name, note, auth)
-        headers = dict(upstream.headers)  # of requests to the server, and not of those to who knows its users
-        async with (
-            httpx2.AsyncClient(transport=transport, timeout=timeout, headers=headers, trust_env=False) as client,
-            streamable_http_client(upstream.url, http_client=client, max_sse_event_size=most) as streams,
-        ):
-            yield streams
+    async with AsyncExitStack() as opened:
+        sender = await opened.enter_async_context(inner)
+        if (auth := await opened.enter_async_context(login(upstream, show))) is not None:
+            sender = httpx2.AsyncClient(transport=_Origins(upstream, inner), timeout=CONNECT_S, trust_env=False)
+            await opened.enter_async_context(sender)
+        client: Any = _Contained(sender, upstream, note, auth)
+        streams = streamable_http_client(upstream.url, http_client=client, max_sse_event_size=most)
+        yield await opened.enter_async_context(streams)
 
 
-class _Contained(httpx2.AsyncBaseTransport):
-    """A request that fails is answered instead of raising.
+class _Contained:
+    """What the library uses of a client; a request that fails is answered instead of raising.
 
     Args:
-        sender: goes through the host's clients.
+        sender: the host's client, or one that goes through the host's clients.
         auth: adds tokens to requests.
     """
 
-    def __init__(self, sender: httpx2.AsyncClient, name: str, note: Note, auth: httpx2.Auth | None) -> None:
+    def __init__(self, sender: httpx2.AsyncClient, upstream: Upstream, note: Note, auth: httpx2.Auth | None) -> None:
         self._sender = sender
-        self._auth = auth
-        self._name = name
+        self._headers = dict(upstream.headers)  # of requests to the server, and not of those to who knows its users
+        self._name = upstream.name
         self._note = note
+        self._auth = auth
+        self.max_redirects = sender.max_redirects
+        # Calls have deadlines of their own, and a stream of changes is silent for days.
+        self._timeout = httpx2.Timeout(CONNECT_S, read=None)
 
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """See `httpx2.AsyncBaseTransport`."""
-        number = _number_of(request)
+    def build_request(self, method: str, url: httpx2.URL | str, **options: Any) -> httpx2.Request:
+        """See `httpx2.AsyncClient`."""
+        headers = {**self._headers, **options.pop("headers", {})}
+        request = self._sender.build_request(method, url, headers=headers, timeout=self._timeout, **options)
+        message = options.get("json")
+        if isinstance(message, dict) and "method" in message and "id" in message:
+            request.extensions = {**request.extensions, _NUMBER: message["id"]}
+        return request
+
+    async def send(self, request: httpx2.Request, **_: Any) -> httpx2.Response:
+        """See `httpx2.AsyncClient`; always a stream, and never a redirect that is followed."""
+        number = request.extensions.get(_NUMBER)
         try:
             response = await self._sender.send(request, stream=True, follow_redirects=False, auth=self._auth)
         except CallError as error:
@@ -77,33 +86,26 @@ class _Contained(httpx2.AsyncBaseTransport):
         except LoginNeeded:
             return self._failed(request, number, login_needed(self._name))
         except (OAuthFlowError, OAuthTokenError, ValidationError) as error:
-            return self._failed(
-                request,
-                number,
-                UpstreamError(f"logging in to {self._name} failed: {str(error)[:500]}", fixFor="operator"),
-            )
+            why = UpstreamError(f"logging in to {self._name} failed: {str(error)[:500]}", fixFor="operator")
+            return self._failed(request, number, why)
         except httpx2.TransportError as error:
             return self._failed(request, number, _lost(error, self._name))
-        if (
-            response.status_code >= 400
-            and (refusal := _refusal(response, self._name)) is not None
-            and number is not None
-        ):
+        refusal = _refusal(response, self._name) if response.status_code >= 400 else None
+        if refusal is not None and number is not None:
             self._note(number, refusal)
-        stream = _Checked(response, lambda error: None if number is None else self._note(number, error), self._name)
-        return httpx2.Response(response.status_code, headers=_plain_headers(response), stream=stream, request=request)
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        response.stream = _Checked(
+            response.stream, lambda error: None if number is None else self._note(number, error), self._name
+        )
+        return response
 
-    async def aclose(self) -> None:
-        """The host's client is closed by whoever made this."""
-
-    def _failed(self, request: httpx2.Request, number: int | None, error: CallError) -> httpx2.Response:
+    def _failed(self, request: httpx2.Request, number: Any, error: CallError) -> httpx2.Response:
         if number is None:
             return httpx2.Response(502, request=request)
         self._note(number, error)
         reply = {"jsonrpc": "2.0", "id": number, "error": {"code": CONNECTION_CLOSED, "message": error.message}}
-        return httpx2.Response(
-            502, headers={"content-type": "application/json"}, content=to_json(reply), request=request
-        )
+        headers = {"content-type": "application/json"}
+        return httpx2.Response(502, headers=headers, content=to_json(reply), request=request)
 
 
 class _Origins(httpx2.AsyncBaseTransport):
@@ -135,16 +137,16 @@ def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
 class _Checked(httpx2.AsyncByteStream):
     """The body of an answer: an error in the middle ends it, and so do more values than can be parsed at once."""
 
-    def __init__(self, response: httpx2.Response, note: Callable[[CallError], None], name: str) -> None:
-        self._response = response
+    def __init__(self, stream: httpx2.AsyncByteStream, note: Callable[[CallError], None], name: str) -> None:
+        self._stream = stream
         self._note = note
         self._name = name
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """The bytes, unpacked."""
+        """The bytes; the host has unpacked them."""
         values = 0
         try:
-            async for chunk in self._response.aiter_bytes():
+            async for chunk in self._stream:
                 end = max(chunk.rfind(b"\n\n"), chunk.rfind(b"\r\n\r\n"))  # of an event
                 values = values_in(chunk) + values if end < 0 else values_in(chunk[end:])
                 if values > FEW_VALUES:
@@ -161,25 +163,7 @@ class _Checked(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         """See `httpx2.AsyncByteStream`."""
-        await self._response.aclose()
-
-
-def _plain_headers(response: httpx2.Response) -> list[tuple[str, str]]:
-    """Without those that speak of the packed body."""
-    return [
-        (name, value)
-        for name, value in response.headers.multi_items()
-        if name.lower() not in ("content-encoding", "content-length", "transfer-encoding")
-    ]
-
-
-def _number_of(request: httpx2.Request) -> int | None:
-    """The id of the JSON-RPC request in a request's body."""
-    if request.method != "POST":
-        return None
-    message = from_json(request.content)
-    number = message.get("id") if isinstance(message, dict) and "method" in message else None
-    return number if isinstance(number, int) else None
+        await self._stream.aclose()
 
 
 def _refusal(response: httpx2.Response, name: str) -> CallError | None:

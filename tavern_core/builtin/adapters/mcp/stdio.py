@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Final, Self
@@ -12,8 +12,9 @@ from typing import Any, Final, Self
 import anyio
 from mcp.shared.message import SessionMessage
 from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCResponse
+from pydantic_core import to_json
 
-from tavern_core.builtin.adapters.mcp.wire import NotAMessage, answered_by, message_of, read_json
+from tavern_core.builtin.adapters.mcp.message_parser import NotAMessage, answered_by, message_of, read_json
 from tavern_core.contract.adapters import Process
 from tavern_core.errors import CallError, ConnectionLost, OutputTooLarge, UpstreamError
 
@@ -54,6 +55,8 @@ class Incoming(Stream):
         self._lines = process.lines(most)
         self._lost = lost
         self._note = note
+        self.take: Callable[[object, dict[str, Any]], bool] = lambda number, result: False
+        """Takes results of requests that the library does not know of."""
         self._garbage = 0
         self._count = 0
         self._unasked = 0
@@ -84,7 +87,15 @@ class Incoming(Stream):
 
     async def _message(self, line: bytes) -> Any:
         try:
-            message = message_of(await read_json(line))
+            value = await read_json(line)
+            if (
+                type(value) is dict
+                and type(result := value.get("result")) is dict
+                and self.take(value.get("id"), result)
+            ):
+                self._in_a_row = 0
+                return None
+            message = message_of(value)
         except NotAMessage as error:
             return self._garbled(line, UpstreamError(f"the answer is no MCP: {error}", outcome="unknown"))
         except OutputTooLarge as error:
@@ -130,9 +141,12 @@ class Outgoing(Stream):
 
     async def send(self, item: SessionMessage, /) -> None:
         """Write one; raises BrokenResourceError where the program has ended."""
-        line = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+        await self.write(item.message.model_dump(by_alias=True, mode="json", exclude_unset=True))
+
+    async def write(self, message: Mapping[str, Any]) -> None:
+        """Write one that is plain JSON; raises as `send`."""
         try:
-            await self._process.write(line.encode() + b"\n")
+            await self._process.write(to_json(message) + b"\n")
         except CallError as error:
             self._lost(error)
             raise anyio.BrokenResourceError from error

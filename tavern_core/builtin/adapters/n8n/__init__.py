@@ -19,12 +19,13 @@ executions.py   a run is followed over the API
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
+from tavern_core.builtin.adapters.n8n.api_client import Api
 from tavern_core.builtin.adapters.n8n.calls import call_webhook
-from tavern_core.builtin.adapters.n8n.executions import Api
-from tavern_core.builtin.adapters.n8n.webhooks import CONFIGURED, configured, discovered, etag_of
+from tavern_core.builtin.adapters.n8n.webhook_discovery import CONFIGURED, configured, discovered, etag_of
 from tavern_core.contract.adapters import Listing, Target, Upstream, UpstreamCall, UpstreamTool
 from tavern_core.contract.exchange import exchange
 from tavern_core.errors import UpstreamError
@@ -44,6 +45,11 @@ SETTINGS: Final[Mapping[str, Any]] = {
             "default": True,
             "description": "With an apiKey: every active workflow that begins with a webhook is a tool.",
         },
+        "idempotencyField": {
+            "type": "string",
+            "minLength": 1,
+            "description": "The key of a call is sent as this field of its body, for workflows that look for it there.",
+        },
         "webhooks": {
             "type": "object",
             "additionalProperties": CONFIGURED,
@@ -61,15 +67,15 @@ class N8n:
     targets: frozenset[Target] = frozenset({"url"})
 
     async def connect(self, upstream: Upstream) -> N8nConnection:
-        return N8nConnection(upstream)
+        return N8nConnection(upstream, await asyncio.to_thread(upstream.http))
 
 
 class N8nConnection:
     """HTTP keeps no connection open, so there is nothing to lose between two calls."""
 
-    def __init__(self, upstream: Upstream) -> None:
+    def __init__(self, upstream: Upstream, http: Any) -> None:
         self._upstream = upstream
-        self._http = upstream.http()
+        self._http = http
         key = upstream.settings.get("apiKey")
         self._api = Api(self._http, upstream.url, str(key)) if key else None
 
@@ -83,9 +89,10 @@ class N8nConnection:
         return None if etag and etag == listing.etag else listing
 
     async def invoke(self, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> Any:
-        header = self._upstream.idempotency_header
+        header, field = self._upstream.idempotency_header, self._upstream.settings.get("idempotencyField")
         key = {header: call.key} if header and call.key else {}
-        return await call_webhook(self._http, self._api, tool, arguments, key, call)
+        sent = {**arguments, field: call.key} if field and call.key else arguments
+        return await call_webhook(self._http, self._api, tool, sent, key, call)
 
     async def check(self) -> None:
         answer = await exchange(self._http, "GET", "/healthz")

@@ -6,13 +6,14 @@ the workflow says otherwise. It does not look at idempotency keys: that is for t
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
-from tavern_core.builtin.adapters.n8n.executions import Api
+from tavern_core.builtin.adapters.n8n.api_client import Api
 from tavern_core.contract.adapters import UpstreamCall, UpstreamTool
 from tavern_core.contract.exchange import Answer, exchange
 from tavern_core.errors import ToolFailed, UpstreamError
@@ -49,10 +50,10 @@ async def call_webhook(
         raise _failure(tool, answer)
     if answer.status == 202 and api is not None and (job := _job(answer)):
         return await api.follow(job, call)
-    return _answered(answer, tool, call)
+    return await _answered(answer, tool, call)
 
 
-def _answered(answer: Answer, tool: UpstreamTool, call: UpstreamCall) -> Any:
+async def _answered(answer: Answer, tool: UpstreamTool, call: UpstreamCall) -> Any:
     kind = answer.media_type
     if not answer.body or kind == "application/json" or kind.endswith("+json"):
         value = answer.json("n8n")
@@ -64,7 +65,7 @@ def _answered(answer: Answer, tool: UpstreamTool, call: UpstreamCall) -> Any:
         return value
     if kind.startswith("text/"):
         return answer.body.decode("utf-8", "replace")
-    link = call.context.keep(answer.body, kind, tool.name)
+    link = await asyncio.to_thread(call.context.keep, answer.body, kind, tool.name)
     return ToolResult(True, {"file": link["uri"], "mediaType": kind, "bytes": len(answer.body)}, content=(link,))
 
 

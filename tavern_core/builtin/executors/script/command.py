@@ -1,4 +1,4 @@
-"""`implementation.command` as what is run: a known interpreter with a file of the plugin, or a file of the plugin.
+"""The command line of `implementation.command`: a known interpreter with a file of the plugin, or a file of the plugin.
 
     python scripts/fetch.py --fast        the host's own interpreter
     node | bun [run] | deno run …         found on PATH when the tool is called
@@ -34,7 +34,7 @@ _FLAGS: Final = {
         r"-A|-q|--quiet|--no-(prompt|check|remote|npm|config|lock)|--cached-only|--(allow|deny)-[a-z-]+(=.+)?|--unstable(-[a-z-]+)?"
     ),
 }
-"""Options of a runner that may stand before the file; each changes how the file runs, none brings other code."""
+"""Options of a runner that are allowed before the file; each changes how the file runs, none loads other code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class ScriptCommand:
     """A checked command."""
 
     runner: str
-    """One of `RUNNERS`, or empty when the file itself is the program."""
+    """One of `RUNNERS`, or empty if the file itself is the program."""
     before: tuple[str, ...]
     """Options of the runner."""
     file: Path
@@ -53,7 +53,7 @@ class ScriptCommand:
     """Working directory, inside the plugin's folder."""
 
     def argv(self, find: Callable[[str], str | None]) -> tuple[str, ...] | None:
-        """The whole command line; None when the runner is not installed.
+        """The whole command line; None if the runner is not installed.
 
         Args:
             find: a runner's name → the absolute path of its program, or None.
@@ -127,7 +127,7 @@ def _options(tool: str, runner: str, words: list[str]) -> list[str]:
             raise _wrong(
                 tool,
                 f"option {word!r:.120} of {runner} is not allowed",
-                "put the code into a file of the plugin and name that file; words behind the file are the script's own",
+                "put the code into a file of the plugin and name that file; words after the file are the script's arguments",
             )
         found.append(word)
     return found
@@ -162,12 +162,12 @@ def _folder(tool: str, cwd: Any, root: Path) -> Path:
         raise _wrong(tool, f"cwd must be a string, got {cwd!r:.120}", '"cwd": "work"')
     folder = _inside(tool, cwd, root)
     if not os.path.isdir(folder):  # noqa: PTH112 - as above
-        raise _wrong(tool, f"cwd {cwd!r:.120} is no folder of the plugin", "create it, or leave cwd out")
+        raise _wrong(tool, f"cwd {cwd!r:.120} is not a folder of the plugin", "create it, or leave cwd out")
     return folder
 
 
 def _inside(tool: str, word: str, root: Path) -> Path:
-    """`word` beneath `root`, links resolved."""
+    """`word` below `root`, links resolved."""
     if Path(word).is_absolute() or ".." in Path(word).parts:
         raise _wrong(
             tool, f"{word!r:.120} leads out of the plugin", "name a file of the plugin, relative to its folder"
@@ -175,16 +175,16 @@ def _inside(tool: str, word: str, root: Path) -> Path:
     try:
         path = (root / word).resolve()
         source = (root / "plugin.yaml").resolve().parent
-    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a name that cannot exist
-        raise _wrong(tool, f"{word!r:.120} is no usable path: {error}", "name a file of the plugin") from None
-    # An editable-strict install is a tree of links into the source folder: there the same relative place is meant.
+    except (OSError, RuntimeError, ValueError) as error:  # a cycle of links, an impossible name
+        raise _wrong(tool, f"{word!r:.120} is not a usable path: {error}", "name a file of the plugin") from None
+    # An editable-strict install is a tree of links into the source folder: there, the same relative place counts.
     if not path.is_relative_to(root) and path != source / word:
         raise _wrong(
             tool, f"{word!r:.120} is a link that leads out of the plugin", "put the file itself into the plugin"
         )
     if NOT_PART.intersection((*Path(word).parts, *(path.relative_to(root).parts if path.is_relative_to(root) else ()))):
         raise _wrong(
-            tool, f"{word!r:.120} lies in a folder that is no part of a plugin", "put the file beside plugin.yaml"
+            tool, f"{word!r:.120} is in a folder that does not belong to a plugin", "put the file next to plugin.yaml"
         )
     return path
 

@@ -1,28 +1,29 @@
-"""What a script sees of the host's environment: an allow-list, never more.
+"""The environment of a script: an allow list of the host's variables.
 
-Everything else stays here, above all what looks like a secret: those reach a script only as its own `config`, by stdin.
+Everything else is withheld, above all apparent secrets: a script gets secrets only as its own `config`, on stdin.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import site
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tavern_core.box import paths
-from tavern_core.box.holes import is_in
 from tavern_core.box.policy import BoxPolicy
+from tavern_core.box.protected_paths import is_in
 from tavern_core.errors import ToolFileInvalid
-from tavern_core.model.variables import for_programs, is_name, is_refused
+from tavern_core.model.variables import for_programs, is_name, is_passed, is_refused
 from tavern_core.schema.secrets import is_secret_name
 
 _TELLING_ENDS: Final = ("KEY", "PASS", "AUTH", "CREDS")
 
 
 def check_names(tool: str, names: Iterable[str]) -> tuple[str, ...]:
-    """The variables that a tool file asks for, in `implementation.env`.
+    """The variables that a tool file requests in `implementation.env`.
 
     Raises:
         ToolFileInvalid: not a name, the name of a secret, or one that is never passed on (TOOL_FILE_INVALID).
@@ -30,11 +31,13 @@ def check_names(tool: str, names: Iterable[str]) -> tuple[str, ...]:
     checked = tuple(names)
     for name in checked:
         if not is_name(name):
-            raise ToolFileInvalid(f"tool {tool}: implementation.env: {name!r} is no name of an environment variable")
+            raise ToolFileInvalid(
+                f"tool {tool}: implementation.env: {name!r} is not the name of an environment variable"
+            )
         if is_refused(name) and not name.startswith("TAVERN_"):
             raise ToolFileInvalid(
                 f"tool {tool}: implementation.env: {name!r} makes programs load code and is never passed on",
-                hint="delete it; what the script needs lies in the plugin",
+                hint="delete it; the plugin contains what the script needs",
             )
         if is_secret_name(name) or name.upper().endswith(_TELLING_ENDS) or is_refused(name):
             raise ToolFileInvalid(
@@ -51,7 +54,7 @@ def environment(
 
     Args:
         host: the host's own.
-        asked: further names that the tool file asks for, each granted to the call as ``env:<NAME>``; those that are not set are left
+        asked: further requested names, each granted to the call as ``env:<NAME>``; unset ones are left
             out.
         work: the folder of this call, in place of the host's home and temporary folder; empty: it sees those.
         out: where it leaves files that are kept.
@@ -59,15 +62,27 @@ def environment(
     passed = for_programs(host, paths.own_library(), frozenset(asked))
     if work:
         passed |= {"HOME": work, "TMPDIR": work}
-        if site.ENABLE_USER_SITE:  # packages that are installed for this user are found from their home otherwise
+        if site.ENABLE_USER_SITE:  # otherwise, packages of this user are found from their home
             passed["PYTHONUSERBASE"] = site.getuserbase()
     if out:
         passed["TAVERN_OUTPUT"] = out
     return {**passed, "TAVERN_TOOL": tool, "TAVERN_CALL_ID": call_id}
 
 
+def vcp_settings(config: Mapping[str, Any]) -> dict[str, str]:
+    """The settings of a VCP plugin as variables: what is not set, or may not be one, is left out."""
+    found = {}
+    for name, value in config.items():
+        if value is None or value == "" or not is_name(name) or is_refused(name) or is_passed(name):
+            continue
+        text = json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else value
+        if "\0" not in text:
+            found[name] = text
+    return found
+
+
 def granted_places(policy: BoxPolicy, workspace: str) -> dict[str, str]:
-    """Where the folders are that a box gives: a script cannot know what ``$data`` and ``$workspace`` of its grants stand for.
+    """The places of a box's folders, because a script cannot resolve ``$data`` and ``$workspace`` of its grants.
 
     Args:
         workspace: of the call; empty: it has none.

@@ -13,13 +13,13 @@ from typing import Any, Final
 from tavern_core.box.output import Ended, Serve, collect
 from tavern_core.box.script_client import Launch, Spawner
 from tavern_core.builtin.executors.script.command import ScriptCommand, read_command
-from tavern_core.builtin.executors.script.environment import check_names, environment, granted_places
+from tavern_core.builtin.executors.script.denial_hints import Held
+from tavern_core.builtin.executors.script.environment import check_names, environment, granted_places, vcp_settings
 from tavern_core.builtin.executors.script.masking import Masking, secrets_of
 from tavern_core.builtin.executors.script.queue import Places
-from tavern_core.builtin.executors.script.refusals import Held
 from tavern_core.builtin.executors.script.report import Deadline, Report
 from tavern_core.builtin.executors.script.script_artifacts import artifact_parameters, with_files, with_links
-from tavern_core.builtin.executors.script.script_input import request
+from tavern_core.builtin.executors.script.script_input import request, vcp_request
 from tavern_core.builtin.executors.script.work_folder import WorkFolder, work_folder
 from tavern_core.contract.protocols import BoundTool, ToolHome
 from tavern_core.contract.running import ToolContext
@@ -33,12 +33,16 @@ from tavern_core.model.tool import ToolSpec
 
 KEYS: Final = ("type", "command", "protocol", "timeout", "env", "cwd", "outputs")
 """Keys of `implementation`."""
+VCP: Final = "vcp"
+"""The protocol of VCP plugins: what they are sent, how they are configured and what they answer. Its key `send` names the command."""
+TEXT: Final = "text"
+"""Ordinary programs: the argument `input` is their stdin, and what they print and their exit code are the answer."""
 MOST_AT_ONCE: Final = 64
 """Scripts of one host that run at the same time; each takes a few processes and descriptors, further ones wait."""
 
 
 class ScriptExecutor:
-    """Runs programs of plugins, each in a process tree of its own that ends with the call."""
+    """Runs programs of plugins, each in its own process tree, which ends with the call."""
 
     def __init__(self) -> None:
         self._spawner = Spawner()
@@ -80,7 +84,7 @@ class ScriptExecutor:
             launch, held = script.launch(arguments, config, call, work)
             async with script.gateway(call, held) as serve:
                 ended = await self._watched(launch, script.home.limits, serve)
-                if ended.reason == "untaken":  # the fork server was killed just before; the next one takes it
+                if ended.reason == "untaken":  # the fork server had just been killed; the next one gets it
                     ended = await self._watched(launch, script.home.limits, serve)
             script.noticed(ended)
             answer = script.report(ended, masking, held).answer()
@@ -107,14 +111,18 @@ class _Script:
     takes: tuple[str, ...]
     """Parameters that are artifacts."""
 
+    @property
+    def is_vcp(self) -> bool:
+        return self.tool.implementation.get("protocol") == VCP
+
     def settings(self) -> dict[str, Any]:
-        """The tool's own settings, secrets included.
+        """The tool's own settings, secrets included; of a VCP plugin those of the plugin.
 
         Raises:
             ToolFailed: a required one has no value (TOOL_ERROR); nothing was started.
         """
         try:
-            return dict(self.home.settings())
+            return dict(self.home.plugin_settings() if self.is_vcp else self.home.settings())
         except SettingsInvalid as error:
             what = "; ".join(found.located for found in error.findings) or error.message
             raise ToolFailed(
@@ -124,7 +132,7 @@ class _Script:
     def launch(
         self, arguments: Mapping[str, Any], config: Mapping[str, Any], call: ToolCall | None, work: WorkFolder
     ) -> tuple[Launch, Held | None]:
-        """What is started for one call, and the box that it runs in.
+        """The launch of one call, and its box.
 
         Args:
             work: the folders of this call.
@@ -142,18 +150,24 @@ class _Script:
             )
         env = environment(os.environ, self.names, name, call_id, work.home, work.out)
         env |= {header.upper(): value for header, value in trace_headers().items()}
-        stdin = request(arguments, config, call_id, name, self.deadline.ms)
+        if self.is_vcp:
+            stdin = vcp_request(arguments, str(self.tool.implementation.get("send", "")), name)
+            env = vcp_settings(config) | env
+        elif self.tool.implementation.get("protocol") == TEXT:
+            stdin = str(arguments.get("input", "")).encode("utf-8", "replace")
+        else:
+            stdin = request(arguments, config, call_id, name, self.deadline.ms)
         policy, held, places = self._box(argv[0], call, work)
         return Launch(argv, env | places, str(self.command.folder), stdin, self.deadline.ms / 1000, policy), held
 
     def gateway(self, call: ToolCall | None, held: Held | None) -> AbstractAsyncContextManager[Serve | None]:
-        """What its box reaches of the network, while it runs."""
+        """The network access of its box, while it runs."""
         if self.home.sandbox is None or held is None:
             return nullcontext()
         return self.home.sandbox.gateway(call.rights if call is not None else Rights(), call, held.refused.append)
 
     def noticed(self, ended: Ended) -> None:
-        """Note it where the script ran in a weaker box than there should be."""
+        """Report it if the script ran in a weaker box than required."""
         if ended.skipped and self.home.sandbox is not None:
             self.home.sandbox.weak(ended.skipped)
 
@@ -180,15 +194,16 @@ class _Script:
 
 def _find(runner: str) -> str | None:
     if runner == "python":
-        return sys.executable or None  # the host's own: the plugin's dependencies are installed there
+        return sys.executable or None  # the host's own, which has the plugin's dependencies
     return shutil.which(runner)
 
 
 def _read(tool: ToolSpec, home: ToolHome) -> ScriptCommand:
     given = tool.implementation
-    if unknown := sorted(k for k, v in given.items() if k not in KEYS and v not in (None, (), [], "")):
-        raise ToolFileInvalid(f"tool {tool.name}: a script has no {unknown[0]!r}", hint=did_you_mean(unknown[0], KEYS))
-    if given.get("protocol") not in (None, "stdio"):
+    keys = (*KEYS, "send") if given.get("protocol") == VCP else KEYS
+    if unknown := sorted(k for k, v in given.items() if k not in keys and v not in (None, (), [], "")):
+        raise ToolFileInvalid(f"tool {tool.name}: a script has no {unknown[0]!r}", hint=did_you_mean(unknown[0], keys))
+    if given.get("protocol") not in (None, "stdio", VCP, TEXT):
         raise ToolFileInvalid(
             f"tool {tool.name}: protocol {given['protocol']!r} does not exist", hint='"protocol": "stdio"'
         )

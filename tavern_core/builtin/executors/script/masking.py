@@ -1,6 +1,6 @@
-"""Secrets of a tool's settings, struck out of everything that leaves the script.
+"""Redacts secrets of a tool's settings in everything that leaves the script.
 
-A script is given its secrets; what it prints goes to callers, models and logs. So each known value is replaced, in the
+A script gets its secrets; its output goes to callers, models and logs. So each known value is replaced, in the
 spellings in which programs print it (`schema/secret_forms.py`).
 """
 
@@ -15,15 +15,15 @@ from tavern_core.schema.secret_forms import MASK, forms
 from tavern_core.schema.secrets import is_secret_name
 
 _BROKEN: Final = "\ufffd"
-"""What decoding leaves of a character that was cut in half."""
+"""The result of decoding a truncated character."""
 _LONGEST_PART: Final = 4096
-"""Characters of a secret that are looked for at the edge of a cut."""
+"""Characters of a secret that are searched at the edge of a cut."""
 _SHORT: Final = 4
-"""Shorter secrets are struck out of an answer only where they are the whole string: ``1`` would spoil every number."""
+"""Shorter secrets are only redacted if they are the whole string, because ``1`` would spoil every number."""
 
 
 def secrets_of(schema: Iterable[Mapping[str, Any]], values: Mapping[str, Any]) -> tuple[str, ...]:
-    """The secret values among a tool's settings: marked ``secret``, or with a key that looks like one."""
+    """The secret values among a tool's settings: marked ``secret``, or with a key of a secret."""
     keys = {str(item.get("key")) for item in schema if item.get("secret")}
     found = (text for key, value in values.items() if key in keys or is_secret_name(key) for text in _texts(value))
     return tuple(sorted(set(found), key=len, reverse=True))
@@ -42,10 +42,10 @@ def _texts(value: Any) -> Iterable[str]:
 
 
 class Masking:
-    """Strikes out `secrets`.
+    """Redacts `secrets`.
 
     Args:
-        secrets: longest first, so that a secret that is part of another does not spare the rest.
+        secrets: longest first, so that a secret inside another one does not leave the rest.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
@@ -60,7 +60,7 @@ class Masking:
         return text if self._everywhere is None else self._everywhere.sub(MASK, text)
 
     def beginning(self, text: str) -> str:
-        """A text whose end was cut off, perhaps in the middle of a secret: what may be the first part of one goes too."""
+        """A text whose end was cut off, perhaps inside a secret: a possible prefix of a secret is redacted, too."""
         return self.text(_without_part(text.rstrip(_BROKEN), self._spellings))
 
     def end(self, text: str) -> str:
@@ -83,7 +83,7 @@ class Masking:
 
 
 def _without_part(text: str, spellings: Iterable[str]) -> str:
-    """`text` without the beginning of a spelling that it ends with; never cut in the middle of a whole one."""
+    """`text` without a prefix of a spelling at its end; never cut inside a complete one."""
     spellings = list(spellings)
     cut = len(text) - max((_part_at_end(text, spelling) for spelling in spellings), default=0)
     while True:

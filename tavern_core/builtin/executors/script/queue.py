@@ -1,4 +1,4 @@
-"""A number of places, taken in the order of arrival, for tasks of any event loop in any thread.
+"""A number of slots, acquired in the order of arrival, for tasks of any event loop in any thread.
 
 `asyncio.Semaphore` belongs to one loop; a host may be used from several.
 """
@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 
 
 class Places:
-    """`async with places.one():` holds one of `count` places."""
+    """`async with places.one():` holds one of `count` slots."""
 
     def __init__(self, count: int) -> None:
         self._free = count
@@ -43,12 +43,12 @@ class Places:
                 was_waiting = turn in self._waiting
                 if was_waiting:
                     self._waiting.remove(turn)
-            if not was_waiting:  # the place was ours already
+            if not was_waiting:  # the slot was already ours
                 self._give_back()
             raise
 
     def _give_back(self) -> None:
-        """Hand the place to whoever waits longest and whose loop still runs."""
+        """Pass the slot to the oldest waiter whose loop still runs."""
         while True:
             with self._lock:
                 if not self._waiting:
@@ -57,7 +57,7 @@ class Places:
                 turn = self._waiting.popleft()
             try:
                 turn.get_loop().call_soon_threadsafe(_wake, turn)
-            except RuntimeError:  # its loop is closed: nobody waits there any more
+            except RuntimeError:  # its loop is closed, so it does not wait any more
                 continue
             return
 

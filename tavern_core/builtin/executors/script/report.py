@@ -1,4 +1,4 @@
-"""What an ended script comes to: its answer, or the one error that says what went wrong."""
+"""The result of an ended script: its answer, or one error."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, Final
 from tavern_core.box.fork_server_client import ending
 from tavern_core.box.output import Ended
 from tavern_core.box.policy import BoxUnavailable
+from tavern_core.builtin.executors.script.denial_hints import Held
 from tavern_core.builtin.executors.script.masking import Masking
-from tavern_core.builtin.executors.script.refusals import Held
-from tavern_core.builtin.executors.script.script_output import Unreadable, error_in, excerpt, parse
+from tavern_core.builtin.executors.script.script_output import Unreadable, error_in, excerpt, parse, vcp_answer
 from tavern_core.errors import CallTimeout, ConnectionLost, Outcome, OutputTooLarge, PolicyDenied, UpstreamError
 from tavern_core.frozen import dataclass
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.tool import ToolSpec
 
 _LOOKED_AT: Final = 4096
-"""Bytes of the output of which an excerpt is made."""
+"""Bytes of the output for an excerpt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Report:
     """One ended script.
 
     Args:
-        ended: how it ended and what it said.
+        ended: its end and its output.
         file: the name of the file that ran, for messages.
         deadline: the time it had.
         masking: strikes its secrets out of everything that is told here.
@@ -58,17 +58,18 @@ class Report:
         self._file = file
         self._deadline = deadline
         self._held = held
+        self._protocol = tool.implementation.get("protocol")
 
     def answer(self) -> Any:
         """The value on stdout.
 
         Raises:
-            ToolFailed: the script says that it could not do it (TOOL_ERROR).
+            ToolFailed: the script reports a failure (TOOL_ERROR).
             CallTimeout: its time was over (TIMEOUT).
             OutputTooLarge: it printed more than the limit (OUTPUT_TOO_LARGE).
             PolicyDenied: it must run in a box that this machine does not have (POLICY_DENIED).
             ConnectionLost: its guard was killed (CONNECTION_LOST).
-            UpstreamError: it crashed, was killed, or printed no JSON (UPSTREAM_ERROR).
+            UpstreamError: it crashed, was killed, or did not print JSON (UPSTREAM_ERROR).
         """
         match self._ended.reason:
             case "time":
@@ -105,8 +106,12 @@ class Report:
 
     def _exited(self) -> Any:
         code = os.waitstatus_to_exitcode(self._ended.status)
+        if self._protocol == "text":
+            stdout = self._masking.text(self._ended.stdout.decode("utf-8", "replace"))
+            return {"exitCode": code, "stdout": stdout, "stderr": self._stderr().get("stderr", "")}
         try:
-            value = self._masking.value(parse(self._ended.stdout))
+            value = parse(self._ended.stdout)
+            value = self._masking.value(vcp_answer(value) if self._protocol == "vcp" else value)
         except Unreadable as error:
             if code:
                 raise self._crashed(code) from None
@@ -160,12 +165,12 @@ class Report:
         )
 
     def _hint(self, hint: str, told: str = "") -> str:
-        """`hint`, and what there is to say about the box where what the script said looks as if that was the reason."""
+        """`hint`, with a note about the box if the output suggests that it was the reason."""
         if self._held is None:
             return hint
         stderr = self._ended.stderr
         said = (stderr.tail or stderr.head)[-_LOOKED_AT:].decode("utf-8", "replace")
-        box = self._masking.text(self._held.hint(f"{told}\n{said}"))  # a program may name a secret as a host
+        box = self._masking.text(self._held.hint(f"{told}\n{said}"))  # a program may use a secret as a host name
         return "; ".join(filter(None, (hint, box)))
 
     def _stdout(self) -> dict[str, Any]:

@@ -89,7 +89,9 @@ def _left(out: str, patterns: Sequence[str]) -> Iterator[tuple[Iterator[bytes], 
     try:
         folder = os.open(out, _FOLDER)
     except OSError as error:
-        raise ToolFailed(f"TAVERN_OUTPUT is no folder any more: {error.strerror or error}", outcome="done") from error
+        raise ToolFailed(
+            f"TAVERN_OUTPUT is not a folder any more: {error.strerror or error}", outcome="done"
+        ) from error
     try:
         names = sorted(os.listdir(folder))  # noqa: PTH208 - of a descriptor
         missing = [one for one in patterns if not any(sign in one for sign in "*?[") and one not in names]
@@ -125,6 +127,8 @@ def _opened(name: str, folder: int) -> Iterator[Iterator[bytes]]:
         opened.callback(os.close, descriptor)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ToolFailed(
-                f"{name!r:.200} in TAVERN_OUTPUT is no file", hint="leave files there, and no folders", outcome="done"
+                f"{name!r:.200} in TAVERN_OUTPUT is not a file",
+                hint="leave files there, and no folders",
+                outcome="done",
             )
         yield iter(lambda: os.read(descriptor, _CHUNK), b"")

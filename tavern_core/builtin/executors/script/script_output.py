@@ -1,12 +1,12 @@
-"""What a script says, as the tool's answer: one JSON value on stdout, UTF-8.
+"""The output of a script as the tool's answer: one JSON value on stdout, in UTF-8.
 
-What it prints is the tool's value, whatever it is. Four shapes mean that it could not do what was asked (TOOL_ERROR):
+The printed value is the tool's value. Four forms report a failure (TOOL_ERROR):
 
     {"error": "why"}                      {"error": {"message": "why", "code": "…", "retryable": true}}
     {"ok": false, "error": …}             {"isError": true, "content": [{"type": "text", "text": "why"}]}
     {"status": "error", "error": "why"}
 
-Everything else that is not an answer (a crash, a signal, silence, broken JSON) is one UPSTREAM_ERROR that says which.
+Everything else that is not an answer (a crash, a signal, no output, broken JSON) is an UPSTREAM_ERROR that says which.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _ERROR_KEYS: Final = frozenset({"ok", "error", "status", "isError"})
 
 
 class Unreadable(ValueError):
-    """The output is no JSON answer. The message says what and where."""
+    """The output is not a JSON answer. The message says what and where."""
 
 
 def parse(output: bytes) -> Any:
-    """The one JSON value in `output`; a byte order mark and white space around it are no harm.
+    """The one JSON value in `output`; a byte order mark and white space around it are allowed.
 
     Raises:
-        Unreadable: not UTF-8, not JSON, several values, NaN, a duplicate key, half a surrogate pair, nested too deeply.
+        Unreadable: not UTF-8, not JSON, several values, NaN, a duplicate key, a lone surrogate, nested too deeply.
     """
     try:
         text = output.decode("utf-8-sig")
@@ -51,16 +51,16 @@ def parse(output: bytes) -> Any:
         raise
     except ValueError:
         raise Unreadable("it holds an integer of more digits than can be read (4,300)") from None
-    if (problem := measure(value)) is not None:  # too deep, a number too large, half a surrogate pair
+    if (problem := measure(value)) is not None:  # too deep, a number too large, a lone surrogate
         raise Unreadable(str(problem))
     return value
 
 
 def error_in(value: Any, outcome: Outcome) -> ToolFailed | None:
-    """The error that an answer of one of the error shapes means; None for an ordinary answer.
+    """The error of an answer in one of the error forms; None for an ordinary answer.
 
     Args:
-        outcome: what the failed script may have changed, where it does not say so itself.
+        outcome: what the failed script may have changed, if it does not say so itself.
     """
     if not isinstance(value, dict):
         return None
@@ -85,6 +85,23 @@ def error_in(value: Any, outcome: Outcome) -> ToolFailed | None:
     )
     failed.details |= details
     return failed
+
+
+def vcp_answer(value: Any) -> Any:
+    """What a VCP plugin answers: `result` of ``{"status": "success", "result": …}``.
+
+    ``{"status": "error", "error": …}`` stays as it is, for `error_in`.
+
+    Raises:
+        Unreadable: it is neither.
+    """
+    status = value.get("status") if isinstance(value, dict) else None
+    if status == "success":
+        return value.get("result")
+    if status != "error":
+        raise Unreadable('it is no {"status": "success" or "error", …}, which VCP plugins print')
+    error = value.get("error") or value.get("message") or "the plugin reported an error without saying which"
+    return {"status": "error", "error": error if isinstance(error, str) or "message" in error else json.dumps(error)}
 
 
 def _whole(value: Any) -> int | None:

@@ -38,7 +38,7 @@ async def work_folder(sandbox: Sandbox | None) -> AsyncIterator[WorkFolder]:
     """Empty folders of the host's user.
 
     Raises:
-        UpstreamError: none can be made (UPSTREAM_ERROR).
+        UpstreamError: none can be created (UPSTREAM_ERROR).
     """
     if sandbox is None:
         yield WorkFolder()
@@ -50,7 +50,7 @@ async def work_folder(sandbox: Sandbox | None) -> AsyncIterator[WorkFolder]:
             os.mkdir(path, 0o700)  # noqa: PTH102 - of strings, as the environment is
     except OSError as error:
         raise UpstreamError(
-            f"there is no temporary folder to be had: {error.strerror or error}", retryable=True
+            f"there is no usable temporary folder: {error.strerror or error}", retryable=True
         ) from error
     try:
         yield folder

@@ -1,6 +1,6 @@
-"""What a statement may be made of: the kinds of nodes and the functions that only compute or look something up.
+"""The allowed parts of a statement: kinds of nodes, and functions that only compute or look something up.
 
-Whatever is not here is refused: a node that a newer sqlglot knows, a function that a database or an application defines. The
+Everything else is refused: a node of a newer sqlglot, a function that a database or an application defines. The
 operator may add functions (`sql.functions` of tavern.yaml).
 """
 
@@ -33,7 +33,7 @@ KINDS: Final = _words(
     XMLKeyValueOption XMLNamespace
     """
 )
-"""Nodes of sqlglot that read, functions aside."""
+"""Nodes of sqlglot that read, except functions."""
 CHANGING_KINDS: Final = _words(
     """
     AddConstraint AlterColumn AlterRename AutoIncrementColumnConstraint BinaryColumnConstraint CharacterSetColumnConstraint
@@ -49,7 +49,7 @@ CHANGING_KINDS: Final = _words(
     UppercaseColumnConstraint
     """
 )
-"""Those that stand inside of statements which change rows or tables."""
+"""Nodes inside statements that change rows or tables."""
 CALLS: Final = _words(
     """
     Abs Acos Acosh AddMonths And AnyValue ApproxDistinct ApproxPercentileAccumulate ApproxPercentileCombine ApproxPercentileEstimate
@@ -99,7 +99,7 @@ CALLS: Final = _words(
     Variance VariancePop Week WeekOfYear WeekStart WeightString WidthBucket XMLElement Xor Year YearOfWeek YearOfWeekIso Zipf
     """
 )
-"""Functions that sqlglot knows itself, by the name of their node."""
+"""Functions that sqlglot itself knows, by the name of their node."""
 DIALECT_CALLS: Final[Mapping[str, frozenset[str]]] = {
     "bigquery": frozenset({"NetFunc", "Predict", "Search", "SafeFunc"}),
     "clickhouse": frozenset({"CombinedAggFunc", "CombinedParameterizedAgg", "ParameterizedAgg"}),
@@ -111,7 +111,7 @@ DIALECT_CALLS: Final[Mapping[str, frozenset[str]]] = {
     "trino": frozenset({"Transform", "Shuffle"}),
     "presto": frozenset({"Transform", "Shuffle"}),
 }
-"""Those whose names an application may well have given to something else where they are not built in."""
+"""Functions whose names an application may use for something else if they are not built in."""
 NAMES: Final = _words(
     """
     abs acos ascii asin atan atan2 avg bit_length ceil ceiling char char_length character_length coalesce concat concat_ws cos cot
@@ -211,7 +211,7 @@ TYPES: Final = _words(
     regproc regprocedure regrole regtype sparsevec tid tsquery tsvector txid_snapshot vector xid xid8 box circle line lseg path cid cidr bit sysname hierarchyid sql_variant
     """
 )
-"""Types that a database or a usual extension brings; a cast to any other may run code of the application."""
+"""Types of databases and common extensions; a cast to any other may run code of the application."""
 
 
 def is_known(name: str) -> bool:

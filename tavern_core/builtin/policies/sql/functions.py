@@ -1,7 +1,7 @@
-"""Which functions may be called: those that are known to compute or look something up, and those that the operator lists.
+"""The allowed functions: those known to compute or look something up, and those that the operator lists.
 
-Beyond that list, functions are known that write, wait, lock, read files, run programs, or run SQL that is given as text: for the places
-where a name may be a column as well as a function, and for what only changes the database.
+Another list has functions that write, wait, lock, read files, run programs, or run SQL from text: for places
+where a name may be a column or a function, and for functions that only change the database.
 """
 
 from __future__ import annotations
@@ -43,28 +43,28 @@ _OUTSIDE: Final = re.compile(
     r"(file|url|s3|gcs|remote|executable|hdfs|jdbc|odbc|mysql|postgresql|cluster|sqlite|mongodb|redis|azureblobstorage|deltalake"
     r"|iceberg|hudi|paimon|input|arrowflight|ytsaurus|csv)(local|s3|azure|hdfs|secure|cluster|allreplicas)*\Z"
 )
-"""Table functions that read elsewhere; as ordinary names they are common."""
+"""Table functions that read from elsewhere; as ordinary names they are common."""
 _REMOTE_TABLES: Final = frozenset({"openrowset", "openquery", "opendatasource"})
 WRITES_ONLY: Final = frozenset({"nextval", "setval", "last_insert_id", "next_value_for"})
-"""Change the database and nothing beyond it: fine where writing is."""
+"""They only change the database: allowed if writing is."""
 
 
 ATTRIBUTES: Final = frozenset({"", "postgres", "redshift", "materialize", "risingwave"})
-"""Dialects that call a function by what looks like a field: ``(x).f`` and ``t.f`` are ``f(x)``; empty: unknown."""
+"""Dialects in which a field may be a function call: ``(x).f`` and ``t.f`` are ``f(x)``; empty: unknown."""
 _SCHEMAS: Final = frozenset({"pg_catalog", "information_schema", "sys", "net", "ml", "safe"})
-"""Of the databases themselves; what another schema holds is not known."""
+"""Schemas of the databases themselves; others are unknown."""
 _SERVERS: Final = frozenset({"tsql", "fabric"})
-"""Functions that are defined in SQL Server cannot change anything: the server itself refuses it."""
+"""Functions defined in SQL Server cannot change anything, because the server refuses that."""
 _UNNAMED: Final = frozenset(
     {"Anonymous", "AnonymousAggFunc", "CombinedAggFunc", "CombinedParameterizedAgg", "ParameterizedAgg"}
 )
 
 
 def call_flaw(node: Any, dialect: str, writing: bool, listed: frozenset[str]) -> str:
-    """Why the function that `node` calls may not be called; empty when it may.
+    """Why the function of `node` may not be called; empty if it may.
 
     Args:
-        writing: changing the database is fine.
+        writing: changing the database is allowed.
         listed: names that the operator allows, in lower case.
     """
     kind = type(node).__name__
@@ -92,10 +92,10 @@ def call_flaw(node: Any, dialect: str, writing: bool, listed: frozenset[str]) ->
 
 
 def attribute_flaw(node: Any, dialect: str, aliases: Mapping[str, frozenset[str]]) -> str:
-    """Why `node`, a field or column, may be the call of a function; empty when it is none.
+    """Why `node`, a field or column, may be a function call; empty if it is not.
 
     Args:
-        aliases: of functions in FROM, with the columns that they name: the alias itself is a value there, and a field of it may be a call.
+        aliases: of functions in FROM, with the columns that they name: the alias itself is a value there, and its field may be a call.
     """
     if dialect not in ATTRIBUTES or (type(node).__name__ == "Dot" and type(node.expression).__name__ != "Identifier"):
         return ""
@@ -113,11 +113,11 @@ def attribute_flaw(node: Any, dialect: str, aliases: Mapping[str, frozenset[str]
 
 
 _OUTPUTS: Final = frozenset({"key", "value", "ordinality"})
-"""Columns that the usual functions of PostgreSQL give."""
+"""Columns of common PostgreSQL functions."""
 
 
 def _is_of_columns(node: Any) -> bool:
-    """True for a value that is taken from columns alone: ``(a).b``, ``(t.a[1]).b``."""
+    """True for a value that only comes from columns: ``(a).b``, ``(t.a[1]).b``."""
     return all(
         type(one).__name__ in ("Column", "Identifier", "Paren", "Dot", "Bracket", "Literal", "Star")
         for one in node.walk()
@@ -125,31 +125,31 @@ def _is_of_columns(node: Any) -> bool:
 
 
 def does_more(name: str, *, in_from: bool, writing: bool, arguments: int = 1, dialect: str = "") -> bool:
-    """True when the function `name` is known to do more than compute.
+    """True if the function `name` is known to do more than compute.
 
     Args:
-        in_from: it stands where a table may.
-        writing: changing the database is fine.
-        arguments: how many it is given.
-        dialect: whose function it is; empty: unknown.
+        in_from: it is in a place for tables.
+        writing: changing the database is allowed.
+        arguments: their number.
+        dialect: the dialect of the function; empty: unknown.
     """
     name = name.lower()
     if writing and name in WRITES_ONLY:
         return False
     if name == "last_insert_id":
-        return arguments > 0  # without an argument it tells, with one it sets
+        return arguments > 0  # without an argument it reads, with one it sets
     if name in _NAMES or (in_from and _OUTSIDE.match(name) is not None) or (name == "file" and dialect == "clickhouse"):
         return True
     return _FAMILIES.match(name) is not None and not is_known(name)
 
 
 def is_remote_table(name: str) -> bool:
-    """True for a name that is another server's table wherever it stands."""
+    """True for a name that always means another server's table."""
     return name.lower() in _REMOTE_TABLES
 
 
 def _packages(node: Any) -> list[str]:
-    """What stands before the name of the function: packages, schemas; in lower case."""
+    """The qualifiers of the function: packages, schemas; in lower case."""
     parent = node.parent
     if type(parent).__name__ == "Dot" and parent.expression is node:
         parts = list(parent.this.walk())

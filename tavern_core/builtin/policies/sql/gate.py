@@ -1,4 +1,4 @@
-"""The gate: which values are judged, and by which rights."""
+"""The gate: which values are checked, and against which permissions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _judge(
     try:
         does = read_statement(text, mark.get("dialect"), writing=may_write, listed=listed)
     except NoParser:
-        return _denied(pointer, "cannot be judged: sqlglot is not installed", "pip install 'tavern-core[sql]'")
+        return _denied(pointer, "cannot be checked: sqlglot is not installed", "pip install 'tavern-core[sql]'")
     if does.flaw:
         return _denied(
             pointer,

@@ -1,7 +1,7 @@
-"""What is refused for how it is written: spellings that one reader takes for something else than another.
+"""Refused spellings: texts that parsers read differently.
 
-What the parser skips (a comment, a hint, a blank) may be code to a database, and what it takes for one name may begin a second
-statement. None of it is needed to ask a question.
+Text that the parser skips (a comment, a hint, a blank) may be code for a database, and text that it reads as one name may start a second
+statement. Queries need none of it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 _ESCAPED_NAME: Final = re.compile(r"""(?<![\w$])u&["']""", re.IGNORECASE)
-"""PostgreSQL reads a name there, and the parser an AND of two: nobody could say which function it is."""
+"""PostgreSQL reads a name there, and the parser an AND of two, so the function is unknown."""
 _HINT: Final = re.compile(r"/\*\+(.*?)\*/", re.DOTALL)
 _SETTING_HINT: Final = re.compile(r"\b(set_var|set|resource_group)\s*\(", re.IGNORECASE)
 _LONE_RETURN: Final = re.compile(r"\r(?!\n)")
@@ -32,11 +32,11 @@ _BEGINS: Final = frozenset({
     "ROLLBACK", "SAVE", "SET", "SETUSER", "SHUTDOWN", "TRUNCATE", "UPDATE", "UPDATETEXT", "USE", "WAITFOR", "WHILE",
     "WRITETEXT", "HOLDLOCK",
 })  # fmt: skip
-"""Words of SQL Server that begin a statement: it needs no semicolon before them."""
+"""Words that start a statement in SQL Server without a semicolon before them."""
 
 
 def text_flaw(text: str) -> str:
-    """What is wrong with the spelling of `text`, whatever the dialect; empty when nothing is."""
+    """The problem in the spelling of `text` for any dialect; empty if there is none."""
     if "\0" in text:
         return "holds a NUL character"
     if "/*!" in text or "/*M!" in text:
@@ -54,7 +54,7 @@ def text_flaw(text: str) -> str:
 
 
 def token_flaw(text: str, tokens: Sequence[Any], dialect: str) -> str:
-    """What is wrong with the spelling of `text`, cut into `tokens` by the reader of `dialect`."""
+    """The problem in the spelling of `text`, with the `tokens` of `dialect`."""
     end = -1
     for token in tokens:
         if flaw := _gap_flaw(text[end + 1 : token.start], dialect):
@@ -75,7 +75,7 @@ def token_flaw(text: str, tokens: Sequence[Any], dialect: str) -> str:
 
 
 def _operator_flaw(tokens: Sequence[Any]) -> str:
-    """PostgreSQL reads signs that stand together as one operator, which an application may have defined."""
+    """PostgreSQL reads adjacent signs as one operator, which an application may have defined."""
     run, end = "", -2
     for token in (*tokens, None):
         written = "" if token is None or _is_quoted(token) else str(token.text)
@@ -88,7 +88,7 @@ def _operator_flaw(tokens: Sequence[Any]) -> str:
 
 
 def _name_flaw(text: str, tokens: Sequence[Any]) -> str:
-    """A quoted name with capitals is another function than the one that the parser takes it for."""
+    """A quoted name with capitals is another function than the parser assumes."""
     for before, token, behind in zip((None, *tokens), tokens, (*tokens[1:], None), strict=False):
         if behind is None or behind.text != "(" or text[token.start] != '"' or token.text == token.text.lower():
             continue
@@ -98,10 +98,10 @@ def _name_flaw(text: str, tokens: Sequence[Any]) -> str:
 
 
 def second_statement(tokens: Sequence[Any], names: Sequence[Any]) -> str:
-    """The word that begins another statement for SQL Server and was read as an alias without AS; empty when none does.
+    """The word that was read as an alias without AS but starts another statement in SQL Server; empty if there is none.
 
     Args:
-        names: identifiers that stand as aliases.
+        names: identifiers used as aliases.
     """
     before = {token.start: tokens[index - 1] for index, token in enumerate(tokens) if index}
     for name in names:
@@ -115,13 +115,13 @@ def second_statement(tokens: Sequence[Any], names: Sequence[Any]) -> str:
 
 
 def _gap_flaw(gap: str, dialect: str) -> str:
-    """Judge what stands between two tokens: plain blanks, and comments that every reader ends at the same place."""
+    """Check the text between two tokens: only plain blanks, and comments that every parser ends at the same place."""
     at = 0
     while at < len(gap):
         found = _BETWEEN.match(gap, at)
         if found is None:
             return "holds a comment in a comment, or one that does not end" if gap.startswith("/*", at) else _ODD
-        begins = (found["line"] or "")[:1]  # MySQL begins a comment only at -- with a plain blank behind it
+        begins = (found["line"] or "")[:1]  # in MySQL, only -- followed by a plain blank starts a comment
         if _is_odd(begins):
             return _ODD
         if begins not in ("", " ", "\t", "\r") and found[0].startswith("--") and dialect in _MYSQL:

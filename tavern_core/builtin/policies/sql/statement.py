@@ -1,8 +1,8 @@
-"""What one statement does, read by sqlglot.
+"""What one statement does, according to sqlglot.
 
-It is refused unless everything in it is known: each kind of node, each function, each comment. Where the dialect is not known, the
-text must be read, and be harmless, in *each* of the usual ones: what is a string to one (``'\\'; drop table t; --'``, ``$$…$$``) is
-code to another.
+It is refused unless everything in it is known: each kind of node, each function, each comment. Without a known dialect, the
+text must be valid, and harmless, in *each* of the usual ones: a string in one (``'\\'; drop table t; --'``, ``$$…$$``) is
+code in another.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tavern_core.builtin.policies.sql.tables import locks, made_flaw, table_flaw
 from tavern_core.frozen import dataclass
 
 LONGEST: Final = 10_000
-"""Characters: reading takes up to a second for that many, in all dialects together."""
+"""Characters: parsing so many takes up to a second, in all dialects together."""
 USUAL: Final = ("sqlite", "postgres", "mysql", "tsql")
 _ALIASES: Final = {
     "sqlite3": "sqlite",
@@ -60,10 +60,10 @@ class NoParser(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a text was found to be."""
+    """The analysis of a text."""
 
     flaw: str = ""
-    """Why it is refused, whatever is granted; else empty."""
+    """Why it is refused regardless of grants; else empty."""
     writes: str = ""
     """What it changes (``INSERT``), empty for one that only reads."""
     destroys: str = ""
@@ -72,12 +72,12 @@ class Found:
 
 
 def read_statement(text: object, dialect: str = "", *, writing: bool = False, listed: Iterable[str] = ()) -> Found:
-    """What `text` does.
+    """Analyse `text`.
 
     Args:
         dialect: sqlglot's name of it; empty: unknown.
-        writing: functions that only change the database are fine.
-        listed: functions that the operator allows besides those that are known.
+        writing: functions that only change the database are allowed.
+        listed: functions that the operator allows besides known ones.
 
     Raises:
         NoParser: sqlglot is not installed.
@@ -119,10 +119,10 @@ def _judge(text: str, dialect: str, writing: bool, listed: frozenset[str]) -> Fo
             return Found("is empty")
         beginning = tokens[0].text.upper()
         if beginning not in _BEGINNINGS or (beginning == "SHOW" and dialect != "mysql"):
-            return Found(f"begins with {tokens[0].text[:40]!r}, which is no query")
+            return Found(f"begins with {tokens[0].text[:40]!r}, which is not a query")
         if flaw := token_flaw(text, tokens, dialect):
             return Found(flaw)
-        if beginning == "VALUES" and dialect == "mysql":  # MariaDB reads a bare one, the parser does not
+        if beginning == "VALUES" and dialect == "mysql":  # MariaDB accepts a bare one, the parser does not
             text = f"select * from ({text.rstrip().rstrip(';')}\n) as t"
         statements = [s for s in reader.parse(text) if s is not None and type(s).__name__ != "Semicolon"]
     except RecursionError:
@@ -139,12 +139,12 @@ def _judge(text: str, dialect: str, writing: bool, listed: frozenset[str]) -> Fo
 
 
 def _said(error: Exception) -> str:
-    """What the parser has against a text, without the text: it may hold what is nobody's business."""
+    """The parser's complaint, without the text, because that may be confidential."""
     for one in getattr(error, "errors", None) or ():
         if one.get("description"):
             return f"{str(one['description']).partition(' but got ')[0]:.80} (line {one.get('line')}, column {one.get('col')})"
     return (
-        "it is cut off or holds what is no SQL"
+        "it is cut off or holds what is not SQL"
         if type(error).__name__ == "TokenError"
         else " ".join(str(error).split())[:120]
     )
@@ -184,7 +184,7 @@ def _does(statement: Any, dialect: str, writing: bool, listed: frozenset[str]) -
 
 
 _NO_CALLS: Final = frozenset({"Hint", "WithTableHint", "EngineProperty"})
-"""What is written in them like a call, and judged by its name, is none."""
+"""Their call-like parts are not function calls."""
 _LIST_IT: Final = (
     "call functions that only compute; one of your own is allowed by tavern.yaml: sql: {functions: [schema.name]}"
 )
@@ -192,7 +192,7 @@ _READABLE: Final = {"QueryTransform": "TRANSFORM ... USING", "Command": "a state
 
 
 def _flaw(node: Any, name: str, dialect: str, called: Mapping[str, frozenset[str]], listed: frozenset[str]) -> str:
-    """What is wrong with one node besides its kind; empty when nothing is."""
+    """The problem of one node besides its kind; empty if there is none."""
     if name == "Table":
         return table_flaw(node, dialect)
     if name in ("Column", "Dot"):
@@ -216,7 +216,7 @@ def _is_function(node: Any) -> bool:
 
 
 def _called_in_from(statement: Any) -> dict[str, frozenset[str]]:
-    """The aliases of functions that stand where a table may, with the columns that they name."""
+    """The aliases of functions in places for tables, with their columns."""
     found: dict[str, frozenset[str]] = {}
     for node in statement.walk():
         if type(node).__name__ != "TableAlias" or not node.name:
@@ -233,14 +233,14 @@ def _called_in_from(statement: Any) -> dict[str, frozenset[str]]:
 
 
 def _replaced(node: Any) -> str:
-    """How `node` throws away what was there; empty when it does not."""
+    """How `node` destroys existing data; empty if it does not."""
     if node.args.get("replace") and type(node).__name__ == "Create":
         return "CREATE OR REPLACE"
     return "INSERT OVERWRITE" if node.args.get("overwrite") else ""
 
 
 def _aliases(statement: Any) -> Iterator[Any]:
-    """The names that something is given."""
+    """The names that are assigned."""
     for node in statement.walk():
         if (
             type(node).__name__ == "Identifier"
@@ -251,7 +251,7 @@ def _aliases(statement: Any) -> Iterator[Any]:
 
 
 class _Silent(logging.Filter):
-    """The parser warns about statements that it does not know, with their text; a text that is judged is nobody's business."""
+    """The parser logs unknown statements with their text, which may be confidential."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a statement names as a table: a file, another server's table, one that it locks, one that it makes."""
+"""The tables of a statement: files, tables of other servers, locked tables, created tables."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OUTSIDE_SETTING: Final = re.compile(r"\w*(connection|url|uris?|path|location|di
 
 
 def table_flaw(table: Any, dialect: str) -> str:
-    """Why `table` may not be named; empty when it may."""
+    """Why `table` may not be named; empty if it may."""
     if "/" in table.name or "\\" in table.name or _FILE.search(table.name):
         return "reads a file as a table"
     if dialect in _SPARK and str(table.db).lower() in _FORMATS:
@@ -48,7 +48,7 @@ def table_flaw(table: Any, dialect: str) -> str:
 
 
 def locks(node: Any, dialect: str) -> str:
-    """The first of SQL Server's hints on a table that takes a lock or is not known; empty when none does.
+    """The first of SQL Server's hints on a table that takes a lock or is unknown; empty if none does.
 
     Args:
         node: ``WITH (XLOCK)``, or the table of ``t (XLOCK, ROWLOCK)``, which is read as a function.
@@ -61,7 +61,7 @@ def locks(node: Any, dialect: str) -> str:
 
 
 def made_flaw(create: Any) -> str:
-    """Why what `create` makes may not be made by a text; empty when it may."""
+    """Why the object of `create` may not be created; empty if it may."""
     kind = str(create.args.get("kind") or "").upper()
     if kind not in _MADE:
         return f"makes a {kind or 'thing'}; tables, views and indexes may be made"
@@ -69,9 +69,9 @@ def made_flaw(create: Any) -> str:
     for one in properties.walk() if properties is not None else ():
         name = type(one).__name__
         if name in ("LocationProperty", "ExternalProperty"):
-            return "makes a table that is kept elsewhere"
+            return "makes a table that is stored elsewhere"
         if name == "Property" and _OUTSIDE_SETTING.match(str(one.name)):
-            return f"makes a table that is kept elsewhere ({one.name})"
+            return f"makes a table that is stored elsewhere ({one.name})"
         if name == "EngineProperty" and not _ENGINES.match(str(one.this.name)):
             return f"makes a table of the engine {str(one.this.name)[:60]!r}"
         if name == "ModuleProperty" and str(one.name).lower() not in _MODULES:

@@ -1,10 +1,10 @@
-"""``net``: fetches for plugins, as far as they were granted ``read:web`` or ``network`` (SECURITY §4, §5).
+"""``net``: fetches for plugins, within their grants of ``read:web`` or ``network`` (SECURITY §4, §5).
 
-service.py   who asks, what may be asked for, redirects
-request.py       one request to one address that was judged
-response_body.py   an answer within bounds, unpacked within bounds
+service.py   callers, allowed requests, redirects
+request.py       one request to one checked address
+response_body.py   an answer with size limits, before and after decompression
 
-They are loaded when somebody uses the service for the first time.
+They are loaded at the first use of the service.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from tavern_core.contract.protocols import Service, ServiceUser
 if TYPE_CHECKING:
     from tavern_core.builtin.services.net.service import WholeNet
 
-_DESCRIPTION = (
-    "Fetch from the web: names resolved once, every address and every redirect judged by what the plugin was granted."
-)
+_DESCRIPTION = "Fetch from the web: names resolved once, every address and every redirect checked against the grants of the plugin."
 
 
 class HostNet:

@@ -1,6 +1,6 @@
-"""One request to one address: the connection goes to the address that was judged, whatever the name means a moment later.
+"""One request to one address: the connection uses the checked address, whatever the name resolves to later.
 
-The name only stands in the Host header and in the handshake of TLS, where the certificate is checked against it. Nothing is
+The name only occurs in the Host header and in the TLS handshake, where the certificate is checked against it. Nothing is
 shared between requests: no connection, no cookie, no proxy of the environment.
 """
 
@@ -26,7 +26,7 @@ _KEPT_FROM_PLUGINS: Final = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked for."""
+    """A request."""
 
     url: str
     method: str
@@ -37,7 +37,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came: a place to go on to, or the whole."""
+    """The answer: a redirect, or the whole."""
 
     status: int
     headers: Mapping[str, str]
@@ -73,7 +73,7 @@ async def send(request: Request, target: Target, address: Address, tls: ssl.SSLC
     """Send `request` to `address` and read the answer.
 
     Raises:
-        ConnectionRefused: nobody answers there; another address may be tried.
+        ConnectionRefused: no answer there; another address may be tried.
         UpstreamError, OutputTooLarge: the answer is broken, or too large.
     """
     http = library()
@@ -93,7 +93,7 @@ async def send(request: Request, target: Target, address: Address, tls: ssl.SSLC
             raise ConnectionRefused(_said(error)) from error
         except (http.HTTPError, http.InvalidURL, ValueError) as error:
             raise UpstreamError(
-                f"{target} could not be asked: {_said(error)}", retryable=True, outcome="unknown"
+                f"{target} could not be reached: {_said(error)}", retryable=True, outcome="unknown"
             ) from error
         try:
             return await _read(response, request, target)

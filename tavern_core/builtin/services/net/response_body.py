@@ -1,4 +1,4 @@
-"""The body of an answer: so many bytes as they come, and so many when they are unpacked."""
+"""The body of an answer: with limits on compressed and decompressed bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TEXTS: Final = re.compile(
 
 
 async def whole(chunks: AsyncIterator[bytes], unpacker: Unpacker) -> bytes:
-    """All of a body."""
+    """The whole body."""
     found = bytearray()
     async for chunk in chunks:
         found += unpacker.feed(chunk)
@@ -24,7 +24,7 @@ async def whole(chunks: AsyncIterator[bytes], unpacker: Unpacker) -> bytes:
 
 
 def as_data(body: bytes, content_type: str) -> dict[str, Any]:
-    """The body as JSON has it: ``text`` where it is text, else ``base64``."""
+    """The body for JSON: ``text`` if it is text, else ``base64``."""
     named = _CHARSET.search(content_type)
     if named is not None or _TEXTS.match(content_type) or not content_type:
         try:

@@ -1,8 +1,8 @@
-"""Fetching in the name of a plugin: judged by its grants, at the first address and at every further one.
+"""Fetching on behalf of a plugin: checked against its grants, at the first address and at every redirect.
 
 read the address → is it within the scope? → resolve once → is every answer allowed? → connect to one of them
             ^                                                                              |
-            └───────────────────────── where it redirects to ──────────────────────────────┘
+            └───────────────────────── the redirect target -- ──────────────────────────────┘
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ _OWN_HEADERS: Final = frozenset(
         "accept-encoding",
     }
 )
-"""Headers that belong to the connection; nobody else sets them."""
+"""Headers that belong to the connection; callers cannot set them."""
 _ANYWHERE: Final = frozenset({"accept", "accept-language", "user-agent", "content-type"})
-"""Headers that go along to another origin; others may be meant for the first one only."""
+"""Headers that are also sent to another origin; others may be secrets of the first one."""
 
 
 class WholeNet:
     """The net of one host.
 
     Args:
-        resolve: how names become addresses; default: as the system does.
-        tls: certificates that are trusted; default: the system's, without a look at the environment.
+        resolve: the name resolution; default: the system's.
+        tls: the trusted certificates; default: the system's, ignoring the environment.
     """
 
     def __init__(self, resolve: Resolver | None = None, tls: ssl.SSLContext | None = None) -> None:
@@ -76,12 +76,12 @@ class WholeNet:
         """For the host itself: public names, ports 80 and 443."""
 
     def for_plugin(self, user: ServiceUser) -> NetOf:
-        """What one plugin gets."""
+        """The service for one plugin."""
         return NetOf(self, user.plugin, user.scope, user.is_builtin)
 
     @property
     def tls(self) -> ssl.SSLContext:
-        """Made at the first use: reading the certificates takes a while."""
+        """Created at the first use, because reading the certificates is slow."""
         with self._lock:
             if self._tls is None:
                 self._tls = library().create_ssl_context(trust_env=False)
@@ -161,7 +161,7 @@ class NetOf:
             request = _redirected(request, target, answer)
 
     def _judged(self, request: Request) -> tuple[Target, dict[str, Scope]]:
-        """Where the request leads, and the scopes that let it.
+        """The target of the request, and the scopes that allow it.
 
         Raises:
             PolicyDenied: none does (POLICY_DENIED).
@@ -188,7 +188,7 @@ class NetOf:
             raise PolicyDenied(f"{self.who} may not fetch {_shown(request.url)}: {flaw}", hint=hint) from None
 
     def _hint(self, name: str, entry: str) -> str:
-        """What would allow it: the operator's word, for the host's own plugins; a grant, for all others."""
+        """What would allow it: configuration for the host's own plugins; a grant for all others."""
         if self.who == HOST:
             return "the host itself fetches from public names only; use a plugin that was granted this address"
         return widening(self.who, name, entry, is_builtin=self.is_builtin)
@@ -197,7 +197,7 @@ class NetOf:
         """All addresses of a name, each allowed.
 
         Raises:
-            PolicyDenied: one is not (POLICY_DENIED): an answer that mixes good and bad ones is an attack or a mistake.
+            PolicyDenied: one is not (POLICY_DENIED): a mix of allowed and other addresses is an attack or a mistake.
             UpstreamError: there are none (UPSTREAM_ERROR).
         """
         try:
@@ -209,7 +209,7 @@ class NetOf:
             entry = target.netloc if address is None else entry_of(address, target.port)
             raise PolicyDenied(
                 f"{self.who} may not fetch {target}: {flaw}",
-                hint=f"private addresses must stand in the scope themselves: {self._hint('network', entry)}",
+                hint=f"the scope must name private addresses explicitly: {self._hint('network', entry)}",
                 address=str(address),
             ) from None
 
@@ -227,7 +227,7 @@ class NetOf:
 def _request(
     url: str, method: str, headers: Mapping[str, str] | None, body: str | None, data: Any, max_bytes: int
 ) -> Request:
-    """What a plugin asked for, checked.
+    """The checked request of a plugin.
 
     Raises:
         ToolFailed: something in it cannot be sent (TOOL_ERROR).
@@ -267,7 +267,7 @@ def _request(
 
 
 def _redirected(request: Request, target: Target, answer: Answer) -> Request:
-    """The request that a redirect leads to; judged by whoever sends it.
+    """The request for a redirect; its sender checks it.
 
     Raises:
         PolicyDenied: it leads from https to http (POLICY_DENIED).
@@ -300,5 +300,5 @@ def _bounded(name: str, value: Any, least: int, most: int) -> None:
 
 
 def _shown(url: object) -> str:
-    """An address fit for a message: without user names, passwords and queries."""
+    """An address that is safe in a message: without user names, passwords and queries."""
     return re.sub(r"//[^/]*@", "//***@", str(url).partition("?")[0])[:200]

@@ -1,7 +1,7 @@
-"""``CodeInterpreter:execute``: run code that an agent wrote (seed 000 §4.3), in a box and nowhere else.
+"""``CodeInterpreter:execute``: run code of an agent (seed 000 §4.3), only in a box.
 
 running.py   one call, from top to bottom
-languages.py what can be run, and how             drivers/     what runs the code inside of the box
+languages.py the languages and their commands      drivers/     programs that run the code in the box
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PARAMETERS: Final[Mapping[str, Any]] = {
             "type": "string",
             "minLength": 1,
             "maxLength": LONGEST_CODE,
-            "description": "The program. What it prints is answered, and the value of a last line that is an expression.",
+            "description": "The program. The answer has its output, and the value of a last line that is an expression.",
         },
     },
     "required": ["language", "code"],
@@ -39,7 +39,7 @@ ANSWER: Final[Mapping[str, Any]] = {
         "stdout": {"type": "string"},
         "stderr": {"type": "string"},
         "exitCode": {"type": "integer", "description": "0: it ended by itself, without an error; below 0: a signal"},
-        "value": {"description": "of a last line that is an expression; null when there is none"},
+        "value": {"description": "of a last line that is an expression; null if there is none"},
     },
     "required": ["stdout", "stderr", "exitCode", "value"],
 }
@@ -52,7 +52,7 @@ def tavern_register_tools(ctx: PluginContext) -> Iterable[ToolSpec]:
             name="CodeInterpreter:execute",
             display_name="Code interpreter",
             description=(
-                "Runs a short Python or JavaScript program and answers what it printed. It has a temporary folder of its own, no "
+                "Runs a short Python or JavaScript program and returns its output. It has its own temporary folder, no "
                 "network and no files unless the caller may use them. 运行一段 Python 或 JavaScript 代码并返回输出。"
             ),
             version="1.0.0",
@@ -71,7 +71,7 @@ def tavern_register_tools(ctx: PluginContext) -> Iterable[ToolSpec]:
 
 
 async def execute(language: str, code: str, call: Any, home: Any) -> dict[str, Any]:
-    """See `running.run`; hosts in which nobody runs code load none of it."""
+    """See `running.run`; hosts that run no code load none of it."""
     from tavern_core.builtin.tools.code_interpreter.running import run
 
     return await run(language, code, call, home)

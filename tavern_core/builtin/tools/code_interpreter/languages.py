@@ -1,4 +1,4 @@
-"""What can be run, and how: the program of a language and the driver that runs the code inside of the box."""
+"""The languages: the program of each, and the driver that runs the code in the box."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ DRIVERS: Final = Path(__file__).with_name("drivers")
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """How the code of one language is run."""
+    """How to run the code of one language."""
 
     program: str
     """Absolute path."""
     options: tuple[str, ...]
     driver: Path
     file: str
-    """The name of the file that the code is put into."""
+    """The name of the file for the code."""
 
     def argv(self, code: str, value: str) -> list[str]:
         """The command line.
 
         Args:
             code: the file with the code.
-            value: the file that the value of its last line goes to.
+            value: the file for the value of its last line.
         """
         return [self.program, *self.options, str(self.driver), code, value]
 
 
 def find_language(name: str) -> Language:
-    """How `name` is run on this machine.
+    """How to run `name` on this machine.
 
     Raises:
         ToolFailed: its program is not installed (TOOL_ERROR).

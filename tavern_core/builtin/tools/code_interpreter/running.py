@@ -32,16 +32,16 @@ _ENVIRONMENT: Final = {
     "NO_COLOR": "1",
 }
 _FILES: Final = ("read:fs", "write:fs")
-"""With the network what code may do where its caller may; all else that a caller may do needs tools of its own."""
+"""The capabilities, besides the network, that code shares with its caller; for others, it needs tools."""
 _PROGRAMS: Final = {"python": "python", "node": "node", "javascript": "node"}
 _EXCERPT: Final = 2_000
 
 
 async def run(language: str, code: str, call: ToolCall, home: ToolHome) -> dict[str, Any]:
-    """Run `code` with the rights of the call and answer what it printed, how it ended, and the value of its last line.
+    """Run `code` with the permissions of the call and return its output, its end, and the value of its last line.
 
     Raises:
-        PolicyDenied: this machine has no whole box, or it is switched off, or the caller may not start the program of the
+        PolicyDenied: this machine has no complete box, or it is disabled, or the caller may not start the program of the
             language (POLICY_DENIED); nothing was run.
         ToolFailed: the language is not installed (TOOL_ERROR).
         CallTimeout: it took longer than `limits.scriptTimeoutMs` (TIMEOUT).
@@ -59,7 +59,7 @@ async def run(language: str, code: str, call: ToolCall, home: ToolHome) -> dict[
 
 
 async def _box(home: ToolHome) -> Sandbox:
-    missing = "nothing here makes one"
+    missing = "no plugin or setting provides it"
     if home.sandbox is not None:
         missing = await asyncio.to_thread(lambda box=home.sandbox: box.missing)  # type: ignore[misc]
         if not missing:
@@ -94,13 +94,13 @@ async def _run_in(
     async with sandbox.gateway(rights, call) as serve:
         for _ in range(2):
             ended = await collect(sandbox.start(launch), limits.output_bytes, limits.stderr_bytes // 2, serve)
-            if ended.reason != "untaken":  # else whatever starts programs was killed just before; the next one takes it
+            if ended.reason != "untaken":  # else the program server had just been killed; the next one gets it
                 break
     return ended
 
 
 def rights_of_code(call: ToolCall) -> Rights:
-    """What code may do: of files the workspace of the call, of the network what the caller may; each only as far as the caller may."""
+    """What code may do: files in the workspace of the call, and the network, each within the caller's permissions."""
     places = dict(call.rights.places)
     if call.context.workspace_dir:
         places["$workspace"] = str(Path(call.context.workspace_dir).expanduser().absolute())
@@ -163,14 +163,14 @@ def _answer(ended: Ended, home: ToolHome) -> dict[str, Any]:
             raise UpstreamError(f"{TOOL}: cannot start a process: {os.strerror(ended.errno)}", retryable=True)
         case reason:
             raise UpstreamError(
-                f"{TOOL}: what starts programs is gone ({reason})",
+                f"{TOOL}: the fork server has ended ({reason})",
                 outcome="none" if reason == "untaken" else "unknown",
                 retryable=True,
             )
 
 
 def _value(file: Path, most: int) -> Any:
-    """The value that the driver left; None where there is none that can be read. The code could have written anything there."""
+    """The value that the driver left; None if there is no readable one. The code could have written anything there."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -200,6 +200,6 @@ async def _folder(sandbox: Sandbox) -> AsyncIterator[Path]:
     try:
         yield folder
     finally:
-        # In a thread, for code can leave a million files; to the end, also when the call is cancelled meanwhile.
+        # In a thread, because code can leave a million files; completely, even if the call is cancelled meanwhile.
         removing = asyncio.get_running_loop().run_in_executor(None, lambda: shutil.rmtree(folder, ignore_errors=True))
         await asyncio.shield(removing)

@@ -1,1 +1,1 @@
-"""Programs that run an agent's code, inside of the box. Nothing in them protects anything: the box does."""
+"""Programs that run an agent's code, inside of the box. The box protects the host, not these programs."""

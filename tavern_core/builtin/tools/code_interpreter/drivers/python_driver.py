@@ -11,7 +11,7 @@ import types
 
 def main(file: str, answer: str) -> int:
     """Run `file`; the value of a last line that is an expression goes to `answer`, as JSON or as its repr. Returns the exit code."""
-    with open(file, encoding="utf-8", errors="surrogatepass") as opened:  # noqa: PTH123 - as little as possible is imported
+    with open(file, encoding="utf-8", errors="surrogatepass") as opened:  # noqa: PTH123 - imports are kept to a minimum
         code = opened.read()
     module = sys.modules["__main__"] = types.ModuleType("__main__")
     module.__dict__["__file__"] = file
@@ -25,7 +25,7 @@ def main(file: str, answer: str) -> int:
             value = eval(compile(ast.Expression(last.value), file, "eval"), module.__dict__)
             if value is not None:
                 keep(value, answer)
-    except Exception as error:  # noqa: BLE001 - whatever the code raises is its own error and is told as Python tells it
+    except Exception as error:  # noqa: BLE001 - any error of the code is printed as Python prints it
         error.__traceback__ = theirs(error.__traceback__, file)
         traceback.print_exception(error)
         return 1
@@ -40,13 +40,13 @@ def theirs(found: types.TracebackType | None, file: str) -> types.TracebackType 
 
 
 def keep(value: object, answer: str) -> None:
-    """Write a value where the host looks for it."""
+    """Write a value for the host."""
     try:
         text = json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
         try:
             text = json.dumps(repr(value))
-        except Exception:  # noqa: BLE001 - whatever its class makes of it, or too deep to be written
+        except Exception:  # noqa: BLE001 - any error of its class, or too deep to write
             text = json.dumps(f"<{type(value).__name__}>")
     with open(answer, "w", encoding="utf-8") as opened:  # noqa: PTH123
         opened.write(text)

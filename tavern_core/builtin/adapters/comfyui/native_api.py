@@ -1,0 +1,306 @@
+"""ComfyUI's own API: a run is queued with ``POST /prompt``, watched over a WebSocket, and looked up in queue and history.
+
+What it does, and what follows:
+
+    the same prompt_id runs again               with an idempotency key history and queue are asked first
+    execution_success comes before the history  the history is asked until it is there
+    a history of {} says nothing                the queue is asked too, and the history once more
+    a restart loses both                        the outcome is unknown
+    an interrupt works between nodes            it is asked for, and not waited for
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final, Literal
+from urllib.parse import quote, urlencode
+
+from pydantic_core import from_json
+
+from tavern_core.builtin.adapters.comfyui.history import OutputFile, invalid, outputs_of
+from tavern_core.builtin.adapters.comfyui.run_artifacts import Kept, Upload, downloaded, keep, result_of, upload_of
+from tavern_core.builtin.adapters.comfyui.runs import Order, Teller
+from tavern_core.builtin.adapters.comfyui.templates import fill
+from tavern_core.builtin.adapters.comfyui.watch import Watch, preview_of
+from tavern_core.contract.exchange import MOST_JSON, Answer, exchange
+from tavern_core.errors import CallError, CallTimeout, UpstreamError
+from tavern_core.model.result import ToolResult
+
+State = Literal["queued", "running", "gone"]
+_LONGEST_MESSAGE: Final = 5_000_000
+_LARGEST_QUEUE: Final = 64_000_000
+_WATCHED_S: Final = 5.0
+"""Between two looks at the history while messages come: one may be lost."""
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
+_CANCEL_S: Final = 3.0
+_MOST_FAILURES: Final = 5
+_FOLDER: Final = "tavern"
+_MOST_WAITING: Final = 256
+
+
+class Native:
+    """One server.
+
+    Args:
+        url: as tavern.yaml has it.
+        previews: whether previews are kept.
+    """
+
+    def __init__(self, http: Any, url: str, *, previews: bool) -> None:
+        self._http = http
+        self._url = url.rstrip("/")
+        self._previews = previews
+
+    async def check(self) -> None:
+        await self._json("/queue")
+
+    async def object_info(self, classes: set[str]) -> dict[str, Any]:
+        """What the server says of these node types; those that it does not know are missing."""
+        found: dict[str, Any] = {}
+        for name in sorted(classes):
+            answer = await exchange(self._http, "GET", f"/object_info/{quote(name, safe='')}")
+            with suppress(ValueError):  # infinite bounds are no JSON, and are let through here
+                value = from_json(answer.body) if answer.status == 200 else {}
+                if isinstance(value, Mapping) and name in value:
+                    found[name] = value[name]
+        return found
+
+    async def run(self, order: Order) -> ToolResult:
+        """Run a workflow to its end.
+
+        Raises:
+            UpstreamError: ``details.reason`` is ``unreachable``, ``invalid``, ``failed``, ``interrupted`` or ``lost`` (UPSTREAM_ERROR).
+            InputInvalid: the server refuses an argument (INPUT_SCHEMA_INVALID).
+        """
+        values = {**order.values, **await self._uploaded(order)}
+        graph = fill(order.tool.data["graph"], order.tool.data["places"], values)
+        teller = Teller(order.call, previews=self._previews)
+        entry = await self._state(order.run) if order.is_keyed else "gone"
+        run = order.run
+        try:
+            if entry == "gone":
+                client = str(uuid.uuid4())
+                async with self._messages(client) as messages:
+                    run = await self._queue(order, graph, client)
+                    entry = await self._ended(run, graph, messages, teller)
+            elif not isinstance(entry, Mapping):  # its messages go to the call that queued it
+                entry = await self._ended(run, graph, None, teller)
+        except asyncio.CancelledError:
+            await self._cancel(run)
+            raise
+        outputs = outputs_of(run, entry, order.tool.data["outputs"])
+        kept = [await self._fetch(file, order) for file in outputs.files]
+        return result_of(order.tool, run, graph, order.values, outputs, kept)
+
+    async def _uploaded(self, order: Order) -> dict[str, str]:
+        files = [name for name in order.tool.data["files"] if order.values.get(name) is not None]
+        return {name: await self._upload(await upload_of(str(order.values[name]), order.call)) for name in files}
+
+    async def _upload(self, file: Upload) -> str:
+        """Put an input on the server; the name that nodes know it by."""
+        answer = await exchange(
+            self._http,
+            "POST",
+            "/upload/image",
+            outcome="none",
+            files={"image": (file.name, file.data, file.media_type)},
+            data={"type": "input", "subfolder": _FOLDER, "overwrite": "true"},
+        )
+        value = answer.json("ComfyUI", "none") if answer.status == 200 else None
+        name = value.get("name") if isinstance(value, Mapping) else None
+        if not isinstance(name, str) or not isinstance(value, Mapping):
+            raise UpstreamError(
+                f"ComfyUI did not take the file {file.name} ({answer.status})",
+                hint="see that it is a file that the server takes, and not too large for it",
+            )
+        return f"{value['subfolder']}/{name}" if value.get("subfolder") else name
+
+    async def _queue(self, order: Order, graph: Mapping[str, Any], client: str) -> str:
+        """Queue a run; its id, which is the server's own where that is too old to take ours."""
+        body = {"prompt": graph, "client_id": client, "prompt_id": order.run}
+        try:
+            answer = await exchange(self._http, "POST", "/prompt", json=body)
+        except CallError as error:
+            if error.outcome == "none" or await self._looked_up(order.run) == "gone":
+                raise
+            return order.run  # the answer was lost, and the run is there
+        data = _read(answer)
+        if answer.status == 400:
+            raise invalid(data, order.tool.data["places"])
+        if answer.status != 200:
+            raise _refused(answer)
+        run = data.get("prompt_id")
+        if isinstance(run, str) and 0 < len(run) <= 100 and run.isprintable():
+            return run
+        if await self._looked_up(order.run) == "gone":
+            raise _lost(order.run, "the server took the workflow and does not say as what")
+        return order.run
+
+    async def _ended(
+        self, run: str, graph: Mapping[str, Any], messages: asyncio.Queue[str | bytes | None] | None, teller: Teller
+    ) -> Mapping[str, Any]:
+        """The history of a run when it is over."""
+        watch, wait, failures = Watch(run, graph), _FIRST_WAIT_S, 0
+        while True:
+            if messages is not None and not failures:
+                messages = messages if await self._watched(watch, messages, teller) else None
+            else:
+                await asyncio.sleep(wait)
+                wait = min(wait * 1.5, _LONGEST_WAIT_S)
+            try:
+                state = await self._state(run)
+                failures = 0
+            except CallError as error:
+                failures += 1
+                if failures >= _MOST_FAILURES:
+                    raise _lost(run, error.message) from error
+                continue
+            if isinstance(state, Mapping):
+                return state
+            if state == "gone":
+                raise _lost(run, "it is neither in the queue nor in the history")
+            teller.progress(watch.done, watch.total, watch.says or state)
+
+    async def _watched(self, watch: Watch, messages: asyncio.Queue[str | bytes | None], teller: Teller) -> bool:
+        """Follow the messages until the run may be over, or has been silent for a while; False: no more of them come."""
+        with suppress(TimeoutError):
+            while True:
+                async with asyncio.timeout(_WATCHED_S):
+                    message = await messages.get()
+                if message is None:
+                    return False
+                if isinstance(message, bytes):
+                    await teller.preview(preview_of(message), watch.done, watch.total, watch.says)
+                    continue
+                seen = watch.text(message)
+                if seen == "ended":
+                    break
+                if seen == "moved":
+                    teller.progress(watch.done, watch.total, watch.says)
+        return True
+
+    async def _state(self, run: str) -> Mapping[str, Any] | State:
+        """The history of a run, or where it is."""
+        for _ in range(2):  # it may pass from the queue into the history between two questions
+            history = await self._json(f"/history/{quote(run, safe='')}")
+            if isinstance(entry := history.get(run), Mapping):
+                return entry
+            if (place := await self._place(run)) != "gone":
+                return place
+        return "gone"
+
+    async def _place(self, run: str) -> State:
+        """Where a run is in the queue. The queue holds every workflow that waits, so it may be too large to be read."""
+        answer = await exchange(self._http, "GET", "/queue", most=_LARGEST_QUEUE)
+        if len(answer.body) > MOST_JSON:
+            return "queued" if run.encode() in answer.body else "gone"
+        queue = _object("/queue", answer)
+        if run in _ids(queue.get("queue_running")):
+            return "running"
+        return "queued" if run in _ids(queue.get("queue_pending")) else "gone"
+
+    async def _looked_up(self, run: str) -> Mapping[str, Any] | State:
+        try:
+            return await self._state(run)
+        except CallError:
+            return "gone"
+
+    async def _cancel(self, run: str) -> None:
+        """Take a run out of the queue, or ask for its end where it has begun."""
+        with suppress(CallError, TimeoutError):
+            async with asyncio.timeout(_CANCEL_S):
+                await exchange(self._http, "POST", "/queue", json={"delete": [run]})
+                if await self._place(run) == "running":
+                    await exchange(self._http, "POST", "/interrupt", json={"prompt_id": run})
+
+    async def _fetch(self, file: OutputFile, order: Order) -> Kept:
+        answer = await downloaded(self._http, "/view", file.name, params=dict(file.where))
+        url = f"{self._url}/view?{urlencode(file.where)}"
+        return await keep(answer.body, answer.media_type, file.name, file.node, url, order.call)
+
+    async def _json(self, path: str) -> Mapping[str, Any]:
+        return _object(path, await exchange(self._http, "GET", path))
+
+    @asynccontextmanager
+    async def _messages(self, client: str) -> AsyncIterator[asyncio.Queue[str | bytes | None]]:
+        """What the server sends to `client`; None: no more comes. It is listened to before anything is queued."""
+        queue: asyncio.Queue[str | bytes | None] = asyncio.Queue(_MOST_WAITING)
+        listening = asyncio.Event()
+        task = asyncio.create_task(self._listen(client, queue, listening))
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_WATCHED_S):
+                    await listening.wait()
+            yield queue
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _listen(self, client: str, queue: asyncio.Queue[str | bytes | None], listening: asyncio.Event) -> None:
+        try:
+            async with self._http.websocket(
+                "/ws", params={"clientId": client}, max_message_size_bytes=_LONGEST_MESSAGE
+            ) as socket:
+                listening.set()
+                while True:
+                    event = await socket.receive()
+                    await queue.put(bytes(event.data) if isinstance(event.data, bytes | bytearray) else event.data)
+        except Exception:  # noqa: BLE001 - whatever ends the messages, the run is followed without them
+            listening.set()
+            await queue.put(None)
+
+
+def _object(path: str, answer: Answer) -> Mapping[str, Any]:
+    value = answer.json("ComfyUI", "none") if answer.status == 200 else None
+    if not isinstance(value, Mapping):
+        raise UpstreamError(
+            f"ComfyUI answers {path} with {answer.status}", hint="see that `url` is that of ComfyUI", retryable=True
+        )
+    return value
+
+
+def _read(answer: Answer) -> Mapping[str, Any]:
+    """The object in an answer to ``POST /prompt``; empty where there is none."""
+    try:
+        value = answer.json("ComfyUI")
+    except CallError:
+        return {}
+    return value if isinstance(value, Mapping) else {}
+
+
+def _ids(rows: Any) -> set[str]:
+    """The ids of runs in a queue, whose rows are ``[number, id, …]``."""
+    if not isinstance(rows, list):
+        return set()
+    return {row[1] for row in rows if isinstance(row, list) and len(row) > 1 and isinstance(row[1], str)}
+
+
+def _refused(answer: Answer) -> CallError:
+    if answer.status in (408, 504):
+        return CallTimeout(
+            "ComfyUI did not answer in time", hint="look at its queue before you call again", outcome="unknown"
+        )
+    is_final = answer.status < 500
+    return UpstreamError(
+        f"ComfyUI does not take the workflow ({answer.status})",
+        hint="write what the server asks for into `headers` of the upstream"
+        if answer.status in (401, 403)
+        else "look at ComfyUI's log, and at its queue before you call again",
+        retryable=answer.status == 429,
+        outcome="none" if is_final else "unknown",
+        retry_after_ms=answer.retry_after_ms,
+        reason="refused",
+    )
+
+
+def _lost(run: str, why: str) -> UpstreamError:
+    return UpstreamError(
+        f"run {run} was queued, and what came of it cannot be seen: {why}",
+        hint="ComfyUI forgets its runs when it starts anew; look into its output folder before you call again",
+        outcome="unknown",
+        reason="lost",
+        run=run,
+    )

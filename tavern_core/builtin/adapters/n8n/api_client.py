@@ -1,0 +1,159 @@
+"""n8n's public API: which workflows there are, and how far a run is. It cannot start a workflow, and nothing here tries to."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tavern_core.contract.adapters import UpstreamCall
+from tavern_core.contract.exchange import Answer, exchange
+from tavern_core.errors import CallError, OutputTooLarge, UpstreamError
+from tavern_core.model.result import Evidence, ToolResult
+
+_API: Final = "/api/v1"
+_PAGE: Final = 25
+"""Workflows in one answer; fewer where they are large."""
+_MOST_PAGES: Final = 400
+_FIRST_WAIT_S: Final = 0.1
+_LONGEST_WAIT_S: Final = 2.0
+_MOST_FAILURES: Final = 5
+"""Attempts to ask in a row that may fail: asking changes nothing, and the run goes on meanwhile."""
+_GOING_ON: Final = ("new", "running", "waiting", "unknown")
+
+
+class Api:
+    """The API of one instance."""
+
+    def __init__(self, http: Any, url: str, key: str) -> None:
+        self._http = http
+        self._url = url.rstrip("/")
+        self._headers = {"X-N8N-API-KEY": key}
+
+    async def workflows(self) -> list[Any]:
+        """Every active workflow.
+
+        Raises:
+            UpstreamError: the API refuses, or answers something else (UPSTREAM_ERROR).
+            OutputTooLarge: one workflow is (OUTPUT_TOO_LARGE).
+        """
+        found: list[Any] = []
+        cursor, size = "", _PAGE
+        for _ in range(_MOST_PAGES):
+            params = {"active": "true", "limit": str(size), **({"cursor": cursor} if cursor else {})}
+            try:
+                page = await self._asked("/workflows", params)
+            except OutputTooLarge:
+                if size == 1:
+                    raise
+                size = max(size // 5, 1)
+                continue
+            rows = page.get("data")
+            if not isinstance(rows, list):
+                raise UpstreamError("n8n answered no list of workflows", hint="see that `url` is that of n8n itself")
+            found += rows
+            following = page.get("nextCursor")
+            if not isinstance(following, str) or not following or following == cursor:
+                break
+            cursor = following
+        return found
+
+    async def follow(self, execution: str, call: UpstreamCall) -> ToolResult:
+        """Wait for the end of a run.
+
+        Raises:
+            UpstreamError: ``details.reason`` is ``failed``, ``canceled`` or ``lost`` (UPSTREAM_ERROR).
+        """
+        started, wait, failures = time.monotonic(), _FIRST_WAIT_S, 0
+        while True:
+            try:
+                run = await self._asked(f"/executions/{execution}", {"includeData": "false"})
+                failures = 0
+                status = run.get("status")
+                if status not in _GOING_ON:
+                    break
+                seconds = round(time.monotonic() - started)
+                call.context.progress(seconds, None, f"n8n execution {execution}: {status}")
+            except CallError as error:
+                failures += 1
+                if failures >= _MOST_FAILURES:
+                    raise self._lost(execution, error) from error
+            await asyncio.sleep(wait)
+            wait = min(wait * 1.5, _LONGEST_WAIT_S)
+        try:
+            run = await self._asked(f"/executions/{execution}", {"includeData": "true"})
+        except CallError as error:
+            raise self._lost(execution, error) from error
+        return self._ended(execution, run)
+
+    def _ended(self, execution: str, run: Mapping[str, Any]) -> ToolResult:
+        result = _at(run, "data", "resultData")
+        status = run.get("status")
+        if status == "success":
+            ref = f"{self._url}{_API}/executions/{execution}"
+            seen = Evidence("url", ref, f"n8n execution {execution}: success", time.time())
+            return ToolResult(True, _value(result), evidence=(seen,))
+        error = _at(result, "error")
+        node = _at(error, "node").get("name")
+        where = f" at the node {node!r:.100}" if isinstance(node, str) else ""
+        said = error.get("message") or error.get("description") or "n8n does not say why"
+        raise UpstreamError(
+            f"n8n execution {execution} ended as {status!s:.40}{where}: {said!s:.500}",
+            hint=f"n8n → Executions → {execution} shows its data",
+            outcome="unknown",
+            reason="canceled" if status == "canceled" else "failed",
+            execution=execution,
+        )
+
+    async def _asked(self, path: str, params: Mapping[str, str]) -> Mapping[str, Any]:
+        answer = await exchange(self._http, "GET", _API + path, params=params, headers=self._headers)
+        if answer.status != 200:
+            raise _refusal(answer, path)
+        value = answer.json("n8n", "none")
+        if not isinstance(value, Mapping):
+            raise UpstreamError(f"n8n answered {path} with something that is no object")
+        return value
+
+    @staticmethod
+    def _lost(execution: str, error: CallError) -> UpstreamError:
+        return UpstreamError(
+            f"n8n execution {execution} was started, and what came of it cannot be seen: {error.message}",
+            hint=error.hint or "look at the execution in n8n before you call again",
+            outcome="unknown",
+            reason="lost",
+            execution=execution,
+        )
+
+
+def _refusal(answer: Answer, path: str) -> UpstreamError:
+    if answer.status in (401, 403):
+        return UpstreamError(
+            f"n8n's API refuses the key ({answer.status})",
+            hint="make one in n8n → Settings → n8n API, with the right to list workflows and executions; put it into settings.apiKey",
+            reason="unauthorized",
+        )
+    if answer.status == 404 and path.startswith("/executions/"):
+        return UpstreamError(
+            "n8n does not know this execution",
+            hint="let n8n save its executions: workflow → Settings → Save successful and failed production executions",
+        )
+    return UpstreamError(f"n8n's API answers {answer.status} to {path}", retryable=answer.status >= 500)
+
+
+def _value(result: Mapping[str, Any]) -> Any:
+    """What the last node gave: the JSON of its items, or of the one that there is."""
+    runs = _at(result, "runData").get(str(result.get("lastNodeExecuted")))
+    if not isinstance(runs, list) or not runs:
+        return None
+    branches = _at(runs[0], "data").get("main")
+    items = branches[0] if isinstance(branches, list) and branches else None
+    rows = [item.get("json") for item in items if isinstance(item, Mapping)] if isinstance(items, list) else []
+    return rows[0] if len(rows) == 1 else rows
+
+
+def _at(value: Any, *keys: str) -> Mapping[str, Any]:
+    """The object at a place of an answer; empty where there is none."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,151 @@
+"""``tavern skills``: folders with instructions for models, and the operator's trust in those of the project."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from tavern_core.cli import completion
+from tavern_core.cli.errors import INVALID, Told, show_finding
+from tavern_core.cli.lazy_groups import Group
+from tavern_core.cli.output import one_line, shorten
+from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.model.plugin import finding_json
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.manifest.skill_file import SkillFile
+    from tavern_core.model.skill import Skill
+
+_COLUMNS: Final = ("skill", "state", "from", "description", "reason")
+_WIDTH: Final = 80
+
+
+@click.group(cls=Group, default="list")
+def skills() -> None:
+    """List, show, check and trust skills.
+
+    `tavern skills` alone lists them.
+    """
+
+
+@skills.command("list", cls=Command)
+@json_option
+@pass_session
+def list_(session: Session, as_json: bool) -> None:
+    """List all skills: those of the project, of the user and of plugins."""
+    found = session.host("none").skills.list()
+    if as_json:
+        session.out.json([skill.to_json() for skill in found])
+        return
+    rows = [(s.name, s.state, _from(s), shorten(s.description, _WIDTH), s.reason) for s in found]
+    session.out.table(_COLUMNS, rows, empty="no skills; docs/skills.md tells where they are looked for")
+
+
+@skills.command(cls=Command)
+@click.argument("skill", shell_complete=completion.skills)
+@json_option
+@pass_session
+def show(session: Session, skill: str, as_json: bool) -> None:
+    """Show what a skill says and which files it has; read it before you trust it."""
+    found = session.host("none").skills.get(skill)
+    if as_json:
+        session.out.json(found.to_json())
+        return
+    _show(session, found)
+    for finding in found.findings:
+        show_finding(finding, folder=Path(found.location) if found.origin != "plugin" else None)
+    for file in found.files:
+        session.out.text(f"file         {one_line(file)}")
+    session.out.text()
+    session.out.text(found.instructions)
+
+
+@skills.command(cls=Command)
+@click.argument("targets", nargs=-1, metavar="[PATH|NAME]...", shell_complete=completion.skills)
+@json_option
+@pass_session
+def check(session: Session, targets: tuple[str, ...], as_json: bool) -> None:
+    """Check skills against the specification (agentskills.io); without arguments all that are found.
+
+    A path is that of a folder or its SKILL.md. Exit code 4 when one is not valid.
+    """
+    from tavern_core.kernel.manifest.skill_folder import check_skill
+
+    folders = [_folder(session, target) for target in targets]
+    if not targets:
+        folders = [Path(skill.location) for skill in session.host("none").skills.list() if skill.location]
+    checked = [(folder, check_skill(folder)) for folder in dict.fromkeys(folders)]
+    are_valid = all(found.is_valid for _, found in checked)
+    if as_json:
+        session.out.json({"valid": are_valid, "skills": [_verdict(folder, found) for folder, found in checked]})
+    else:
+        for folder, found in checked:
+            for finding in found.findings:
+                show_finding(finding, folder=folder)
+            session.out.text(f"{one_line(str(folder))}: {'valid' if found.is_valid else 'not valid'}")
+    if not are_valid:
+        raise Told(INVALID)
+
+
+@skills.command(cls=Command)
+@click.argument("skill", shell_complete=completion.skills)
+@json_option
+@pass_session
+def trust(session: Session, skill: str, as_json: bool) -> None:
+    """Let a skill of this project be used, as long as none of its files changes; see `tavern skills show`."""
+    host = session.host("none", deciding=True)
+    _told(session, host.wait(host.skills.trust(skill)), as_json)
+
+
+@skills.command(cls=Command)
+@click.argument("skill", shell_complete=completion.skills)
+@json_option
+@pass_session
+def distrust(session: Session, skill: str, as_json: bool) -> None:
+    """Use a skill of this project no longer."""
+    host = session.host("none", deciding=True)
+    _told(session, host.wait(host.skills.distrust(skill)), as_json)
+
+
+def _folder(session: Session, target: str) -> Path:
+    path = Path(target)
+    if path.is_dir():
+        return path
+    if path.is_file() and path.name.lower() == "skill.md":
+        return path.parent
+    return Path(session.host("none").skills.get(target).location)
+
+
+def _verdict(folder: Path, found: SkillFile) -> dict[str, Any]:
+    return {
+        "folder": str(folder),
+        "name": found.name,
+        "valid": found.is_valid,
+        "findings": [finding_json(finding) for finding in found.findings],
+    }
+
+
+def _told(session: Session, skill: Skill, as_json: bool) -> None:
+    if as_json:
+        session.out.json(skill.to_json())
+    else:
+        session.out.text(f"{skill.name} is {skill.state}" + (f": {skill.reason}" if skill.reason else ""))
+
+
+def _from(skill: Skill) -> str:
+    return f"plugin {skill.plugin}" if skill.origin == "plugin" else skill.origin
+
+
+def _show(session: Session, skill: Skill) -> None:
+    facts = (
+        ("skill", skill.name),
+        ("description", skill.description),
+        ("state", f"{skill.state}: {skill.reason}" if skill.reason else skill.state),
+        ("from", _from(skill)),
+        ("plugin", skill.plugin),
+        ("tool", skill.tool),
+        ("folder", skill.location),
+    )
+    session.out.facts([(key, value) for key, value in facts if value])

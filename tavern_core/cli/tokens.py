@@ -1,0 +1,107 @@
+"""``tavern tokens``: what callers from other processes show, and what it lets them do."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from tavern_core.cli.lazy_groups import Group
+from tavern_core.cli.session import Command, Session, json_option, pass_session
+
+_COLUMNS: Final = ("id", "name", "principal", "permissions", "profile", "approver", "audience", "expires")
+
+
+@click.group(cls=Group, default="list")
+def tokens() -> None:
+    """Make, list and revoke the tokens that callers from other processes show.
+
+    `tavern tokens` alone lists them.
+    """
+
+
+@tokens.command(cls=Command)
+@click.argument("principal")
+@click.option("--permissions", default="", metavar="A,B", help="What its calls may use; without it, nothing.")
+@click.option("--profile", metavar="NAME", help="The agent profile that decides which tools it has.")
+@click.option("--role", "roles", multiple=True, metavar="NAME", help="A role of the caller; several are allowed.")
+@click.option("--user", "user_id", default="", metavar="ID", help="The user on whose behalf it calls.")
+@click.option("--approver", default="", metavar="PRINCIPAL", help="Who sits at the client and may approve its calls.")
+@click.option(
+    "--audience", metavar="NAME", help="Which server takes it; by default `mcp.audience` of the configuration."
+)
+@click.option("--name", default="", help="For people: what it is for.")
+@click.option("--days", type=float, metavar="N", help="How long it holds; without it, until it is revoked.")
+@json_option
+@pass_session
+def create(
+    session: Session,
+    principal: str,
+    permissions: str,
+    profile: str | None,
+    roles: tuple[str, ...],
+    user_id: str,
+    approver: str,
+    audience: str | None,
+    name: str,
+    days: float | None,
+    as_json: bool,
+) -> None:
+    """Make a token for PRINCIPAL, for example agent:claude. Its text is shown once."""
+    tavern = session.host("none")
+    if profile is not None:
+        tavern.profile(profile)
+    names = [part for part in (item.strip() for item in permissions.split(",")) if part]
+    token, text = tavern.tokens.create(
+        principal,
+        permissions=names,
+        profile=profile,
+        roles=roles,
+        user_id=user_id,
+        approver=approver,
+        audience=audience or tavern.config.mcp.audience,
+        name=name,
+        days=days,
+    )
+    if as_json:
+        session.out.json({**token.to_json(), "token": text})
+        return
+    session.out.text(text)
+
+
+@tokens.command("list", cls=Command)
+@json_option
+@pass_session
+def list_(session: Session, as_json: bool) -> None:
+    """List the tokens that hold, newest first."""
+    found = [token.to_json() for token in session.host("none").tokens.list()]
+    if as_json:
+        session.out.json(found)
+        return
+    rows = [
+        (
+            one["id"],
+            one["name"],
+            one["principal"],
+            ", ".join(one["permissions"]),
+            one["profile"] or "",
+            one["approver"] or "",
+            one["audience"],
+            one["expiresAt"] or "never",
+        )
+        for one in found
+    ]
+    session.out.table(_COLUMNS, rows, empty="there are no tokens")
+
+
+@tokens.command(cls=Command)
+@click.argument("token", metavar="ID")
+@json_option
+@pass_session
+def revoke(session: Session, token: str, as_json: bool) -> None:
+    """Let a token hold no more."""
+    session.host("none").tokens.revoke(token)
+    if as_json:
+        session.out.json({"revoked": token})
+        return
+    session.out.text(f"{token} holds no more")

@@ -1,0 +1,202 @@
+"""`tavern.tokens`: what a caller from another process shows, and what it lets that caller do.
+
+    tvn_<id>_<secret>       shown once; kept is the SHA-256 of the secret, so that nobody who reads the state folder can use it
+
+A token names a principal and exactly what it may do. It holds for one audience: a server takes only those made for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import re
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from pydantic_core import to_json
+
+from tavern_core.contract.stores import Record, RecordStore
+from tavern_core.errors import UsageError
+from tavern_core.frozen import dataclass
+from tavern_core.model.call import HOST_PRINCIPAL, CallContext
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.result import iso_utc
+
+KIND: Final = "token"
+AUDIENCE: Final = "mcp"
+"""What a token is for where nothing else is said."""
+_WRITTEN: Final = re.compile(r"tvn_([0-9a-f]{12})_([A-Za-z0-9_-]{43})", re.ASCII)
+_LONGEST: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What is known of a token; its secret is not."""
+
+    id: str
+    principal: str
+    """Whose calls they are: ``agent:claude``."""
+    permissions: frozenset[str] = frozenset()
+    """Capabilities that its calls may use; none by default."""
+    profile: str | None = None
+    roles: frozenset[str] = frozenset()
+    user_id: str = ""
+    approver: str = ""
+    """Who sits at the client and may approve what it calls: another principal than `principal`. Empty: nobody there may."""
+    audience: str = AUDIENCE
+    name: str = ""
+    """For people."""
+    created: float = 0.0
+    """Seconds since the epoch, UTC."""
+    expires: float = 0.0
+    """Seconds since the epoch, UTC; 0: never."""
+
+    def context(self) -> CallContext:
+        """A new call of its holder, with exactly these rights."""
+        return CallContext(
+            principal=self.principal,
+            permissions=self.permissions,
+            profile=self.profile,
+            roles=self.roles,
+            user_id=self.user_id,
+        )
+
+    def approving(self) -> CallContext | None:
+        """Who approves at its client; None: nobody there may."""
+        return CallContext(principal=self.approver, roles=frozenset({"approver"})) if self.approver else None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "name": self.name,
+            "principal": self.principal,
+            "permissions": sorted(self.permissions),
+            "profile": self.profile,
+            "roles": sorted(self.roles),
+            "userId": self.user_id or None,
+            "approver": self.approver or None,
+            "audience": self.audience,
+            "createdAt": iso_utc(self.created),
+            "expiresAt": iso_utc(self.expires) if self.expires else None,
+        }
+
+
+class Tokens:
+    """The tokens of a state folder. Safe for threads and processes."""
+
+    def __init__(self, records: RecordStore) -> None:
+        self._records = records
+
+    def create(
+        self,
+        principal: str,
+        *,
+        permissions: Iterable[str] = (),
+        profile: str | None = None,
+        roles: Iterable[str] = (),
+        user_id: str = "",
+        approver: str = "",
+        audience: str = AUDIENCE,
+        name: str = "",
+        days: float | None = None,
+    ) -> tuple[Token, str]:
+        """Make a token.
+
+        Args:
+            principal: whose calls they are: ``agent:claude``, ``user:ann``.
+            permissions: capabilities that its calls may use, ``danger:*`` among them only in full.
+            profile: name of the agent profile that decides its inventory.
+            approver: who sits at the client and may approve what it calls, e.g. ``user:ann``; not `principal` itself.
+            audience: which server takes it: its `mcp.audience`.
+            days: how long it holds; None: until it is revoked.
+
+        Returns:
+            The token, and its text, which nobody can be shown again.
+
+        Raises:
+            UsageError: something is not what it should be (USAGE).
+        """
+        _check(principal, approver, audience, days)
+        now, id_, secret = time.time(), secrets.token_hex(6), secrets.token_urlsafe(32)
+        expires = 0.0 if days is None else now + days * 86_400
+        granted, held = _names(permissions, "permissions"), _names(roles, "roles")
+        made = Token(id_, principal, granted, profile, held, user_id, approver, audience, name[:_LONGEST], now, expires)
+        made.context()  # refuses what is not a capability
+        told = {**made.to_json(), "expires": expires, "hash": _hash(secret)}
+        self._records.add(Record(KIND, id_, principal, "valid", to_json(told).decode(), now, expires))
+        return made, f"tvn_{id_}_{secret}"
+
+    def list(self) -> tuple[Token, ...]:
+        """The tokens that hold, newest first."""
+        found = (_token(record) for record in self._records.list(KIND, most=10_000))
+        return tuple(token for token, _ in found)
+
+    def revoke(self, token: str) -> None:
+        """Let a token hold no more, in every process, at once.
+
+        Args:
+            token: its id.
+
+        Raises:
+            UsageError: there is none; names the nearest (USAGE).
+        """
+        if not isinstance(token, str) or not self._records.remove(KIND, token):
+            near = did_you_mean(str(token), [one.id for one in self.list()])
+            raise UsageError(f"there is no token {token!r:.80}", hint=near or "`tavern tokens list` shows them")
+
+    def verify(self, text: str, audience: str = AUDIENCE) -> Token | None:
+        """The token behind its text; None: there is none, it is over, or it is for another audience."""
+        found = _WRITTEN.fullmatch(text) if isinstance(text, str) and len(text) < 100 else None
+        record = None if found is None else self._records.get(KIND, found[1])
+        if found is None or record is None:
+            return None
+        token, kept = _token(record)
+        if not hmac.compare_digest(_hash(found[2]), kept) or token.audience != audience:
+            return None
+        return token
+
+    async def verified(self, text: str, audience: str = AUDIENCE) -> Token | None:
+        """`verify` for an event loop: a slow store is asked in a worker thread."""
+        if self._records.is_quick:
+            return self.verify(text, audience)
+        return await asyncio.to_thread(self.verify, text, audience)
+
+
+def _check(principal: object, approver: str, audience: object, days: float | None) -> None:
+    if not isinstance(principal, str) or not principal.strip() or not principal.isprintable():
+        raise UsageError(f"{principal!r:.80} is not a principal", hint='tavern.tokens.create("agent:claude")')
+    if principal == HOST_PRINCIPAL or principal.startswith("plugin:"):
+        raise UsageError(f"{principal!r:.80} is a name of the host's own", hint="for example agent:claude or user:ann")
+    if approver == principal:
+        raise UsageError(
+            f"{principal} calls, and cannot approve its own calls", hint="name the person at the client: user:ann"
+        )
+    if not isinstance(audience, str) or not audience:
+        raise UsageError("a token has an audience", hint=f"audience={AUDIENCE!r}")
+    if days is not None and not 0 < days < 36_500:
+        raise UsageError(f"days={days!r:.40} is not a time for which a token holds", hint="days=30")
+
+
+def _names(given: Iterable[str], what: str) -> frozenset[str]:
+    if isinstance(given, str):
+        raise UsageError(f"{what}= takes a list of names, got the string {given!r:.80}")
+    return frozenset(given)
+
+
+def _hash(secret: str) -> str:
+    return hashlib.sha256(
+        secret.encode()
+    ).hexdigest()  # of 256 random bits: nothing to guess that a slow hash would guard
+
+
+def _token(record: Record) -> tuple[Token, str]:
+    data: Mapping[str, Any] = json.loads(record.data)
+    token = Token(
+        record.key, data["principal"], frozenset(data["permissions"]), data["profile"], frozenset(data["roles"]),
+        data["userId"] or "", data["approver"] or "", data["audience"], data["name"], record.created, data["expires"],
+    )  # fmt: skip
+    return token, data["hash"]

@@ -1,0 +1,54 @@
+"""Whoever called, while the call runs: answers what its tool asks, reads what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any, Final, Protocol
+
+from tavern_core.contract.running import LogLevel
+from tavern_core.errors import InputRequired
+from tavern_core.model.question import Question, QuestionKind
+from tavern_core.schema.validate import compile_output_validator
+
+
+class Conversation(Protocol):
+    """One side of it: an entry point that can ask its client, or the job that the call is."""
+
+    def can_ask(self, kind: QuestionKind) -> bool: ...
+
+    async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
+        """The answer to each question; each fits.
+
+        Raises:
+            InputRequired: some are not there yet (INPUT_REQUIRED).
+        """
+        ...
+
+    def log(self, level: LogLevel, message: str) -> None: ...
+
+
+conversation: Final[ContextVar[Conversation | None]] = ContextVar("tavern_conversation", default=None)
+"""With whom the calls within talk: an entry point or a job sets it. None: nobody can be asked."""
+
+
+def unanswered(questions: Mapping[str, Question]) -> InputRequired:
+    """The error of a call that cannot go on without answers."""
+    return InputRequired(
+        f"needs an answer to {', '.join(questions)}",
+        hint="make the call as a job and answer with tavern.jobs.answer(...), or from an MCP client that can be asked",
+        fixFor="caller",
+        questions=[{"id": key, **question.to_json()} for key, question in questions.items()],
+    )
+
+
+def misfit(question: Question, answer: Any) -> str:
+    """Why `answer` is no answer to a question; empty when it is one. None says that a form was declined."""
+    if question.kind == "roots":
+        fits = isinstance(answer, list) and all(isinstance(root, Mapping) and "uri" in root for root in answer)
+        return "" if fits else "the answer is a list of folders with a uri"
+    if question.kind == "completion":
+        return "" if isinstance(answer, Mapping) and "content" in answer else "the answer is a message with content"
+    if answer is None or not question.schema:
+        return ""
+    return "; ".join(map(str, compile_output_validator(question.schema).problems(answer)))

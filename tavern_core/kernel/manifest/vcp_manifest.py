@@ -1,0 +1,214 @@
+"""`plugin-manifest.json` of a VCP plugin as a plugin of this host. Nothing in its folder runs while it is read.
+
+    synchronous + stdio   every command is a script tool: `implementation: {type: script, protocol: vcp}`
+    everything else       is listed with the reason why it is no tool
+    <name>.block          is off, as in VCP
+
+A command is one of `capabilities.invocationCommands`; its parameters are a guess (`vcp_parameters.py`), its settings are the
+plugin's (`vcp_settings.py`), and what its program may do is what the operator grants: VCP has no word for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tavern_core.errors import Finding
+from tavern_core.kernel.files.plugin_files import PluginFiles
+from tavern_core.kernel.manifest.declared_tools import DeclaredTools
+from tavern_core.kernel.manifest.tool_ids import plugin_name
+from tavern_core.kernel.manifest.tool_kinds import KINDS, RUNNERS, split_command
+from tavern_core.kernel.manifest.translated import CODE, Translated, unstated_needs
+from tavern_core.kernel.manifest.vcp_parameters import declared_schema, infer, inferred_schema, prose
+from tavern_core.kernel.manifest.vcp_settings import settings_of
+from tavern_core.kernel.text.json_document import JsonDocument, read_json
+from tavern_core.kernel.text.yaml_dialect import Path
+from tavern_core.model.ids import is_local_name
+from tavern_core.model.manifest import Manifest
+from tavern_core.model.nearest import fold
+from tavern_core.model.safe_text import seen
+from tavern_core.model.tool import ToolSpec
+from tavern_core.model.toolfile import Implementation
+
+VCP_FILE: Final = "plugin-manifest.json"
+BLOCKED: Final = ".block"
+MOST_COMMANDS: Final = 200
+_LONGEST_TIMEOUT: Final = 86_400_000
+_LONGEST_DESCRIPTION: Final = 4_000
+_ELSEWHERE: Final[Mapping[str, str]] = {
+    "asynchronous": "it answers later, through VCP's own server",
+    "service": "it runs inside VCP's own process",
+    "hybridservice": "it runs inside VCP's own process",
+    "static": "it fills placeholders of VCP's prompts",
+    "messagePreprocessor": "it changes messages on their way through VCP",
+}
+"""Why plugins of these types need VCP itself."""
+
+
+def read_vcp(content: bytes, folder: str, files: PluginFiles) -> Translated:
+    """Read one manifest.
+
+    Args:
+        content: of plugin-manifest.json.
+        folder: the name of its folder.
+        files: of the folder; asked only whether the program is there.
+    """
+    document = read_json(content, VCP_FILE, code=CODE)
+    data = document.data
+    name = data.get("name") if isinstance(data, dict) else None
+    name = name.strip() if isinstance(name, str) and name.strip() else folder.removesuffix(BLOCKED)
+    if document.findings:
+        return Translated(plugin_name(name), findings=document.findings)
+    if not isinstance(data, dict):
+        finding = Finding(CODE, "a VCP manifest is one JSON object", "", document.locate(()))
+        return Translated(plugin_name(name), findings=(finding,))
+    return _Reading(data, document, name, folder, files).translated()
+
+
+class _Reading:
+    """One manifest on its way. Used once."""
+
+    def __init__(
+        self, data: dict[str, Any], document: JsonDocument, name: str, folder: str, files: PluginFiles
+    ) -> None:
+        self._data, self._document, self._files = data, document, files
+        self._vcp, self._plugin, self._folder = name, plugin_name(name), folder
+        self._findings: list[Finding] = []
+
+    def translated(self) -> Translated:
+        settings, self._findings = settings_of(self._data.get("configSchema"), self._plugin, self._document)
+        if self._vcp != self._folder.removesuffix(BLOCKED):
+            self._warn(("name",), f"the folder is called {self._folder!r:.80}, the plugin {self._vcp!r:.80}")
+        argv, off = self._command()
+        tools = () if off else tuple(self._tools(argv))
+        if not off and not tools:
+            off = "it names no command that can be called (capabilities.invocationCommands)"
+        if self._folder.endswith(BLOCKED):
+            off, tools = f"its folder is called {self._folder}: VCP switches a plugin off so", ()
+        manifest = Manifest(
+            name=self._plugin,
+            display_name=self._text("displayName")[:200] or self._vcp[:200],
+            version=self._text("version")[:100] or "0",
+            description=prose(self._text("description"))[:_LONGEST_DESCRIPTION],
+            config_options=settings,
+            permissions=unstated_needs("VCP plugins"),
+        )
+        return Translated(self._plugin, manifest, DeclaredTools(tools), tuple(self._findings), off)
+
+    # What runs ---------------------------------------------------------------------------------------------------------
+
+    def _command(self) -> tuple[tuple[str, ...], str]:
+        """The command line of the plugin's program, and why there is none."""
+        kind, protocol = self._data.get("pluginType"), self._part("communication").get("protocol")
+        if isinstance(kind, str) and kind in _ELSEWHERE:
+            return (), f"a VCP plugin of type {kind} is no tool: {_ELSEWHERE[kind]}"
+        if kind != "synchronous":
+            return (), f"its pluginType {kind!r:.60} is none that is known"
+        if protocol not in (None, "stdio"):
+            return (), f"its protocol {protocol!r:.60} is no tool's: VCP loads such plugins into its own process"
+        written = self._entry_point()
+        if not written:
+            return (), "its entryPoint names no program"
+        for _, message, _ in KINDS["script"](Implementation(type="script", command=written)):
+            return (), f"its program is refused: {message}"
+        argv = split_command(written)
+        file = argv[0] if argv[0] not in RUNNERS else next((w for w in argv[1:] if w != "run" and w[:1] != "-"), "")
+        if problem := self._files.problem(file) if file else "its entryPoint names no file":
+            return (), f"its program is refused: {problem}"
+        return argv, ""
+
+    def _entry_point(self) -> str | tuple[str, ...]:
+        """`command` of the entry point; else its `script` with the interpreter that its `type` means."""
+        entry = self._part("entryPoint")
+        command, script = entry.get("command"), entry.get("script")
+        if isinstance(command, str) and command.strip():
+            return command
+        if isinstance(command, list) and command and all(isinstance(word, str) for word in command):
+            return tuple(command)
+        runner = {"python": "python", "nodejs": "node", "node": "node"}.get(str(entry.get("type")), "")
+        return (runner, script) if runner and isinstance(script, str) and script.strip() else ""
+
+    def _timeout(self) -> int | None:
+        written = self._part("communication").get("timeout")
+        if type(written) is int and 0 < written <= _LONGEST_TIMEOUT:
+            return written
+        if written is not None:
+            path = ("communication", "timeout")
+            self._warn(path, f"{written!r:.40} is no number of milliseconds; the host's limit holds instead")
+        return None
+
+    # Its tools ---------------------------------------------------------------------------------------------------------
+
+    def _tools(self, argv: tuple[str, ...]) -> list[ToolSpec]:
+        commands = self._part("capabilities").get("invocationCommands")
+        commands = commands if isinstance(commands, list) else []
+        if len(commands) > MOST_COMMANDS:
+            self._warn(("capabilities", "invocationCommands"), f"only the first {MOST_COMMANDS} commands are read")
+            commands = commands[:MOST_COMMANDS]
+        names = [_identifier(command) for command in commands]
+        timeout, found, taken = self._timeout(), [], set[str]()
+        for index, (command, identifier) in enumerate(zip(commands, names, strict=True)):
+            path = ("capabilities", "invocationCommands", index)
+            if not identifier:
+                self._warn(path, "the command has no commandIdentifier and is left out")
+                continue
+            local = identifier if is_local_name(identifier) else plugin_name(identifier)
+            if fold(local) in taken:
+                self._warn(path, f"the command {identifier!r:.80} is there twice; the first is used")
+                continue
+            taken.add(fold(local))
+            others = frozenset(name for name in names if name and name != identifier)
+            found.append(self._tool(local, identifier, command, others, argv, timeout))
+        return found
+
+    def _tool(
+        self, local: str, identifier: str, command: dict[str, Any], others: frozenset[str], argv: tuple[str, ...], timeout: int | None
+    ) -> ToolSpec:  # fmt: skip
+        texts = [text for key in ("description", "example") if isinstance(text := command.get(key), str)]
+        guess = infer(texts, self._vcp, others)
+        schema = declared_schema(command.get("parameters"))
+        implementation = {
+            "type": "script",
+            "command": list(argv),
+            "protocol": "vcp",
+            "send": guess.command or identifier,
+        }
+        if timeout is not None:
+            implementation["timeout"] = timeout  # type: ignore[assignment]
+        told = prose(texts[0])[:_LONGEST_DESCRIPTION] if texts else ""
+        marks = f"From the third-party VCP plugin {seen(self._vcp)[:100]}. " + (
+            "" if schema else "Its parameters are inferred from an example. "
+        )
+        return ToolSpec(
+            f"{self._plugin}:{local}",
+            marks + told,
+            "script",
+            self._text("version")[:100] or "0",
+            ("vcp", "third-party"),
+            schema or inferred_schema(guess),
+            plugin=self._plugin,
+            timeout_ms=timeout,
+            implementation=implementation,
+            source=VCP_FILE,
+        )
+
+    # Looking -----------------------------------------------------------------------------------------------------------
+
+    def _part(self, key: str) -> Mapping[str, Any]:
+        part = self._data.get(key)
+        return part if isinstance(part, dict) else {}
+
+    def _text(self, key: str) -> str:
+        value = self._data.get(key)
+        return value.strip() if isinstance(value, str) else ""
+
+    def _warn(self, path: Path, message: str) -> None:
+        self._findings.append(Finding(CODE, message, "", self._document.locate(path), "warning"))
+
+
+def _identifier(command: Any) -> str:
+    """What a command is called; empty where it is not."""
+    if not isinstance(command, dict):
+        return ""
+    found = command.get("commandIdentifier") or command.get("command")
+    return found.strip() if isinstance(found, str) else ""

@@ -1,0 +1,78 @@
+"""A skill: a folder with a SKILL.md that tells a model how to do something (agentskills.io).
+
+---
+name: pdf-forms                                  front matter: YAML
+description: Fills in PDF forms. Use when …
+---
+# How to …                                       body: Markdown, for the model
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from tavern_core.errors import Finding
+from tavern_core.frozen import dataclass
+from tavern_core.model.plugin import finding_json
+
+SKILL_FILES: Final = ("SKILL.md", "skill.md")
+"""The file that makes a folder a skill; the first that is there."""
+SCRIPTS: Final = "scripts"
+"""The folder of a skill that holds its programs."""
+RUN: Final = ".run"
+"""Behind the id of a skill's tool: the tool that runs its programs."""
+SkillState = Literal["ready", "untrusted", "shadowed", "off", "failed"]
+Origin = Literal["project", "user", "plugin"]
+_FENCE: Final = "---"
+
+
+def split_skill(text: str) -> tuple[str, str] | None:
+    """Front matter and body of a SKILL.md; None where there is no front matter, or it does not end.
+
+    >>> split_skill("---\\nname: a\\n---\\nDo it.")
+    ('name: a\\n', 'Do it.')
+    """
+    lines = text.splitlines(keepends=True)
+    if not lines or lines[0].rstrip() != _FENCE:
+        return None
+    end = next((number for number, line in enumerate(lines[1:], 1) if line.rstrip() == _FENCE), 0)
+    return ("".join(lines[1:end]), "".join(lines[end + 1 :]).strip()) if end else None
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """One skill as it is listed."""
+
+    name: str
+    description: str
+    state: SkillState
+    """``ready``; ``untrusted``: the operator has to trust it, again where its files changed; ``shadowed``: another one has its name;
+    ``off``: its plugin is not in use; ``failed``: its SKILL.md cannot be used."""
+    origin: Origin
+    plugin: str
+    """What grants and the lock file call it; for one that a plugin brings: that plugin."""
+    reason: str = ""
+    """Why it is not ready, and what to do."""
+    tool: str = ""
+    """The id of its tool."""
+    location: str = ""
+    """Its folder, for the operator; never shown to callers."""
+    instructions: str = ""
+    """What its SKILL.md tells a model; empty in lists."""
+    files: tuple[str, ...] = ()
+    """Its other files; empty in lists."""
+    findings: tuple[Finding, ...] = ()
+    """What is wrong with its SKILL.md; only an error keeps it from being used."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "description": self.description,
+            "state": self.state,
+            "origin": self.origin,
+            "plugin": self.plugin,
+            "reason": self.reason or None,
+            "tool": self.tool or None,
+            "findings": [finding_json(finding) for finding in self.findings],
+            **({"instructions": self.instructions, "files": list(self.files)} if self.instructions else {}),
+        }

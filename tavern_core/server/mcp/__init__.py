@@ -1,0 +1,91 @@
+"""The tools of a host for MCP clients, in both eras of the protocol, over stdio and HTTP.
+
+from tavern_core.server.mcp import asgi_app
+
+app = asgi_app(tavern)          # any ASGI server; takes the tokens of `tavern.tokens`
+
+Needs the extra ``mcp``, which is imported when one of these is called.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+from tavern_core.errors import UsageError
+
+if TYPE_CHECKING:
+    from tavern_core.host import Tavern
+    from tavern_core.kernel.access.tokens import Token
+
+
+def asgi_app(tavern: Tavern, *, path: str = "/mcp", hosts: Sequence[str] = (), origins: Sequence[str] = ()) -> Any:
+    """An ASGI application that serves a host; each request shows a token of `tavern.tokens`.
+
+    Args:
+        tavern: an open host. It must stay open as long as the application runs.
+        path: of the endpoint.
+        hosts: what the header ``Host`` may say besides this machine's own names and `mcp.hosts`; ``:*`` stands for any port.
+        origins: what ``Origin`` may say besides `mcp.origins`.
+
+    Raises:
+        UsageError: the extra ``mcp`` is not installed (USAGE).
+    """
+    _installed()
+    from tavern_core.server.mcp.http import application
+
+    return application(tavern, path, tuple(hosts), tuple(origins))
+
+
+async def serve_stdio(tavern: Tavern, holder: Token, output: TextIO | None = None) -> None:
+    """Serve one client over stdin and stdout until it goes away.
+
+    Args:
+        tavern: an open host.
+        holder: as whom all calls are made.
+        output: where messages are written; None: stdout.
+
+    Raises:
+        UsageError: the extra ``mcp`` is not installed (USAGE).
+    """
+    _installed()
+    from tavern_core.server.mcp.stdio import serve
+
+    await serve(tavern, holder, output)
+
+
+async def serve_http(tavern: Tavern, host: str, port: int, *, path: str = "/mcp") -> None:
+    """Serve over HTTP until the process is told to end. The address is written to stderr.
+
+    Args:
+        port: 0 for one that is free.
+
+    Raises:
+        OSError: the address cannot be had.
+        UsageError: the extra ``server`` is not installed (USAGE).
+    """
+    _installed()
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise UsageError(
+            f"serving over HTTP needs the extra server: {error}", hint="pip install 'tavern-core[server]'"
+        ) from error
+    app = asgi_app(tavern, path=path, hosts=(host, f"{host}:*"))
+    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
+    with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
+        address = f"{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+        sys.stderr.write(f"serving http://{address}{path}; every client shows a token of `tavern tokens`\n")
+        sys.stderr.flush()
+        await uvicorn.Server(config).serve(sockets=[listener])
+
+
+def _installed() -> None:
+    try:
+        import mcp.server.lowlevel.server  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            f"the MCP server needs the extra mcp: {error}", hint="pip install 'tavern-core[mcp]'"
+        ) from error

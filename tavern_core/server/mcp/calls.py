@@ -1,0 +1,229 @@
+"""`tools/call`: every call goes down the one path of the host as the holder of the token, with exactly its rights."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from mcp.server.connection import allowed_log_levels
+from mcp.server.context import ServerRequestContext
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, CallToolRequestParams
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from tavern_core.errors import TavernError
+from tavern_core.kernel.access.tokens import Token
+from tavern_core.kernel.calls.call_control import on_progress
+from tavern_core.kernel.calls.conversation import conversation
+from tavern_core.model.question import Question
+from tavern_core.model.result import ToolResult
+from tavern_core.server.mcp.content import call_result, error_result
+from tavern_core.server.mcp.conversation import Live, Notices, Replayed, answer_in, lacking, request_for
+from tavern_core.server.mcp.listing import CALL_TOOL, Listing, Listings
+from tavern_core.server.mcp.request_state import RequestStates, Round, holder_of
+from tavern_core.server.mcp.tasks import TASKS, Tasks, knows_tasks, needs_tasks
+
+if TYPE_CHECKING:
+    from tavern_core.host import Tavern
+
+Shape = Callable[[ToolResult], dict[str, Any]]
+MISSING_CAPABILITY: Final = -32021
+KEY: Final = "tavern/idempotencyKey"
+"""In `_meta` of a call: its idempotency key."""
+_APPROVAL: Final = "approval"
+_LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+
+
+class Calls:
+    """Makes the calls of clients."""
+
+    def __init__(self, tavern: Tavern, listings: Listings, states: RequestStates, tasks: Tasks) -> None:
+        self._tavern = tavern
+        self._listings = listings
+        self._states = states
+        self._tasks = tasks
+        self.levels: dict[str, str] = {}
+        """Session → the level from which on its client wants to see logs."""
+
+    async def call_tool(self, ctx: ServerRequestContext[Any, Any], params: CallToolRequestParams) -> dict[str, Any]:
+        """Answer `tools/call`."""
+        holder = holder_of(ctx)
+        listing = await self._listings.of(holder)
+        name, arguments = params.name, params.arguments or {}
+        if name == CALL_TOOL and listing.profile is not None and listing.profile.listing == "search":
+            name, arguments = str(arguments.get("tool", "")), arguments.get("arguments") or {}
+        tool = listing.tool_id(name)
+        if tool is None:
+            text = f"there is no tool {name!r:.200}"
+            if is_modern(ctx):
+                raise MCPError(METHOD_NOT_FOUND, text, {"name": name[:200]})
+            return error_result(text)
+        spec = listing.specs[tool]
+        if spec.job and needs_tasks(spec) and not knows_tasks(ctx):
+            return _refuse_waiting(ctx, tool)
+        key = (ctx.params or {}).get("_meta", {}).get(KEY)
+        return await self.answered(ctx, params, listing, tool, arguments, key if isinstance(key, str) else None)
+
+    async def answered(
+        self,
+        ctx: ServerRequestContext[Any, Any],
+        params: Any,
+        listing: Listing,
+        tool: str,
+        arguments: Mapping[str, Any],
+        key: str | None = None,
+        shape: Shape | None = None,
+    ) -> dict[str, Any]:
+        """Make a call, and turn what came of it into what the client gets.
+
+        Args:
+            shape: makes the answer of a result; None: that of a call.
+        """
+        holder = holder_of(ctx)
+        state, responses = getattr(params, "request_state", None), getattr(params, "input_responses", None) or {}
+        known = await self._states.used(state)
+        async with self.talking(ctx, known, responses) as talk:
+            if known.approval:
+                self._approve(holder, known.approval, responses.get(_APPROVAL))
+            result = await self._made(holder, tool, arguments, key)
+            if result.status == "input_required" and not is_modern(ctx):
+                result = await self._approved_now(talk, holder, tool, arguments, key, result)
+            if result.status == "job" and result.job is not None:
+                if knows_tasks(ctx) and shape is None:
+                    return self._tasks.begun(result.job)
+                if not needs_tasks(listing.specs[tool]):
+                    result = await self._tasks.waited(result.job)
+        if result.status == "input_required" and result.error is not None:
+            return self._needs_input(ctx, holder, talk, result)
+        if shape is not None:
+            return shape(result)
+        return call_result(result, is_structured="outputSchema" in listing.exports[tool])
+
+    @asynccontextmanager
+    async def talking(
+        self, ctx: ServerRequestContext[Any, Any], known: Round, responses: Mapping[str, Any]
+    ) -> AsyncIterator[Live | Replayed]:
+        """While calls are made for a request: their progress, logs and questions go to its client."""
+        notices = Notices(ctx, self._levels(ctx))
+        closing = self._close_later(ctx)
+        talk = Replayed(ctx, notices, known.answers, responses) if is_modern(ctx) else Live(ctx, notices)
+        talked = conversation.set(talk)
+        moved = on_progress.set(notices.progress)
+        try:
+            yield talk
+            await notices.sent()
+        finally:
+            if closing is not None:
+                closing.cancel()
+            on_progress.reset(moved)
+            conversation.reset(talked)
+
+    def _close_later(self, ctx: ServerRequestContext[Any, Any]) -> asyncio.TimerHandle | None:
+        """Let go of the stream of a long call, so that no proxy cuts it: its client comes back with the last event that it has."""
+        after, close = self._tavern.config.mcp.poll_after_ms, ctx.close_sse_stream
+        if after is None or close is None:
+            return None
+        return asyncio.get_running_loop().call_later(after / 1000, lambda: asyncio.ensure_future(close()))
+
+    async def _made(self, holder: Token, tool: str, arguments: Mapping[str, Any], key: str | None) -> ToolResult:
+        return await self._tavern.invoke_from("mcp", tool, arguments, context=holder.context(), idempotency_key=key)
+
+    def _needs_input(
+        self, ctx: ServerRequestContext[Any, Any], holder: Token, talk: Live | Replayed, result: ToolResult
+    ) -> dict[str, Any]:
+        """A call that waits for somebody: what the client is asked, or why it cannot be asked."""
+        assert result.error is not None
+        approval, answers = result.error.details.get("approval"), talk.known if isinstance(talk, Replayed) else {}
+        if isinstance(approval, str):
+            if not is_modern(ctx) or not talk.can_ask("form"):
+                return call_result(result)
+            asked, known = {_APPROVAL: _approval_question(holder, result)}, Round(answers, approval)
+        elif talk.open:
+            asked, known = dict(talk.open), Round(answers)
+        else:
+            return call_result(result)
+        if missing := lacking(asked, ctx.session.client_capabilities):
+            if not is_modern(ctx):
+                return call_result(result)
+            message = f"{result.error.message}: the client must be able to do {', '.join(missing)}"
+            raise MCPError(MISSING_CAPABILITY, message, {"requiredCapabilities": missing})
+        return {
+            "resultType": "input_required",
+            "inputRequests": {name: request_for(question) for name, question in asked.items()},
+            "requestState": self._states.state(known),
+        }
+
+    def _approve(self, holder: Token, approval: str, response: Any) -> None:
+        """Decide a request for approval with what the person at the client said, where the token says that they may."""
+        by = holder.approving()
+        is_answer, answer = answer_in(Question.form("", _YES_OR_NO), response)
+        if by is None or not is_answer:
+            return
+        says_yes = isinstance(answer, Mapping) and answer.get("approve") is True
+        decide = self._tavern.approvals.approve if says_yes else self._tavern.approvals.reject
+        with suppress(TavernError):  # it was decided elsewhere, or is over: the call itself says so
+            decide(approval, by=by)
+
+    async def _approved_now(
+        self,
+        talk: Live | Replayed,
+        holder: Token,
+        tool: str,
+        arguments: Mapping[str, Any],
+        key: str | None,
+        result: ToolResult,
+    ) -> ToolResult:
+        """2025 era: ask the person at the client, and make the call again when they said yes."""
+        approval = result.error.details.get("approval") if result.error is not None else None
+        if not isinstance(approval, str) or holder.approving() is None or not talk.can_ask("form"):
+            return result
+        answer = (await talk.ask({_APPROVAL: _approval_question(holder, result)}))[_APPROVAL]
+        self._approve(
+            holder, approval, {"action": "decline"} if answer is None else {"action": "accept", "content": answer}
+        )
+        return await self._made(holder, tool, arguments, key)
+
+    def _levels(self, ctx: ServerRequestContext[Any, Any]) -> frozenset[str]:
+        allowed = allowed_log_levels(ctx.protocol_version, ctx.meta)
+        lowest = self.levels.get(session_of(ctx), "debug")
+        return allowed if is_modern(ctx) else frozenset(_LEVELS[_LEVELS.index(lowest) :])
+
+
+_YES_OR_NO: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {"approve": {"type": "boolean", "title": "Let this call run", "default": False}},
+    "required": ["approve"],
+}
+
+
+def _approval_question(holder: Token, result: ToolResult) -> Question:
+    assert result.error is not None
+    told = result.error.message
+    if not holder.approver:
+        told += f"\nSomebody else must approve it ({result.error.fix}); answer once that is done."
+    return Question.form(told, _YES_OR_NO)
+
+
+def _refuse_waiting(ctx: ServerRequestContext[Any, Any], tool: str) -> dict[str, Any]:
+    """A tool for which nobody waits, and a client that cannot follow tasks."""
+    text = f"{tool} goes on in the background: the client must know the extension {TASKS}"
+    if is_modern(ctx):
+        raise MCPError(MISSING_CAPABILITY, text, {"requiredCapabilities": {"extensions": {TASKS: {}}}})
+    return error_result(text)
+
+
+def is_modern(ctx: ServerRequestContext[Any, Any]) -> bool:
+    """Whether the client speaks the stateless protocol (2026-07-28)."""
+    return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+
+def session_of(ctx: ServerRequestContext[Any, Any]) -> str:
+    """What tells the sessions of the older protocol apart."""
+    return "" if ctx.request is None else str(ctx.request.headers.get("mcp-session-id", ""))
+
+
+def invalid(message: str, **data: Any) -> MCPError:
+    """The error of a request that cannot be answered as it is."""
+    return MCPError(INVALID_PARAMS, message, data or None)

@@ -1,0 +1,107 @@
+"""Results of calls as MCP has them: content blocks, structured content, errors, resources and messages of prompts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from tavern_core.model.result import ToolError, ToolResult
+
+_BLOCKS: Final[Mapping[str, tuple[str, ...]]] = {
+    "text": ("text",),
+    "image": ("data", "mimeType"),
+    "audio": ("data", "mimeType"),
+    "resource": ("resource",),
+    "resource_link": ("uri", "name"),
+}
+"""Type of a block → what it must have."""
+CALL_ID: Final = "tavern/callId"
+ERROR: Final = "tavern/error"
+
+
+def call_result(result: ToolResult, *, is_structured: bool = False) -> dict[str, Any]:
+    """What `tools/call` answers.
+
+    Args:
+        is_structured: the tool is listed with an output schema, so that clients insist on structured content.
+    """
+    meta = {CALL_ID: result.call_id} if result.call_id else {}
+    if result.error is not None:
+        content = _blocks(result.error.details.get("content") or ()) or [_text(told(result.error))]
+        return complete(content=content, isError=True, _meta={**meta, ERROR: result.error.to_json()})
+    value = result.value
+    is_link = not result.has_content and isinstance(value, Mapping) and value.get("type") == "resource_link"
+    answer = complete(content=_blocks([value] if is_link else result.content), isError=False)
+    if isinstance(value, Mapping):
+        answer["structuredContent"] = value
+    elif is_structured:
+        answer["structuredContent"] = {"content": answer["content"]}
+    if meta:
+        answer["_meta"] = meta
+    return answer
+
+
+def told(error: ToolError) -> str:
+    """An error for a model: what went wrong, and what helps."""
+    return f"{error.message}\n{error.fix}" if error.fix else error.message
+
+
+def error_result(text: str) -> dict[str, Any]:
+    """A failed call that never reached the pipeline."""
+    return complete(content=[_text(text)], isError=True)
+
+
+def complete(**members: Any) -> dict[str, Any]:
+    """An answer that is one, and no question."""
+    return {"resultType": "complete", **members}
+
+
+def resource_contents(uri: str, media_type: str, result: ToolResult) -> list[dict[str, Any]]:
+    """What `resources/read` answers for a tool that gave the resource."""
+    found = [_contents(uri, media_type, block) for block in result.content] if result.has_content else []
+    if found:
+        return found
+    if isinstance(result.value, str):
+        return [{"uri": uri, "mimeType": media_type or "text/plain", "text": result.value}]
+    return [{"uri": uri, "mimeType": media_type or "application/json", "text": _json(result.value)}]
+
+
+def _contents(uri: str, media_type: str, block: Mapping[str, Any]) -> dict[str, Any]:
+    if block.get("type") == "resource" and isinstance(block.get("resource"), Mapping):
+        return {"uri": uri, **block["resource"]}
+    if isinstance(block.get("data"), str):
+        return {"uri": uri, "mimeType": media_type or block.get("mimeType"), "blob": block["data"]}
+    return {"uri": uri, "mimeType": media_type or "text/plain", "text": str(block.get("text", ""))}
+
+
+def prompt_messages(result: ToolResult) -> list[dict[str, Any]]:
+    """What `prompts/get` answers for a tool that gave the messages: a text, content blocks, or messages with role and content."""
+    value = result.value
+    if isinstance(value, list) and all(isinstance(item, Mapping) and "role" in item for item in value):
+        return [{"role": item["role"], "content": _message(item.get("content", ""))} for item in value]
+    return [{"role": "user", "content": block} for block in _blocks(result.content)]
+
+
+def _message(content: Any) -> dict[str, Any]:
+    return _text(content) if isinstance(content, str) else _block(content)
+
+
+def _blocks(blocks: Iterable[Any]) -> list[dict[str, Any]]:
+    return [_block(block) for block in blocks if isinstance(block, Mapping)]
+
+
+def _block(block: Mapping[str, Any]) -> dict[str, Any]:
+    """A block as the protocol has it; one of another type as JSON in a text."""
+    needed = _BLOCKS.get(str(block.get("type")))
+    if needed is None or not all(name in block for name in needed):
+        return _text(_json(block))
+    return dict(block)
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

@@ -1,0 +1,252 @@
+"""The ASGI application: who may come in, and then the library.
+
+    Host and Origin → token → the library (sessions, eras, streams) → pages of lists put into what goes out
+
+A request from another web page's script, or under a name that is not ours, ends before anything else is looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final
+
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.lowlevel.server import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecuritySettings
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Message, Receive, Scope, Send
+
+from tavern_core.errors import StateDamaged
+from tavern_core.kernel.access.tokens import Token
+from tavern_core.server.mcp.event_store import RecentEvents
+from tavern_core.server.mcp.service import Pages, Service, told_caller
+
+if TYPE_CHECKING:
+    from tavern_core.host import Tavern
+
+_HERE: Final = ("127.0.0.1", "localhost", "[::1]")
+_METADATA: Final = "/.well-known/oauth-protected-resource"
+_RETRY_MS: Final = 500
+"""How soon a client should come back to a stream that was closed."""
+_ANSWERED_AT_ONCE: Final = frozenset(
+    {
+        "completion/complete", "prompts/list", "resources/list", "resources/templates/list", "server/discover", "tasks/cancel",
+        "tasks/get", "tasks/update", "tools/list",
+    }
+)  # fmt: skip
+"""Methods of the 2026 era that send nothing but their answer: no stream is made ready for them, which takes half of their time."""
+_now: Final[ContextVar[Token | None]] = ContextVar("tavern_mcp_holder", default=None)
+"""Whose request the library is looking at."""
+
+
+class Application:
+    """See `tavern_core.server.mcp.asgi_app`. It may be mounted anywhere; it starts with its first request."""
+
+    def __init__(self, service: Service, path: str, hosts: tuple[str, ...], origins: tuple[str, ...]) -> None:
+        config = service.config
+        names = (*_HERE, *(f"{name}:*" for name in _HERE))
+        self._hosts = (*names, *config.hosts, *hosts)
+        pages = (f"{scheme}://{name}" for scheme in ("http", "https") for name in names)
+        self._origins = (*pages, *config.origins, *origins)
+        self._service = service
+        self._path = path
+        self._managers: tuple[StreamableHTTPSessionManager, StreamableHTTPSessionManager] | None = None
+        """For what may stream and has sessions, and for what is answered at once."""
+        self._running: asyncio.Task[None] | None = None
+        self._ready, self._stop = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        if scope["type"] != "http":
+            return
+        request = Request(scope, receive)
+        refusal = self._stranger(request) or self._elsewhere(scope)
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
+        try:
+            holder = await self._service.tavern.tokens.verified(
+                told_caller(request.headers), self._service.config.audience
+            )
+        except StateDamaged:
+            await JSONResponse({"error": "temporarily_unavailable"}, 503)(scope, receive, send)
+            return
+        if holder is None:
+            await self._unknown()(scope, receive, send)
+            return
+        await self._serve(holder, scope, receive, send)
+
+    async def _serve(self, holder: Token, scope: Scope, receive: Receive, send: Send) -> None:
+        """A request of somebody who may come in. The text of the token goes no further."""
+        streaming, plain = await self._started()
+        access = AccessToken(token="", client_id=holder.id, scopes=[], subject=holder.principal)
+        headers = [(name, value) for name, value in scope["headers"] if name != b"authorization"]
+        inner = {**scope, "headers": headers, "user": AuthenticatedUser(access), "tavern.holder": holder}
+        token = _now.set(holder)
+        try:
+            manager = plain if _is_answered_at_once(scope) else streaming
+            await manager.handle_request(inner, receive, _with_pages(send, self._service.pages))
+        finally:
+            _now.reset(token)
+
+    def _stranger(self, request: Request) -> Response | None:
+        """What is answered to a request under a name that is not ours, or from a page that may not call; None: it is neither."""
+        origin = request.headers.get("origin")
+        if not _is_among(request.headers.get("host", ""), self._hosts):
+            return JSONResponse({"error": "misdirected_request", "hint": "add the name to mcp.hosts"}, 421)
+        if origin is not None and not _is_among(origin, self._origins):
+            return JSONResponse({"error": "forbidden_origin", "hint": "add the page to mcp.origins"}, 403)
+        return None
+
+    def _elsewhere(self, scope: Scope) -> Response | None:
+        """What is answered to a request that is not for the endpoint; None: it is."""
+        path, config = scope["path"].removeprefix(scope.get("root_path", "")), self._service.config
+        if path.rstrip("/") == self._path.rstrip("/"):
+            return None
+        if config.issuer and config.resource and path in (_METADATA, _METADATA + self._path):
+            told = {
+                "resource": config.resource,
+                "authorization_servers": [config.issuer],
+                "bearer_methods_supported": ["header"],
+            }
+            return JSONResponse(told)
+        return JSONResponse({"error": "not_found"}, 404)
+
+    def _unknown(self) -> Response:
+        """The answer to a request without a token that holds here."""
+        told = 'Bearer error="invalid_token", error_description="a token of this server is needed"'
+        config = self._service.config
+        if config.issuer and config.resource:
+            base = config.resource.removesuffix(self._path)
+            told += f', resource_metadata="{base}{_METADATA}{self._path}"'
+        body = {"error": "invalid_token", "error_description": "a token of this server is needed: tavern tokens create"}
+        return JSONResponse(body, 401, {"www-authenticate": told})
+
+    # Life ----------------------------------------------------------------------------------------------------------------
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await self._started()
+                await send({"type": "lifespan.startup.complete"})
+            elif message["type"] == "lifespan.shutdown":
+                await self.close()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def _started(self) -> tuple[StreamableHTTPSessionManager, StreamableHTTPSessionManager]:
+        """What serves, from the first request on: in a task of its own, because it must end in the task in which it began."""
+        if self._managers is None:
+            if self._running is None:
+                self._running = asyncio.ensure_future(self._run())
+            ready = asyncio.ensure_future(self._ready.wait())
+            await asyncio.wait([ready, self._running], return_when=asyncio.FIRST_COMPLETED)
+            ready.cancel()
+        if self._managers is None:
+            raise RuntimeError("the MCP server has ended")
+        return self._managers
+
+    async def _run(self) -> None:
+        config, service = self._service.config, self._service
+
+        @asynccontextmanager
+        async def lifespan(_: Server[Any]) -> AsyncIterator[None]:
+            async with service.watching():
+                yield
+
+        @asynccontextmanager
+        async def no_lifespan(_: Server[Any]) -> AsyncIterator[None]:
+            yield
+
+        here = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # it was looked at before
+        schema_of = _schema_of(service)
+        streaming = StreamableHTTPSessionManager(
+            service.server(lifespan, schema_of),
+            event_store=RecentEvents(service.pages),
+            retry_interval=_RETRY_MS,
+            security_settings=here,
+            session_idle_timeout=config.session_idle_ms / 1000,
+            max_request_body_size=config.body_bytes,
+            max_sessions=config.sessions,
+        )
+        plain = StreamableHTTPSessionManager(
+            service.server(no_lifespan, schema_of),
+            json_response=True,
+            security_settings=here,
+            max_request_body_size=config.body_bytes,
+        )
+        async with streaming.run(), plain.run():
+            self._managers = streaming, plain
+            self._ready.set()
+            await self._stop.wait()
+        self._managers = None
+
+    async def close(self) -> None:
+        """End all sessions and streams."""
+        self._stop.set()
+        if self._running is not None:
+            await asyncio.wait([self._running])
+
+
+def application(tavern: Tavern, path: str, hosts: tuple[str, ...], origins: tuple[str, ...]) -> Application:
+    """See `tavern_core.server.mcp.asgi_app`."""
+    return Application(Service(tavern, tavern.config.mcp), path, hosts, origins)
+
+
+def _is_among(name: str, allowed: tuple[str, ...]) -> bool:
+    """Whether a name is allowed, as it is or with any port."""
+    base, _, port = name.rpartition(":")
+    return name in allowed or (port.isdecimal() and f"{base}:*" in allowed)
+
+
+def _is_answered_at_once(scope: Scope) -> bool:
+    version = method = ""
+    for name, value in scope["headers"]:
+        if name == b"mcp-protocol-version":
+            version = value.decode("latin-1")
+        elif name == b"mcp-method":
+            method = value.decode("latin-1")
+    return method in _ANSWERED_AT_ONCE and version in MODERN_PROTOCOL_VERSIONS
+
+
+def _schema_of(service: Service) -> Any:
+    def schema_of(name: str) -> Any:
+        holder = _now.get()
+        known = None if holder is None else service.listings.known(holder)
+        return None if known is None else known.input_schema(name)
+
+    return schema_of
+
+
+def _with_pages(send: Send, pages: Pages) -> Send:
+    """`send`, with the pages of lists put into the answers that name them."""
+    started: list[Message] = []
+
+    async def put_in(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            started.append(message)  # its content-length may change
+            return
+        body = message.get("body", b"")
+        if pages.sign in body:
+            body = pages.put_in(body)
+            message = {**message, "body": body}
+            for start in started:
+                start["headers"] = [
+                    (name, str(len(body)).encode() if name == b"content-length" else value)
+                    for name, value in start["headers"]
+                ]
+        while started:
+            await send(started.pop(0))
+        await send(message)
+
+    return put_in

@@ -1,0 +1,206 @@
+"""What one caller is listed: names on the wire and back, and the pages of the list as bytes.
+
+A list is worked out when somebody asks for it and something has changed since. Its pages are kept as the JSON that goes over the wire,
+so that a client that asks again costs nothing but the bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from mcp.shared.exceptions import MCPError
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
+
+from tavern_core.errors import NameConflict, ProfileInvalid, ToolNotFound
+from tavern_core.frozen import dataclass
+from tavern_core.model.ids import SEARCH_TOOLS
+from tavern_core.model.tool import ToolSpec
+from tavern_core.schema.dialects import export_tool
+from tavern_core.schema.wire_names import wire_name
+
+if TYPE_CHECKING:
+    from tavern_core.host import Tavern
+    from tavern_core.kernel.access.profiles import Profile
+    from tavern_core.kernel.access.tokens import Token
+
+_WIRE: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}", re.ASCII)
+CALL_TOOL: Final = "call_tool"
+"""The tool that calls what the search found, where only the search is listed."""
+_CALL: Final[Mapping[str, Any]] = {
+    "name": CALL_TOOL,
+    "description": "Calls a tool that the search has found, by its id and with arguments that fit its parameters.",
+    "inputSchema": {
+        "type": "object",
+        "properties": {
+            "tool": {"type": "string", "maxLength": 300, "description": "Its id, as the search told it."},
+            "arguments": {"type": "object", "description": "By name, as its parameters say."},
+        },
+        "required": ["tool"],
+        "additionalProperties": False,
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The tools of one caller."""
+
+    specs: Mapping[str, ToolSpec]
+    """Id → tool, all that the caller may call."""
+    ids: Mapping[str, str]
+    """Name on the wire → id."""
+    exports: Mapping[str, Mapping[str, Any]]
+    """Id → the tool as it is listed."""
+    pages: tuple[bytes, ...]
+    """JSON arrays of the tools that are listed: not those that stand behind a resource or prompt, nor those that this caller can never use."""
+    profile: Profile | None = None
+
+    def tool_id(self, name: str) -> str | None:
+        """The id behind a name; None when this caller has no such tool."""
+        found = self.ids.get(name)
+        return name if found is None and name in self.specs else found
+
+    def input_schema(self, name: str) -> Mapping[str, Any] | None:
+        """The parameters of a tool as they are listed; None when it is not there."""
+        known = self.tool_id(name)
+        return None if known is None else self.exports[known]["inputSchema"]
+
+
+class Listings:
+    """The lists of all callers of one host.
+
+    Args:
+        page: how many tools a page has.
+    """
+
+    def __init__(self, tavern: Tavern, page: int) -> None:
+        self._tavern = tavern
+        self._page = page
+        self._kept: dict[str, tuple[tuple[Any, ...], Listing]] = {}
+
+    def known(self, holder: Token) -> Listing | None:
+        """The list of a caller, when it is there and nothing has changed since."""
+        stamp, kept = self._stamp(holder), self._kept.get(holder.id)
+        return kept[1] if kept is not None and kept[0] == stamp else None
+
+    async def of(self, holder: Token) -> Listing:
+        """The list of a caller.
+
+        Raises:
+            MCPError: its profile cannot be used (-32603).
+        """
+        if (known := self.known(holder)) is not None:
+            return known
+        try:
+            return await asyncio.to_thread(self.make, holder)
+        except (ProfileInvalid, NameConflict) as error:
+            raise MCPError(INTERNAL_ERROR, f"the list of tools cannot be made: {error.message}") from error
+
+    def make(self, holder: Token) -> Listing:
+        """The list of a caller as things are now. Plugins of which only ids are known are activated: call it in a thread.
+
+        Raises:
+            ProfileInvalid: the caller's profile cannot be used (PROFILE_INVALID).
+            NameConflict: two tools have the same name on the wire (NAME_CONFLICT).
+        """
+        if (known := self.known(holder)) is not None:
+            return known
+        stamp = self._stamp(holder)
+        tavern, context = self._tavern, holder.context()
+        profile = None if holder.profile is None else tavern.profile(holder.profile)
+        found = tavern.tool_specs(context=context)
+        serving = {
+            offered.tool for section in ("resources", "prompts") for offered in tavern.contributions(section).values()
+        }
+        specs = {spec.id: spec for spec in found}
+        names = _names(specs, {} if profile is None else profile.wire_names)
+        exports = {id_: {**self._exported(spec), "name": names[id_]} for id_, spec in specs.items()}
+        lacking = tavern.tools.lacking(found, context=context)
+        hidden = serving | {id_ for id_, need in lacking.items() if need.is_certain}
+        shown = [export for id_, export in exports.items() if id_ not in hidden]
+        if profile is not None and profile.listing == "search":
+            specs, names, exports, shown = self._search_only(specs, names, exports)
+        pages = tuple(_written(shown[at : at + self._page]) for at in range(0, max(len(shown), 1), self._page))
+        made = Listing(specs, {name: id_ for id_, name in names.items()}, exports, pages, profile)
+        if len(self._kept) >= 1_000:
+            self._kept.pop(next(iter(self._kept)))
+        self._kept[holder.id] = stamp, made
+        return made
+
+    def _exported(self, spec: ToolSpec) -> dict[str, Any]:
+        """A tool as it is listed; without the schema of its answer where that may be the handle of a job or the beginning of an artifact."""
+        exported = export_tool(spec, "mcp")
+        if spec.job or spec.limits.inline_ms is not None or self._tavern.config.artifacts.over is not None:
+            exported.pop("outputSchema", None)
+        return exported
+
+    def _stamp(self, holder: Token) -> tuple[Any, ...]:
+        profile = None if holder.profile is None else self._tavern.profile(holder.profile)
+        return (self._tavern.tools.version, id(profile), holder.permissions, holder.roles, holder.principal)
+
+    def _search_only(
+        self, specs: dict[str, ToolSpec], names: dict[str, str], exports: dict[str, dict[str, Any]]
+    ) -> tuple[dict[str, ToolSpec], dict[str, str], dict[str, dict[str, Any]], list[Any]]:
+        """The tools of a caller who is listed the search alone."""
+        try:
+            search = self._tavern.tools[SEARCH_TOOLS]
+        except ToolNotFound:  # the host's own plugin for it is off
+            return specs, names, exports, list(exports.values())
+        name = wire_name(SEARCH_TOOLS)
+        export = {**export_tool(search, "mcp"), "name": name}
+        return (
+            {**specs, SEARCH_TOOLS: search},
+            {**names, SEARCH_TOOLS: name},
+            {**exports, SEARCH_TOOLS: export},
+            [export, _CALL],
+        )
+
+
+def _names(specs: Mapping[str, ToolSpec], given: Mapping[str, str]) -> dict[str, str]:
+    """Id → name on the wire.
+
+    Raises:
+        NameConflict: a name that a profile gives is none, or two tools would have the same (NAME_CONFLICT).
+    """
+    names: dict[str, str] = {}
+    taken: dict[str, str] = {}
+    for id_ in specs:
+        name = given.get(id_) or wire_name(id_)
+        if not _WIRE.fullmatch(name):
+            raise NameConflict(f"{name!r:.150} is not a name for {id_}", hint="1 to 128 of A-Z a-z 0-9 _ . -")
+        if (other := taken.setdefault(name, id_)) != id_:
+            raise NameConflict(f"{other} and {id_} are both {name!r}", hint="change wire_names of the profile")
+        names[id_] = name
+    return names
+
+
+def _written(tools: list[Any]) -> bytes:
+    return json.dumps(tools, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+
+
+def cursor_of(number: int) -> str:
+    """What names a page in `nextCursor`."""
+    return base64.urlsafe_b64encode(f"page:{number}".encode()).decode()
+
+
+def page_number(cursor: Any, pages: int) -> int:
+    """The page that a cursor means.
+
+    Raises:
+        MCPError: it is none of ours (-32602).
+    """
+    if cursor is None:
+        return 0
+    try:
+        word, _, number = base64.urlsafe_b64decode(str(cursor)[:64].encode()).decode().partition(":")
+        found = int(number)
+    except ValueError:
+        word, found = "", -1
+    if word != "page" or not 0 < found < pages:
+        raise MCPError(INVALID_PARAMS, "this cursor is none of this list; begin again without one")
+    return found

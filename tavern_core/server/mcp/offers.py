@@ -1,0 +1,245 @@
+"""Resources, prompts and completion: what plugins offer besides tools, and the caller's artifacts.
+
+A tool stands behind every resource and prompt of a plugin. Whoever may call it may read the one and have the other, by the one path of calls.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from mcp.server.context import ServerRequestContext
+from mcp.shared.exceptions import MCPError
+from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
+from mcp_types import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    CompleteRequestParams,
+    GetPromptRequestParams,
+    PaginatedRequestParams,
+    ReadResourceRequestParams,
+    ResourceTemplateReference,
+    SubscribeRequestParams,
+    UnsubscribeRequestParams,
+)
+
+from tavern_core.contract.protocols import Prompt, Resource
+from tavern_core.errors import ArtifactNotFound, StateDamaged
+from tavern_core.model.artifact import SCHEME
+from tavern_core.model.result import ToolResult
+from tavern_core.server.mcp.calls import Calls, is_modern
+from tavern_core.server.mcp.content import complete, prompt_messages, resource_contents, told
+from tavern_core.server.mcp.listing import Listing, Listings, cursor_of, page_number
+from tavern_core.server.mcp.request_state import holder_of
+
+if TYPE_CHECKING:
+    from mcp.server.lowlevel.server import Server
+
+    from tavern_core.host import Tavern
+    from tavern_core.server.mcp.changes import Changes
+
+_NOT_FOUND_OF_2025: Final = -32002
+_TTL_MS: Final = 60_000
+_MOST_SUGGESTIONS: Final = 100
+_LARGEST_ARTIFACT: Final = 16_000_000
+
+
+class Offers:
+    """The resources and prompts of one host."""
+
+    def __init__(self, tavern: Tavern, page: int, listings: Listings, calls: Calls, changes: Changes) -> None:
+        self._tavern = tavern
+        self._page_size = page
+        self._listings = listings
+        self._calls = calls
+        self._changes = changes
+
+    def offer(self, server: Server[Any]) -> None:
+        """Let a server answer the methods for resources and prompts."""
+        changes = self._changes
+        server.add_request_handler("resources/list", PaginatedRequestParams, self.list_resources)
+        server.add_request_handler("resources/templates/list", PaginatedRequestParams, self.list_templates)
+        server.add_request_handler("resources/read", ReadResourceRequestParams, self.read)
+        server.add_request_handler("resources/subscribe", SubscribeRequestParams, changes.subscribe)
+        server.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, changes.unsubscribe)
+        server.add_request_handler("prompts/list", PaginatedRequestParams, self.list_prompts)
+        server.add_request_handler("prompts/get", GetPromptRequestParams, self.get_prompt)
+        server.add_request_handler("completion/complete", CompleteRequestParams, self.complete)
+
+    # Resources -----------------------------------------------------------------------------------------------------------
+
+    async def list_resources(
+        self, ctx: ServerRequestContext[Any, Any], params: PaginatedRequestParams
+    ) -> dict[str, Any]:
+        """`resources/list`: those of plugins, then the caller's artifacts, newest first."""
+        listing = await self._listings.of(holder_of(ctx))
+        found = [_listed(each, "uri", listing) for each in await self._resources(ctx) if not each.is_template]
+        kept = self._tavern.artifacts.list(context=holder_of(ctx).context())
+        return self._page("resources", [*found, *(_artifact(each.link()) for each in kept)], params.cursor)
+
+    async def list_templates(
+        self, ctx: ServerRequestContext[Any, Any], params: PaginatedRequestParams
+    ) -> dict[str, Any]:
+        """`resources/templates/list`."""
+        listing = await self._listings.of(holder_of(ctx))
+        found = [_listed(each, "uriTemplate", listing) for each in await self._resources(ctx) if each.is_template]
+        return self._page("resourceTemplates", found, params.cursor)
+
+    async def read(self, ctx: ServerRequestContext[Any, Any], params: ReadResourceRequestParams) -> dict[str, Any]:
+        """`resources/read`: an artifact of the caller, or what the tool behind a resource answers."""
+        uri = str(params.uri)
+        if uri.startswith(SCHEME):
+            return complete(contents=[await self._artifact(ctx, uri)], ttlMs=_TTL_MS, cacheScope="private")
+        for resource in await self._resources(ctx):
+            if (arguments := _arguments(resource, uri)) is not None:
+                return await self._read_by_tool(ctx, params, resource, uri, arguments)
+        raise _unknown(ctx, uri)
+
+    async def _read_by_tool(
+        self,
+        ctx: ServerRequestContext[Any, Any],
+        params: ReadResourceRequestParams,
+        resource: Resource,
+        uri: str,
+        arguments: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        def shape(result: ToolResult) -> dict[str, Any]:
+            _must_be_ok(result, uri=uri)
+            contents = resource_contents(uri, resource.media_type, result)
+            return complete(contents=contents, ttlMs=0, cacheScope="private")
+
+        listing = await self._listings.of(holder_of(ctx))
+        return await self._calls.answered(ctx, params, listing, resource.tool, arguments, shape=shape)
+
+    async def _artifact(self, ctx: ServerRequestContext[Any, Any], uri: str) -> dict[str, Any]:
+        artifacts, context = self._tavern.artifacts, holder_of(ctx).context()
+        try:
+            known = artifacts.get(uri, context=context)
+            if known.size > _LARGEST_ARTIFACT:
+                raise MCPError(INTERNAL_ERROR, f"{uri} has {known.size:,} bytes; `tavern artifacts get` fetches it")
+            data = await anyio.to_thread.run_sync(lambda: artifacts.read(uri, context=context))
+        except ArtifactNotFound:
+            raise _unknown(ctx, uri) from None
+        except StateDamaged as error:
+            raise MCPError(INTERNAL_ERROR, f"{uri} cannot be read: {error.message}") from None
+        if known.media_type.startswith("text/") or known.media_type == "application/json":
+            return {"uri": uri, "mimeType": known.media_type, "text": data.decode("utf-8", "replace")}
+        return {"uri": uri, "mimeType": known.media_type, "blob": base64.b64encode(data).decode()}
+
+    # Prompts -------------------------------------------------------------------------------------------------------------
+
+    async def list_prompts(self, ctx: ServerRequestContext[Any, Any], params: PaginatedRequestParams) -> dict[str, Any]:
+        """`prompts/list`: the parameters of the tool behind a prompt are its arguments."""
+        listing = await self._listings.of(holder_of(ctx))
+        found = [_prompt(prompt, listing) for prompt in await self._prompts(ctx)]
+        return self._page("prompts", found, params.cursor)
+
+    async def get_prompt(self, ctx: ServerRequestContext[Any, Any], params: GetPromptRequestParams) -> dict[str, Any]:
+        """`prompts/get`."""
+        for prompt in await self._prompts(ctx):
+            if prompt.name == params.name:
+                break
+        else:
+            raise MCPError(INVALID_PARAMS, f"there is no prompt {params.name!r:.200}", {"name": params.name[:200]})
+
+        def shape(result: ToolResult) -> dict[str, Any]:
+            _must_be_ok(result, name=prompt.name)
+            return complete(description=prompt.description, messages=prompt_messages(result))
+
+        listing = await self._listings.of(holder_of(ctx))
+        return await self._calls.answered(ctx, params, listing, prompt.tool, params.arguments or {}, shape=shape)
+
+    async def complete(self, ctx: ServerRequestContext[Any, Any], params: CompleteRequestParams) -> dict[str, Any]:
+        """`completion/complete`: the choices that the parameter's schema gives and that begin like this."""
+        listing = await self._listings.of(holder_of(ctx))
+        values: Sequence[Any] = ()
+        ref, name = params.ref, params.argument.name
+        if isinstance(ref, ResourceTemplateReference):
+            tools = [each.tool for each in await self._resources(ctx) if each.uri == ref.uri]
+        else:
+            tools = [each.tool for each in await self._prompts(ctx) if each.name == ref.name]
+        for tool in tools[:1]:
+            schema = listing.specs[tool].input_schema.get("properties", {}).get(name, {})
+            values = [str(value) for value in schema.get("enum", ()) if str(value).startswith(params.argument.value)]
+        shown = values[:_MOST_SUGGESTIONS]
+        return complete(completion={"values": shown, "total": len(values), "hasMore": len(values) > len(shown)})
+
+    # Who may see what ----------------------------------------------------------------------------------------------------
+
+    async def _resources(self, ctx: ServerRequestContext[Any, Any]) -> list[Resource]:
+        return [each for each in await self._offered(ctx, "resources") if isinstance(each, Resource)]
+
+    async def _prompts(self, ctx: ServerRequestContext[Any, Any]) -> list[Prompt]:
+        return [each for each in await self._offered(ctx, "prompts") if isinstance(each, Prompt)]
+
+    async def _offered(self, ctx: ServerRequestContext[Any, Any], section: str) -> list[Any]:
+        """What plugins offer in a section and this caller may have."""
+        listing = await self._listings.of(holder_of(ctx))
+        found = await anyio.to_thread.run_sync(self._tavern.contributions, section)
+        return [thing for _, thing in sorted(found.items()) if thing.tool in listing.specs]
+
+    def _page(self, name: str, items: list[dict[str, Any]], cursor: str | None) -> dict[str, Any]:
+        size = self._page_size
+        pages = max(-(-len(items) // size), 1)
+        number = page_number(cursor, pages)
+        answer = complete(ttlMs=_TTL_MS, cacheScope="private", **{name: items[number * size : (number + 1) * size]})
+        if number + 1 < pages:
+            answer["nextCursor"] = cursor_of(number + 1)
+        return answer
+
+
+def _listed(resource: Resource, key: str, listing: Listing) -> dict[str, Any]:
+    told: dict[str, Any] = {"name": resource.name, key: resource.uri}
+    for name, value in (
+        ("title", resource.title),
+        ("description", resource.description or listing.specs[resource.tool].description),
+        ("mimeType", resource.media_type),
+    ):
+        if value:
+            told[name] = value
+    return told
+
+
+def _artifact(link: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in link.items() if name != "type"}
+
+
+def _prompt(prompt: Prompt, listing: Listing) -> dict[str, Any]:
+    schema = listing.specs[prompt.tool].input_schema
+    required = schema.get("required", ())
+    arguments = [
+        {"name": name, "description": str(member.get("description", "")), "required": name in required}
+        for name, member in schema.get("properties", {}).items()
+        if isinstance(member, Mapping)
+    ]
+    told: dict[str, Any] = {"name": prompt.name, "arguments": arguments}
+    for name, value in (
+        ("title", prompt.title),
+        ("description", prompt.description or listing.specs[prompt.tool].description),
+    ):
+        if value:
+            told[name] = value
+    return told
+
+
+def _arguments(resource: Resource, uri: str) -> dict[str, Any] | None:
+    """The arguments that an address means; None: it is not this resource's."""
+    if not resource.is_template:
+        return {} if resource.uri == uri else None
+    try:
+        return UriTemplate.parse(resource.uri).match(uri)
+    except InvalidUriTemplate:
+        return None
+
+
+def _must_be_ok(result: ToolResult, **data: Any) -> None:
+    if result.error is not None:
+        is_callers = result.error.kind == "INPUT_SCHEMA_INVALID"
+        raise MCPError(INVALID_PARAMS if is_callers else INTERNAL_ERROR, told(result.error), data)
+
+
+def _unknown(ctx: ServerRequestContext[Any, Any], uri: str) -> MCPError:
+    code = INVALID_PARAMS if is_modern(ctx) else _NOT_FOUND_OF_2025
+    return MCPError(code, f"there is no resource {uri!r:.300}", {"uri": uri})

@@ -1,0 +1,97 @@
+"""`requestState`: what a client of the 2026 era carries from one round of a call to the next.
+
+It is sealed with a key of the state folder (AES-GCM), bound to method, tool or prompt, arguments and caller, and expires: that is the work of
+the library's `RequestStateBoundary`. That it works once is ours: its number is kept when it comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from mcp.server.context import ServerRequestContext
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS
+from pydantic_core import to_json
+
+from tavern_core.contract.stores import Record, RecordStore
+from tavern_core.frozen import dataclass
+from tavern_core.kernel.access.tokens import Token
+
+_KEY: Final = "mcp-key"
+_USED: Final = "mcp-state"
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What is known from earlier rounds of a call."""
+
+    answers: Mapping[str, Any]
+    """Key of a question → its answer."""
+    approval: str = ""
+    """The request for approval that the client was asked about."""
+
+
+NO_ROUND: Final = Round({})
+
+
+class RequestStates:
+    """The states of one host, over all its processes.
+
+    Args:
+        seconds: how long one holds.
+    """
+
+    def __init__(self, records: RecordStore, seconds: float) -> None:
+        self._records = records
+        self._seconds = seconds
+
+    def boundary(self, audience: str) -> RequestStateBoundary:
+        """What seals states on their way out, and refuses those that are not ours, not for this call or too old on their way in."""
+        key = bytes.fromhex(self._key())
+        security = RequestStateSecurity(keys=[key], ttl=self._seconds, bind_principal=_principal)
+        return RequestStateBoundary(security, default_audience=audience)
+
+    def state(self, known: Round) -> str:
+        """What the next round gets to know, before it is sealed."""
+        told = {"n": secrets.token_hex(16), "a": dict(known.answers), "p": known.approval}
+        return to_json(told, inf_nan_mode="strings").decode()
+
+    async def used(self, state: str | None) -> Round:
+        """What a state that came back says; it is used up by that.
+
+        Raises:
+            MCPError: it was used before (-32602).
+        """
+        if state is None:
+            return NO_ROUND
+        data, now = json.loads(state), time.time()
+        mark = Record(_USED, data["n"], "", "used", "{}", now, now + 2 * self._seconds)
+        quick = self._records.is_quick
+        known = self._records.add(mark) if quick else await asyncio.to_thread(self._records.add, mark)
+        if known is not None:
+            raise MCPError(INVALID_PARAMS, "This requestState was used before", {"reason": "used_request_state"})
+        return Round(data["a"], data["p"])
+
+    def _key(self) -> str:
+        """The key of the state folder, made when it is first needed."""
+        made = Record(_KEY, "1", "", "kept", json.dumps({"key": secrets.token_hex(32)}), time.time())
+        kept = self._records.add(made) or made
+        return str(json.loads(kept.data)["key"])
+
+
+def holder_of(ctx: ServerRequestContext[Any, Any]) -> Token:
+    """Whose request it is."""
+    holder = ctx.lifespan_context if ctx.request is None else ctx.request.scope["tavern.holder"]
+    assert isinstance(holder, Token)
+    return holder
+
+
+def _principal(ctx: ServerRequestContext[Any, Any]) -> str:
+    holder = holder_of(ctx)
+    return f"{holder.id}\x1f{holder.principal}\x1f{holder.user_id}"

@@ -1,0 +1,221 @@
+"""Jobs as tasks: the extension ``io.modelcontextprotocol/tasks`` (SEP-2663) of the 2026 era.
+
+A call that becomes a job is answered with a task for clients that know them; others wait for its end. Whose task it is decides who may see,
+answer and cancel it, as for every job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from mcp.server.context import ServerRequestContext
+from mcp.shared.exceptions import MCPError
+from mcp_types import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, RequestParams
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import Field
+
+from tavern_core.errors import InputInvalid, JobNotFound, TavernError
+from tavern_core.kernel.access.tokens import Token
+from tavern_core.kernel.calls.conversation import conversation
+from tavern_core.model.call import CallContext
+from tavern_core.model.job import Job
+from tavern_core.model.question import Question
+from tavern_core.model.result import ToolResult, iso_utc
+from tavern_core.model.tool import ToolSpec
+from tavern_core.server.mcp.content import call_result
+from tavern_core.server.mcp.conversation import answer_in, request_for
+from tavern_core.server.mcp.request_state import holder_of
+
+if TYPE_CHECKING:
+    from mcp.server.lowlevel.server import Server
+
+    from tavern_core.host import Tavern
+
+TASKS: Final = "io.modelcontextprotocol/tasks"
+MISSING_CAPABILITY: Final = -32021
+_STATUS: Final[Mapping[str, str]] = {"queued": "working", "running": "working"}
+_OF_THE_HOST: Final = frozenset({"INTERNAL", "CONNECTION_LOST"})
+"""Errors that say nothing of what the tool did: the task has failed. With all others it is completed, and its result is an error."""
+_APPROVAL_SCHEMA: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {"approve": {"type": "boolean", "title": "Let this call run"}},
+    "required": ["approve"],
+}
+
+
+class TaskParams(RequestParams):
+    """Parameters of `tasks/get` and `tasks/cancel`."""
+
+    task_id: str = Field(alias="taskId", max_length=200)
+
+
+class TaskUpdateParams(TaskParams):
+    """Parameters of `tasks/update`."""
+
+    input_responses: dict[str, Any] = Field(default_factory=dict, alias="inputResponses")
+
+
+class Tasks:
+    """The jobs of clients.
+
+    Args:
+        wait_s: how long a client that knows no tasks waits for a job.
+    """
+
+    def __init__(self, tavern: Tavern, wait_s: float) -> None:
+        self._tavern = tavern
+        self._wait_s = wait_s
+
+    def offer(self, server: Server[Any]) -> None:
+        """Let a server answer the methods of the extension."""
+        server.extensions[TASKS] = {}
+        server.add_request_handler("tasks/get", TaskParams, self.get)
+        server.add_request_handler("tasks/update", TaskUpdateParams, self.update)
+        server.add_request_handler("tasks/cancel", TaskParams, self.cancel)
+
+    def begun(self, job_id: str) -> dict[str, Any]:
+        """The answer to a call that became a job, for a client that knows tasks."""
+        return {"resultType": "task", **_task(self._tavern.jobs.find(job_id))}
+
+    async def waited(self, job_id: str) -> ToolResult:
+        """What comes of a job, for a client that waits; how far it is, when that takes too long."""
+        jobs, end = self._tavern.jobs, time.monotonic() + self._wait_s
+        talk = conversation.get()
+        try:
+            while (left := end - time.monotonic()) > 0:
+                job = await jobs.wait(job_id, left)
+                asked = {} if talk is None else _questions(job)
+                if job.is_over or not asked or talk is None or job.status != "input_required":
+                    break
+                for name, answer in (await talk.ask(asked)).items():
+                    jobs.answer(job_id, answer, name)
+        except asyncio.CancelledError:
+            jobs.cancel(job_id)
+            raise
+        return jobs.result(job_id)
+
+    # Methods -------------------------------------------------------------------------------------------------------------
+
+    async def get(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> dict[str, Any]:
+        """`tasks/get`: how far it is, what it asks, what came of it."""
+        holder = _checked(ctx, params)
+        job = self._found(params.task_id, holder.context())
+        told = _task(job)
+        if job.status == "input_required":
+            asked = _questions(job)
+            told["inputRequests"] = {name: request_for(question) for name, question in asked.items()}
+        elif job.status in ("completed", "failed"):
+            result = self._tavern.jobs.result(job.id)
+            if told["status"] == "failed" and result.error is not None:
+                told["error"] = {
+                    "code": INTERNAL_ERROR,
+                    "message": result.error.message,
+                    "data": result.error.to_json(),
+                }
+            else:
+                told["result"] = {**call_result(result), "resultType": "complete"}
+        return {"resultType": "complete", **told}
+
+    async def update(self, ctx: ServerRequestContext[Any, Any], params: TaskUpdateParams) -> dict[str, Any]:
+        """`tasks/update`: answer some of what it asks."""
+        holder = _checked(ctx, params)
+        job = self._found(params.task_id, holder.context())
+        asked = _questions(job)
+        for name, response in params.input_responses.items():
+            if name not in asked:  # what it does not ask, or not any more
+                continue
+            is_answer, answer = answer_in(asked[name], response)
+            if not is_answer:
+                raise MCPError(INVALID_PARAMS, f"{name!r:.80} does not fit what was asked", {"taskId": job.id})
+            self._answer(job, name, answer, holder)
+        return {"resultType": "complete"}
+
+    async def cancel(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> dict[str, Any]:
+        """`tasks/cancel`: ask it to end."""
+        holder = _checked(ctx, params)
+        self._found(params.task_id, holder.context())
+        self._tavern.jobs.cancel(params.task_id, context=holder.context())
+        return {"resultType": "complete"}
+
+    def _found(self, task_id: str, context: CallContext) -> Job:
+        try:
+            return self._tavern.jobs.find(task_id, context=context)
+        except JobNotFound:
+            raise MCPError(INVALID_PARAMS, "there is no such task", {"taskId": task_id}) from None
+
+    def _answer(self, job: Job, name: str, answer: Any, holder: Token) -> None:
+        """Hand an answer to a job. An approval counts only from the person whom the token names."""
+        context: CallContext | None = holder.context()
+        if name.startswith("apr-"):
+            answer, context = isinstance(answer, Mapping) and answer.get("approve") is True, holder.approving()
+            if context is None:
+                raise MCPError(INVALID_PARAMS, "whoever is at this client may not approve", {"taskId": job.id})
+        try:
+            self._tavern.jobs.answer(job.id, answer, name, context=context)
+        except InputInvalid as error:
+            raise MCPError(INVALID_PARAMS, error.message, {"taskId": job.id}) from None
+        except TavernError as error:  # decided elsewhere, or over: the next tasks/get says so
+            if error.code == "POLICY_DENIED":
+                raise MCPError(INVALID_PARAMS, error.message, {"taskId": job.id}) from None
+
+
+def knows_tasks(ctx: ServerRequestContext[Any, Any]) -> bool:
+    """Whether the client can be answered with a task."""
+    capabilities = ctx.session.client_capabilities
+    return (
+        ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+        and capabilities is not None
+        and TASKS in (capabilities.extensions or {})
+    )
+
+
+def needs_tasks(spec: ToolSpec) -> bool:
+    """Whether nobody waits for the calls of a tool: it says ``limits: {inlineMs: 0}``."""
+    return spec.limits.inline_ms == 0
+
+
+def _checked(ctx: ServerRequestContext[Any, Any], params: TaskParams) -> Token:
+    """Whose request it is.
+
+    Raises:
+        MCPError: an older protocol (-32601), a client without the extension (-32021), a header that names another task (-32020).
+    """
+    if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+        raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method)
+    if not knows_tasks(ctx):
+        required: dict[str, Any] = {"requiredCapabilities": {"extensions": {TASKS: {}}}}
+        raise MCPError(MISSING_CAPABILITY, f"the client must know the extension {TASKS}", required)
+    if ctx.request is not None and ctx.request.headers.get("mcp-name") != params.task_id:
+        raise MCPError(HEADER_MISMATCH, "the header Mcp-Name must be the taskId")
+    return holder_of(ctx)
+
+
+def _task(job: Job) -> dict[str, Any]:
+    """A job as every answer has it."""
+    status = _STATUS.get(job.status, job.status)
+    if status == "failed" and job.error is not None and job.error.kind not in _OF_THE_HOST:
+        status = "completed"  # the tool ran; its result is an error
+    told: dict[str, Any] = {
+        "taskId": job.id, "status": status, "createdAt": iso_utc(job.created),
+        "lastUpdatedAt": iso_utc(job.updated or job.created), "ttlMs": job.ttl_ms, "pollIntervalMs": job.poll_ms,
+    }  # fmt: skip
+    if job.progress is not None and job.progress.get("message"):
+        told["statusMessage"] = job.progress["message"]
+    return told
+
+
+def _questions(job: Job) -> dict[str, Question]:
+    """What a job asks; an approval is a question, too, and so is what a workflow asks."""
+    found: dict[str, Question] = {}
+    for asked in job.questions:
+        name, kind, prompt = str(asked["id"]), asked.get("type"), str(asked.get("prompt") or "")
+        if kind == "approval":
+            found[name] = Question.form(prompt, _APPROVAL_SCHEMA)
+        elif kind in ("completion", "roots"):
+            found[name] = Question(kind, prompt, request=asked.get("request") or {})
+        else:
+            found[name] = Question.form(prompt, asked.get("schema") or {})
+    return found

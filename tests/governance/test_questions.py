@@ -1,0 +1,247 @@
+"""Tools that ask whoever called: nobody is there, a job that stays open, answers from another process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tavern_core import CallContext, Plugin, Question, Tavern, ToolContext, tool
+from tavern_core.errors import InputInvalid, UsageError
+from tavern_core.kernel.calls.conversation import conversation, misfit
+from tests.state.processes import ENVIRONMENT
+
+COUNT = {"type": "object", "properties": {"count": {"type": "integer", "minimum": 1}}, "required": ["count"]}
+
+
+class Shop:
+    def __init__(self) -> None:
+        self.ran = 0
+
+    @tool
+    async def order(self, ctx: ToolContext) -> Any:
+        """Asks how many."""
+        self.ran += 1
+        ctx.log("asking", "warning")
+        return [ctx.can_ask(), await ctx.ask("How many?", COUNT)]
+
+    @tool
+    async def both(self, ctx: ToolContext) -> Any:
+        """Asks two things at once."""
+        return await ctx.ask_all({"a": Question.form("A?", COUNT), "b": Question.roots()})
+
+    @tool
+    async def twice(self, ctx: ToolContext) -> Any:
+        """Asks two things with one name."""
+        return await asyncio.gather(ctx.ask("A?", COUNT, key="same"), ctx.ask("B?", COUNT, key="same"))
+
+    @tool
+    async def chat(self, ctx: ToolContext) -> Any:
+        """Asks a model, then for folders."""
+        answer = await ctx.complete("Hi", system="Be short", max_tokens=5)
+        return [answer["content"], await ctx.roots()]
+
+
+def run(tmp_path: Path, work: Callable[[Tavern, Shop], Awaitable[None]]) -> None:
+    async def main() -> None:
+        shop = Shop()
+        async with Tavern.open(
+            {}, plugins=[Plugin([shop.order, shop.both, shop.twice, shop.chat], name="shop")], home=tmp_path
+        ) as tavern:
+            await work(tavern, shop)
+
+    asyncio.run(main())
+
+
+async def asked(tavern: Tavern, tool_id: str) -> Any:
+    """A job of the tool, once it asks something."""
+    job = await tavern.jobs.start(tool_id)
+    return await tavern.jobs.wait(job.id, 20)
+
+
+def test_where_nobody_can_be_asked_the_call_ends_and_says_what_it_needs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(tavern: Tavern, shop: Shop) -> None:
+        with caplog.at_level(logging.WARNING, "tavern.tools"):
+            result = await tavern.invoke("shop:order")
+        assert (result.status, result.error.kind, result.error.outcome) == ("input_required", "INPUT_REQUIRED", "none")
+        assert result.error.details["questions"] == [
+            {"id": "question-1", "type": "form", "prompt": "How many?", "schema": COUNT}
+        ]
+        assert "shop:order: asking" in caplog.text
+
+    run(tmp_path, work)
+
+
+def test_a_key_is_free_again_after_a_call_that_needed_an_answer(tmp_path: Path) -> None:
+    class Answering:
+        def can_ask(self, kind: str) -> bool:
+            return True
+
+        async def ask(self, questions: Any) -> Any:
+            return {key: {"count": 2} for key in questions}
+
+        def log(self, level: str, message: str) -> None:
+            pass
+
+    async def work(tavern: Tavern, shop: Shop) -> None:
+        first = await tavern.invoke("shop:order", idempotency_key="k")
+        conversation.set(Answering())  # type: ignore[arg-type]
+        second = await tavern.invoke("shop:order", idempotency_key="k")
+        third = await tavern.invoke("shop:order", idempotency_key="k")
+        assert (first.status, second.value, third.value) == (
+            "input_required",
+            [True, {"count": 2}],
+            [True, {"count": 2}],
+        )
+        assert shop.ran == 2
+
+    run(tmp_path, work)
+
+
+@pytest.mark.parametrize(("answer", "value"), [({"count": 3}, {"count": 3}), (None, None)])
+def test_a_job_asks_and_goes_on_with_the_answer(tmp_path: Path, answer: Any, value: Any) -> None:
+    async def work(tavern: Tavern, shop: Shop) -> None:
+        job = await asked(tavern, "shop:order")
+        assert (job.status, job.questions[0]["id"]) == ("input_required", "question-1")
+        with pytest.raises(InputInvalid, match="does not fit"):
+            tavern.jobs.answer(job.id, {"count": 0})
+        with pytest.raises(UsageError, match="does not ask"):
+            tavern.jobs.answer(job.id, answer, "question-2")
+        assert tavern.jobs.answer(job.id, answer)
+        assert (await tavern.jobs.wait(job.id, 20)).status == "completed"
+        assert (tavern.jobs.result(job.id).value, shop.ran) == ([True, value], 1)
+        assert tavern.jobs.answer(job.id, answer) is False
+
+    run(tmp_path, work)
+
+
+def test_several_questions_are_answered_one_by_one(tmp_path: Path) -> None:
+    async def work(tavern: Tavern, shop: Shop) -> None:
+        job = await asked(tavern, "shop:both")
+        with pytest.raises(UsageError, match="asks 2 questions"):
+            tavern.jobs.answer(job.id, {"count": 1})
+        tavern.jobs.answer(job.id, {"count": 1}, "a")
+        left = tavern.jobs.find(job.id)
+        assert ([each["id"] for each in left.questions], left.status) == (["b"], "input_required")
+        tavern.jobs.answer(job.id, [{"uri": "file:///x"}], "b")
+        await tavern.jobs.wait(job.id, 20)
+        assert tavern.jobs.result(job.id).value == {"a": {"count": 1}, "b": [{"uri": "file:///x"}]}
+        job = await asked(tavern, "shop:twice")
+        await until(tavern, lambda: {each["id"] for each in tavern.jobs.find(job.id).questions} == {"same", "same-2"})
+        tavern.jobs.answer(job.id, {"count": 1}, "same")
+        tavern.jobs.answer(job.id, {"count": 2}, "same-2")
+        await wait_over(tavern, job.id)
+        assert tavern.jobs.result(job.id).value == [{"count": 1}, {"count": 2}]
+
+    run(tmp_path, work)
+
+
+async def until(tavern: Tavern, holds: Callable[[], bool]) -> None:
+    """Wait until something holds of a job."""
+    changed, loop = asyncio.Event(), asyncio.get_running_loop()
+    end = tavern.events.subscribe(lambda event: loop.call_soon_threadsafe(changed.set), "JOB_CHANGED")
+    while not holds():
+        await asyncio.wait_for(changed.wait(), 20)
+        changed.clear()
+    end()
+
+
+async def wait_over(tavern: Tavern, job: str) -> None:
+    await until(tavern, lambda: tavern.jobs.find(job).is_over)
+
+
+def test_a_model_s_answer_and_folders_are_answers_too(tmp_path: Path) -> None:
+    async def work(tavern: Tavern, shop: Shop) -> None:
+        job = await asked(tavern, "shop:chat")
+        assert job.questions[0]["request"] == {
+            "messages": [{"role": "user", "content": {"type": "text", "text": "Hi"}}], "maxTokens": 5, "systemPrompt": "Be short",
+        }  # fmt: skip
+        tavern.jobs.answer(job.id, {"role": "assistant", "content": "Hello", "model": "m"})
+        await until(tavern, lambda: [each["type"] for each in tavern.jobs.find(job.id).questions] == ["roots"])
+        tavern.jobs.answer(job.id, [])
+        await wait_over(tavern, job.id)
+        assert tavern.jobs.result(job.id).value == ["Hello", []]
+
+    run(tmp_path, work)
+
+
+def test_another_process_answers(tmp_path: Path) -> None:
+    async def work(tavern: Tavern, shop: Shop) -> None:
+        job = await asked(tavern, "shop:order")
+        command = [
+            sys.executable,
+            "-m",
+            "tavern_core",
+            "jobs",
+            "answer",
+            job.id,
+            '{"count": 4}',
+            "--home",
+            str(tmp_path),
+        ]
+        done = await asyncio.to_thread(
+            subprocess.run, command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        await wait_over(tavern, job.id)
+        assert tavern.jobs.result(job.id).value == [True, {"count": 4}]
+
+    run(tmp_path, work)
+
+
+def test_a_job_that_asks_can_be_cancelled_and_is_its_caller_s(tmp_path: Path) -> None:
+    ann, bob = CallContext(principal="user:ann"), CallContext(principal="user:bob")
+
+    async def work(tavern: Tavern, shop: Shop) -> None:
+        job = await tavern.jobs.start("shop:order", context=ann)
+        await tavern.jobs.wait(job.id, 20)
+        with pytest.raises(Exception, match="there is no job"):
+            tavern.jobs.answer(job.id, {"count": 1}, context=bob)
+        tavern.jobs.cancel(job.id, context=ann)
+        await wait_over(tavern, job.id)
+        assert tavern.jobs.find(job.id).status == "cancelled"
+
+    run(tmp_path, work)
+
+
+def test_a_job_that_is_cancelled_before_it_begins_is_over(tmp_path: Path) -> None:
+    async def work(tavern: Tavern, shop: Shop) -> None:
+        jobs = [await tavern.jobs.start("shop:order") for _ in range(50)]
+        for job in jobs:
+            tavern.jobs.cancel(job.id)
+        for job in jobs:
+            await wait_over(tavern, job.id)
+            assert tavern.jobs.find(job.id).status == "cancelled"
+
+    run(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "fits"),
+    [
+        (Question.form("?", COUNT), {"count": 1}, True),
+        (Question.form("?", COUNT), {"count": "1"}, False),
+        (Question.form("?", COUNT), None, True),
+        (Question.form("?", {}), "anything", True),
+        (Question.roots(), [{"uri": "file:///x"}], True),
+        (Question.roots(), [{"name": "x"}], False),
+        (Question.roots(), None, False),
+        (Question.completion("?"), {"content": "x"}, True),
+        (Question.completion("?"), {"text": "x"}, False),
+    ],
+)
+def test_an_answer_fits_its_question_or_is_none(question: Question, answer: Any, fits: bool) -> None:
+    assert (misfit(question, answer) == "") is fits
+
+
+def test_a_completion_is_asked_with_messages() -> None:
+    with pytest.raises(UsageError, match="a text or a list of messages"):
+        Question.completion([1])  # type: ignore[list-item]

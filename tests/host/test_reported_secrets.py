@@ -1,0 +1,111 @@
+"""What a plugin does with a secret that it was granted, the host tells nobody: no status, event, diagnostic, run, error or file."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tavern_core import Plugin, Tavern, deny, hookimpl, node, tool
+from tavern_core.errors import TavernError
+
+PLANTED = "planted-7f3a9c-value"
+MANIFEST = {
+    "start": True,
+    "nodes": [{"name": "Leak"}],
+    "permissions": {
+        "capabilities": ["secrets:key"],
+        "hooks": ["hook:server:tool:check", "hook:server:tool:after-execute", "hook:server:node:before-execute"],
+    },
+}
+
+
+class Talker:
+    """Says the secret at one place."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self.secret = ""
+
+    def say(self, place: str) -> None:
+        if place == self.place:
+            raise RuntimeError(f"the secret is {self.secret}")
+
+    @hookimpl
+    def tavern_start(self, ctx: Any) -> None:
+        self.secret = ctx.secret("key")
+        self.say("activation")
+
+    @hookimpl
+    def tavern_register_tools(self) -> Any:
+        @tool
+        def work() -> str:
+            """Work."""
+            self.say("tool")
+            return self.secret
+
+        return [work]
+
+    @hookimpl
+    def tavern_register_nodes(self) -> Any:
+        @node
+        def Leak() -> dict[str, Any]:
+            """Leak."""
+            return {self.secret: [self.secret, 1]}
+
+        return [Leak]
+
+    @hookimpl
+    def tavern_check_call(self) -> Any:
+        self.say("gate")
+        return deny(f"no: {self.secret}", hint=self.secret) if self.place == "denial" else None
+
+    @hookimpl
+    def tavern_after_execute(self) -> None:
+        self.say("observer")
+
+    @hookimpl
+    def tavern_before_node(self) -> None:
+        self.say("node hook")
+
+
+@pytest.mark.parametrize("place", ["nowhere", "activation", "tool", "gate", "denial", "observer", "node hook"])
+def test_a_secret_is_never_reported(
+    tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[Any] = []
+
+    class Listener:
+        @hookimpl
+        def tavern_on_event(self, event: Any) -> None:
+            told.append(event)
+
+        @hookimpl
+        def tavern_after_workflow(self, outputs: Any) -> None:
+            told.append(outputs)
+
+    plugins = [Plugin(Listener(), name="listener"), Plugin(Talker(place), name="talker", manifest=MANIFEST)]
+    config = {"secrets": {"key": PLANTED}, "limits": {"hookFailures": 2}}
+    doors: list[Callable[[Tavern], Any]] = [
+        *[lambda host: host.invoke_sync("talker:work")] * 3,
+        lambda host: host.workflows.run_sync({"nodes": [{"id": "a", "type": "talker:Leak"}], "edges": []}),
+        lambda host: host.wait(host.plugins.reload("talker")),
+        lambda host: [
+            *host.plugins.values(),
+            *host.diagnostics,
+            host.tools.why("talker:work"),
+            host.settings.describe(),
+        ],
+    ]
+    with Tavern.open(config, plugins=plugins, home=tmp_path / "home", activate="all") as host:
+        for door in doors:
+            with contextlib.suppress(TavernError):
+                told.append(door(host))
+    assert PLANTED not in repr(told)
+    assert PLANTED not in caplog.text + "".join(capsys.readouterr())
+    assert [
+        file for file in (tmp_path / "home").rglob("*") if file.is_file() and PLANTED.encode() in file.read_bytes()
+    ] == []

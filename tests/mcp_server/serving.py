@@ -1,0 +1,70 @@
+"""A host of real plugins behind a real HTTP server, in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+
+from tavern_core import Tavern
+from tavern_core.server.mcp import asgi_app
+
+
+class _Server(uvicorn.Server):
+    """Says when it listens."""
+
+    def __init__(self, config: uvicorn.Config, ready: threading.Event) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        self._ready.set()
+
+
+def with_token(app: Any, text: str) -> Any:
+    """An application that shows a token with every request: for clients that know none."""
+
+    async def shown(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            scope = {**scope, "headers": [*scope["headers"], (b"authorization", f"Bearer {text}".encode())]}
+        await app(scope, receive, send)
+
+    return shown
+
+
+@contextmanager
+def served(
+    open_host: Callable[[], Tavern], prepare: Callable[[Tavern], Any] = lambda tavern: asgi_app(tavern)
+) -> Iterator[tuple[str, Tavern]]:
+    """Serve a host; its address and the host.
+
+    Args:
+        prepare: makes the application.
+    """
+    ready = threading.Event()
+    found: dict[str, Any] = {}
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+
+    async def run() -> None:
+        async with open_host() as tavern:
+            config = uvicorn.Config(prepare(tavern), log_level="error", timeout_graceful_shutdown=1)
+            server = _Server(config, ready)
+            found.update(tavern=tavern, server=server)
+            await server.serve(sockets=[listener])
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)
+    thread.start()
+    assert ready.wait(30)
+    try:
+        yield f"http://127.0.0.1:{port}/mcp", found["tavern"]
+    finally:
+        found["server"].should_exit = True
+        thread.join(20)
+        listener.close()

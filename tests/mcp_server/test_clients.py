@@ -1,0 +1,399 @@
+"""What clients of the Python SDK get, in both eras, over HTTP and stdio."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.client import InputRequiredRoundsExceededError
+from mcp.shared.exceptions import MCPError
+from mcp_types import ElicitResult
+
+from tavern_core import Plugin, Tavern, tool
+from tests.mcp_server.shop import ERAS, answer, client, open_shop, post
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with open_shop(tmp_path_factory.mktemp("shop")) as found:
+        yield found
+
+
+def says(**content: Any) -> Callable[..., Any]:
+    """A person at a client who accepts with these values; without any, declines."""
+
+    async def elicit(context: Any, params: Any) -> ElicitResult:
+        return ElicitResult(action="accept", content=content) if content else ElicitResult(action="decline")
+
+    return elicit
+
+
+def text(result: Any) -> str:
+    return "".join(block.text for block in result.content if block.type == "text")
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_client_lists_and_calls_with_the_rights_of_its_token_and_no_others(shop: Any, era: str) -> None:
+    url, tavern, plugin = shop
+    plain = tavern.tokens.create("agent:plain")[1]
+    reader = tavern.tokens.create("agent:reader", permissions=["read:fs"])[1]
+
+    async def main() -> None:
+        async with client(url, plain, era) as session:
+            listed = {each.name: each for each in (await session.list_tools()).tools}
+            assert listed["shop__price"].annotations.read_only_hint is True
+            assert listed["shop__order"].annotations.destructive_hint is False
+            assert "shop__manual" not in listed  # it stands behind a resource and a prompt
+            found = await session.call_tool("shop__price", {"item": "tea"})
+            assert (found.structured_content, found.is_error) == ({"item": "tea", "price": 3}, False)
+            assert plugin.done[-1].principal == "agent:plain"
+            wrong = await session.call_tool("shop__price", {"item": 3})
+            assert wrong.is_error and "must be string" in text(wrong)
+            assert "shop__stock" not in listed  # this caller can never use it
+            refused = await session.call_tool("shop__stock", {})
+            assert refused.is_error and "read:fs" in text(refused)
+            if era == "legacy":
+                assert (await session.call_tool("shop__nothing", {})).is_error
+            else:
+                with pytest.raises(MCPError) as raised:
+                    await session.call_tool("shop__nothing", {})
+                assert raised.value.code == -32601
+        async with client(url, reader, era) as session:
+            assert "shop__stock" in [each.name for each in (await session.list_tools()).tools]
+            assert text(await session.call_tool("shop__stock", {})) == "7"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_tool_asks_the_person_at_the_client(shop: Any, era: str) -> None:
+    url, tavern, plugin = shop
+    token = tavern.tokens.create("agent:asking")[1]
+
+    async def ordered(**options: Any) -> Any:
+        async with client(url, token, era, **options) as session:
+            return await session.call_tool("shop__order", {"item": "tea"})
+
+    assert text(asyncio.run(ordered(elicitation_callback=says(count=3)))) == "ordered 3 of tea"
+    assert plugin.done[-1] == 3
+    assert text(asyncio.run(ordered(elicitation_callback=says()))) == "nothing was ordered"
+    if era == "legacy":
+        unable = asyncio.run(ordered())
+        assert unable.is_error and "needs an answer" in text(unable)
+        assert asyncio.run(ordered(elicitation_callback=says(count=0))).is_error
+    else:
+        with pytest.raises(MCPError) as raised:
+            asyncio.run(ordered())
+        assert raised.value.data == {"requiredCapabilities": {"elicitation": {}}}
+
+
+async def says_nothing(context: Any, params: Any) -> ElicitResult:
+    """A person who accepts an empty form."""
+    return ElicitResult(action="accept", content={})
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(
+    ("schema", "filled", "answer"),
+    [
+        ({"type": "integer"}, {"value": 3}, 3),
+        ({"type": "array", "items": {"type": "integer"}}, {"value": "[1, 2]"}, [1, 2]),
+        ({"type": "object", "properties": {"a": {"type": "object"}}}, {"value": '{"a": {}}'}, {"a": {}}),
+        ({}, {"value": "yes"}, "yes"),
+        ({"type": "object"}, {}, {}),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, {"value": "null"}, None),
+    ],
+)
+def test_a_question_of_any_schema_is_a_form_that_clients_can_show(
+    shop: Any, era: str, schema: Any, filled: Any, answer: Any
+) -> None:
+    url, tavern, _ = shop
+    token = tavern.tokens.create("agent:forms")[1]
+
+    async def main() -> Any:
+        async with client(url, token, era, elicitation_callback=says(**filled) if filled else says_nothing) as session:
+            return await session.call_tool("shop__survey", {"schema": schema})
+
+    assert json.loads(text(asyncio.run(main()))) == answer
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(
+    ("approver", "answers", "is_paid"), [("user:ann", True, True), ("user:ann", False, False), ("", True, False)]
+)
+def test_the_answer_of_a_client_approves_where_its_token_is_an_approver_s(
+    tmp_path: Path, era: str, approver: str, answers: bool, is_paid: bool
+) -> None:
+    with open_shop(tmp_path) as (url, tavern, plugin):
+        token = tavern.tokens.create("agent:buyer", approver=approver)[1]
+
+        async def main() -> Any:
+            async with client(
+                url, token, era, elicitation_callback=says(approve=answers), input_required_max_rounds=3
+            ) as session:
+                return await session.call_tool("shop__pay", {"amount": 5})
+
+        if approver or era == "legacy":
+            assert asyncio.run(main()).is_error is not is_paid
+        else:  # the client is asked again and again, and gives up
+            with pytest.raises(InputRequiredRoundsExceededError):
+                asyncio.run(main())
+        assert plugin.done == ([5] if is_paid else [])
+        decided = tavern.approvals.list(None)
+        assert [one.decided_by for one in decided] == [approver]
+
+
+def test_what_another_approved_meanwhile_runs_in_the_next_round(shop: Any) -> None:
+    url, tavern, _ = shop
+    token, asks = tavern.tokens.create("agent:patient")[1], {"elicitation": {"form": {}}}
+    call = {"name": "shop__pay", "arguments": {"amount": 11}}
+    first = answer(post(url, token, "tools/call", call, capabilities=asks))["result"]
+    assert "tavern approvals approve" in first["inputRequests"]["approval"]["params"]["message"]
+    tavern.approvals.approve(tavern.approvals.list()[0].id)
+    again = {**call, "requestState": first["requestState"], "inputResponses": {}}
+    assert answer(post(url, token, "tools/call", again, capabilities=asks))["result"]["content"][0]["text"] == "paid 11"
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_client_without_tasks_waits_for_a_job_and_answers_what_it_asks(shop: Any, era: str) -> None:
+    url, tavern, _ = shop
+    token = tavern.tokens.create("agent:waiting")[1]
+
+    async def main() -> str:
+        async with client(url, token, "legacy", elicitation_callback=says(count=2)) as session:
+            return text(await session.call_tool("shop__deliver", {"item": "tea"}))
+
+    assert asyncio.run(main()) == "delivered 2 of tea"
+
+
+def test_tasks_belong_to_their_caller(shop: Any) -> None:
+    url, tavern, _ = shop
+    knows = {"extensions": {"io.modelcontextprotocol/tasks": {}}, "elicitation": {"form": {}}}
+    mine, other = tavern.tokens.create("agent:mine")[1], tavern.tokens.create("agent:other")[1]
+    call = {"name": "shop__deliver", "arguments": {"item": "tea"}}
+    task = answer(post(url, mine, "tools/call", call, capabilities=knows))["result"]["taskId"]
+    for method, params in (("tasks/get", {}), ("tasks/cancel", {}), ("tasks/update", {"inputResponses": {}})):
+        refused = answer(post(url, other, method, {"taskId": task, **params}, capabilities=knows))
+        assert refused["error"]["code"] == -32602
+    wrong = {"count": {"action": "accept", "content": {"count": 0}}}
+    told = answer(post(url, mine, "tasks/update", {"taskId": task, "inputResponses": wrong}, capabilities=knows))
+    assert told["error"]["code"] == -32602
+    right = {"count": {"action": "accept", "content": {"count": 4}}}
+    answer(post(url, mine, "tasks/update", {"taskId": task, "inputResponses": right}, capabilities=knows))["result"]
+    asyncio.run(tavern.jobs.wait(task, 10))
+    found = answer(post(url, mine, "tasks/get", {"taskId": task}, capabilities=knows))["result"]
+    assert found["result"]["content"][0]["text"] == "delivered 4 of tea"
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_resources_prompts_and_artifacts_are_those_that_the_caller_may_have(shop: Any, era: str) -> None:
+    url, tavern, _ = shop
+    mine, other = tavern.tokens.create(f"agent:m-{era}")[1], tavern.tokens.create(f"agent:o-{era}")[1]
+
+    async def main() -> None:
+        async with client(url, mine, era) as session:
+            assert [each.uri for each in (await session.list_resources()).resources] == ["shop://cover"]
+            templates = (await session.list_resource_templates()).resource_templates
+            assert [each.uri_template for each in templates] == ["shop://manual/{page}"]
+            assert (await session.read_resource("shop://manual/12")).contents[0].text == "page 12"
+            prompts = (await session.list_prompts()).prompts
+            assert [(each.name, [a.name for a in each.arguments]) for each in prompts] == [("explain", ["page"])]
+            assert (await session.get_prompt("explain", {"page": "3"})).messages[0].content.text == "page 3"
+            link = next(b for b in (await session.call_tool("shop__report", {})).content if b.type == "resource_link")
+            assert link.uri in [each.uri for each in (await session.list_resources(cache_mode="refresh")).resources]
+            assert (await session.read_resource(link.uri)).contents[0].blob == "AAFyZXBvcnQ="
+            with pytest.raises(MCPError) as raised:
+                await session.read_resource("shop://nothing")
+            assert raised.value.data == {"uri": "shop://nothing"}
+        async with client(url, other, era) as session:
+            with pytest.raises(MCPError):
+                await session.read_resource(link.uri)
+
+    asyncio.run(main())
+
+
+def test_a_call_that_its_client_gives_up_ends_in_the_tool(tmp_path: Path) -> None:
+    with open_shop(tmp_path) as (url, tavern, plugin):
+        token = tavern.tokens.create("agent:hasty")[1]
+        for era in ERAS:
+            plugin.started.clear()
+            plugin.cancelled.clear()
+
+            async def main(era: str = era) -> None:
+                async with client(url, token, era) as session:
+                    call = asyncio.ensure_future(session.call_tool("shop__wait", {}))
+                    assert await asyncio.to_thread(plugin.started.wait, 20)
+                    call.cancel()
+                    assert await asyncio.to_thread(plugin.cancelled.wait, 20)
+
+            asyncio.run(main())
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_thousands_of_tools_come_in_pages_or_as_a_search(tmp_path: Path, era: str) -> None:
+    many = Plugin([tool(name=f"t-{n}", description=f"Tool number {n}")(lambda: 1) for n in range(2_500)], name="many")
+    inventory = [f"many:t-{n}" for n in range(2_500)]
+    profiles = tmp_path / "profiles"
+    profiles.mkdir()
+    (profiles / "all.json").write_text(
+        json.dumps({"tool_ids_inventory": inventory, "wire_names": {"many:t-7": "seven"}})
+    )
+    (profiles / "search.json").write_text(json.dumps({"tool_ids_inventory": inventory, "listing": "search"}))
+    with open_shop(tmp_path, {"profiles": [str(profiles)]}, None, many) as (url, tavern, _):
+        everything = tavern.tokens.create("agent:all", profile="all")[1]
+        searching = tavern.tokens.create("agent:search", profile="search")[1]
+
+        async def main() -> None:
+            async with client(url, everything, era) as session:
+                names, cursor, sizes = [], None, []
+                while True:
+                    page = await session.list_tools(cursor=cursor)
+                    names += [each.name for each in page.tools]
+                    sizes.append(len(page.tools))
+                    if (cursor := page.next_cursor) is None:
+                        break
+                assert sizes == [1000, 1000, 500]
+                assert len(set(names)) == 2_500 and "seven" in names and "many__t-7" not in names
+                assert text(await session.call_tool("seven", {})) == "1"
+                assert (await session.list_tools(cache_mode="refresh")).tools[0].name == names[0]
+                with pytest.raises(MCPError):
+                    await session.list_tools(cursor="bm9uc2Vuc2U=")
+            async with client(url, searching, era) as session:
+                assert [each.name for each in (await session.list_tools()).tools] == [
+                    "system__search_tools",
+                    "call_tool",
+                ]
+                found = json.loads(
+                    text(await session.call_tool("system__search_tools", {"query": "number 77", "limit": 3}))
+                )
+                assert "many:t-77" in [each["id"] for each in found]
+                assert text(await session.call_tool("call_tool", {"tool": "many:t-77", "arguments": {}})) == "1"
+
+        asyncio.run(main())
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_clients_are_told_when_tools_come_and_resources_change(tmp_path: Path, era: str) -> None:
+    with open_shop(tmp_path) as (url, tavern, _):
+        token = tavern.tokens.create("agent:watching")[1]
+
+        async def main() -> list[str]:
+            told: asyncio.Queue[str] = asyncio.Queue()
+
+            async def heard(message: Any) -> None:
+                if (method := getattr(message, "method", "")).endswith("changed"):
+                    told.put_nowait(method)
+
+            def add() -> None:
+                tavern.tools.register(tool(name="further")(lambda: 1))
+
+            async with client(url, token, era, message_handler=heard) as session:
+                if era == "legacy":
+                    await session.list_tools()
+                    await asyncio.to_thread(add)
+                    return [await asyncio.wait_for(told.get(), 10)]
+                async with session.listen(tools_list_changed=True) as stream:
+                    await asyncio.to_thread(add)
+                    event = await asyncio.wait_for(anext(stream), 10)
+                    return [type(event).__name__]
+
+        assert asyncio.run(main())[0] in ("notifications/tools/list_changed", "ToolsListChanged")
+
+
+def test_workflows_are_offered_and_calls_are_on_record_as_their_caller_s(tmp_path: Path) -> None:
+    flow = {"version": 1, "id": "twice", "nodes": [], "edges": []}
+    folder = tmp_path / "workflows"
+    folder.mkdir()
+    (folder / "twice.json").write_text(json.dumps(flow))
+    with open_shop(tmp_path, {"workflows": {"roots": [str(folder)]}}) as (url, tavern, _):
+        token = tavern.tokens.create("agent:recorded")[1]
+        names = [each["name"] for each in answer(post(url, token, "tools/list"))["result"]["tools"]]
+        assert "workflow__twice" in names
+        answer(post(url, token, "tools/call", {"name": "shop__price", "arguments": {"item": "x"}}))
+    log = "".join(path.read_text() for path in sorted((tmp_path / "home").rglob("*.jsonl")))
+    called = [line for line in log.splitlines() if "shop:price" in line]
+    assert called and all('"mcp"' in line and "agent:recorded" in line for line in called if "TOOL_CALLED" in line)
+    assert token not in log and token.rpartition("_")[2] not in log
+
+
+class TestStdio:
+    """`tavern mcp` as clients start it."""
+
+    @pytest.fixture
+    def project(self, tmp_path: Path) -> Path:
+        plugin = tmp_path / "plugins" / "text"
+        plugin.mkdir(parents=True)
+        (plugin / "plugin.yaml").write_text(
+            'name: text\nversion: "1.0"\npermissions: {capabilities: [read:fs]}\n'
+            "tools: [{id: count, implementation: {type: python}}, {id: files, implementation: {type: python}}]\n"
+        )
+        (plugin / "__init__.py").write_text(
+            "import os, subprocess\n"
+            "from tavern_core import hookimpl, tool\n"
+            "@tool(read_only=True)\n"
+            "def count(text: str) -> int:\n"
+            "    'Count words.'\n"
+            "    print('noise'); subprocess.run(['echo', 'more noise'])\n"
+            "    assert 'TAVERN_MCP_TOKEN' not in os.environ\n"
+            "    return len(text.split())\n"
+            "@tool(capabilities=['read:fs'])\n"
+            "def files() -> int:\n"
+            "    'Needs a right.'\n"
+            "    return 1\n"
+            "@hookimpl\n"
+            "def tavern_register_tools(ctx):\n"
+            "    return [count, files]\n"
+        )
+        (tmp_path / "tavern.yaml").write_text("")
+        self.tavern(tmp_path, "plugins", "grant", "text", "read:fs")
+        return tmp_path
+
+    def tavern(self, project: Path, *words: str) -> str:
+        command = [sys.executable, "-m", "tavern_core", *words, "--home", str(project / "home")]
+        return subprocess.run(command, cwd=project, capture_output=True, text=True, check=True).stdout.strip()
+
+    def served(self, project: Path, era: str, *words: str, **environment: str) -> list[Any]:
+        command = ["-m", "tavern_core", "mcp", "--home", str(project / "home"), *words]
+        server = StdioServerParameters(
+            command=sys.executable, args=command, cwd=project, env={**os.environ, **environment}
+        )
+
+        async def main() -> list[Any]:
+            async with Client(server, mode=era) as session:
+                names = [each.name for each in (await session.list_tools()).tools]
+                counted = await session.call_tool("text__count", {"text": "one two"})
+                return [names, text(counted), (await session.call_tool("text__files", {})).is_error]
+
+        return asyncio.run(main())
+
+    @pytest.mark.parametrize("era", ERAS)
+    def test_a_client_has_what_the_command_line_says(self, project: Path, era: str) -> None:
+        names = ["system__get_current_time", "text__count"]
+        assert self.served(project, era) == [names, "2", True]
+        assert self.served(project, era, "--permissions", "read:fs") == [[*names, "text__files"], "2", False]
+
+    def test_a_client_has_what_its_token_says(self, project: Path) -> None:
+        token = self.tavern(project, "tokens", "create", "agent:x", "--permissions", "read:fs")
+        assert self.served(project, "auto", TAVERN_MCP_TOKEN=token)[2] is False
+        (listed,) = json.loads(self.tavern(project, "tokens", "list", "--json"))
+        assert (listed["principal"], listed["permissions"]) == ("agent:x", ["read:fs"])
+        self.tavern(project, "tokens", "revoke", listed["id"])
+        with pytest.raises(Exception):  # noqa: B017 - whatever the client makes of a server that ends
+            self.served(project, "auto", TAVERN_MCP_TOKEN=token)
+
+
+def test_without_the_extra_there_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tavern_core.errors import UsageError
+    from tavern_core.server.mcp import asgi_app
+
+    monkeypatch.setitem(sys.modules, "mcp.server.lowlevel.server", None)
+    with Tavern.open({}, home=tmp_path) as tavern, pytest.raises(UsageError, match="needs the extra mcp"):
+        asgi_app(tavern)

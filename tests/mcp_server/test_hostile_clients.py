@@ -1,0 +1,240 @@
+"""Clients that mean harm: no token, another's session, another name, used and changed states, floods."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.mcp_server.shop import META, answer, client, open_shop, post
+
+ASKS = {"elicitation": {"form": {}}}
+CALL = {"name": "shop__price", "arguments": {"item": "tea"}}
+SMALL = {
+    "mcp": {
+        "bodyBytes": 20_000,
+        "sessions": 3,
+        "stateMs": 60_000,
+        "issuer": "https://auth.test",
+        "resource": "https://shop.test/mcp",
+    }
+}
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with open_shop(tmp_path_factory.mktemp("shop"), SMALL) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def token(shop: Any) -> str:
+    return str(shop[1].tokens.create("agent:known")[1])
+
+
+def test_nothing_is_answered_without_a_token_that_holds_here(shop: Any, token: str) -> None:
+    url, tavern, plugin = shop
+    elsewhere = tavern.tokens.create("agent:known", audience="another")[1]
+    revoked, text = tavern.tokens.create("agent:known")
+    over = tavern.tokens.create("agent:known", days=1e-9)[1]
+    before = len(plugin.done)
+    assert answer(post(url, text, "tools/call", CALL))["result"]["isError"] is False
+    tavern.tokens.revoke(revoked.id)
+    id_, secret = token.rpartition("_")[::2]
+    for shown in (
+        None,
+        "nonsense",
+        elsewhere,
+        text,
+        over,
+        f"{id_}_{secret[::-1]}",
+        token + "x",
+        token.upper(),
+        "tvn_" + "0" * 12 + "_" + "a" * 43,
+    ):
+        for method, params in (("tools/call", CALL), ("tools/list", None)):
+            refused = post(url, shown, method, params)
+            assert refused.status_code == 401, shown
+            assert "resource_metadata=" in refused.headers["www-authenticate"]
+    assert len(plugin.done) == before + 1
+    told = httpx2.get(url.replace("/mcp", "/.well-known/oauth-protected-resource/mcp")).json()
+    assert (told["resource"], told["authorization_servers"]) == ("https://shop.test/mcp", ["https://auth.test"])
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "evil.test"}, 421),
+        ({"host": "127.0.0.1.evil.test:80"}, 421),
+        ({"host": "localhost:80@evil.test"}, 421),
+        ({"host": "localhost:"}, 421),
+        ({"origin": "https://evil.test"}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": "http://localhost:3000"}, 200),
+        ({"content-type": "text/plain"}, 400),
+        ({"mcp-method": "tools/list"}, 400),
+        ({"mcp-name": "shop__pay"}, 400),
+        ({"mcp-protocol-version": "2099-01-01"}, 400),
+    ],
+)
+def test_requests_under_another_name_or_from_another_page_are_refused(
+    shop: Any, token: str, headers: dict[str, str], status: int
+) -> None:
+    assert post(shop[0], token, "tools/call", CALL, headers=headers).status_code == status
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"x"',
+        b"\xff\xfe",
+        b"[" * 10_000,
+        b'{"jsonrpc": "2.0", "id": 1}',
+        b'{"id": 1e400}',
+        b"9" * 15_000,
+    ],
+)
+def test_what_is_no_request_is_refused_and_the_next_one_answered(shop: Any, token: str, body: bytes) -> None:
+    headers = {
+        "authorization": f"Bearer {token}", "content-type": "application/json", "mcp-protocol-version": "2026-07-28",
+        "accept": "application/json, text/event-stream", "mcp-method": "tools/call",
+    }  # fmt: skip
+    assert 400 <= httpx2.post(shop[0], content=body, headers=headers).status_code < 500
+    assert answer(post(shop[0], token, "tools/call", CALL))["result"]["isError"] is False
+
+
+def test_a_huge_body_is_refused_before_it_is_read(shop: Any, token: str) -> None:
+    call = {**CALL, "arguments": {"item": "x" * 100_000}}
+    assert post(shop[0], token, "tools/call", call).status_code == 413
+
+
+def round_of(shop: Any, token: str, **changes: Any) -> dict[str, Any]:
+    """Call the tool that asks, with these further members; what it answers."""
+    call = {"name": "shop__order", "arguments": {"item": "tea"}, **changes}
+    return answer(post(shop[0], token, "tools/call", call, capabilities=ASKS))
+
+
+def test_a_state_works_once_for_one_call_of_one_caller_and_not_for_ever(shop: Any, token: str) -> None:
+    other = shop[1].tokens.create("agent:other")[1]
+    given = {"inputResponses": {"order": {"action": "accept", "content": {"count": 2}}}}
+    state = round_of(shop, token)["result"]["requestState"]
+    wrong = state[:-2] + ("AA" if state[-2:] != "AA" else "BB")
+    for refused in (
+        round_of(shop, token, requestState=wrong, **given),
+        round_of(shop, token, requestState="nonsense", **given),
+        round_of(shop, other, requestState=state, **given),
+        round_of(shop, token, requestState=state, arguments={"item": "coffee"}, **given),
+    ):
+        assert refused["error"]["code"] == -32602
+    assert round_of(shop, token, requestState=state, **given)["result"]["content"][0]["text"] == "ordered 2 of tea"
+    assert round_of(shop, token, requestState=state, **given)["error"]["code"] == -32602
+
+
+def test_a_state_expires_and_is_that_of_one_state_folder(tmp_path: Path) -> None:
+    with open_shop(tmp_path, {"mcp": {"stateMs": 1}}) as found:
+        token = found[1].tokens.create("agent:late")[1]
+        state = round_of(found, token)["result"]["requestState"]
+        for _ in range(5):  # each takes longer than the state holds
+            post(found[0], token, "tools/list")
+        assert round_of(found, token, requestState=state)["error"]["code"] == -32602
+    (tmp_path / "second").mkdir()
+    with open_shop(tmp_path / "second") as found:
+        token = found[1].tokens.create("agent:late")[1]
+        assert round_of(found, token, requestState=state)["error"]["code"] == -32602
+
+
+def test_nobody_approves_for_another_or_by_a_state_that_was_meant_for_something_else(tmp_path: Path) -> None:
+    with open_shop(tmp_path) as found:
+        url, tavern, plugin = found
+        caller, approver = tavern.tokens.create("agent:x")[1], tavern.tokens.create("agent:y", approver="user:ann")[1]
+        call = {"name": "shop__pay", "arguments": {"amount": 1}}
+        yes = {"inputResponses": {"approval": {"action": "accept", "content": {"approve": True}}}}
+        asked = answer(post(url, caller, "tools/call", call, capabilities=ASKS))["result"]
+        for who in (
+            caller,
+            approver,
+        ):  # without a state nothing is approved, and an approver's word is for its own calls
+            told = answer(post(url, who, "tools/call", {**call, **yes}, capabilities=ASKS))
+            assert told["result"]["resultType"] == "input_required"
+        assert answer(post(url, approver, "tools/call", {**call, **yes, "requestState": asked["requestState"]}))[
+            "error"
+        ]
+        assert plugin.done == []
+
+
+def test_a_session_is_its_token_s_alone(shop: Any, token: str) -> None:
+    url, tavern, _ = shop
+    other = tavern.tokens.create("agent:thief")[1]
+    headers = {
+        "authorization": f"Bearer {token}",
+        "accept": "application/json, text/event-stream",
+        "content-type": "application/json",
+    }
+    begin = {
+        "jsonrpc": "2.0", "id": 1, "method": "initialize",
+        "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}},
+    }  # fmt: skip
+    with httpx2.Client() as http:
+        begun = http.post(url, json=begin, headers=headers)
+        session = {"mcp-session-id": begun.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
+        thief = {**headers, **session, "authorization": f"Bearer {other}"}
+        listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+        assert http.post(url, json=listing, headers=thief).status_code == 404
+        assert http.delete(url, headers=thief).status_code == 404
+        events = http.get(url, headers={**thief, "accept": "text/event-stream", "last-event-id": "x-1"})
+        assert events.status_code == 404
+        assert http.post(url, json=listing, headers={**headers, **session}).status_code == 200
+        flood = [http.post(url, json=begin, headers=headers).status_code for _ in range(5)]
+        assert flood[-1] == 503 and answer(post(url, token, "tools/call", CALL))["result"]["isError"] is False
+        http.delete(url, headers={**headers, **session})
+
+
+def test_connections_that_are_cut_leave_the_server_well(shop: Any, token: str) -> None:
+    url, _, plugin = shop
+    port = httpx2.URL(url).port
+    body = json.dumps(
+        {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "tools/call",
+            "params": {"_meta": META, "name": "shop__wait", "arguments": {}},
+        }
+    )
+    head = (
+        f"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n"
+        "Accept: application/json, text/event-stream\r\nMcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\n"
+        f"Mcp-Name: shop__wait\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    for sent in (head[:40], head, head + body[:20]):
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(sent.encode())
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall((head + body).encode())
+        assert plugin.started.wait(20)
+    assert plugin.cancelled.wait(20)
+    assert answer(post(url, token, "tools/call", CALL))["result"]["isError"] is False
+
+
+def test_the_token_goes_no_further_than_the_door(tmp_path: Path) -> None:
+    with open_shop(tmp_path) as (url, tavern, plugin):
+        token = tavern.tokens.create("agent:careful")[1]
+
+        async def main() -> None:
+            async with client(url, token, "legacy") as session:
+                await session.call_tool("shop__price", {"item": "tea"})
+
+        asyncio.run(main())
+        seen = repr(plugin.done)
+    secret = token.rpartition("_")[2]
+    assert seen and secret not in seen
+    for path in (tmp_path / "home").rglob("*"):
+        assert not path.is_file() or secret.encode() not in path.read_bytes(), path

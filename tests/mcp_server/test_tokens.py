@@ -1,0 +1,170 @@
+"""Tokens: made, shown once, kept as a hash, taken by one audience, revoked everywhere."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tavern_core import Plugin, PluginContext, Prompt, Resource, Tavern, hookimpl, tool
+from tavern_core.errors import TavernError, UsageError
+from tests.mcp_server.shop import answer, post
+from tests.state.processes import ENVIRONMENT
+
+
+def test_a_token_says_exactly_what_its_calls_may_do(tmp_path: Path) -> None:
+    with Tavern.open({}, home=tmp_path) as tavern:
+        token, text = tavern.tokens.create(
+            "agent:x",
+            permissions=["read:fs"],
+            profile="p",
+            roles=["guest"],
+            user_id="ann",
+            approver="user:ann",
+            name="n",
+        )
+        found = tavern.tokens.verify(text)
+        assert found == token and found is not None
+        context = found.context()
+        assert (context.principal, context.permissions, context.profile) == ("agent:x", {"read:fs"}, "p")
+        assert (context.roles, context.user_id) == ({"guest"}, "ann")
+        assert found.context().ledger is not context.ledger
+        approving = found.approving()
+        assert approving is not None and (approving.principal, approving.roles) == ("user:ann", {"approver"})
+        assert tavern.tokens.create("agent:y")[0].approving() is None
+        assert [one.id for one in tavern.tokens.list()][1] == token.id
+        assert text not in json.dumps(token.to_json())
+    for path in tmp_path.rglob("*"):
+        assert not path.is_file() or text.rpartition("_")[2].encode() not in path.read_bytes()
+    with Tavern.open({}, home=tmp_path) as tavern:
+        assert tavern.tokens.verify(text) == token
+        tavern.tokens.revoke(token.id)
+        assert tavern.tokens.verify(text) is None
+        with pytest.raises(UsageError, match="there is no token"):
+            tavern.tokens.revoke(token.id)
+
+
+@pytest.mark.parametrize(
+    ("principal", "options", "says"),
+    [
+        ("", {}, "principal"),
+        ("host", {}, "the host's own"),
+        ("plugin:x", {}, "the host's own"),
+        ("a\nb", {}, "principal"),
+        ("agent:x", {"permissions": ["read:everything"]}, "capability"),
+        ("agent:x", {"permissions": "read:fs"}, "takes a list"),
+        ("agent:x", {"roles": "guest"}, "takes a list"),
+        ("agent:x", {"approver": "agent:x"}, "cannot approve its own"),
+        ("agent:x", {"audience": ""}, "audience"),
+        ("agent:x", {"days": 0}, "time for which"),
+        ("agent:x", {"days": -1}, "time for which"),
+    ],
+)
+def test_a_token_that_makes_no_sense_is_refused(tmp_path: Path, principal: str, options: Any, says: str) -> None:
+    with Tavern.open({}, home=tmp_path) as tavern:
+        with pytest.raises(TavernError, match=says):
+            tavern.tokens.create(principal, **options)
+        assert tavern.tokens.list() == ()
+
+
+@pytest.mark.parametrize(
+    "shown", ["", "x", "tvn_", "tvn_000000000000_" + "a" * 43, None, 3, b"tvn", "tvn_" + "é" * 60, "x" * 1_000_000]
+)
+def test_what_is_no_token_is_nobody_s(tmp_path: Path, shown: Any) -> None:
+    with Tavern.open({"state": {"store": "memory"}}, home=tmp_path) as tavern:
+        assert tavern.tokens.verify(shown) is None
+
+
+def test_a_token_is_for_one_audience_and_a_time(tmp_path: Path) -> None:
+    with Tavern.open({}, home=tmp_path) as tavern:
+        text = tavern.tokens.create("agent:x", audience="console")[1]
+        assert tavern.tokens.verify(text) is None
+        assert tavern.tokens.verify(text, "console") is not None
+        over = tavern.tokens.create("agent:x", days=1e-12)[1]
+        assert tavern.tokens.verify(over) is None
+
+
+def test_the_command_serves_over_http_what_the_command_for_tokens_gave(tmp_path: Path) -> None:
+    def tavern(*words: str) -> list[str]:
+        return [sys.executable, "-m", "tavern_core", *words, "--home", str(tmp_path / "home")]
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            tavern(*words), cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
+        )
+
+    made = json.loads(run("tokens", "create", "agent:x", "--name", "test", "--days", "1", "--json").stdout)
+    assert run("tokens", "create", "agent:x", "--profile", "nobody").returncode == 2
+    assert run("mcp", "--http", "nonsense").returncode == 2
+    assert run("mcp", "--http", "127.0.0.1:1", "--profile", "x").returncode == 2
+    with subprocess.Popen(
+        tavern("mcp", "--http", "127.0.0.1:0"), cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stderr is not None
+        line = next(line for line in server.stderr if "serving" in line)
+        found = re.search(r"http://\S+/mcp", line)
+        assert found is not None, line
+        listed = answer(post(found[0], made["token"], "tools/list"))["result"]["tools"]
+        assert [each["name"] for each in listed] == ["system__get_current_time"]
+        assert httpx2.post(found[0]).status_code == 401
+        run("tokens", "revoke", made["id"])
+        assert post(found[0], made["token"], "tools/list").status_code == 401
+        server.send_signal(signal.SIGINT)
+        assert server.wait(20) in (0, 130)
+
+
+def test_an_isolated_plugin_brings_resources_and_prompts(tmp_path: Path) -> None:
+    plugin = tmp_path / "plugins" / "far"
+    plugin.mkdir(parents=True)
+    (plugin / "plugin.yaml").write_text(
+        'name: far\nversion: "1"\nisolation: process\ntools: [{id: page, implementation: {type: python}}]\n'
+        "resources: [page]\nprompts: [explain]\n"
+    )
+    (plugin / "__init__.py").write_text(
+        "from tavern_core import Prompt, Resource, hookimpl, tool\n"
+        "@tool(read_only=True)\n"
+        "def page(number: str = '1') -> str:\n"
+        "    'A page.'\n"
+        "    return 'page ' + number\n"
+        "@hookimpl\n"
+        "def tavern_register_tools(ctx):\n    return [page]\n"
+        "@hookimpl\n"
+        "def tavern_register_resources(ctx):\n    return [Resource('page', 'far://{number}', 'page')]\n"
+        "@hookimpl\n"
+        "def tavern_register_prompts(ctx):\n    return [Prompt('explain', 'page', 'Explain')]\n"
+    )
+    config = {"plugins": {"roots": [str(tmp_path / "plugins")]}, "isolation": {"level": "best-effort"}}
+    with Tavern.open(config, home=tmp_path / "home") as tavern:
+        assert tavern.contributions("resources") == {"page": Resource("page", "far://{number}", "far:page")}
+        assert tavern.contributions("prompts") == {"explain": Prompt("explain", "far:page", "Explain")}
+
+
+@pytest.mark.parametrize(
+    ("offered", "says"),
+    [([Resource("a", "x://a", "t")] * 2, "twice"), (["text"], "str is"), ({"a": 1}, "a list of Resource")],
+)
+def test_what_is_no_list_of_resources_fails_its_plugin_alone(tmp_path: Path, offered: Any, says: str) -> None:
+    class Wrong:
+        @tool
+        def t(self) -> int:
+            """A tool."""
+            return 1
+
+        @hookimpl
+        def tavern_register_tools(self, ctx: PluginContext) -> Any:
+            return [self.t]
+
+        @hookimpl
+        def tavern_register_resources(self, ctx: PluginContext) -> Any:
+            return offered
+
+    with Tavern.open({}, plugins=[Plugin(Wrong(), name="wrong")], home=tmp_path) as tavern:
+        assert tavern.plugins["wrong"].state == "failed"
+        assert says in tavern.plugins["wrong"].reason
