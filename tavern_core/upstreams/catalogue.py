@@ -192,7 +192,7 @@ def digest(data: Any) -> str:
 
 def definition(tool: UpstreamTool) -> dict[str, Any]:
     """All of a tool that a reviewer goes by."""
-    return {key: value for key, value in tool_json(tool).items() if key not in ("version", "data")}
+    return {key: value for key, value in tool_json(tool).items() if key not in ("version", "data", "forwardsKey")}
 
 
 def lock_form(hashes: Mapping[str, str]) -> dict[str, str]:
@@ -231,6 +231,7 @@ def tool_json(tool: UpstreamTool) -> dict[str, Any]:
         "capabilities": sorted(tool.capabilities),
         "job": tool.is_job,
         "timeoutMs": tool.timeout_ms,
+        "forwardsKey": tool.forwards_key,
         "data": tool.data,
     }
     return {key: value for key, value in data.items() if value or key in ("name", "inputSchema")}
@@ -252,5 +253,6 @@ def _tool(data: Mapping[str, Any]) -> UpstreamTool:
         frozenset(data.get("capabilities", ())),
         bool(data.get("job")),
         data.get("timeoutMs"),
+        data.get("forwardsKey") is True,
         data.get("data", {}),
     )

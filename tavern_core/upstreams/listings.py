@@ -123,7 +123,9 @@ class Listings:
             return diff
 
     async def note_health(self, entry: Entry, error: TavernError | None = None) -> None:
-        """Keep what came of asking an upstream, for other processes."""
+        """Keep what came of asking an upstream, for other processes. One that may not be asked was not."""
+        if self._connections.missing(entry):
+            return
         health = Health(
             entry.fingerprint,
             time.time(),

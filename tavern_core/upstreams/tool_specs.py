@@ -17,7 +17,7 @@ from typing import Any, Final
 from tavern_core.contract.adapters import Listing, UpstreamTool
 from tavern_core.errors import UpstreamError
 from tavern_core.model.ids import is_local_name
-from tavern_core.model.limits import NO_LIMITS
+from tavern_core.model.limits import NO_LIMITS, ToolLimits
 from tavern_core.model.nearest import fold
 from tavern_core.model.safe_text import printed, said, seen, with_type
 from tavern_core.model.tool import Example, ToolSpec
@@ -166,6 +166,7 @@ _FIELDS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "destructive": _claim,
     "idempotent": _claim,
     "is_job": lambda value: isinstance(value, bool),
+    "forwards_key": lambda value: isinstance(value, bool),
     "timeout_ms": lambda value: value is None or (type(value) is int and 0 < value <= _LONGEST_MS),
     "data": lambda value: isinstance(value, Mapping),
 }
@@ -206,13 +207,18 @@ def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig, needs: frozen
         destructive=_first(override.destructive, destructive),
         idempotent=_first(override.idempotent, trusted and bool(tool.idempotent or tool.read_only)),
         timeout_ms=override.timeout_ms or config.timeout_ms or tool.timeout_ms or TIMEOUT_MS,
-        implementation={"upstream": name, "tool": tool.name},
+        implementation={"upstream": name, "tool": tool.name, **({"forwardsKey": True} if tool.forwards_key else {})},
         source=f"upstream {name}",
         requires_approval=bool(override.requires_approval),
         optional=bool(override.optional),
         job=_first(override.job, tool.is_job),
-        limits=NO_LIMITS if override.limits is None else override.limits.limits(),
+        limits=_limits(override, config),
     )
+
+
+def _limits(override: ToolOverride, config: UpstreamConfig) -> ToolLimits:
+    own = NO_LIMITS if override.limits is None else override.limits.limits()
+    return own if config.idle_ms is None else own.over(ToolLimits(idle_ms=config.idle_ms))
 
 
 _NOTHING: Final = ToolOverride()
