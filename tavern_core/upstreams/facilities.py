@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ from tavern_core.errors import PolicyDenied, SettingsInvalid, ToolFailed
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.files.atomic_file import make_private_folder, write_atomic
 from tavern_core.kernel.plugins.record import Record
-from tavern_core.model.call import HOST_PRINCIPAL, Rights, ToolCall
+from tavern_core.model.call import Rights, ToolCall
 from tavern_core.model.upstream import SECRET, UpstreamConfig, origin_entry
 from tavern_core.upstreams.entries import Entry
 
@@ -211,12 +210,7 @@ class CallFacility:
 
     @property
     def key(self) -> str | None:
-        """Callers share the upstream and its credentials, but no keys: one must not get the answer of another's call."""
-        key, context = self.call.idempotency_key, self.call.context
-        if key is None or (context.principal == HOST_PRINCIPAL and not context.user_id):
-            return key
-        owner = hashlib.sha256(f"{context.principal}\x1f{context.user_id}".encode("utf-8", "surrogatepass")).hexdigest()
-        return f"{owner[:16]}-{key}"
+        return self.call.idempotency_key
 
     async def ask(self, message: str, schema: Mapping[str, Any], name: str = "answer") -> Mapping[str, Any] | None:
         asked = self.context.ask(message, schema, key=name)

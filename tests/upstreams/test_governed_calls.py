@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tavern_core import CallContext
 from tavern_core.errors import PolicyDenied, UpstreamError
 from tests.upstreams.toy import ECHO, INTEGER, System, UpstreamTool, opened
 
@@ -77,17 +76,6 @@ def test_a_call_of_which_nothing_is_known_is_made_again_where_the_upstream_has_i
     with opened(system, tmp_path, tools={"echo": {"limits": {"retries": 3}}}) as host:
         result = host.invoke_sync("toy:echo", {"x": 1}, idempotency_key=key)
     assert (result.ok, keys) == (tries == 2, [key] * tries)
-
-
-def test_two_callers_with_one_key_have_two_keys_at_the_upstream(tmp_path: Path) -> None:
-    keys: list[str] = []
-    system = System(answer=lambda tool, arguments, call: keys.append(call.key))
-    with opened(system, tmp_path) as host:
-        for user in ("alice", "bob", "alice"):
-            context = CallContext(user_id=user, permissions={"network"})
-            host.invoke_sync("toy:echo", {"x": len(keys)}, context=context, idempotency_key=f"k{len(keys) % 2}")
-        host.invoke_sync("toy:echo", {"x": 9}, idempotency_key="k0")
-    assert keys[-1] == "k0" and len(set(keys)) == len(keys)
 
 
 def test_models_see_that_another_system_wrote_a_description(tmp_path: Path) -> None:
