@@ -59,14 +59,24 @@ def review(session: Session, name: str | None, as_json: bool) -> None:
 def _show(session: Session, shown: Review, status: PluginStatus) -> None:
     facts = shown.facts
     reviewed = f" (reviewed: {shown.record.version})" if shown.record and shown.record.version != facts.version else ""
-    place = "its own process" if facts.tier == "process" else "the host's own process"
-    session.out.text(one_line(f"{facts.name} {facts.version}{reviewed}, for {place} (tier {facts.tier})"))
+    if status.source == "upstream":
+        session.out.text(one_line(f"upstream {facts.name}: {facts.target}"))
+        session.out.text(_where_it_runs(facts.requested))
+    else:
+        place = "its own process" if facts.tier == "process" else "the host's own process"
+        session.out.text(one_line(f"{facts.name} {facts.version}{reviewed}, for {place} (tier {facts.tier})"))
     if shown.decision.note:
         session.out.text(f"! {one_line(shown.decision.note)}")
     session.out.table(HEADINGS, request_rows(shown), empty=nothing_asked(status))
     if shown.waits:
         session.out.text(f"decide: tavern plugins grant {facts.name}")
         session.out.text(f"all of it: {shown.command}")
+
+
+def _where_it_runs(requested: frozenset[str]) -> str:
+    if "process:host" in requested:
+        return "! FULL TRUST: its code runs outside of every sandbox, with all rights of the host"
+    return "its program runs in the sandbox" if "process:spawn" in requested else "it runs no code on this machine"
 
 
 def nothing_asked(status: PluginStatus) -> str:

@@ -84,13 +84,15 @@ def refresh(ctx: click.Context, session: Session, upstream: str | None, as_json:
     host = session.host()
     diffs = host.upstreams.refresh_sync(upstream)
     failed = {
-        name: one.last_error for name, one in host.upstreams.items() if name not in diffs and upstream in (None, name)
+        name: one.last_error or one.reason
+        for name, one in host.upstreams.items()
+        if name not in diffs and upstream in (None, name)
     }
     if as_json:
         session.out.json({"changes": {name: diff.to_json() for name, diff in diffs.items()}, "failed": failed})
     else:
         rows = [(name, *map(len, (diff.added, diff.removed, diff.changed)), "") for name, diff in diffs.items()]
-        rows += [(name, "", "", "", error or host.upstreams[name].reason) for name, error in failed.items()]
+        rows += [(name, "", "", "", error) for name, error in failed.items()]
         session.out.table(
             ("upstream", "new", "gone", "changed", "error"), rows, empty="no upstreams; see upstreams in tavern.yaml"
         )
@@ -196,6 +198,7 @@ def _facts(one: UpstreamStatus) -> list[tuple[str, Any]]:
         ("why", one.reason),
         ("says of itself", " ".join(filter(None, (one.version, one.description)))),
         ("listed", data["listedAt"] or "never"),
+        ("asked", data["askedAt"] or ""),
         ("latency", "" if one.latency_ms is None else f"{one.latency_ms:.1f} ms"),
         ("last error", one.last_error),
         ("tools", ", ".join(one.tools)),

@@ -171,7 +171,7 @@ class LimitsConfig(_Section):
     callers: dict[str, WrittenLimits] = Field(default_factory=dict)
     """For each caller separately; keys as in `callers`."""
     upstreams: dict[str, WrittenLimits] = Field(default_factory=dict)
-    """Shared by all tools with one upstream, by its host and port."""
+    """Shared by all tools with one upstream, by its name or by its host and port."""
     cache_bytes: Annotated[int, Field(ge=0)] = 64_000_000
     """Of all answers that are cached for `cacheMs`."""
     manual_chars: Annotated[int, Field(gt=0)] = 60_000

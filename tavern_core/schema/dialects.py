@@ -70,13 +70,13 @@ def openai_strict(tool: ToolSpec) -> dict[str, Any]:
 
 
 def _json(tool: ToolSpec) -> dict[str, Any]:
-    return {"name": tool.id, "description": tool.description, "parameters": _public(tool.input_schema)}
+    return {"name": tool.id, "description": tool.model_description, "parameters": _public(tool.input_schema)}
 
 
 def _openai(tool: ToolSpec) -> dict[str, Any]:
     function = {
         "name": wire_name(tool.id),
-        "description": tool.description,
+        "description": tool.model_description,
         "parameters": _object_at_the_top(tool.input_schema),
     }
     return {"type": "function", "function": function}
@@ -85,13 +85,13 @@ def _openai(tool: ToolSpec) -> dict[str, Any]:
 def _anthropic(tool: ToolSpec) -> dict[str, Any]:
     return {
         "name": wire_name(tool.id),
-        "description": tool.description,
+        "description": tool.model_description,
         "input_schema": _object_at_the_top(tool.input_schema),
     }
 
 
 def _gemini(tool: ToolSpec) -> dict[str, Any]:
-    declaration: dict[str, Any] = {"name": wire_name(tool.id), "description": tool.description}
+    declaration: dict[str, Any] = {"name": wire_name(tool.id), "description": tool.model_description}
     parameters = to_gemini(_object_at_the_top(tool.input_schema))
     if parameters.get("properties"):  # an object without properties is refused; no parameters at all is accepted
         declaration["parameters"] = parameters
@@ -103,7 +103,7 @@ def _mcp(tool: ToolSpec) -> dict[str, Any]:
     title = tool.display_name
     if title:
         exported["title"] = title
-    exported["description"] = tool.description
+    exported["description"] = tool.model_description
     exported["inputSchema"] = _typed_object(_public(tool.input_schema))
     if tool.output_schema is not None and tool.output_schema.get("type") == "object":
         exported["outputSchema"] = _public(tool.output_schema)

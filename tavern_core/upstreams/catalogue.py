@@ -1,18 +1,21 @@
 """What upstreams listed last, on disk, so that their tools are there when a host opens and no upstream is asked.
 
-    cache/upstreams/.index.json     name → fingerprint of the entry, when it was listed, the names of its tools
-    cache/upstreams/<name>.json     the definitions, and those that were reviewed last
+    cache/upstreams/<name>.index.json   fingerprint of the entry, when it was listed, the names of its tools
+    cache/upstreams/<name>.json         the definitions, and those that were reviewed last
+    cache/upstreams/.health.json        name → when it was asked last, how long it took, what went wrong
 
-The index is read when a host opens; definitions when somebody looks at tools. A file that is damaged is an empty one: the next listing
-writes it anew.
+The index is read when a host opens; definitions when somebody looks at tools. A file that is damaged, or not of the same listing as the
+other, is an empty one: the upstream is listed anew. One upstream's files never cost another's.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +30,11 @@ from tavern_core.kernel.files.json_state import JsonStateFile
 from tavern_core.model.tool import Example
 
 LARGEST_FILE: Final = 64_000_000
+MOST_LOCKED: Final = 20_000
+"""Bytes of one upstream in the lock file."""
+ALL_TOOLS: Final = "*"
+_OVER_ALL: Final = "all-"
+_LINE: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,8 @@ class Listed:
         """The inverse of `to_json`; None for anything else."""
         try:
             fingerprint, at, ttl, etag, tools = data
+            if not math.isfinite(at):
+                return None
             return cls(
                 str(fingerprint), float(at), None if ttl is None else int(ttl), str(etag), tuple(map(str, tools))
             )
@@ -55,6 +65,30 @@ class Listed:
 
     def to_json(self) -> list[Any]:
         return [self.fingerprint, self.at, self.ttl_ms, self.etag, list(self.tools)]
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What came of asking an upstream the last time, in whichever process."""
+
+    fingerprint: str
+    """Of the entry in tavern.yaml."""
+    at: float
+    """Seconds since the epoch, UTC."""
+    latency_ms: float | None
+    error: str
+    """Empty: it answered."""
+
+    @classmethod
+    def from_json(cls, data: Any) -> Health | None:
+        """One row of the file; None for anything else."""
+        try:
+            fingerprint, at, latency, error = data
+            if not math.isfinite(at) or not math.isfinite(latency or 0.0):
+                return None
+            return cls(str(fingerprint), float(at), None if latency is None else float(latency), str(error))
+        except (TypeError, ValueError):
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,26 +109,27 @@ class Catalogue:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._index = JsonStateFile(folder / ".index.json", "upstreams")
+        self._health = JsonStateFile(folder / ".health.json", "upstreams")
         self._lock = threading.Lock()
-        self._listed: dict[str, Listed] | None = None
+        self._listed: dict[str, Listed | None] = {}
         self._known: dict[str, Definitions] = {}
 
     def listed(self, name: str) -> Listed | None:
         """When and how an upstream was listed last; None: never."""
         with self._lock:
-            if self._listed is None:
-                rows = self._index.read().values.items()
-                read = {name: Listed.from_json(row) for name, row in rows}
-                self._listed = {name: row for name, row in read.items() if row is not None}
-            return self._listed.get(name)
+            if name not in self._listed:
+                self._listed[name] = Listed.from_json(self._json(f"{name}.index.json"))
+            return self._listed[name]
 
     def definitions(self, name: str) -> Definitions:
         """The tools of an upstream as they were listed last."""
         with self._lock:
-            if name not in self._known:
-                self._known[name] = self._read(name)
-            return self._known[name]
+            if (found := self._known.get(name)) is None:
+                found = self._known[name] = self._read(name)
+                listed = self._listed.get(name)
+                if listed is not None and set(listed.tools) != found.tools.keys():
+                    self._listed[name] = None
+            return found
 
     def store(self, name: str, listed: Listed, definitions: Definitions) -> None:
         """Keep a listing.
@@ -111,24 +146,42 @@ class Catalogue:
         }
         make_private_folder(self._folder)
         write_atomic(self._folder / f"{name}.json", json.dumps(data, ensure_ascii=False))
-        self._index.change(lambda rows: {**rows, name: listed.to_json()})
+        write_atomic(self._folder / f"{name}.index.json", json.dumps(listed.to_json(), ensure_ascii=False))
         with self._lock:
-            self._listed = {**(self._listed or {}), name: listed}
+            self._listed[name] = listed
             self._known[name] = definitions
+
+    def health(self, name: str) -> Health | None:
+        """What came of asking an upstream the last time; None: nobody did."""
+        return Health.from_json(self._health.read().values.get(name))
+
+    def note_health(self, name: str, health: Health) -> None:
+        """Keep it for other processes; where it cannot be written, they do without."""
+        row = [health.fingerprint, health.at, health.latency_ms, health.error]
+        with suppress(StateDamaged, OSError):
+            make_private_folder(self._folder)
+            self._health.change(lambda rows: {**rows, name: row})
 
     def _read(self, name: str) -> Definitions:
         try:
-            text = read_text(self._folder / f"{name}.json", LARGEST_FILE)
-            data = from_json(text or "{}")
+            data = self._json(f"{name}.json") or {}
             return Definitions(
                 {tool.name: tool for tool in map(_tool, data.get("tools", ()))},
-                data.get("leftOut", {}),
-                data.get("description", ""),
-                data.get("version", ""),
-                data.get("reviewed", {}),
+                {str(tool): str(why) for tool, why in data.get("leftOut", {}).items()},
+                str(data.get("description", "")),
+                str(data.get("version", "")),
+                dict(data.get("reviewed", {})),
             )
-        except (StateDamaged, ValueError, TypeError, AttributeError, KeyError):
+        except (ValueError, TypeError, AttributeError, KeyError):
             return Definitions()
+
+    def _json(self, file: str) -> Any:
+        """What a file holds; None where it cannot be read."""
+        try:
+            text = read_text(self._folder / file, LARGEST_FILE)
+            return None if text is None else from_json(text)
+        except (StateDamaged, ValueError):
+            return None
 
 
 def digest(data: Any) -> str:
@@ -139,7 +192,19 @@ def digest(data: Any) -> str:
 
 def definition(tool: UpstreamTool) -> dict[str, Any]:
     """All of a tool that a reviewer goes by."""
-    return {key: value for key, value in tool_json(tool).items() if key not in ("version", "data")}
+    return {key: value for key, value in tool_json(tool).items() if key not in ("version", "data", "forwardsKey")}
+
+
+def lock_form(hashes: Mapping[str, str]) -> dict[str, str]:
+    """Tool → hash as the lock file has it: of an upstream with many tools one hash over all, because everybody reads that file."""
+    if sum(len(name.encode()) + _LINE for name in hashes) <= MOST_LOCKED:
+        return dict(hashes)
+    return {ALL_TOOLS: f"{_OVER_ALL}{digest(dict(hashes))}"}
+
+
+def is_of_all(locked: Mapping[str, str]) -> bool:
+    """Whether it is one hash over all tools."""
+    return locked.get(ALL_TOOLS, "").startswith(_OVER_ALL)
 
 
 def listing_of(definitions: Definitions, listed: Listed) -> Listing:
@@ -166,6 +231,7 @@ def tool_json(tool: UpstreamTool) -> dict[str, Any]:
         "capabilities": sorted(tool.capabilities),
         "job": tool.is_job,
         "timeoutMs": tool.timeout_ms,
+        "forwardsKey": tool.forwards_key,
         "data": tool.data,
     }
     return {key: value for key, value in data.items() if value or key in ("name", "inputSchema")}
@@ -187,5 +253,6 @@ def _tool(data: Mapping[str, Any]) -> UpstreamTool:
         frozenset(data.get("capabilities", ())),
         bool(data.get("job")),
         data.get("timeoutMs"),
+        data.get("forwardsKey") is True,
         data.get("data", {}),
     )

@@ -67,7 +67,7 @@ class Connections:
         credential = credential_of(entry, context)
         sessions = self._sessions.setdefault(entry.name, {})
         if (session := sessions.get(credential)) is None:
-            if len(sessions) >= MAX_SESSIONS:
+            if sum(one.state != "idle" for one in sessions.values()) >= MAX_SESSIONS:
                 raise UpstreamError(
                     f"{entry.name} has {MAX_SESSIONS} connections already", outcome="none", retryable=True
                 )
@@ -128,6 +128,7 @@ class Connections:
 
     async def log_in(self, entry: Entry, show: Callable[[str], None]) -> None:
         """Let a person log in to an upstream where its kind knows that; open connections are closed, so that the next is theirs."""
+        self._need(entry)
         adapter = await self.adapter(entry)
         if isinstance(adapter, LogsIn):
             await self.on_loop(adapter.log_in(self._facility(entry, "", adapter), show))
@@ -181,7 +182,10 @@ class Connections:
         return tuple(permission for permission in entry.permissions if not record.may(permission))
 
     def _need(self, entry: Entry) -> None:
-        """Raises PolicyDenied: the upstream was not granted what it needs (POLICY_DENIED)."""
+        """Raises PolicyDenied: the upstream is disabled, or was not granted what it needs (POLICY_DENIED)."""
+        record = self._lifecycle.records.get(entry.plugin)
+        if record is not None and not record.usable and record.state != "pending_consent":
+            raise PolicyDenied(f"{entry.name} is not used: {record.reason or record.state}", hint=record.fix)
         if missing := self.missing(entry):
             raise PolicyDenied(
                 f"{entry.name} is not used: {', '.join(missing)} was not granted to it",

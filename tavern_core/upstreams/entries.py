@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from tavern_core.contract.adapters import UpstreamTool
+from tavern_core.errors import Finding
 from tavern_core.kernel.config.configuration import LoadedConfig
 from tavern_core.kernel.discovery.plugin_facts import Facts
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
@@ -14,7 +15,7 @@ from tavern_core.model.manifest import Manifest, Permissions
 from tavern_core.model.safe_text import seen
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.upstream import UpstreamConfig
-from tavern_core.upstreams.catalogue import Catalogue, Definitions, definition, digest
+from tavern_core.upstreams.catalogue import Catalogue, Definitions, definition, digest, lock_form
 from tavern_core.upstreams.tool_specs import is_allowed, local_name, spec_of
 
 
@@ -70,6 +71,17 @@ class Entry:
         needs = self.config.capabilities()
         return tuple(spec_of(tool, self.name, self.config, needs) for tool in self.tools().values())
 
+    def _declared(self, names: Sequence[str]) -> DeclaredTools:
+        """Its tools; those whose definition was lost are no failure, but listed again."""
+        specs = self.specs()
+        ids = {f"{self.plugin}:{local_name(name)}" for name in names} - {spec.name for spec in specs}
+        text, hint = "its definition was lost from the catalogue", f"tavern upstreams refresh {self.name}"
+        lost = (
+            Finding("UPSTREAM_FAILED", f"{id_}: {text}", hint, severity="warning", details={"tool": id_})
+            for id_ in sorted(ids)
+        )
+        return DeclaredTools(specs, findings=tuple(lost))
+
     def is_plugin(self, candidate: Candidate) -> bool:
         """Whether the plugin with this upstream's name is this upstream, so that its grants hold here."""
         return candidate.source == "upstream" and candidate.stamp == (self.fingerprint,)
@@ -101,13 +113,13 @@ class Entry:
             facts,
             location=config.target,
             tool_ids=tuple(f"{self.plugin}:{local_name(name)}" for name in names),
-            tools=lambda: DeclaredTools(self.specs()),
+            tools=lambda: self._declared(names),
             has_code=False,
             artifact=lambda: digest(config.target),
             manifest_hash=self.fingerprint,
             stamp=(self.fingerprint,),
             target=config.target,
-            tool_hashes=self.hashes,
+            tool_hashes=lambda: lock_form(self.hashes()),
         )
 
 

@@ -23,7 +23,8 @@ from tavern_core.kernel.catalogue.tools import ToolsDiff
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.event import TOOLS_CHANGED
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.upstreams.catalogue import Catalogue, Definitions, Listed, definition
+from tavern_core.model.safe_text import seen
+from tavern_core.upstreams.catalogue import Catalogue, Definitions, Health, Listed, definition
 from tavern_core.upstreams.connections import Connections
 from tavern_core.upstreams.entries import Entry
 from tavern_core.upstreams.review import Quarantine
@@ -64,6 +65,8 @@ class Listings:
         self._under_way: dict[str, concurrent.futures.Future[None]] = {}
         self._changes: set[str] = set()
         """Upstreams that said that their list changed and were not asked for it since."""
+        self._first: set[str] = set()
+        """Upstreams whose first list is being registered."""
         self._listed_at: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting = threading.Lock()
@@ -89,7 +92,9 @@ class Listings:
     async def find(self, plugin: str) -> bool:
         """List an upstream that was never listed, because a tool of it is wanted; True when there is something to look at now."""
         entry = next((e for e in self._entries.values() if e.plugin == plugin), None)
-        if entry is None or entry.is_listed or self._connections.missing(entry):
+        if entry is None or self._connections.missing(entry):
+            return False
+        if entry.is_listed and entry.name not in self._first:
             return False
         await asyncio.shield(asyncio.wrap_future(self._begin(entry)))  # others may wait for the same list
         return entry.is_listed
@@ -108,12 +113,26 @@ class Listings:
                 diff = await asyncio.to_thread(self._take, entry, listing)
             except TavernError as error:
                 self._failed(entry, error)
+                await self.note_health(entry, error)
                 raise
             finally:
                 self._listed_at[entry.name] = time.monotonic()
             self.errors.pop(entry.name, None)
             self._base.diagnostics.withdraw("UPSTREAM_FAILED", upstream=entry.name)
+            await self.note_health(entry)
             return diff
+
+    async def note_health(self, entry: Entry, error: TavernError | None = None) -> None:
+        """Keep what came of asking an upstream, for other processes. One that may not be asked was not."""
+        if self._connections.missing(entry):
+            return
+        health = Health(
+            entry.fingerprint,
+            time.time(),
+            self._connections.session(entry).latency_ms,
+            "" if error is None else seen(error.message)[:500],
+        )
+        await asyncio.to_thread(self._catalogue.note_health, entry.name, health)
 
     def _is_under_way(self, entry: Entry) -> bool:
         running = self._under_way.get(entry.name)
@@ -172,11 +191,22 @@ class Listings:
             return ToolsDiff()
         listing = well_formed(listing)
         tools, left_out = sound(listing, entry.config)
-        reviewed = entry.definitions.reviewed
+        reviewed = self._quarantine.reviewed(entry)
         listed = Listed(entry.fingerprint, now, listing.ttl_ms, listing.etag, tuple(tools))
         kept = Definitions(tools, left_out, listing.description, listing.version, reviewed)
+        if not entry.is_listed:
+            self._first.add(entry.name)
+        try:
+            return self._registered(entry, listed, kept, before)
+        finally:
+            self._first.discard(entry.name)
+
+    def _registered(
+        self, entry: Entry, listed: Listed, kept: Definitions, before: Mapping[str, UpstreamTool]
+    ) -> ToolsDiff:
         self._catalogue.store(entry.name, listed, kept)
         self._quarantine.first_seen(entry)
+        tools = kept.tools
         self._warn_of_unknown(entry, tools)
         diff = _diff(before, tools)
         if diff:

@@ -6,7 +6,7 @@ the host is locked, a tool that is new, changed or renamed is in quarantine unti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from tavern_core.contract.adapters import UpstreamTool
 from tavern_core.errors import ToolQuarantined
 from tavern_core.kernel.access.tool_pins import Difference, differences
 from tavern_core.kernel.grants.grant_store import GrantStore
-from tavern_core.upstreams.catalogue import Catalogue, definition, digest
+from tavern_core.upstreams.catalogue import Catalogue, definition, digest, is_of_all, lock_form
 from tavern_core.upstreams.entries import Entry
 
 
@@ -51,7 +51,7 @@ class Quarantine:
         reviewed = self._reviewed(entry)
         if reviewed is None:
             return {}
-        tools, kept = entry.tools(), entry.definitions.reviewed
+        tools, kept = entry.tools(), self._kept(entry)
         found: dict[str, tuple[Difference, ...]] = {}
         for name, tool in tools.items():
             now = definition(tool)
@@ -79,26 +79,44 @@ class Quarantine:
         Raises:
             PluginNotFound: there is no grant for the upstream yet (PLUGIN_NOT_FOUND).
         """
-        hashes = entry.hashes()
-        if tools is None:
-            gone = dict.fromkeys((self._reviewed(entry) or {}).keys() - hashes.keys(), "")
-            chosen = {**gone, **hashes}
-        else:
-            chosen = {name: hashes[name] for name in tools}
-        if self._grants.read().get(entry.plugin) is None and not entry.config.requested().capabilities:
+        record = self._grants.read().get(entry.plugin)
+        if record is None and not entry.config.requested().capabilities:
             return  # it needs no grant, so nobody reviews it
-        self._grants.accept_tools(entry.plugin, chosen)
-        now = {name: definition(tool) for name, tool in entry.tools().items() if name in chosen}
-        known = entry.definitions
-        kept = {name: old for name, old in {**known.reviewed, **now}.items() if chosen.get(name, "-")}
+        hashes = entry.hashes()
+        chosen = (
+            hashes if tools is None else {**(self._reviewed(entry) or {}), **{name: hashes[name] for name in tools}}
+        )
+        locked = lock_form(chosen)
+        gone = dict.fromkeys(record.tools.keys() - locked.keys(), "") if record is not None else {}
+        self._grants.accept_tools(entry.plugin, {**gone, **locked})
+        known, there = entry.definitions, entry.tools()
+        now = {name: definition(there[name]) for name in (hashes if tools is None else tools)}
+        kept = {name: old for name, old in {**self.reviewed(entry), **now}.items() if name in chosen}
         listed = self._catalogue.listed(entry.name)
         if listed is not None:
             self._catalogue.store(entry.name, listed, replace(known, reviewed=kept))
 
+    def reviewed(self, entry: Entry) -> dict[str, Mapping[str, Any]]:
+        """The definitions that were reviewed, as far as they are known: to be kept with the next listing."""
+        hashes, kept = self._reviewed(entry) or {}, self._kept(entry)
+        now = {name: definition(tool) for name, tool in entry.tools().items()}
+        same = {name: known for name, known in now.items() if hashes.get(name) == digest(known)}
+        return {**{name: old for name, old in kept.items() if name in hashes}, **same}
+
     def _reviewed(self, entry: Entry) -> dict[str, str] | None:
         """Tool → hash, as the lock file has it; None: nothing was reviewed yet."""
         record = self._grants.read().get(entry.plugin)
-        return dict(record.tools) if record is not None and record.tools else None
+        if record is None or not record.tools:
+            return None
+        if not is_of_all(record.tools):
+            return dict(record.tools)
+        kept = {name: digest(old) for name, old in self._kept(entry).items()}
+        known = (hashes for hashes in (kept, entry.hashes()) if lock_form(hashes) == record.tools)
+        return next(known, {})  # what was reviewed is not known any more, so everything is new
+
+    def _kept(self, entry: Entry) -> Mapping[str, Mapping[str, Any]]:
+        """The definitions that were kept, also of the entry as it was configured before; the lock file says which of them hold."""
+        return self._catalogue.definitions(entry.name).reviewed
 
     def _is_strict(self, entry: Entry) -> bool:
         return entry.config.pin or self._grants.is_frozen
@@ -113,5 +131,5 @@ def _summary(found: Sequence[Difference]) -> str:
     first = found[0]
     if first.path == "/name":
         return "it is new" if first.before is None else f"it is {first.before!r} under another name"
-    places = ", ".join(one.path for one in found[:5])
-    return f"its definition is not the one that was reviewed ({places})"
+    places = ", ".join(one.path for one in found[:5] if one.path)
+    return "its definition is not the one that was reviewed" + (f" ({places})" if places else "")

@@ -30,7 +30,10 @@ class UpstreamStatus:
     """Name → why it is no tool."""
     listed_at: float | None = None
     """Seconds since the epoch, UTC; None: never."""
+    asked_at: float | None = None
+    """When it was listed or checked last, in whichever process; None: never."""
     latency_ms: float | None = None
+    """Of what was asked of it last."""
     last_error: str = ""
     description: str = ""
     version: str = ""
@@ -47,6 +50,7 @@ class UpstreamStatus:
             "quarantined": list(self.quarantined),
             "leftOut": dict(self.left_out),
             "listedAt": None if self.listed_at is None else iso_utc(self.listed_at),
+            "askedAt": None if self.asked_at is None else iso_utc(self.asked_at),
             "latencyMs": None if self.latency_ms is None else round(self.latency_ms, 3),
             "lastError": self.last_error,
             "description": self.description,

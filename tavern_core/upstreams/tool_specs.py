@@ -17,7 +17,7 @@ from typing import Any, Final
 from tavern_core.contract.adapters import Listing, UpstreamTool
 from tavern_core.errors import UpstreamError
 from tavern_core.model.ids import is_local_name
-from tavern_core.model.limits import NO_LIMITS
+from tavern_core.model.limits import NO_LIMITS, ToolLimits
 from tavern_core.model.nearest import fold
 from tavern_core.model.safe_text import printed, said, seen, with_type
 from tavern_core.model.tool import Example, ToolSpec
@@ -30,7 +30,8 @@ MAX_NAME: Final = 256
 MAX_DESCRIPTION: Final = 8_000
 MAX_LEFT_OUT: Final = 1_000
 MAX_DEFINITION: Final = 1_000_000
-"""Bytes of JSON."""
+MAX_DEFINITIONS: Final = 24_000_000
+"""Bytes of JSON: of one tool, and of all of an upstream."""
 TIMEOUT_MS: Final = 60_000
 _LONGEST_MS: Final = 86_400_000
 _LONGEST_TTL_MS: Final = 30 * _LONGEST_MS
@@ -80,6 +81,7 @@ def sound(listing: Listing, config: UpstreamConfig) -> tuple[dict[str, UpstreamT
     found: dict[str, UpstreamTool] = {}
     left_out = dict(listing.left_out)
     taken: dict[str, str] = {}
+    room = MAX_DEFINITIONS
     for number, tool in enumerate(listing.tools):
         if number >= MAX_TOOLS:
             left_out["…"] = f"only the first {MAX_TOOLS:,} tools of an upstream are read"
@@ -92,6 +94,9 @@ def sound(listing: Listing, config: UpstreamConfig) -> tuple[dict[str, UpstreamT
             continue
         elif (other := taken.setdefault(fold(local_name(name)), name)) != name or name in found:
             left_out[name if other != name else f"{name} (again)"] = f"its name is too much like that of {other!r}"
+        elif (room := room - _size(tool)) < 0:
+            left_out["…"] = f"the definitions of its tools have more than {MAX_DEFINITIONS:,} bytes"
+            break
         else:
             found[name] = replace(tool, description=_description(tool.description))
     return found, left_out
@@ -126,13 +131,18 @@ def _flaw(tool: UpstreamTool, name: str) -> str:
             return f"the schema of its {what} is refused: {bad[0].message}"[:500]
     return next(
         (f"its `{key}` has a wrong type" for key, fits in _FIELDS.items() if not fits(getattr(tool, key))), ""
-    ) or _size(tool)
+    ) or _weight(tool)
 
 
-def _size(tool: UpstreamTool) -> str:
+def _size(tool: UpstreamTool) -> int:
+    """Bytes of its definition. Raises TypeError, ValueError and RecursionError: it is no JSON."""
+    return len(json.dumps(tool_json(tool), allow_nan=False, ensure_ascii=False).encode())
+
+
+def _weight(tool: UpstreamTool) -> str:
     """Why a tool cannot be kept."""
     try:
-        size = len(json.dumps(tool_json(tool), allow_nan=False, ensure_ascii=False).encode())
+        size = _size(tool)
     except (TypeError, ValueError, RecursionError) as error:
         return f"its definition is no JSON: {with_type(error)}"[:500]
     return "" if size <= MAX_DEFINITION else f"its definition has more than {MAX_DEFINITION:,} bytes"
@@ -156,6 +166,7 @@ _FIELDS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "destructive": _claim,
     "idempotent": _claim,
     "is_job": lambda value: isinstance(value, bool),
+    "forwards_key": lambda value: isinstance(value, bool),
     "timeout_ms": lambda value: value is None or (type(value) is int and 0 < value <= _LONGEST_MS),
     "data": lambda value: isinstance(value, Mapping),
 }
@@ -196,13 +207,18 @@ def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig, needs: frozen
         destructive=_first(override.destructive, destructive),
         idempotent=_first(override.idempotent, trusted and bool(tool.idempotent or tool.read_only)),
         timeout_ms=override.timeout_ms or config.timeout_ms or tool.timeout_ms or TIMEOUT_MS,
-        implementation={"upstream": name, "tool": tool.name},
+        implementation={"upstream": name, "tool": tool.name, **({"forwardsKey": True} if tool.forwards_key else {})},
         source=f"upstream {name}",
         requires_approval=bool(override.requires_approval),
         optional=bool(override.optional),
         job=_first(override.job, tool.is_job),
-        limits=NO_LIMITS if override.limits is None else override.limits.limits(),
+        limits=_limits(override, config),
     )
+
+
+def _limits(override: ToolOverride, config: UpstreamConfig) -> ToolLimits:
+    own = NO_LIMITS if override.limits is None else override.limits.limits()
+    return own if config.idle_ms is None else own.over(ToolLimits(idle_ms=config.idle_ms))
 
 
 _NOTHING: Final = ToolOverride()

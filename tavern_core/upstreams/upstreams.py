@@ -124,7 +124,12 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         """Ask an upstream whether it answers, now. Raises as `refresh`."""
         entry = self._entry(name)
         self._connections.session(entry).try_at_once()
-        await self._ask(entry, lambda connection: connection.check())
+        try:
+            await self._ask(entry, lambda connection: connection.check())
+        except TavernError as error:
+            await self._listings.note_health(entry, error)
+            raise
+        await self._listings.note_health(entry)
         return self._status(entry)
 
     async def connect(self, name: str, show: Callable[[str], None] | None = None) -> UpstreamStatus:
@@ -226,6 +231,13 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         record, listed = self._lifecycle.records.get(entry.plugin), self._catalogue.listed(entry.name)
         session, known = self._connections.session(entry), entry.definitions
         error = self._listings.errors.get(entry.name) or session.error
+        health = self._catalogue.health(entry.name)
+        if health is not None and health.fingerprint != entry.fingerprint:
+            health = None
+        was_used = error is not None or session.latency_ms is not None  # by this process, which knows better
+        latency_ms, last_error = session.latency_ms, error.message if error is not None else ""
+        if health is not None and not was_used:
+            latency_ms, last_error = health.latency_ms, health.error
         is_ours = record is not None and entry.is_plugin(record.candidate)
         state: str = self._connections.state(entry) if is_ours else "failed"
         reason = ""
@@ -244,8 +256,9 @@ class Upstreams(Mapping[str, UpstreamStatus]):
             tuple(f"{entry.plugin}:{local_name(tool)}" for tool in self._quarantine.quarantined(entry)),
             known.left_out,
             listed.at if listed is not None and entry.is_listed else None,
-            session.latency_ms,
-            error.message if error is not None else "",
+            health.at if health is not None else None,
+            latency_ms,
+            last_error,
             known.description,
             known.version,
         )

@@ -34,3 +34,64 @@ def test_a_file_is_made_where_there_is_none(tavern: Run, project: Path) -> None:
     assert tavern("upstreams", "add", "mcp", "--name", "here", "--", "mcp-server-git").code == 0
     written = yaml.safe_load((project / "tavern.yaml").read_text())
     assert written == {"upstreams": {"here": {"kind": "mcp", "command": ["mcp-server-git"]}}}
+
+
+ENTRIES = """\
+upstreams:
+  fetched: {kind: mcp, command: [uvx, mcp-server-time], trusted: true}
+  boxed: {kind: mcp, command: [mcp-server-time, %s]}
+  web: {kind: mcp, url: "http://127.0.0.1:9/mcp"}
+  package: {kind: langchain, package: langchain-x}
+"""
+REVIEWS = {
+    "fetched": ("upstream fetched: uvx mcp-server-time", "! FULL TRUST"),
+    "boxed": (f"upstream boxed: mcp-server-time {'a' * 400}", "its program runs in the sandbox"),
+    "web": ("upstream web: http://127.0.0.1:9/mcp", "it runs no code on this machine"),
+    "package": ("upstream package: langchain-x", "! FULL TRUST"),
+}
+
+
+def test_a_review_shows_the_exact_target_and_who_is_trusted_fully(tavern: Run, project: Path) -> None:
+    (project / "tavern.yaml").write_text(ENTRIES % ("a" * 400))
+    for name, (target, where) in REVIEWS.items():
+        shown = tavern("plugins", "review", name)
+        assert shown.code == 3, shown.err
+        first, second = shown.out.splitlines()[:2]
+        assert first == target
+        assert second.startswith(where)
+
+
+COMMANDS: dict[str, tuple[tuple[str, ...], int, str]] = {
+    # the words, the exit code, what the JSON or the error holds
+    "list": (("list",), 0, '"state": "pending_consent"'),
+    "show": (("show", "web"), 0, '"changes": {}'),
+    "show of none": (("show", "wep"), 5, "did you mean"),
+    "check": (("check", "web"), 3, "tavern plugins grant web"),
+    "check of none": (("check", "wep"), 5, "did you mean"),
+    "refresh": (("refresh",), 1, "tavern plugins grant web"),
+    "refresh of one": (("refresh", "web"), 3, "tavern plugins grant web"),
+    "refresh of none": (("refresh", "wep"), 5, "did you mean"),
+    "connect": (("connect", "web"), 3, "tavern plugins grant web"),
+    "connect of none": (("connect", "wep"), 5, "did you mean"),
+    "accept": (("accept", "web"), 5, "tavern plugins grant web"),
+    "accept of none": (("accept", "wep"), 5, "did you mean"),
+}
+
+
+def test_each_command_has_json_and_an_exit_code(tavern: Run, project: Path) -> None:
+    (project / "tavern.yaml").write_text('upstreams:\n  web: {kind: mcp, url: "http://127.0.0.1:9/mcp"}\n')
+    for words, code, held in COMMANDS.values():
+        done = tavern("upstreams", *words, "--json")
+        assert (words, done.code) == (words, code), done.err
+        assert held in (done.out or done.err)
+        if done.out:
+            json.loads(done.out)
+
+
+def test_other_processes_show_why_an_upstream_failed(tavern: Run, project: Path) -> None:
+    (project / "tavern.yaml").write_text('upstreams:\n  auto: {kind: n8n, url: "http://127.0.0.1:9"}\n')
+    assert tavern("plugins", "grant", "auto", "network").code == 0
+    assert tavern("upstreams", "check", "auto").code == 1
+    (shown,) = json.loads(tavern("upstreams", "list", "--json").out)
+    assert "127.0.0.1:9" in shown["lastError"]
+    assert shown["askedAt"]

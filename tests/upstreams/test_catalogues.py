@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tavern_core.contract.adapters import UpstreamTool
+from tavern_core.errors import ConnectionLost
 from tavern_core.model.ids import is_local_name
 from tavern_core.upstreams.tool_specs import local_name
 from tests.upstreams.toy import ECHO, System, lost, opened
@@ -215,6 +217,75 @@ def test_a_damaged_catalogue_is_an_empty_one(tmp_path: Path) -> None:
     with opened(system, tmp_path) as host:
         host.upstreams.refresh_sync("toy")
         assert host.invoke_sync("toy:echo", {"x": 1}).ok
+
+
+DAMAGE = {
+    "empty": "",
+    "no object": "[]",
+    "cut off": '{"tools": [{"name": "echo", "in',
+    "other types": '{"tools": {"a": 1}, "leftOut": [1], "reviewed": 5}',
+    "a time that is none": '["x", NaN, null, "", ["echo"]]',
+    "another tool": '{"tools": [{"name": "other", "inputSchema": {"type": "object"}}]}',
+    "deep": "[" * 10_000,
+}
+
+
+@pytest.mark.parametrize("file", ["toy.json", "toy.index.json", ".health.json"])
+@pytest.mark.parametrize("case", DAMAGE)
+def test_a_file_that_is_damaged_alone_costs_one_more_list(case: str, file: str, tmp_path: Path) -> None:
+    with opened(System(), tmp_path, pin=True) as host:
+        host.upstreams.connect_sync("toy")
+    (tmp_path / "cache" / "upstreams" / file).write_text(DAMAGE[case])
+    with opened(System(), tmp_path, pin=True) as host:
+        host.upstreams.status("toy").to_json()
+        host.tools.list()
+        host.upstreams.refresh_sync("toy")
+        assert host.invoke_sync("toy:echo", {"x": 1}).ok
+
+
+def many(change: str = "") -> tuple[UpstreamTool, ...]:
+    return tuple(replace(ECHO, name=f"{'n' * 200}{n}", description=change if n == 7 else "") for n in range(2_000))
+
+
+def test_an_upstream_with_many_long_names_leaves_room_in_the_lock_file_and_is_pinned(tmp_path: Path) -> None:
+    system = System(many())
+    with opened(system, tmp_path, pin=True) as host:
+        assert len(host.upstreams.connect_sync("toy").tools) == 2_000
+    assert (tmp_path / "tavern.lock").stat().st_size < 10_000
+    system.tools = many("Other.")
+    with opened(system, tmp_path, pin=True, timeoutMs=9_000) as host:
+        host.upstreams.refresh_sync("toy")
+        (tool,) = host.upstreams["toy"].quarantined
+        assert [one.path for one in host.upstreams.differences("toy")["n" * 200 + "7"]] == ["/description"]
+        host.upstreams.accept("toy", [tool])
+        assert not host.upstreams["toy"].quarantined
+        assert host.invoke_sync(tool, {"x": 1}).ok
+
+
+def test_locking_the_host_accepts_no_definition_that_is_in_quarantine(tmp_path: Path) -> None:
+    system = System()
+    with opened(system, tmp_path, pin=True) as host:
+        host.upstreams.connect_sync("toy")
+        system.tools = (replace(ECHO, description="Other."),)
+        host.upstreams.refresh_sync("toy")
+        host.lock()
+        assert host.upstreams["toy"].quarantined == ("toy:echo",)
+
+
+def test_other_processes_see_what_came_of_asking_an_upstream_last(tmp_path: Path) -> None:
+    system = System()
+    with opened(system, tmp_path) as host:
+        host.upstreams.connect_sync("toy")
+    with opened(system, tmp_path) as host:
+        status = host.upstreams["toy"]
+        assert status.latency_ms is not None and status.asked_at is not None and not status.last_error
+        system.refuses = lost("none")
+        with pytest.raises(ConnectionLost):
+            host.upstreams.check_sync("toy")
+    with opened(system, tmp_path) as host:
+        assert host.upstreams["toy"].last_error == "gone"
+    with opened(system, tmp_path, url="http://127.0.0.1:10/other") as host:
+        assert not host.upstreams["toy"].last_error
 
 
 @given(st.text(min_size=1, max_size=300))

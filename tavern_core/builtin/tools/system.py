@@ -15,7 +15,7 @@ from tavern_core.contract.targets import PythonTarget
 from tavern_core.errors import InputInvalid
 from tavern_core.model.ids import SEARCH_TOOLS, split_id
 from tavern_core.model.nearest import nearest
-from tavern_core.model.tool import Example, ToolSpec
+from tavern_core.model.tool import Example, ToolSpec, marked_description
 
 PARAMETERS: Final[Mapping[str, Any]] = {
     "type": "object",
@@ -114,7 +114,13 @@ class _Unlisted:
         """The best matching tools that the caller may see, best first."""
         tools: ToolManager = self._ctx.service(TOOL_MANAGER)
         return [
-            {"id": found["id"], "description": found["description"], "parameters": found["inputSchema"]}
+            {
+                "id": found["id"],
+                "description": marked_description(
+                    found["description"], found.get("implementation", {}).get("upstream", "")
+                ),
+                "parameters": found["inputSchema"],
+            }
             for found in tools.search(query, limit)
         ]
 

@@ -130,7 +130,7 @@ def tool_json(tool: UpstreamTool) -> dict[str, Any]:
         "name": tool.name, "description": tool.description, "inputSchema": tool.input_schema, "outputSchema": tool.output_schema,
         "displayName": tool.display_name, "tags": list(tool.tags), "version": tool.version, "readOnly": tool.read_only,
         "destructive": tool.destructive, "idempotent": tool.idempotent, "capabilities": sorted(tool.capabilities),
-        "job": tool.is_job, "timeoutMs": tool.timeout_ms, "data": dict(tool.data),
+        "job": tool.is_job, "timeoutMs": tool.timeout_ms, "forwardsKey": tool.forwards_key, "data": dict(tool.data),
     }  # fmt: skip
 
 
@@ -139,5 +139,5 @@ def tool_of(data: Mapping[str, Any]) -> UpstreamTool:
     return UpstreamTool(
         data["name"], data["description"], data["inputSchema"], data["outputSchema"], data["displayName"], tuple(data["tags"]),
         data["version"], (), data["readOnly"], data["destructive"], data["idempotent"], frozenset(data["capabilities"]),
-        data["job"] is True, data["timeoutMs"], data["data"],
+        data["job"] is True, data["timeoutMs"], data["forwardsKey"] is True, data["data"],
     )  # fmt: skip

@@ -3,7 +3,7 @@
     limits:
       tools: {"text:*": {rate: 100/minute}, "text:count": {concurrency: 2}}
       plugins: {text: {concurrency: 8}}
-      upstreams: {api.example.org: {rate: 10/second, breaker: {failures: 5}}}
+      upstreams: {api.example.org: {rate: 10/second}, clock: {breaker: {failures: 5}}}
       callers: {"*": {rate: 60/minute}, "role:batch": {concurrency: 1}}
 
 An entry of `tools` is one of `tool_lists`. All that name a tool hold; where two say something about the same, the more
@@ -67,12 +67,16 @@ class LimitRules:
 
     def of_upstream(self, tool: ToolSpec) -> LimitRule | None:
         """What all tools of its upstream share."""
-        name = upstream_of(tool)
-        return LimitRule(f"limits.upstreams.{name}", self._upstreams[name]) if name in self._upstreams else None
+        name = next((name for name in (tool.stranger, _host_of(tool)) if name in self._upstreams), "")
+        return LimitRule(f"limits.upstreams.{name}", self._upstreams[name]) if name else None
 
 
 def upstream_of(tool: ToolSpec) -> str:
-    """The system behind a tool, by the host and port of its endpoint; empty for one that has none."""
+    """The system behind a tool: the name of its upstream, else the host and port of its endpoint; empty for one that has none."""
+    return tool.stranger or _host_of(tool)
+
+
+def _host_of(tool: ToolSpec) -> str:
     if not tool.endpoint:
         return ""
     try:

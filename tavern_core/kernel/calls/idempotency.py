@@ -195,7 +195,7 @@ class Idempotency:
     async def finish(self, claim: Claim, plan: Plan, call: RunningCall, result: ToolResult, mode: Mode) -> None:
         """Record the outcome of the call and notify its waiters. A failure without an effect releases the key."""
         record, error = claim.record, result.error
-        is_free = error is not None and is_harmless_again(error, plan.spec)
+        is_free = error is not None and is_harmless_again(error, plan.spec, has_key=True)
         try:
             if is_free:
                 await ask(mode, self._records, self._records.remove, record.kind, record.key)
@@ -259,7 +259,11 @@ def _canonical(values: Mapping[str, Any]) -> bytes:
 def _is_of_its_caller(answer: ToolResult, plan: Plan) -> bool:
     """Whether a call ended for its caller's sake, cancelled or out of time, and left the key free: who waits makes it himself."""
     error = answer.error
-    return error is not None and error.kind in ("CANCELLED", "TIMEOUT") and is_harmless_again(error, plan.spec)
+    return (
+        error is not None
+        and error.kind in ("CANCELLED", "TIMEOUT")
+        and is_harmless_again(error, plan.spec, has_key=True)
+    )
 
 
 def _conflict(plan: Plan, key: str) -> IdempotencyConflict:

@@ -2,6 +2,7 @@
 
     outcome none                                 nothing happened: retry a transient failure
     outcome unknown, the tool is idempotent      twice is the same as once: retry a transient failure
+    outcome unknown, its upstream has the key    the upstream makes it once: retry a transient failure
     outcome unknown, any other tool              never retry
     outcome done                                 never retry
 
@@ -27,9 +28,14 @@ _OURS: Final = frozenset(
 """Refusals of the host's own: trying again would only be refused again."""
 
 
-def is_harmless_again(error: CallError | ToolError, tool: ToolSpec) -> bool:
-    """Whether a second attempt cannot repeat an effect."""
-    return error.outcome == "none" or (error.outcome == "unknown" and (tool.idempotent or tool.read_only))
+def is_harmless_again(error: CallError | ToolError, tool: ToolSpec, *, has_key: bool = False) -> bool:
+    """Whether a second attempt cannot repeat an effect.
+
+    Args:
+        has_key: the call has an idempotency key, and so would the second attempt.
+    """
+    is_once = tool.idempotent or tool.read_only or (has_key and tool.forwards_key)
+    return error.outcome == "none" or (error.outcome == "unknown" and is_once)
 
 
 def may_pass(error: CallError | ToolError) -> bool:

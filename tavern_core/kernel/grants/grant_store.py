@@ -199,6 +199,8 @@ class GrantStore:
                     )
                 records = dict(sorted(change(grants.records).items()))
                 text = render_lock(records, before or "")
+                if len(text.encode()) > LARGEST_FILE:  # it could never be read again
+                    raise StateDamaged(f"{self.path} is not written: it would be larger than {LARGEST_FILE:,} bytes")
                 if text == before or (before is None and not records):
                     return Grants(records)
                 if read_text(self.path, LARGEST_FILE) == before:

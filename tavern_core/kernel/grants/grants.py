@@ -201,7 +201,7 @@ def carried_over(facts: PluginFacts, record: GrantRecord) -> GrantRecord:
         record.granted_by,
         decision.tier,
         facts.target,
-        facts.tools() or record.tools,
+        record.tools or facts.tools(),
     )
 
 

@@ -107,6 +107,7 @@ class Review:
         return {
             "plugin": self.facts.name,
             "version": self.facts.version,
+            "target": self.facts.target or None,
             "reviewedVersion": self.record.version if self.record is not None else None,
             "tier": self.facts.tier,
             "grantedTier": tier_of(self.facts, self.record) if self.record is not None else None,

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from tavern_core.builtin.adapters.n8n.api_client import Api
@@ -85,6 +86,8 @@ class N8nConnection:
             found, flaws = discovered(await self._api.workflows(), taken=frozenset(tools))
             tools |= found
             left_out |= flaws
+        if self._upstream.idempotency_header or self._upstream.settings.get("idempotencyField"):
+            tools = {name: replace(tool, forwards_key=True) for name, tool in tools.items()}
         listing = Listing(tuple(tools.values()), etag=etag_of(tools.values(), left_out), left_out=left_out)
         return None if etag and etag == listing.etag else listing
 
