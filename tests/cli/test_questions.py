@@ -364,7 +364,7 @@ def test_another_process_answers_what_a_process_asks_that_goes_on(terminal: Any,
     [kept] = tavern("workflows", "runs", "--json").json
     assert kept["state"] == "waiting"
     refused = tavern("workflows", "resume", kept["runId"])
-    assert (refused.code, "still goes on" in refused.err) == (2, True), refused.err
+    assert (refused.code, "still running" in refused.err) == (2, True), refused.err
     done = tavern("workflows", "answer", kept["runId"], "number", "8")
     assert (done.code, done.out) == (0, "number#1 is answered\n"), done.err
     asking.wait_for("which sure?")

@@ -697,5 +697,5 @@ def test_without_a_terminal_the_command_line_refuses_and_says_why(tmp_path: Path
     done = subprocess.run(command, cwd=tmp_path, input="yes\n", capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 3
     assert "APPROVAL_REQUIRED" in done.stderr
-    assert "nobody can be asked here" in done.stderr
+    assert "no approver is reachable" in done.stderr
     assert not done.stdout

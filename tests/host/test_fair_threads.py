@@ -160,7 +160,7 @@ def test_stuck_calls_are_reported_and_take_nothing_from_others(opened: Opened, s
     assert ("slow", {"of": "slow:slow", "threads": 2}) in told
     [noticed] = [d for d in host.diagnostics if d.code == "THREADS_STUCK"]
     assert (noticed.plugin, noticed.details["of"]) == ("slow", "slow:slow")
-    assert "goes on though nobody waits for it" in host.tools.why("slow:slow").reason
+    assert "still runs after its caller stopped waiting" in host.tools.why("slow:slow").reason
     ended = threading.Event()
     host.events.subscribe(lambda event: ended.set() if event.data["threads"] == 0 else None, "THREADS_STUCK")
     slow.go.set()

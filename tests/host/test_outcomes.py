@@ -207,7 +207,7 @@ def test_a_call_that_waits_for_its_turn_has_changed_nothing(
     run(all_taken())
     late = next(event.data["error"] for event in ended if event.call_id == called[-1].call_id)
     assert (late["kind"], late["outcome"]) == ("TIMEOUT" if "time" in end else "CANCELLED", "none")
-    assert "begun" in late["message"] or "before it began" in late["message"]
+    assert "had not started" in late["message"] or "before it began" in late["message"]
     assert not (begun / "late").exists()
 
 

@@ -131,7 +131,7 @@ async def test_answers_from_elsewhere_are_judged_given_once_and_taken_where_the_
             *(asyncio.to_thread(other.workflows.answer, handle.id, "q#1", f"x{n}") for n in range(8))
         )
         assert given.count(True) == 1
-        with pytest.raises(UsageError, match="still goes on"):
+        with pytest.raises(UsageError, match="still running"):
             await other.workflows.resume(handle.id)
         assert other.workflows.answer(handle.id, "p#1", "y")
         result = await asyncio.wait_for(handle, 30)
