@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from tavern_core.box import paths
+from tavern_core.box.fork_server_client import ending
 from tavern_core.box.output import STOPPING_S, Ended, HeadAndTail, Reports
 from tavern_core.box.script_client import Child, Launch
 from tavern_core.contract.protocols import Sandbox
@@ -296,7 +297,7 @@ class RunningProcess:
             if code is None
             else f"ended with code {code}"
             if code >= 0
-            else f"ended by signal {-code}"
+            else f"ended by {ending(code)}"
         )
         said = self.errors.strip()
         return ConnectionLost(

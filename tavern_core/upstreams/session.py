@@ -23,7 +23,7 @@ from tavern_core.model.safe_text import printed
 
 T = TypeVar("T")
 State = Literal["idle", "connecting", "open", "failed"]
-CONNECT_S: Final = 30.0
+CONNECT_S: Final = 60.0
 CLOSE_S: Final = 5.0
 CHECK_AFTER_S: Final = 60.0
 """A connection that was unused for so long is asked whether it still answers before a call is trusted to it."""
@@ -79,7 +79,7 @@ class Session:
             self._lose(error)
             raise
         except asyncio.CancelledError:
-            if task not in self._tasks:  # the connection was closed beneath it
+            if task not in self._tasks and task.cancelling() == 1:  # the connection was closed beneath it
                 task.uncancel()
                 raise self._lost_error() from None
             if not task.cancelling():  # nobody asked for that: the library gave the call up

@@ -231,7 +231,7 @@ def test_the_strongest_refusal_is_reported():
         ({"deny": ["text"]}, {}, []),
         ({"allow": ["evil:*", "*", "core", "system", "FileOperator/WriteFile"]}, {}, []),
         ({}, {"Role:guest": {}}, [("callers.Role:guest", "lower case", "role:<role>")]),
-        ({}, {"role:": {"deny": ["x"]}}, [("callers.role:", "nobody", ""), ("callers.role:.deny[0]", "'x'", "")]),
+        ({}, {"role:": {"deny": ["x"]}}, [("callers.role:", "no caller", ""), ("callers.role:.deny[0]", "'x'", "")]),
         (
             {},
             {"roles:guest": {}},

@@ -14,11 +14,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tavern_core.box.fork_server_client import ending
 from tavern_core.box.output import Head, HeadAndTail
 from tavern_core.builtin.executors.script.masking import Masking, secrets_of
 from tavern_core.builtin.executors.script.queue import Places
 from tavern_core.builtin.executors.script.script_input import request
-from tavern_core.builtin.executors.script.script_output import Unreadable, error_in, parse, signal_name
+from tavern_core.builtin.executors.script.script_output import Unreadable, error_in, parse
 from tavern_core.errors import InputInvalid, UpstreamError
 
 from .workbench import Scripts, failing
@@ -74,7 +75,7 @@ def test_a_request_is_written_or_refused(key: str, value: Any) -> None:
 
 
 def test_a_signal_without_a_name_is_called_by_its_number() -> None:
-    assert (signal_name(-9), signal_name(-40)) == ("SIGKILL", "signal 40")
+    assert (ending(-9), ending(-40)) == ("SIGKILL", "signal 40")
 
 
 # Limits ------------------------------------------------------------------------------------------------------------------

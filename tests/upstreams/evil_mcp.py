@@ -171,7 +171,7 @@ def start() -> None:
             time.sleep(600)
         case "start-family":
             stubborn = "import time, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
-            subprocess.Popen([sys.executable, "-c", stubborn, "evil_mcp_child"], start_new_session=True)
+            subprocess.Popen([sys.executable, "-c", stubborn, sys.argv[2]], start_new_session=True)
         case "stubborn":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 

@@ -56,15 +56,15 @@ ANSWERS: dict[str, tuple[str, str, str]] = {
 def evil(mode: str, home: Path, **entry: Any) -> Any:
     settings = {**SETTINGS, **({"connectTimeoutMs": 1_500} if mode == "start-silent" else {})}
     limits = {"bad": {"timeoutMs": 30_000 if mode in SLOW else 1_500}}
-    written = {"command": program("evil_mcp.py", mode), "settings": settings, "tools": limits}
+    written = {"command": program("evil_mcp.py", mode, f"evil-of-{home.name}"), "settings": settings, "tools": limits}
     return host(home, evil={**written, **entry}, mini={"command": program("mini_mcp.py", "2026")})
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left_behind() -> Any:
+def _nothing_is_left_behind(tmp_path: Path) -> Any:
     before = open_descriptors()
     yield
-    assert processes_with("evil_mcp") == []
+    assert processes_with(f"evil-of-{tmp_path.name}") == []
     assert open_descriptors() <= before + 2
 
 

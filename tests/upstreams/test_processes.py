@@ -31,6 +31,11 @@ def trusted(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
+def marker(tmp_path: Path) -> str:
+    """By which a program of a test is found; no path, because a path on the command line may be read."""
+    return f"upstream-of-{tmp_path.name}"
+
+
 def run(tmp_path: Path, code: str, use: Use, trusted: bool = False, **environment: str) -> Any:
     """Start a Python program, use it, close it; nothing of it is left."""
     state = tmp_path / "state"
@@ -41,7 +46,7 @@ def run(tmp_path: Path, code: str, use: Use, trusted: bool = False, **environmen
     async def main() -> Any:
         home = Home(str(tmp_path), environment, ("topsecret",))
         process = await start_process(
-            [sys.executable, "-c", code, "upstream_program"], home, sandbox, Rights(), trusted=trusted
+            [sys.executable, "-c", code, marker(tmp_path)], home, sandbox, Rights(), trusted=trusted
         )
         try:
             return await use(process)
@@ -52,7 +57,7 @@ def run(tmp_path: Path, code: str, use: Use, trusted: bool = False, **environmen
         return asyncio.run(main())
     finally:
         boxes.release()
-        assert processes_with("upstream_program") == []
+        assert processes_with(marker(tmp_path)) == []
         assert open_descriptors() <= before
         assert not any((state / "work").glob("*/*"))
 
@@ -135,7 +140,7 @@ FAMILY = """
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 for _ in range(3):
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "upstream_program"], start_new_session=True)
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", sys.argv[1]], start_new_session=True)
 print("begun", flush=True)
 time.sleep(600)
 """
@@ -144,7 +149,7 @@ time.sleep(600)
 def test_what_it_started_ends_with_it_even_in_sessions_of_its_own(tmp_path: Path) -> None:
     async def use(process: RunningProcess) -> None:
         assert await lines(process, 1) == [b"begun"]
-        await asyncio.to_thread(until, lambda: len(processes_with("upstream_program")) >= 4)
+        await asyncio.to_thread(until, lambda: len(processes_with(marker(tmp_path))) >= 4)
 
     run(tmp_path, FAMILY, use, trusted=True)
 
@@ -153,7 +158,7 @@ def test_a_killed_program_is_noticed(trusted: bool, tmp_path: Path) -> None:
     async def use(process: RunningProcess) -> None:
         await process.write(b"hello\n")
         await lines(process, 1)
-        for pid in processes_with("upstream_program"):
+        for pid in processes_with(marker(tmp_path)):
             os.kill(pid, signal.SIGKILL)
         with pytest.raises(ConnectionLost):
             await lines(process, 1)

@@ -24,6 +24,8 @@ MOST_UNASKED: Final = 500
 """Messages in a second that no one asked for; and ten times as many without an answer in between."""
 Lost = Callable[[CallError], None]
 Note = Callable[[int, CallError], None]
+GRACE_S: Final = 2.0
+"""How long a server may take to end once its input has; one that broke the protocol has no time."""
 _TURN: Final = 64
 """Messages after which others have their turn, however quickly they come."""
 
@@ -55,6 +57,7 @@ class Incoming(Stream):
         self._lines = process.lines(most)
         self._lost = lost
         self._note = note
+        self.is_lost = False
         self.take: Callable[[object, dict[str, Any]], bool] = lambda number, result: False
         """Takes results of requests that the library does not know of."""
         self._garbage = 0
@@ -82,6 +85,7 @@ class Incoming(Stream):
                 if (message := await self._message(line)) is not None:
                     return SessionMessage(message)
         except CallError as error:
+            self.is_lost = True
             self._lost(error)
             raise StopAsyncIteration from None
 
@@ -157,8 +161,9 @@ async def stdio_streams(
     process: Process, most: int, lost: Lost, note: Note
 ) -> AsyncIterator[tuple[Incoming, Outgoing]]:
     """(what to read, what to write to); closes the program."""
+    incoming = Incoming(process, most, lost, note)
     try:
-        yield Incoming(process, most, lost, note), Outgoing(process, lost)
+        yield incoming, Outgoing(process, lost)
     finally:
         with anyio.CancelScope(shield=True):
-            await process.close()
+            await process.close(0.0 if incoming.is_lost else GRACE_S)
