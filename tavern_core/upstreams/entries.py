@@ -119,7 +119,7 @@ class Entry:
             manifest_hash=self.fingerprint,
             stamp=(self.fingerprint,),
             target=config.target,
-            tool_hashes=lambda: lock_form(self.hashes()),
+            tool_hashes=lambda: lock_form(self.hashes()) if self.is_listed else {},
         )
 
 

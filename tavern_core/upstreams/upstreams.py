@@ -242,7 +242,8 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         state: str = self._connections.state(entry) if is_ours else "failed"
         reason = ""
         if record is not None and is_ours and self._connections.missing(entry):
-            state, reason = record.state, record.reason or f"not granted: tavern plugins review {entry.plugin}"
+            state = "pending_consent" if record.usable else record.state
+            reason = record.reason or f"not granted: tavern plugins review {entry.plugin}"
         elif record is not None and not is_ours:
             reason = f"another plugin is called {entry.plugin!r}; give the upstream a `namespace`"
         return UpstreamStatus(

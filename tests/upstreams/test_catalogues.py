@@ -262,6 +262,23 @@ def test_an_upstream_with_many_long_names_leaves_room_in_the_lock_file_and_is_pi
         assert host.invoke_sync(tool, {"x": 1}).ok
 
 
+@pytest.mark.parametrize("before", [(), (ECHO,)])
+def test_a_pinned_upstream_that_was_reviewed_without_tools_gets_none_unnoticed(
+    before: tuple[UpstreamTool, ...], tmp_path: Path
+) -> None:
+    system = System(before)
+    with opened(system, tmp_path, pin=True) as host:
+        host.upstreams.connect_sync("toy")
+        system.tools = ()
+        host.upstreams.refresh_sync("toy")
+        host.upstreams.accept("toy")
+        system.tools = (ECHO,)
+        host.upstreams.refresh_sync("toy")
+        assert host.upstreams["toy"].quarantined == ("toy:echo",)
+        host.upstreams.accept("toy", ["echo"])
+        assert host.invoke_sync("toy:echo", {"x": 1}).ok
+
+
 def test_locking_the_host_accepts_no_definition_that_is_in_quarantine(tmp_path: Path) -> None:
     system = System()
     with opened(system, tmp_path, pin=True) as host:

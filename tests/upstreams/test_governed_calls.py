@@ -101,6 +101,17 @@ def test_a_disabled_upstream_says_that_it_is_disabled(tmp_path: Path) -> None:
             host.upstreams.check_sync("toy")
 
 
+def test_a_revoked_upstream_waits_for_a_grant_and_is_closed(tmp_path: Path) -> None:
+    system = System()
+    with opened(system, tmp_path) as host:
+        assert host.invoke_sync("toy:echo", {"x": 1}).ok
+        host.revoke("toy", "network")
+        refused = host.invoke_sync("toy:echo", {"x": 1})
+        assert refused.error is not None and refused.error.kind == "POLICY_DENIED"
+        assert host.upstreams["toy"].state == "pending_consent"
+    assert (system.connected, system.closed) == (1, 1)
+
+
 def test_no_one_logs_in_to_an_upstream_that_was_not_granted(tmp_path: Path) -> None:
 
     system = System()
