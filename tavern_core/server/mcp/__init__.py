@@ -57,7 +57,7 @@ async def serve_stdio(tavern: Tavern, holder: Token, output: TextIO | None = Non
 
 
 async def serve_http(tavern: Tavern, host: str, port: int, *, path: str = "/mcp") -> None:
-    """Serve over HTTP until the process is told to end. The address is written to stderr.
+    """Serve over HTTP until the process is asked to end (SIGINT, SIGTERM). The address is written to stderr.
 
     Args:
         port: 0 for one that is free.

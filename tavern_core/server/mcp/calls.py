@@ -133,7 +133,7 @@ class Calls:
     def _needs_input(
         self, ctx: ServerRequestContext[Any, Any], holder: Token, talk: Live | Replayed, result: ToolResult
     ) -> dict[str, Any]:
-        """A call that waits for somebody: what the client is asked, or why it cannot be asked."""
+        """A call that waits for an answer or an approval: what the client is asked, or why it cannot be asked."""
         assert result.error is not None
         approval, answers = result.error.details.get("approval"), talk.known if isinstance(talk, Replayed) else {}
         if isinstance(approval, str):
@@ -200,14 +200,14 @@ _YES_OR_NO: Final[Mapping[str, Any]] = {
 
 def _approval_question(holder: Token, result: ToolResult) -> Question:
     assert result.error is not None
-    told = result.error.message
+    prompt = result.error.message
     if not holder.approver:
-        told += f"\nSomebody else must approve it ({result.error.fix}); answer once that is done."
-    return Question.form(told, _YES_OR_NO)
+        prompt += f"\nSomebody else must approve it ({result.error.fix}); answer once that is done."
+    return Question.form(prompt, _YES_OR_NO)
 
 
 def _refuse_waiting(ctx: ServerRequestContext[Any, Any], tool: str) -> dict[str, Any]:
-    """A tool for which nobody waits, and a client that cannot follow tasks."""
+    """Refuse a tool for which no client waits, as this client cannot follow tasks."""
     text = f"{tool} goes on in the background: the client must know the extension {TASKS}"
     if is_modern(ctx):
         raise MCPError(MISSING_CAPABILITY, text, {"requiredCapabilities": {"extensions": {TASKS: {}}}})
@@ -220,7 +220,7 @@ def is_modern(ctx: ServerRequestContext[Any, Any]) -> bool:
 
 
 def session_of(ctx: ServerRequestContext[Any, Any]) -> str:
-    """What tells the sessions of the older protocol apart."""
+    """The id of the session in the older protocol; empty without one."""
     return "" if ctx.request is None else str(ctx.request.headers.get("mcp-session-id", ""))
 
 

@@ -1,4 +1,4 @@
-"""Clients are told what has changed: lists of tools, prompts and resources, and resources that they watch.
+"""Notifies clients of what has changed: lists of tools, prompts and resources, and resources that they watch.
 
 2025 era    a notification to every session
 2026 era    an event for those who listen (`subscriptions/listen`)
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from tavern_core.host import Tavern
 
 _SETTLES_S: Final = 0.05
-"""One change seldom comes alone: those of so many seconds are told together."""
+"""One change seldom comes alone: those within so many seconds are sent together."""
 _MOST_WATCHED: Final = 1_000
 """Resources that one session watches."""
 
 
 class Changes:
-    """What clients of one host are told.
+    """Notifies the clients of one host of changes.
 
     Args:
         sessions: how many sessions of the older protocol are remembered.
@@ -54,12 +54,12 @@ class Changes:
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Look for changes and tell them, as long as it lasts."""
+        """Look for changes and notify clients of them while the context is open."""
         loop = asyncio.get_running_loop()
 
         def soon() -> None:
             if self._pending is None or self._pending.done():
-                self._pending = asyncio.ensure_future(self._tell_changes())
+                self._pending = asyncio.ensure_future(self._send_changes())
 
         def on_change() -> None:
             with suppress(RuntimeError):  # the loop has ended
@@ -68,7 +68,7 @@ class Changes:
         def on_resource(event: Event) -> None:
             uri = str(event.data.get("uri", ""))
             with suppress(RuntimeError):
-                loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self._tell_resource(uri)))
+                loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self._send_resource(uri)))
 
         self._seen = await asyncio.to_thread(self._look)
         ends = (self._tavern.tools.watch(on_change), self._tavern.events.subscribe(on_resource, RESOURCE_CHANGED))
@@ -106,7 +106,7 @@ class Changes:
             return tavern.tools.snapshot(), tavern.contributions("prompts"), tavern.contributions("resources")
         return self._seen
 
-    async def _tell_changes(self) -> None:
+    async def _send_changes(self) -> None:
         await asyncio.sleep(_SETTLES_S)
         before, self._seen = self._seen, await asyncio.to_thread(self._look)
         tools, prompts, resources = (old != new for old, new in zip(before, self._seen, strict=True))
@@ -124,7 +124,7 @@ class Changes:
         if resources:
             await self.bus.publish(ResourcesListChanged())
 
-    async def _tell_resource(self, uri: str) -> None:
+    async def _send_resource(self, uri: str) -> None:
         for name, watched in list(self._watched.items()):
             if uri in watched and name in self._sessions:
                 await self._sessions[name].send_resource_updated(uri)

@@ -28,7 +28,7 @@ def call_result(result: ToolResult, *, is_structured: bool = False) -> dict[str,
     """
     meta = {CALL_ID: result.call_id} if result.call_id else {}
     if result.error is not None:
-        content = _blocks(result.error.details.get("content") or ()) or [_text(told(result.error))]
+        content = _blocks(result.error.details.get("content") or ()) or [_text(error_text(result.error))]
         return complete(content=content, isError=True, _meta={**meta, ERROR: result.error.to_json()})
     value = result.value
     is_link = not result.has_content and isinstance(value, Mapping) and value.get("type") == "resource_link"
@@ -42,7 +42,7 @@ def call_result(result: ToolResult, *, is_structured: bool = False) -> dict[str,
     return answer
 
 
-def told(error: ToolError) -> str:
+def error_text(error: ToolError) -> str:
     """An error for a model: what went wrong, and what helps."""
     return f"{error.message}\n{error.fix}" if error.fix else error.message
 

@@ -1,6 +1,6 @@
 """What tools ask, put to the client of a call.
 
-2026 era    nobody can be asked during a call: it ends with `input_required`, and the client makes it again with the answers
+2026 era    no one can be asked during a call: it ends with `input_required`, and the client makes it again with the answers
 2025 era    the client is asked with a request of its own on the stream of the call, which goes on with the answer
 """
 
@@ -83,7 +83,7 @@ def lacking(kinds: Mapping[str, Question], capabilities: ClientCapabilities | No
 
 
 class Notices:
-    """What a running call tells its client: progress and lines of its log, in order, from any thread."""
+    """What a running call sends to its client: progress and lines of its log, in order, from any thread."""
 
     def __init__(self, ctx: ServerRequestContext[Any, Any], levels: frozenset[str]) -> None:
         self._ctx = ctx

@@ -1,6 +1,6 @@
 """What streams of the 2025 era sent lately: a client that lost one comes back with the last event that it has, and gets the rest.
 
-Ids name their stream by a random number that only its client was shown, so that nobody can ask for another's events.
+Ids name their stream by a random number that only its client was sent, so that no client can request another's events.
 """
 
 from __future__ import annotations

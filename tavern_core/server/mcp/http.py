@@ -26,7 +26,7 @@ from starlette.types import Message, Receive, Scope, Send
 from tavern_core.errors import StateDamaged
 from tavern_core.kernel.access.tokens import Token
 from tavern_core.server.mcp.event_store import RecentEvents
-from tavern_core.server.mcp.service import Pages, Service, told_caller
+from tavern_core.server.mcp.service import Pages, Service, bearer_token
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
@@ -75,7 +75,7 @@ class Application:
             return
         try:
             holder = await self._service.tavern.tokens.verified(
-                told_caller(request.headers), self._service.config.audience
+                bearer_token(request.headers), self._service.config.audience
             )
         except StateDamaged:
             await JSONResponse({"error": "temporarily_unavailable"}, 503)(scope, receive, send)
@@ -86,7 +86,7 @@ class Application:
         await self._serve(holder, scope, receive, send)
 
     async def _serve(self, holder: Token, scope: Scope, receive: Receive, send: Send) -> None:
-        """A request of somebody who may come in. The text of the token goes no further."""
+        """Serve an authenticated request. The text of the token goes no further."""
         streaming, plain = await self._started()
         access = AccessToken(token="", client_id=holder.id, scopes=[], subject=holder.principal)
         headers = [(name, value) for name, value in scope["headers"] if name != b"authorization"]
@@ -113,23 +113,23 @@ class Application:
         if path.rstrip("/") == self._path.rstrip("/"):
             return None
         if config.issuer and config.resource and path in (_METADATA, _METADATA + self._path):
-            told = {
+            metadata = {
                 "resource": config.resource,
                 "authorization_servers": [config.issuer],
                 "bearer_methods_supported": ["header"],
             }
-            return JSONResponse(told)
+            return JSONResponse(metadata)
         return JSONResponse({"error": "not_found"}, 404)
 
     def _unknown(self) -> Response:
         """The answer to a request without a token that holds here."""
-        told = 'Bearer error="invalid_token", error_description="a token of this server is needed"'
+        challenge = 'Bearer error="invalid_token", error_description="a token of this server is needed"'
         config = self._service.config
         if config.issuer and config.resource:
             base = config.resource.removesuffix(self._path)
-            told += f', resource_metadata="{base}{_METADATA}{self._path}"'
+            challenge += f', resource_metadata="{base}{_METADATA}{self._path}"'
         body = {"error": "invalid_token", "error_description": "a token of this server is needed: tavern tokens create"}
-        return JSONResponse(body, 401, {"www-authenticate": told})
+        return JSONResponse(body, 401, {"www-authenticate": challenge})
 
     # Life ----------------------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """What one caller is listed: names on the wire and back, and the pages of the list as bytes.
 
-A list is worked out when somebody asks for it and something has changed since. Its pages are kept as the JSON that goes over the wire,
+A list is computed when a client requests it and something has changed since. Its pages are kept as the JSON that goes over the wire,
 so that a client that asks again costs nothing but the bytes.
 """
 
@@ -37,7 +37,7 @@ _CALL: Final[Mapping[str, Any]] = {
     "inputSchema": {
         "type": "object",
         "properties": {
-            "tool": {"type": "string", "maxLength": 300, "description": "Its id, as the search told it."},
+            "tool": {"type": "string", "maxLength": 300, "description": "Its id, as the search returned it."},
             "arguments": {"type": "object", "description": "By name, as its parameters say."},
         },
         "required": ["tool"],

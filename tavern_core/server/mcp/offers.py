@@ -1,6 +1,7 @@
 """Resources, prompts and completion: what plugins offer besides tools, and the caller's artifacts.
 
-A tool stands behind every resource and prompt of a plugin. Whoever may call it may read the one and have the other, by the one path of calls.
+A tool stands behind every resource and prompt of a plugin. A caller who may call the tool may read the
+resource or get the prompt; both are calls like any other.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tavern_core.errors import ArtifactNotFound, StateDamaged
 from tavern_core.model.artifact import SCHEME
 from tavern_core.model.result import ToolResult
 from tavern_core.server.mcp.calls import Calls, is_modern
-from tavern_core.server.mcp.content import complete, prompt_messages, resource_contents, told
+from tavern_core.server.mcp.content import complete, error_text, prompt_messages, resource_contents
 from tavern_core.server.mcp.listing import Listing, Listings, cursor_of, page_number
 from tavern_core.server.mcp.request_state import holder_of
 
@@ -191,15 +192,15 @@ class Offers:
 
 
 def _listed(resource: Resource, key: str, listing: Listing) -> dict[str, Any]:
-    told: dict[str, Any] = {"name": resource.name, key: resource.uri}
+    entry: dict[str, Any] = {"name": resource.name, key: resource.uri}
     for name, value in (
         ("title", resource.title),
         ("description", resource.description or listing.specs[resource.tool].description),
         ("mimeType", resource.media_type),
     ):
         if value:
-            told[name] = value
-    return told
+            entry[name] = value
+    return entry
 
 
 def _artifact(link: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,14 +215,14 @@ def _prompt(prompt: Prompt, listing: Listing) -> dict[str, Any]:
         for name, member in schema.get("properties", {}).items()
         if isinstance(member, Mapping)
     ]
-    told: dict[str, Any] = {"name": prompt.name, "arguments": arguments}
+    entry: dict[str, Any] = {"name": prompt.name, "arguments": arguments}
     for name, value in (
         ("title", prompt.title),
         ("description", prompt.description or listing.specs[prompt.tool].description),
     ):
         if value:
-            told[name] = value
-    return told
+            entry[name] = value
+    return entry
 
 
 def _arguments(resource: Resource, uri: str) -> dict[str, Any] | None:
@@ -237,7 +238,7 @@ def _arguments(resource: Resource, uri: str) -> dict[str, Any] | None:
 def _must_be_ok(result: ToolResult, **data: Any) -> None:
     if result.error is not None:
         is_callers = result.error.kind == "INPUT_SCHEMA_INVALID"
-        raise MCPError(INVALID_PARAMS if is_callers else INTERNAL_ERROR, told(result.error), data)
+        raise MCPError(INVALID_PARAMS if is_callers else INTERNAL_ERROR, error_text(result.error), data)
 
 
 def _unknown(ctx: ServerRequestContext[Any, Any], uri: str) -> MCPError:

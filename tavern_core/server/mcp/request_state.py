@@ -59,8 +59,8 @@ class RequestStates:
 
     def state(self, known: Round) -> str:
         """What the next round gets to know, before it is sealed."""
-        told = {"n": secrets.token_hex(16), "a": dict(known.answers), "p": known.approval}
-        return to_json(told, inf_nan_mode="strings").decode()
+        contents = {"n": secrets.token_hex(16), "a": dict(known.answers), "p": known.approval}
+        return to_json(contents, inf_nan_mode="strings").decode()
 
     async def used(self, state: str | None) -> Round:
         """What a state that came back says; it is used up by that.

@@ -112,12 +112,12 @@ class Service:
         return server
 
     def initialization(self, server: Server[Any]) -> InitializationOptions:
-        """What a client of the older protocol is told first."""
+        """The server's side of `initialize`: what clients of the older protocol learn first."""
         changes = NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
         return server.create_initialization_options(changes)
 
     def watching(self) -> AbstractAsyncContextManager[None]:
-        """Tell clients of changes, as long as it lasts."""
+        """Notify clients of changes while the context is open."""
         return self.changes.watching()
 
     async def _list_tools(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
@@ -148,7 +148,7 @@ async def _never(ctx: ServerRequestContext[Any, Any], params: PaginatedRequestPa
     return complete(tools=[], ttlMs=_LIST_TTL_MS, cacheScope="private")
 
 
-def told_caller(headers: Mapping[str, str]) -> str:
-    """The token that a request shows."""
+def bearer_token(headers: Mapping[str, str]) -> str:
+    """The bearer token of a request; empty if it has none."""
     kind, _, text = headers.get("authorization", "").partition(" ")
     return text.strip() if kind.lower() == "bearer" else ""

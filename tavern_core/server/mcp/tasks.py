@@ -103,21 +103,21 @@ class Tasks:
         """`tasks/get`: how far it is, what it asks, what came of it."""
         holder = _checked(ctx, params)
         job = self._found(params.task_id, holder.context())
-        told = _task(job)
+        task = _task(job)
         if job.status == "input_required":
             asked = _questions(job)
-            told["inputRequests"] = {name: request_for(question) for name, question in asked.items()}
+            task["inputRequests"] = {name: request_for(question) for name, question in asked.items()}
         elif job.status in ("completed", "failed"):
             result = self._tavern.jobs.result(job.id)
-            if told["status"] == "failed" and result.error is not None:
-                told["error"] = {
+            if task["status"] == "failed" and result.error is not None:
+                task["error"] = {
                     "code": INTERNAL_ERROR,
                     "message": result.error.message,
                     "data": result.error.to_json(),
                 }
             else:
-                told["result"] = {**call_result(result), "resultType": "complete"}
-        return {"resultType": "complete", **told}
+                task["result"] = {**call_result(result), "resultType": "complete"}
+        return {"resultType": "complete", **task}
 
     async def update(self, ctx: ServerRequestContext[Any, Any], params: TaskUpdateParams) -> dict[str, Any]:
         """`tasks/update`: answer some of what it asks."""
@@ -173,7 +173,7 @@ def knows_tasks(ctx: ServerRequestContext[Any, Any]) -> bool:
 
 
 def needs_tasks(spec: ToolSpec) -> bool:
-    """Whether nobody waits for the calls of a tool: it says ``limits: {inlineMs: 0}``."""
+    """Whether no client waits for the calls of a tool: it says ``limits: {inlineMs: 0}``."""
     return spec.limits.inline_ms == 0
 
 
@@ -198,13 +198,13 @@ def _task(job: Job) -> dict[str, Any]:
     status = _STATUS.get(job.status, job.status)
     if status == "failed" and job.error is not None and job.error.kind not in _OF_THE_HOST:
         status = "completed"  # the tool ran; its result is an error
-    told: dict[str, Any] = {
+    task: dict[str, Any] = {
         "taskId": job.id, "status": status, "createdAt": iso_utc(job.created),
         "lastUpdatedAt": iso_utc(job.updated or job.created), "ttlMs": job.ttl_ms, "pollIntervalMs": job.poll_ms,
     }  # fmt: skip
     if job.progress is not None and job.progress.get("message"):
-        told["statusMessage"] = job.progress["message"]
-    return told
+        task["statusMessage"] = job.progress["message"]
+    return task
 
 
 def _questions(job: Job) -> dict[str, Question]:
