@@ -40,7 +40,7 @@ def list_(session: Session, as_json: bool) -> None:
         session.out.json([skill.to_json() for skill in found])
         return
     rows = [(s.name, s.state, _from(s), shorten(s.description, _WIDTH), s.reason) for s in found]
-    session.out.table(_COLUMNS, rows, empty="no skills; docs/skills.md tells where they are looked for")
+    session.out.table(_COLUMNS, rows, empty="no skills; docs/skills.md says where they are looked for")
 
 
 @skills.command(cls=Command)
@@ -96,7 +96,7 @@ def check(session: Session, targets: tuple[str, ...], as_json: bool) -> None:
 def trust(session: Session, skill: str, as_json: bool) -> None:
     """Let a skill of this project be used, as long as none of its files changes; see `tavern skills show`."""
     host = session.host("none", deciding=True)
-    _told(session, host.wait(host.skills.trust(skill)), as_json)
+    _print(session, host.wait(host.skills.trust(skill)), as_json)
 
 
 @skills.command(cls=Command)
@@ -106,7 +106,7 @@ def trust(session: Session, skill: str, as_json: bool) -> None:
 def distrust(session: Session, skill: str, as_json: bool) -> None:
     """Use a skill of this project no longer."""
     host = session.host("none", deciding=True)
-    _told(session, host.wait(host.skills.distrust(skill)), as_json)
+    _print(session, host.wait(host.skills.distrust(skill)), as_json)
 
 
 def _folder(session: Session, target: str) -> Path:
@@ -127,7 +127,7 @@ def _verdict(folder: Path, found: SkillFile) -> dict[str, Any]:
     }
 
 
-def _told(session: Session, skill: Skill, as_json: bool) -> None:
+def _print(session: Session, skill: Skill, as_json: bool) -> None:
     if as_json:
         session.out.json(skill.to_json())
     else:

@@ -107,7 +107,7 @@ def refresh(ctx: click.Context, session: Session, upstream: str | None, as_json:
 def connect(session: Session, upstream: str, as_json: bool) -> None:
     """Connect to an upstream that was granted, list its tools, and take their definitions as reviewed where none were yet.
 
-    An upstream that wants somebody to log in is opened in the browser: its address is shown.
+    If the upstream requires a login, the address to open in a browser is shown.
     """
 
     def show(address: str) -> None:

@@ -56,7 +56,7 @@ class UpstreamTool:
     timeout_ms: int | None = None
     forwards_key: bool = False
     """The adapter sends the idempotency key of a call on, in the way in which the operator says that the upstream honours it. So a
-    call with a key may be made again when nobody knows what came of it."""
+    call with a key may be made again when its outcome is unknown."""
     data: Mapping[str, Any] = field(default_factory=dict)
     """Plain JSON of the adapter; stored with the catalogue and passed back with each call."""
 

@@ -4,7 +4,7 @@
     cache/upstreams/<name>.json         the definitions, and those that were reviewed last
     cache/upstreams/.health.json        name → when it was asked last, how long it took, what went wrong
 
-The index is read when a host opens; definitions when somebody looks at tools. A file that is damaged, or not of the same listing as the
+The index is read when a host opens; definitions when tools are looked at. A file that is damaged, or not of the same listing as the
 other, is an empty one: the upstream is listed anew. One upstream's files never cost another's.
 """
 
@@ -152,7 +152,7 @@ class Catalogue:
             self._known[name] = definitions
 
     def health(self, name: str) -> Health | None:
-        """What came of asking an upstream the last time; None: nobody did."""
+        """The result of the last request to an upstream; None: there was none."""
         return Health.from_json(self._health.read().values.get(name))
 
     def note_health(self, name: str, health: Health) -> None:

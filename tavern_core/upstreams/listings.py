@@ -37,7 +37,7 @@ WAIT_S: Final = 10.0
 PAUSE_S: Final = 0.5
 """Between two lists of an upstream that says that its list changed, however often it says so."""
 AGAIN_S: Final = 60.0
-"""How long an upstream that could not be listed is left alone, unless somebody asks for it by name."""
+"""How long an upstream that could not be listed is left alone, unless a caller asks for it by name."""
 
 
 class Listings:
@@ -72,7 +72,7 @@ class Listings:
         self._waiting = threading.Lock()
 
     def looked_for(self) -> None:
-        """Somebody is about to look for tools."""
+        """A caller is about to look for tools."""
         now = time.time()
         due = [e for e in self._entries.values() if not self._is_under_way(e) and self._is_due(e, now)]
         if not due:

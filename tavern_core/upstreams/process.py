@@ -39,7 +39,7 @@ _FOR_EVER_S: Final = 30_000_000.0
 """Of one program, about a year: select takes no larger number everywhere."""
 _AT_ONCE: Final = 65_536
 _MOST_HELD: Final = 1_000_000
-"""Bytes that wait for whoever reads; more stay in the pipe, and the program waits."""
+"""Bytes that wait for the reader; more stay in the pipe, and the program waits."""
 _STDERR_HALF: Final = 8_192
 _TAIL: Final = 600
 """Characters of stderr that an error quotes."""
@@ -281,7 +281,7 @@ class RunningProcess:
         return self._why(self._ended.result() if self._ended.done() else Ended("stop"))
 
     def _why(self, ended: Ended) -> CallError:
-        """The error that tells how it ended, with the end of its stderr."""
+        """The error that says how it ended, with the end of its stderr."""
         if ended.reason == "boxless" and ended.missing is not None:
             return PolicyDenied(
                 f"{self._name} may only run in a sandbox, and this machine lacks a layer of it: {': '.join(ended.missing)}",

@@ -1,4 +1,4 @@
-"""Which tools of an upstream are as they were when somebody reviewed them.
+"""Which tools of an upstream are as they were when the operator reviewed them.
 
 The lock file has the hash of each reviewed definition; the catalogue keeps the definition itself, for a diff. Where an upstream is pinned, or
 the host is locked, a tool that is new, changed or renamed is in quarantine until it is accepted.
@@ -81,7 +81,7 @@ class Quarantine:
         """
         record = self._grants.read().get(entry.plugin)
         if record is None and not entry.config.requested().capabilities:
-            return  # it needs no grant, so nobody reviews it
+            return  # it needs no grant, so no one reviews it
         hashes = entry.hashes()
         chosen = (
             hashes if tools is None else {**(self._reviewed(entry) or {}), **{name: hashes[name] for name in tools}}

@@ -82,7 +82,7 @@ class Session:
             if task not in self._tasks and task.cancelling() == 1:  # the connection was closed beneath it
                 task.uncancel()
                 raise self._lost_error() from None
-            if not task.cancelling():  # nobody asked for that: the library gave the call up
+            if not task.cancelling():  # no one requested that: the library gave the call up
                 lost = self._lost_error()
                 self._lose(lost)
                 raise lost from None
@@ -183,7 +183,7 @@ class Session:
         self._pause()
         if not opened.done():
             opened.set_exception(self.error)
-            opened.exception()  # somebody may have stopped waiting
+            opened.exception()  # marks it as retrieved: the caller may have stopped waiting
 
     def _lose(self, error: CallError) -> None:
         """The connection is of no use any more."""

@@ -136,7 +136,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         """Connect to an upstream, list its tools, and take their definitions as reviewed where none were yet. Raises as `refresh`.
 
         Args:
-            show: shows a person an address to open in a browser, where the upstream wants somebody to log in; None: no one is there.
+            show: shows a person an address to open in a browser, where the upstream requires a login; None: no one is there.
         """
         if show is not None:
             await self._connections.log_in(self._entry(name), show)

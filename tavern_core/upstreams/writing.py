@@ -31,8 +31,8 @@ _LARGEST: Final = 1_000_000
 _SERVERS: Final = ("mcpServers", "servers", "context_servers")
 """Keys under which hosts keep their servers."""
 _REFERENCE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]{0,127})\}")
-_SPOKEN: Final = re.compile(r"^(?:mcp-server-|server-|mcp-)|(?:-mcp-server|-mcp|-server)$")
-"""What every name of a server says and none is told by."""
+_AFFIXES: Final = re.compile(r"^(?:mcp-server-|server-|mcp-)|(?:-mcp-server|-mcp|-server)$")
+"""What many names of servers begin or end with; it identifies none of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ def _name(written: str) -> str:
         ConfigInvalid: nothing of it can be part of one (CONFIG_INVALID).
     """
     name = re.sub(r"[^a-z0-9]+", "-", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", written).lower()).strip("-")
-    name = _SPOKEN.sub("", _SPOKEN.sub("", name)) or name
+    name = _AFFIXES.sub("", _AFFIXES.sub("", name)) or name
     name = f"mcp-{name}" if name[:1].isdigit() else name
     if not is_plugin_name(name) or is_reserved(name):
         raise ConfigInvalid(f"no name can be made of {written!r:.80}", hint="give one with --name")

@@ -175,13 +175,13 @@ class _Reading:
         }
         if timeout is not None:
             implementation["timeout"] = timeout  # type: ignore[assignment]
-        told = prose(texts[0])[:_LONGEST_DESCRIPTION] if texts else ""
+        description = prose(texts[0])[:_LONGEST_DESCRIPTION] if texts else ""
         marks = f"From the third-party VCP plugin {seen(self._vcp)[:100]}. " + (
             "" if schema else "Its parameters are inferred from an example. "
         )
         return ToolSpec(
             f"{self._plugin}:{local}",
-            marks + told,
+            marks + description,
             "script",
             self._text("version")[:100] or "0",
             ("vcp", "third-party"),

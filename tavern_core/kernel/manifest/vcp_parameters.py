@@ -1,4 +1,4 @@
-"""The parameters of a VCP command, which its manifest mostly tells in prose: an example of the call block.
+"""The parameters of a VCP command, which its manifest mostly gives in prose: an example of the call block.
 
     <<<[TOOL_REQUEST]>>>
     tool_name:「始」Weather「末」,

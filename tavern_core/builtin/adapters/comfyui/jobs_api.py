@@ -18,7 +18,7 @@ from pydantic_core import from_json
 
 from tavern_core.builtin.adapters.comfyui.history import OutputFile, Outputs, invalid
 from tavern_core.builtin.adapters.comfyui.run_artifacts import Kept, Upload, downloaded, keep, result_of, upload_of
-from tavern_core.builtin.adapters.comfyui.runs import Order, Teller
+from tavern_core.builtin.adapters.comfyui.runs import Order, ProgressReporter
 from tavern_core.builtin.adapters.comfyui.templates import fill
 from tavern_core.builtin.adapters.comfyui.watch import Preview
 from tavern_core.contract.exchange import Answer, exchange
@@ -67,7 +67,7 @@ class JobsApi:
         name = ""
         try:
             name = str((await self._submit(order, graph))["id"])
-            ended = await self._ended(name, Teller(order.call, previews=self._previews))
+            ended = await self._ended(name, ProgressReporter(order.call, previews=self._previews))
         except asyncio.CancelledError:
             await self._cancel(name, order.run)
             raise
@@ -131,13 +131,13 @@ class JobsApi:
         rows = [job for job in jobs if isinstance(job, Mapping)] if isinstance(jobs, list) else []
         return next((job for job in rows if job.get("metadata") == run and isinstance(job.get("id"), str)), None)
 
-    async def _ended(self, job: str, teller: Teller) -> Mapping[str, Any]:
+    async def _ended(self, job: str, reporter: ProgressReporter) -> Mapping[str, Any]:
         """The job when it is over."""
         wait, failures, is_watched = _FIRST_WAIT_S, 0, True
         async with self._events(job) as events:
             while True:
                 if is_watched and not failures:
-                    is_watched = await _watched(events, teller)
+                    is_watched = await _watched(events, reporter)
                 else:
                     await asyncio.sleep(wait)
                     wait = min(wait * 1.5, _LONGEST_WAIT_S)
@@ -151,7 +151,7 @@ class JobsApi:
                     continue
                 if state.get("status") in _ENDED:
                     return state
-                _progress(teller, _mapping(state.get("progress")), str(state.get("status"))[:40])
+                _progress(reporter, _mapping(state.get("progress")), str(state.get("status"))[:40])
 
     async def _fetch(self, file: OutputFile, order: Order) -> Kept:
         path = f"{_ASSETS}/{quote(file.where['id'], safe='')}/content"
@@ -192,7 +192,7 @@ class JobsApi:
             await queue.put(None)
 
 
-async def _watched(events: asyncio.Queue[Event | None], teller: Teller) -> bool:
+async def _watched(events: asyncio.Queue[Event | None], reporter: ProgressReporter) -> bool:
     """Follow the events until the job may be over, or has been silent for a while; False: no more of them come."""
     with suppress(TimeoutError):
         while True:
@@ -204,17 +204,17 @@ async def _watched(events: asyncio.Queue[Event | None], teller: Teller) -> bool:
             if kind == "status" and data.get("status") in _ENDED:
                 break
             if kind == "progress":
-                _progress(teller, data, "running")
+                _progress(reporter, data, "running")
             elif kind == "preview":
-                await teller.preview(_preview(data), 0, None, "running")
+                await reporter.preview(_preview(data), 0, None, "running")
     return True
 
 
-def _progress(teller: Teller, data: Mapping[str, Any], status: str) -> None:
+def _progress(reporter: ProgressReporter, data: Mapping[str, Any], status: str) -> None:
     value = data.get("value")
     part = min(max(float(value), 0.0), 1.0) if isinstance(value, int | float) and value == value else 0.0
     said = data.get("message") or data.get("current_node_class") or data.get("current_node") or status
-    teller.progress(round(part * 100, 1), 100, str(said)[:200])
+    reporter.progress(round(part * 100, 1), 100, str(said)[:200])
 
 
 def _preview(data: Mapping[str, Any]) -> Preview | None:

@@ -22,7 +22,7 @@ from pydantic_core import from_json
 
 from tavern_core.builtin.adapters.comfyui.history import OutputFile, invalid, outputs_of
 from tavern_core.builtin.adapters.comfyui.run_artifacts import Kept, Upload, downloaded, keep, result_of, upload_of
-from tavern_core.builtin.adapters.comfyui.runs import Order, Teller
+from tavern_core.builtin.adapters.comfyui.runs import Order, ProgressReporter
 from tavern_core.builtin.adapters.comfyui.templates import fill
 from tavern_core.builtin.adapters.comfyui.watch import Watch, preview_of
 from tavern_core.contract.exchange import MOST_JSON, Answer, exchange
@@ -77,7 +77,7 @@ class Native:
         """
         values = {**order.values, **await self._uploaded(order)}
         graph = fill(order.tool.data["graph"], order.tool.data["places"], values)
-        teller = Teller(order.call, previews=self._previews)
+        reporter = ProgressReporter(order.call, previews=self._previews)
         entry = await self._state(order.run) if order.is_keyed else "gone"
         run = order.run
         try:
@@ -85,9 +85,9 @@ class Native:
                 client = str(uuid.uuid4())
                 async with self._messages(client) as messages:
                     run = await self._queue(order, graph, client)
-                    entry = await self._ended(run, graph, messages, teller)
+                    entry = await self._ended(run, graph, messages, reporter)
             elif not isinstance(entry, Mapping):  # its messages go to the call that queued it
-                entry = await self._ended(run, graph, None, teller)
+                entry = await self._ended(run, graph, None, reporter)
         except asyncio.CancelledError:
             await self._cancel(run)
             raise
@@ -140,13 +140,17 @@ class Native:
         return order.run
 
     async def _ended(
-        self, run: str, graph: Mapping[str, Any], messages: asyncio.Queue[str | bytes | None] | None, teller: Teller
+        self,
+        run: str,
+        graph: Mapping[str, Any],
+        messages: asyncio.Queue[str | bytes | None] | None,
+        reporter: ProgressReporter,
     ) -> Mapping[str, Any]:
         """The history of a run when it is over."""
         watch, wait, failures = Watch(run, graph), _FIRST_WAIT_S, 0
         while True:
             if messages is not None and not failures:
-                messages = messages if await self._watched(watch, messages, teller) else None
+                messages = messages if await self._watched(watch, messages, reporter) else None
             else:
                 await asyncio.sleep(wait)
                 wait = min(wait * 1.5, _LONGEST_WAIT_S)
@@ -162,9 +166,11 @@ class Native:
                 return state
             if state == "gone":
                 raise _lost(run, "it is neither in the queue nor in the history")
-            teller.progress(watch.done, watch.total, watch.says or state)
+            reporter.progress(watch.done, watch.total, watch.says or state)
 
-    async def _watched(self, watch: Watch, messages: asyncio.Queue[str | bytes | None], teller: Teller) -> bool:
+    async def _watched(
+        self, watch: Watch, messages: asyncio.Queue[str | bytes | None], reporter: ProgressReporter
+    ) -> bool:
         """Follow the messages until the run may be over, or has been silent for a while; False: no more of them come."""
         with suppress(TimeoutError):
             while True:
@@ -173,13 +179,13 @@ class Native:
                 if message is None:
                     return False
                 if isinstance(message, bytes):
-                    await teller.preview(preview_of(message), watch.done, watch.total, watch.says)
+                    await reporter.preview(preview_of(message), watch.done, watch.total, watch.says)
                     continue
                 seen = watch.text(message)
                 if seen == "ended":
                     break
                 if seen == "moved":
-                    teller.progress(watch.done, watch.total, watch.says)
+                    reporter.progress(watch.done, watch.total, watch.says)
         return True
 
     async def _state(self, run: str) -> Mapping[str, Any] | State:

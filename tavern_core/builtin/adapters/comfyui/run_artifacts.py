@@ -27,7 +27,7 @@ MOST_BYTES: Final = 64_000_000
 """Of one file, in either direction."""
 _TYPE: Final = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,63}/[a-z0-9][a-z0-9!#$&^_.+-]{0,63}\Z")
 _SUFFIX: Final = re.compile(r"\.[a-z0-9]{1,8}\Z")
-_MOST_TOLD: Final = 60
+_LONGEST_ARGUMENT: Final = 60
 """Characters of one argument in the evidence."""
 
 
@@ -46,8 +46,8 @@ class Kept:
     """A file of a run that is an artifact now."""
 
     link: Mapping[str, Any]
-    told: Mapping[str, Any]
-    """What the answer says of it."""
+    entry: Mapping[str, Any]
+    """Its entry in the `files` of the answer."""
 
 
 async def upload_of(written: str, call: UpstreamCall) -> Upload:
@@ -118,10 +118,10 @@ async def keep(data: bytes, media_type: str, name: str, node: str, url: str, cal
         return f"sha256:{hashlib.sha256(data).hexdigest()}", call.context.keep(data, kind, plain)
 
     digest, link = await asyncio.to_thread(kept)
-    told = {
+    entry = {
         "uri": link["uri"], "name": plain, "mediaType": kind, "bytes": len(data), "digest": digest, "node": node, "url": url,
     }  # fmt: skip
-    return Kept(link, told)
+    return Kept(link, entry)
 
 
 def result_of(
@@ -136,11 +136,11 @@ def result_of(
     workflow = f"sha256:{hashlib.sha256(to_json(_sorted(graph))).hexdigest()}"
     seeds = {name: values[name] for name in tool.data["seeds"] if name in values}
     now = time.time()
-    told = ", ".join(f"{name}={_short(value)}" for name, value in sorted(values.items()))
-    summary = f"ComfyUI run {run} of {tool.name}, workflow {workflow}, {told or 'no parameters'}"
+    parameters = ", ".join(f"{name}={_short(value)}" for name, value in sorted(values.items()))
+    summary = f"ComfyUI run {run} of {tool.name}, workflow {workflow}, {parameters or 'no parameters'}"
     evidence = [Evidence("text", f"comfyui:{run}", f"{summary}{', from the cache' if outputs.is_cached else ''}", now)]
     for one in kept:
-        what = one.told
+        what = one.entry
         evidence.append(
             Evidence(
                 "file", what["uri"], f"{what['name']}, {what['digest']}, {what['bytes']:,} bytes, {what['url']}", now
@@ -150,7 +150,7 @@ def result_of(
         "runId": run,
         "workflowHash": workflow,
         "seeds": seeds,
-        "files": [dict(one.told) for one in kept],
+        "files": [dict(one.entry) for one in kept],
         "texts": list(outputs.texts),
         "cached": outputs.is_cached,
     }
@@ -166,4 +166,4 @@ def _sorted(value: Any) -> Any:
 
 def _short(value: Any) -> str:
     text = str(value)
-    return text if len(text) <= _MOST_TOLD else f"{text[: _MOST_TOLD - 1]}…"
+    return text if len(text) <= _LONGEST_ARGUMENT else f"{text[: _LONGEST_ARGUMENT - 1]}…"

@@ -47,8 +47,8 @@ def order_of(upstream: str, tool: UpstreamTool, arguments: Mapping[str, Any], ca
     return Order(tool, str(run), bool(call.key), {**arguments, **seeds}, call)
 
 
-class Teller:
-    """Tells the caller how far a run is, with a preview now and then."""
+class ProgressReporter:
+    """Reports to the caller how far a run is, with a preview now and then."""
 
     def __init__(self, call: UpstreamCall, *, previews: bool) -> None:
         self._call = call

@@ -26,7 +26,7 @@ SETTINGS: Final[Mapping[str, Any]] = {
         "roots": {
             "type": "array",
             "items": {"type": "string"},
-            "description": "Folders that the server is told of when it asks for roots; none by default.",
+            "description": "Folders that are sent to the server when it asks for roots; none by default.",
         },
         "maxMessageBytes": {
             "type": "integer",
@@ -79,7 +79,7 @@ class McpAdapter:
             return
         connection = await (await _connection_module()).connected(upstream, show)
         try:
-            await connection.list_tools()  # some servers tell a stranger who they are, and no more
+            await connection.list_tools()  # some servers answer `initialize` without a login, and nothing else
         finally:
             await connection.close()
 

@@ -156,7 +156,7 @@ class McpConnection(Documents):
             error = self._lost
             error.outcome = "none"
             self._ready.set_exception(error)
-            self._ready.exception()  # whoever waited may have gone
+            self._ready.exception()  # marks it as retrieved: the caller may have stopped waiting
 
     def _reason(self, error: BaseException) -> CallError:
         while isinstance(error, BaseExceptionGroup):
@@ -372,5 +372,5 @@ class McpConnection(Documents):
 
     @property
     def roots(self) -> Sequence[str]:
-        """What the server is told when it asks for roots."""
+        """What the server gets when it asks for roots."""
         return self._roots

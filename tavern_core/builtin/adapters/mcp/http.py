@@ -1,7 +1,7 @@
 """MCP over streamable HTTP: the transport of the library, on a client that the host made.
 
 The library ends a whole session when one of its requests meets a broken connection. So its client sends through `_Contained`: what goes
-wrong with one request becomes an answer to this one request, and why is noted for whoever waits for it.
+wrong with one request becomes an answer to this one request, and the reason is kept for the call that waits for it.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class _Origins(httpx2.AsyncBaseTransport):
         return await client.send(request, stream=True, follow_redirects=False)
 
     async def aclose(self) -> None:
-        """Close the clients of other origins; that of the upstream is closed by whoever made it."""
+        """Close the clients of other origins; that of the upstream is closed by the code that made it."""
         for origin, client in self._clients.items():
             if origin != self._own:
                 await client.aclose()

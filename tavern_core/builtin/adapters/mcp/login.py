@@ -203,7 +203,7 @@ class _Callback:
             writer.write(_PAGE if self._take(head.split(b"\r\n", 1)[0]) else _NO_PAGE)
             await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # whoever connected is no browser that brings anything
+            pass  # the client is not the browser with the result of the login
         finally:
             writer.close()
 

@@ -96,7 +96,7 @@ def message_of(value: Any) -> JSONRPCMessage:
     if number is not None and (isinstance(number, bool) or not isinstance(number, int | str)):
         raise NotAMessage("an id is a number or a text")
     if isinstance(result := value.get("result"), dict) and number is not None:
-        # Without validation: it would look at the result several times. Whoever asked for it reads it.
+        # Without validation: it would look at the result several times. The code that made the request reads it.
         return JSONRPCResponse.model_construct(jsonrpc="2.0", id=number, result=result)
     if "error" in value:
         try:

@@ -40,7 +40,7 @@ class Requests(Stream):
     """The stream that the library reads; `ask` makes requests.
 
     Args:
-        reason: for whoever waits when the stream ends.
+        reason: makes the error of the requests that wait when the stream ends.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Requests(Stream):
         progress: Progress | None = None,
         failed: Callable[[int, MCPError], CallError] | None = None,
     ) -> dict[str, Any]:
-        """Make a request and wait for its result; cancelled, it tells the server.
+        """Make a request and wait for its result; when cancelled, notify the server.
 
         Args:
             failed: makes the error of the call of a JSON-RPC error, with the number of the request.
@@ -99,7 +99,7 @@ class Requests(Stream):
             del self._waiting[number]
 
     async def _cancel(self, number: int) -> None:
-        """Tell the server that no one waits any more; a stuck transport does not hold the caller for ever."""
+        """Notify the server that no one waits any more; a stuck transport does not hold the caller for ever."""
         params = {"requestId": number, "reason": "the caller has given up"}
         note = JSONRPCNotification.model_construct(jsonrpc="2.0", method="notifications/cancelled", params=params)
         with anyio.move_on_after(_CANCEL_S, shield=True):
@@ -148,7 +148,7 @@ class Requests(Stream):
         """Whether a message is for one of our own requests."""
         if isinstance(message, JSONRPCResponse | JSONRPCError):
             if (waiting := self._waiting.get(message.id)) is None:
-                return isinstance(message.id, int) and message.id >= _FIRST_ID  # nobody waits any more
+                return isinstance(message.id, int) and message.id >= _FIRST_ID  # no one waits any more
             if not waiting[0].done():
                 if isinstance(message, JSONRPCResponse):
                     waiting[0].set_result(message.result)

@@ -44,4 +44,4 @@ async def _watch(session: ClientSession, changed: Callable[[], None]) -> None:
                     changed()
         await asyncio.sleep(delay)
         delay = min(delay * 2, _AGAIN_S[1])
-        changed()  # nobody knows what was missed
+        changed()  # changes may have been missed meanwhile
