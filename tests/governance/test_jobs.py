@@ -543,7 +543,7 @@ def test_a_job_whose_thread_cannot_be_stopped_keeps_its_place(tmp_path: Path) ->
         assert host.jobs.cancel(first)
         assert waited(first).status == "cancelled"
         assert host.jobs.result(first).error.details["stopped"] is False  # type: ignore[union-attr]
-        second = begun("quick")
+        second = begun("always", {"n": 1})
         assert host.jobs[second].status == "queued"
         ends.set()
         assert waited(second).status == "completed"
