@@ -1,0 +1,110 @@
+"""An MCP server that wants a login, made with the library `mcp`: ``mcp_login.py PORT``; its tokens hold for a second."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from typing import Any
+
+from mcp.server import MCPServer
+from mcp.server.auth.provider import (
+    AccessToken,
+    AuthorizationCode,
+    AuthorizationParams,
+    RefreshToken,
+    construct_redirect_uri,
+)
+from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions
+from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
+
+HOLDS_S = 1
+
+
+class Accounts:
+    """Whoever opens the address is logged in; everything else is checked."""
+
+    def __init__(self) -> None:
+        self.clients: dict[str, OAuthClientInformationFull] = {}
+        self.codes: dict[str, AuthorizationCode] = {}
+        self.tokens: dict[str, AccessToken] = {}
+        self.refreshing: dict[str, RefreshToken] = {}
+        self.refreshed = 0
+
+    async def get_client(self, client_id: str) -> OAuthClientInformationFull | None:
+        return self.clients.get(client_id)
+
+    async def register_client(self, client_info: OAuthClientInformationFull) -> None:
+        self.clients[str(client_info.client_id)] = client_info
+
+    async def authorize(self, client: OAuthClientInformationFull, params: AuthorizationParams) -> str:
+        code = secrets.token_hex(20)
+        self.codes[code] = AuthorizationCode(
+            code=code,
+            scopes=params.scopes or [],
+            expires_at=time.time() + 60,
+            client_id=str(client.client_id),
+            code_challenge=params.code_challenge,
+            redirect_uri=params.redirect_uri,
+            redirect_uri_provided_explicitly=params.redirect_uri_provided_explicitly,
+            resource=params.resource,
+        )
+        return construct_redirect_uri(str(params.redirect_uri), code=code, state=params.state)
+
+    async def load_authorization_code(self, client: Any, authorization_code: str) -> AuthorizationCode | None:
+        return self.codes.get(authorization_code)
+
+    async def exchange_authorization_code(self, client: Any, authorization_code: AuthorizationCode) -> OAuthToken:
+        del self.codes[authorization_code.code]
+        return self._issued(str(client.client_id), authorization_code.scopes, authorization_code.resource)
+
+    async def load_refresh_token(self, client: Any, refresh_token: str) -> RefreshToken | None:
+        return self.refreshing.get(refresh_token)
+
+    async def exchange_refresh_token(self, client: Any, refresh_token: RefreshToken, scopes: list[str]) -> OAuthToken:
+        del self.refreshing[refresh_token.token]
+        self.refreshed += 1
+        return self._issued(str(client.client_id), scopes, refresh_token.resource)
+
+    async def load_access_token(self, token: str) -> AccessToken | None:
+        return self.tokens.get(token)
+
+    async def revoke_token(self, token: AccessToken | RefreshToken) -> None:
+        self.tokens.pop(token.token, None)
+
+    def _issued(self, client: str, scopes: list[str], resource: str | None) -> OAuthToken:
+        access, refresh = "access-" + secrets.token_hex(20), "refresh-" + secrets.token_hex(20)
+        expires = int(time.time()) + HOLDS_S + 1
+        self.tokens[access] = AccessToken(
+            token=access, client_id=client, scopes=scopes, expires_at=expires, resource=resource
+        )
+        self.refreshing[refresh] = RefreshToken(token=refresh, client_id=client, scopes=scopes, resource=resource)
+        return OAuthToken(access_token=access, refresh_token=refresh, expires_in=HOLDS_S, scope=" ".join(scopes))
+
+
+def main() -> None:
+    port = int(sys.argv[1])
+    accounts = Accounts()
+    server = MCPServer(
+        "login",
+        auth_server_provider=accounts,
+        auth=AuthSettings(
+            issuer_url=f"http://127.0.0.1:{port}",  # type: ignore[arg-type]
+            resource_server_url=f"http://127.0.0.1:{port}/mcp",  # type: ignore[arg-type]
+            client_registration_options=ClientRegistrationOptions(enabled=True),
+            validate_token_resource=True,
+        ),
+    )
+
+    @server.tool()
+    def refreshed() -> int:
+        """How often a token was refreshed."""
+        return accounts.refreshed
+
+    import uvicorn
+
+    uvicorn.run(server.streamable_http_app(), port=port, log_level="warning")
+
+
+if __name__ == "__main__":
+    main()

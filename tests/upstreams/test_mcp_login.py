@@ -1,0 +1,102 @@
+"""Logging in to an MCP server with `tavern upstreams connect`: what a person sees, and what later processes do alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tavern_core import Tavern
+from tests.programs import Program
+from tests.upstreams.mcp_hosts import program
+from tests.upstreams.test_mcp_http import free_port
+
+TAVERN = [sys.executable, "-m", "tavern_core"]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """The address of the server of `mcp_login.py`."""
+    port = free_port()
+    with Program(program("mcp_login.py", str(port)), stderr=subprocess.DEVNULL) as running:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/.well-known/oauth-authorization-server").close()
+                break
+            except OSError:
+                assert running.poll() is None and time.monotonic() < deadline
+                time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}/mcp"
+        running.kill()
+
+
+@pytest.fixture
+def project(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with the server as the granted upstream `docs`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TAVERN_HOME", str(tmp_path / ".tavern"))
+    ran("upstreams", "add", "mcp", "--name", "docs", server)
+    ran("plugins", "grant", "docs", "network")
+    return tmp_path
+
+
+def ran(*words: str, expected: int = 0) -> str:
+    done = subprocess.run([*TAVERN, *words], capture_output=True, text=True, timeout=120)
+    assert done.returncode == expected, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def logged_in() -> None:
+    """Connect as a person does: read the address, open it, wait for the command."""
+    with Program(
+        [*TAVERN, "upstreams", "connect", "docs", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as command:
+        assert command.stderr is not None and command.stdout is not None
+        address = next(line.strip() for line in command.stderr if line.startswith("  http"))
+        with urllib.request.urlopen(address) as page:  # follows the redirect to the port of the command
+            assert b"You can close this page" in page.read()
+        shown = json.loads(command.stdout.read())
+        assert command.wait(60) == 0
+    assert (shown["state"], sorted(shown["tools"])) == ("open", ["docs:refreshed"])
+
+
+def test_a_call_before_the_login_names_the_command_that_helps(project: Path) -> None:
+    assert "tavern upstreams connect docs" in ran("upstreams", "check", "docs", expected=1)
+
+
+def test_after_a_login_every_process_calls_and_refreshes_the_tokens_alone(project: Path) -> None:
+    logged_in()
+    with Tavern.open() as host:
+        before = host.invoke_sync("docs:refreshed", {})
+        assert before.ok, before.error
+        deadline = time.monotonic() + 30
+        while host.invoke_sync("docs:refreshed", {}).value == before.value:  # a token holds for a second
+            assert time.monotonic() < deadline
+    found = re.search(r"\d+", ran("tools", "call", "docs:refreshed"))
+    assert found is not None and int(found[0]) > 0
+
+
+def test_tokens_are_in_no_file_that_others_can_read_and_in_no_output(project: Path) -> None:
+    logged_in()
+    holding = [file for file in project.rglob("*") if file.is_file() and b"refresh-" in file.read_bytes()]
+    assert holding and all(file.stat().st_mode & 0o077 == 0 for file in holding)
+    assert "access-" not in ran("upstreams", "show", "docs", "--json")
+    assert "access-" not in ran("logs", "show", "--json")
+
+
+def test_tokens_serve_only_the_upstream_they_were_given_to(project: Path, server: str) -> None:
+    logged_in()
+    ran("upstreams", "add", "mcp", "--name", "other", server)
+    ran("plugins", "grant", "other", "network")
+    assert "tavern upstreams connect other" in ran("upstreams", "check", "other", expected=1)
