@@ -16,10 +16,11 @@ CERTIFICATE = Path(__file__).parent / "good.example.com.pem"
 
 
 def http(body: bytes = b"", status: str = "200 OK", **headers: str) -> bytes:
-    """An answer; header names are written with ``_`` for ``-``."""
+    """An answer, after which the server closes; header names are written with ``_`` for ``-``."""
     lines = [
         f"HTTP/1.1 {status}",
         f"Content-Length: {len(body)}",
+        "Connection: close",
         *(f"{k.replace('_', '-')}: {v}" for k, v in headers.items()),
     ]
     return "\r\n".join([*lines, "", ""]).encode() + body
