@@ -15,6 +15,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+import textwrap
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
@@ -144,7 +145,10 @@ def table(area: str, rows: list[dict[str, Any]]) -> str:
 
 
 def page(found: dict[str, list[dict[str, Any]]]) -> str:
-    parts = [INTRODUCTION, f"Machine: {machine()}.  \nPeers: {peers()}.\n"]
+    parts = [
+        INTRODUCTION,
+        textwrap.fill(f"Machine: {machine()}. Peers: {peers()}.", 120, break_on_hyphens=False) + "\n",
+    ]
     for area, rows in found.items():
         title = (load(area).__doc__ or area).strip().partition("\n")[0].rstrip(".")
         parts.append(f"## {area}\n\n{title}.\n\n{table(area, rows)}\n")
