@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ from tavern_core.model.nearest import fold
 from tavern_core.model.safe_text import printed, said, seen, with_type
 from tavern_core.model.tool import Example, ToolSpec
 from tavern_core.model.upstream import ToolOverride, UpstreamConfig
+from tavern_core.model.wildcard import matches
 from tavern_core.tam import neutralise
 from tavern_core.upstreams.catalogue import tool_json
 
@@ -109,9 +109,9 @@ def _shown(name: str) -> str:
 
 def is_allowed(name: str, config: UpstreamConfig) -> bool:
     """Whether the operator lets this tool in."""
-    if any(fnmatchcase(name, pattern) for pattern in config.deny):
+    if any(matches(pattern, name) for pattern in config.deny):
         return False
-    return config.allow is None or any(fnmatchcase(name, pattern) for pattern in config.allow)
+    return config.allow is None or any(matches(pattern, name) for pattern in config.allow)
 
 
 def _flaw(tool: UpstreamTool, name: str) -> str:

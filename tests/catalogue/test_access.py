@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tavern_core.kernel.access.tool_access import compile_access
-from tavern_core.kernel.access.tool_selectors import Groups, matches, normalize_tool_name, tool_key
+from tavern_core.kernel.access.tool_selectors import Groups, normalize_tool_name, tool_key
 from tavern_core.model.call import CallContext
 from tavern_core.model.config import AccessRule, HostConfig, ToolsConfig
 from tavern_core.model.tool import ToolSpec
+from tavern_core.model.wildcard import matches
 
 TOOLS = (
     ToolSpec("text:count", plugin="text"),

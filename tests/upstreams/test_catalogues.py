@@ -164,6 +164,8 @@ def test_lists_of_the_entry_decide_which_tools_are_there(tmp_path: Path) -> None
     tools = tuple(replace(ECHO, name=name) for name in ("get_a", "get_b", "set_a"))
     with opened(System(tools=tools), tmp_path, allow=["get_*"], deny=["*_b"]) as host:
         assert ids(host) == ["toy:get_a"]
+    with opened(System(tools=tools), tmp_path, allow=["get_?", "[gs]et_a"]) as host:  # only * is special
+        assert ids(host) == []
     with opened(System(tools=tools), tmp_path, allow=[]) as host:
         assert ids(host) == []
 

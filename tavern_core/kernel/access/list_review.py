@@ -19,12 +19,12 @@ from tavern_core.kernel.access.tool_selectors import (
     is_all_plugins,
     is_group,
     local_key,
-    matches,
     readings,
 )
 from tavern_core.model.config import AccessRule, ToolsConfig
 from tavern_core.model.ids import RESERVED_NAMESPACES, split_id
 from tavern_core.model.nearest import did_you_mean, nearest
+from tavern_core.model.wildcard import matches
 
 _CALLER_KINDS: Final = ("role", "profile", "user")
 _MOST_SUGGESTIONS: Final = 20  # looking for the nearest of 10,000 names takes a tenth of a second

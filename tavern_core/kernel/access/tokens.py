@@ -126,8 +126,8 @@ class Tokens:
         granted, held = _names(permissions, "permissions"), _names(roles, "roles")
         made = Token(id_, principal, granted, profile, held, user_id, approver, audience, name[:_LONGEST], now, expires)
         made.context()  # refuses what is not a capability
-        told = {**made.to_json(), "expires": expires, "hash": _hash(secret)}
-        self._records.add(Record(KIND, id_, principal, "valid", to_json(told).decode(), now, expires))
+        stored = {**made.to_json(), "expires": expires, "hash": _hash(secret)}
+        self._records.add(Record(KIND, id_, principal, "valid", to_json(stored).decode(), now, expires))
         return made, f"tvn_{id_}_{secret}"
 
     def list(self) -> tuple[Token, ...]:

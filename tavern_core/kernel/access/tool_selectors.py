@@ -22,6 +22,7 @@ from tavern_core.frozen import dataclass
 from tavern_core.model.ids import RESERVED_NAMESPACES, is_plugin_name, spellings, split_id
 from tavern_core.model.nearest import fold
 from tavern_core.model.tool import ToolSpec
+from tavern_core.model.wildcard import matches
 
 GROUP: Final = "group:"
 ALL_PLUGINS: Final = "group:plugins"
@@ -291,24 +292,3 @@ def readings(entry: str, aliases: Mapping[str, str], *, wide: bool) -> list[str]
     literal, *ids = spellings(entry)
     found = [literal, *ids] if wide or not ids else ids
     return [*found, *(aliases[name.lower()] for name in (literal, *ids) if name.lower() in aliases)]
-
-
-def matches(pattern: str, text: str) -> bool:
-    """True when `text` is `pattern` with each ``*`` replaced by any characters. Linear: no backtracking.
-
-    >>> matches("text:*", "text:count"), matches("*a*b", "xaxbx")
-    (True, False)
-    """
-    first, *rest = pattern.split("*")
-    if not rest:
-        return pattern == text
-    *middle, last = rest
-    if not text.startswith(first) or len(text) < len(first) + len(last) or not text.endswith(last):
-        return False
-    at, end = len(first), len(text) - len(last)
-    for part in middle:
-        found = text.find(part, at, end)
-        if found < 0:
-            return False
-        at = found + len(part)
-    return True

@@ -23,6 +23,7 @@ from tavern_core.frozen import dataclass
 from tavern_core.model.capability import is_dangerous
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.scope import common, within
+from tavern_core.model.wildcard import matches
 
 Tier = Literal["host", "process"]
 """Where a plugin's code runs: in the host's own process, or confined in its own."""
@@ -247,31 +248,17 @@ def expand(plugin: str, written: Iterable[str], requested: frozenset[str], *, to
         if name in requested:
             found.add(name)
         elif "*" in name:
-            matches = {r for r in requested if _matches(name.split("*"), r)}
-            safe = {r for r in matches if not (to_grant and is_dangerous(r))}
+            covered = {r for r in requested if matches(name, r)}
+            safe = {r for r in covered if not (to_grant and is_dangerous(r))}
             if not safe:
                 raise UsageError(
-                    f"{plugin} requests nothing that {name!r} covers" + _only_danger(matches),
+                    f"{plugin} requests nothing that {name!r} covers" + _only_danger(covered),
                     hint=f"it requests: {', '.join(sorted(requested)) or 'nothing'}",
                 )
             found |= safe
         else:
             raise _not_requested(plugin, name, requested)
     return frozenset(found)
-
-
-def _matches(parts: list[str], name: str) -> bool:
-    """Whether `name` is `parts` with anything between them; in one pass, whatever the pattern."""
-    first, *middle, last = parts
-    if len(name) < len(first) + len(last) or not name.startswith(first) or not name.endswith(last):
-        return False
-    at, end = len(first), len(name) - len(last)
-    for part in middle:
-        found = name.find(part, at, end)
-        if found < 0:
-            return False
-        at = found + len(part)
-    return True
 
 
 def _not_requested(plugin: str, name: str, requested: frozenset[str]) -> UsageError:
@@ -284,8 +271,8 @@ def _not_requested(plugin: str, name: str, requested: frozenset[str]) -> UsageEr
     )
 
 
-def _only_danger(matches: set[str]) -> str:
-    return f" (name {', '.join(sorted(matches))} literally: no pattern grants it)" if matches else ""
+def _only_danger(covered: set[str]) -> str:
+    return f" (name {', '.join(sorted(covered))} literally: no pattern grants it)" if covered else ""
 
 
 def _note(
