@@ -414,10 +414,10 @@ def test_a_legacy_development_install_is_found_by_its_egg_info(places: Places) -
 
 def test_an_editable_install_by_path_file(places: Places) -> None:
     places.distribution("tavern-plugin-text", "text = tavern_plugin_text\n")
-    places.write("work/src/tavern_plugin_text/__init__.py", BOOBY_TRAP)
-    places.write("work/src/tavern_plugin_text/plugin.yaml", 'name: text\nversion: "1.0"\n')
-    places.write("site/__editable__.text.pth", f"# a comment\nimport os\n{places.root}/work/src\n/nowhere\n")
-    assert only(places.discover()).folder == (places.root / "work/src/tavern_plugin_text").resolve()
+    places.write("checkout/src/tavern_plugin_text/__init__.py", BOOBY_TRAP)
+    places.write("checkout/src/tavern_plugin_text/plugin.yaml", 'name: text\nversion: "1.0"\n')
+    places.write("site/__editable__.text.pth", f"# a comment\nimport os\n{places.root}/checkout/src\n/nowhere\n")
+    assert only(places.discover()).folder == (places.root / "checkout/src/tavern_plugin_text").resolve()
 
 
 @pytest.mark.parametrize("annotation", ["", ": dict[str, str]"])

@@ -12,6 +12,7 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from ctypes import c_char_p, c_uint, c_ulong, c_void_p, create_string_buffer
@@ -78,19 +79,20 @@ def ended(server: subprocess.Popen[str], how: int) -> None:
     server.communicate()
 
 
-class Database:
-    """One database: `run` sends a text and returns what comes back, `state` tells what would have changed."""
+class Database(ABC):
+    """One database: `run` sends a text and returns what comes back, `state` shows what would have changed."""
 
     folder: Path
 
+    @abstractmethod
     def run(self, text: str) -> tuple[str, str]:
         """The answer as one text and the error; one of them is empty."""
-        raise NotImplementedError
 
+    @abstractmethod
     def state(self) -> list[str]:
         """What is in it, and in the folder that it may write to."""
-        raise NotImplementedError
 
+    @abstractmethod
     def end(self) -> None:
         """Stop it."""
 

@@ -133,11 +133,11 @@ def test_the_mode_of_a_mark_says_whose_scope_holds_and_without_one_both_do(
         (["{t}/a/../b"], "{t}/b/x", False),
         (["{t}/a/"], "{t}/ab", False),
         (["$workspace/notes"], "notes/x", True),
-        (["$workspace/notes"], "{t}/work/notes/x", True),
+        (["$workspace/notes"], "{t}/files/notes/x", True),
         (["$workspace/notes"], "other/x", False),
         (["$data"], "{h}/data/desk/x", True),
         (["$nowhere"], "x", False),
-        (["$workspaces/x"], "{t}/work/x", False),
+        (["$workspaces/x"], "{t}/files/x", False),
         (["./"], "{p}/x", True),
         (["./sub"], "{p}/x", False),
         (["{t}/link"], "{t}/real/x", True),
@@ -148,7 +148,8 @@ def test_scopes_name_folders_and_places(desk: Desk, tmp_path: Path, scope: list[
     (tmp_path / "link").symlink_to(tmp_path / "real")
     call = desk.tool(PATH, "read:fs", scopes={"read:fs": [s.format(t=tmp_path) for s in scope]})
     assert (
-        call({"p": path.format(t=tmp_path, h=desk.home, p=Path.cwd())}, workspace_dir=str(tmp_path / "work")).ok is fine
+        call({"p": path.format(t=tmp_path, h=desk.home, p=Path.cwd())}, workspace_dir=str(tmp_path / "files")).ok
+        is fine
     )
 
 

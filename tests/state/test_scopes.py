@@ -139,7 +139,7 @@ def test_places_are_put_in_and_what_has_no_place_reaches_nothing() -> None:
         "/abs/z",
     )
     assert not allows_path(placed, "/y")
-    assert allows_path(folders(placed, {"$workspace": "/work"}), "/work/y/1")
+    assert allows_path(folders(placed, {"$workspace": "/files"}), "/files/y/1")
     assert folders(None, {}) is None
 
 
