@@ -159,14 +159,14 @@ class Reports:
         given: list[int] = []
         try:
             said, given = receive(self._child.status, _LONGEST_WORD, 1)
-            word, _, told = (said.decode() or "lost").partition(" ")
+            word, _, rest = (said.decode() or "lost").partition(" ")
         except BlockingIOError:
             return
         except ConnectionError:
-            word, told = "lost", ""
+            word, rest = "lost", ""
         for descriptor in given:
             if word == "gateway" and self._serve is not None:
-                self._serve(socket.socket(fileno=descriptor), told)
+                self._serve(socket.socket(fileno=descriptor), rest)
             elif word == "asking":
                 Writes(descriptor, BoxPolicy.from_json(self._child.policy)).begin()
             else:
@@ -175,19 +175,19 @@ class Reports:
         if word == "started":
             self._started()
         elif word == "weak":
-            self._skipped = json.loads(told)
-        elif (ended := self._ended(word, told)) is not None:
+            self._skipped = json.loads(rest)
+        elif (ended := self._ended(word, rest)) is not None:
             self.close()
             self._finish(ended)
 
-    def _ended(self, word: str, told: str) -> Ended | None:
+    def _ended(self, word: str, rest: str) -> Ended | None:
         if word == "ended":
-            status, reason, left = told.split()
+            status, reason, left = rest.split()
             return Ended(_REASONS[reason], int(status), int(left), skipped=self._skipped)
         if word == "failed":
-            return Ended("failed", errno=int(told), skipped=self._skipped)
+            return Ended("failed", errno=int(rest), skipped=self._skipped)
         if word == "boxless":
-            layer, _, why = told.partition(" ")
+            layer, _, why = rest.partition(" ")
             return Ended("boxless", missing=(layer, why), skipped=self._skipped)
         if word == "lost":
             return Ended("lost" if self._is_taken else "untaken", skipped=self._skipped)

@@ -108,7 +108,7 @@ def put(session: Session, file: Path, media_type: str | None, name: str | None, 
 def put_file(
     host: Tavern, file: Path, context: CallContext | None, *, media_type: str | None = None, name: str | None = None
 ) -> Artifact:
-    """Keep a file that somebody named on the command line.
+    """Keep a file that was named on the command line.
 
     Args:
         context: whose it is; None: the host's.

@@ -97,7 +97,7 @@ def _shown(text: str) -> str:
 
 
 def _problem(problem: Any, sent: str) -> str:
-    """The place and message of a problem, without the message if `told` already contains it."""
+    """The place and message of a problem, without the message if `sent` already contains it."""
     if not isinstance(problem, Mapping):
         return one_line(str(problem))
     where = problem.get("path") or (f"line {problem['line']}" if problem.get("line") else "arguments")

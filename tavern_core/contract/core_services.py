@@ -239,5 +239,5 @@ class ResourceManager(Protocol):
 
     @mutates
     def changed(self, uri: str) -> None:
-        """Say that a resource of the plugin is not what it was: clients that watch it are told."""
+        """Report that a resource of the plugin changed: clients that subscribed to it are notified."""
         ...

@@ -303,7 +303,7 @@ def tavern_register_providers(ctx: PluginContext) -> Iterable[Contribution | Map
 def tavern_register_resources(ctx: PluginContext) -> Iterable[Resource]:
     """Called when the plugin is activated: return what clients of an MCP server may read: ``[Resource("manual", "docs://manual", "read")]``.
 
-    Names must be unique among resources. An error fails the activation. A tool gives the content, and whoever may call that tool may read it.
+    Names must be unique among resources. An error fails the activation. A tool gives the content, and every caller of that tool may read it.
     """
 
 
@@ -311,7 +311,7 @@ def tavern_register_resources(ctx: PluginContext) -> Iterable[Resource]:
 def tavern_register_prompts(ctx: PluginContext) -> Iterable[Prompt]:
     """Called when the plugin is activated: return prompts that clients of an MCP server may choose: ``[Prompt("review", "review_prompt")]``.
 
-    Names must be unique among prompts. An error fails the activation. A tool gives the messages, and whoever may call that tool may have them.
+    Names must be unique among prompts. An error fails the activation. A tool gives the messages, and every caller of that tool may get them.
     """
 
 

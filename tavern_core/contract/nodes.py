@@ -179,7 +179,7 @@ class NodeContext(ABC):
     def keep(
         self, data: bytes | str | Path | Iterable[bytes], media_type: str = "application/octet-stream", name: str = ""
     ) -> dict[str, Any]:
-        """Keep something large as an artifact of whoever called the workflow; the content block that links to it. See `ToolContext.keep`.
+        """Keep something large as an artifact of the workflow's caller; the content block that links to it. See `ToolContext.keep`.
 
         From a node of an isolated plugin as much as crosses at once (limits.outputBytes): return bytes as an output instead.
         """

@@ -147,14 +147,14 @@ class Sandbox(Protocol):
         ...
 
     def gateway(
-        self, rights: Rights, call: ToolCall | None, told: Callable[[str], object] | None = None
+        self, rights: Rights, call: ToolCall | None, on_refusal: Callable[[str], object] | None = None
     ) -> AbstractAsyncContextManager[Serve | None]:
         """The gateway of a program's box, if it has one: for `tavern_core.box.output`, while the program runs.
 
         Args:
             rights: as for `policy`: the hosts and ports that all sides allow.
             call: the call of the program; refusals are recorded with it.
-            told: called from another thread for each refusal, with a sentence: what, why and what would allow it.
+            on_refusal: called from another thread for each refusal, with a sentence: what, why and what would allow it.
         """
         ...
 

@@ -142,7 +142,7 @@ class ToolContext:
             self._control.progress(json_number(done) or 0, json_number(total), str(message)[:LONGEST_MESSAGE])
 
     def log(self, message: str, level: LogLevel = "info") -> None:
-        """Tell whoever called what is going on, where they listen (an MCP client), and the log of the process.
+        """Send a log message to the caller, if it receives them (an MCP client), and to the log of the process.
 
         Args:
             message: at most 2,000 characters are kept.
@@ -153,11 +153,11 @@ class ToolContext:
     # Asking --------------------------------------------------------------------------------------------------------------
 
     def can_ask(self, kind: QuestionKind = "form") -> bool:
-        """Whether somebody is there who can answer such a question: a person, a language model, a workspace."""
+        """Whether the caller can answer such a question: a person, a language model, a workspace."""
         return self._control is not None and self._control.can_ask(kind)
 
     async def ask(self, prompt: str, schema: Mapping[str, Any], *, key: str = "") -> dict[str, Any] | None:
-        """Ask a person on the side of whoever called: ``await ctx.ask("How many?", {"type": "object", ...})``.
+        """Ask a person on the caller's side: ``await ctx.ask("How many?", {"type": "object", ...})``.
 
         Where nobody waits for the call any more, it ends here and is made again from its beginning once the answer is there. So
         ask before you change anything.
@@ -179,7 +179,7 @@ class ToolContext:
     async def complete(
         self, messages: str | list[Mapping[str, Any]], *, max_tokens: int = 1000, system: str = "", key: str = ""
     ) -> dict[str, Any]:
-        """Ask the language model of whoever called, at their expense.
+        """Ask the caller's language model, at their expense.
 
         Args:
             messages: the user's text, or messages with `role` and `content`, oldest first.
@@ -195,7 +195,7 @@ class ToolContext:
         return answer
 
     async def roots(self, *, key: str = "") -> list[dict[str, Any]]:
-        """The folders that whoever called works in: ``[{"uri": "file:///...", "name": ...}]``.
+        """The folders that the caller works in: ``[{"uri": "file:///...", "name": ...}]``.
 
         Raises:
             InputRequired: nobody can be asked now (INPUT_REQUIRED). Let it through.

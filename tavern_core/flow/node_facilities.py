@@ -71,7 +71,7 @@ class Doors:
         return self._services.view(name, plugin, record.may)
 
     def keep(self, data: Any, media_type: str, name: str, run: RunPart) -> dict[str, Any]:
-        """Keep an artifact for whoever called the workflow."""
+        """Keep an artifact for the workflow's caller."""
         context = None if self._is_host(run.context) else run.context
         return self._artifacts.put(data, media_type, name=name, context=context).link()
 

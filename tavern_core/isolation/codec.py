@@ -124,7 +124,7 @@ def mapping_of(data: Any) -> dict[str, Any]:
 
 
 def as_json(value: Any) -> Any:
-    """`value` as JSON; what is none of it is told as text, as in a record of the call."""
+    """`value` as JSON; what has no form in JSON becomes text, as in a record of the call."""
     copy, problem = json_copy(value)
     return copy if problem is None else crossing("it", from_python(value, fallback=repr, inf_nan_mode="strings"))
 
@@ -318,11 +318,11 @@ def unpack_tool(data: Any) -> ToolSpec:
 
 def _unpack_changed_tool(data: Any, known: Known) -> ToolSpec:
     """A tool that was shown and comes back changed keeps what did not cross: what it runs, and how it was written."""
-    told, shown = unpack_tool(data), known.get("tool")
+    unpacked, shown = unpack_tool(data), known.get("tool")
     if not isinstance(shown, ToolSpec):
-        return told
+        return unpacked
     crossed = unpack_tool(pack_tool(shown))
-    changed = {f.name: new for f in fields(ToolSpec) if (new := getattr(told, f.name)) != getattr(crossed, f.name)}
+    changed = {f.name: new for f in fields(ToolSpec) if (new := getattr(unpacked, f.name)) != getattr(crossed, f.name)}
     return replace(shown, **changed)
 
 

@@ -52,35 +52,35 @@ class IsolatedPlugin(LivesElsewhere):
     def nodes(self, entry: str) -> list[NodeSpec]:
         """The nodes below `nodes.entry`, found and imported in the worker."""
         request = {"entry": entry, "honest": True}
-        told = judged(self._supervisor.ask("nodes_below", request, seconds=self._supervisor.hook_s))
+        report = judged(self._supervisor.ask("nodes_below", request, seconds=self._supervisor.hook_s))
         self._supervisor.remember({"do": "nodes_below", **request})
-        return [far_node(self._supervisor, item) for item in told]
+        return [far_node(self._supervisor, item) for item in report]
 
     def close(self) -> None:
         """End its worker."""
         self._supervisor.close()
 
 
-def stand_in(supervisor: Supervisor, told: Mapping[str, Any]) -> IsolatedPlugin:
-    """The object for a plugin with the description `told`.
+def stand_in(supervisor: Supervisor, report: Mapping[str, Any]) -> IsolatedPlugin:
+    """The object for a plugin that a worker reported as `report`.
 
     Raises:
         PluginError: the description makes no sense.
     """
     try:
-        return _made(supervisor, told)
+        return _made(supervisor, report)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise PluginError(f"{supervisor.plugin} described itself in a way that makes no sense: {error!r}") from error
 
 
-def _made(supervisor: Supervisor, told: Mapping[str, Any]) -> IsolatedPlugin:
+def _made(supervisor: Supervisor, report: Mapping[str, Any]) -> IsolatedPlugin:
     forgotten = {}
-    for place in told["unmarked"]:
+    for place in report["unmarked"]:
         where, _, name = str(place).rpartition(" ")
         if name in HOOKS:
             forgotten[name] = _placed(lambda: None, name, where)
     plugin: IsolatedPlugin = type("IsolatedPlugin", (IsolatedPlugin,), forgotten)(supervisor)
-    for number, described in enumerate(told["hooks"]):
+    for number, described in enumerate(report["hooks"]):
         name = f"h{number:04}_{described['hook']}"
         setattr(plugin, name, _hook(supervisor, number, described))
     return plugin
@@ -89,15 +89,15 @@ def _made(supervisor: Supervisor, told: Mapping[str, Any]) -> IsolatedPlugin:
 # Hooks ------------------------------------------------------------------------------------------------------------------
 
 
-def _hook(supervisor: Supervisor, number: int, told: Mapping[str, Any]) -> Callable[..., Any]:
+def _hook(supervisor: Supervisor, number: int, report: Mapping[str, Any]) -> Callable[..., Any]:
     """A marked function with the arguments and the source place of the implementation."""
-    hook = HOOKS.get(str(told["hook"]))
+    hook = HOOKS.get(str(report["hook"]))
     if hook is None:
-        raise HookRefused(f"{supervisor.plugin}: there is no hook {sayable(str(told['hook']), 100)!r}")
-    arguments = [str(name) for name in told["arguments"]]
+        raise HookRefused(f"{supervisor.plugin}: there is no hook {sayable(str(report['hook']), 100)!r}")
+    arguments = [str(name) for name in report["arguments"]]
     if not set(arguments) <= set(hook.arguments):
         raise ValueError(f"{hook.name} has other arguments")
-    kind: Kind = "loop" if told["async"] is True else "sync"
+    kind: Kind = "loop" if report["async"] is True else "sync"
     if hook.kind == "contribute" and hook.name not in LIFE:
         ask = _offer(supervisor, number, hook.name)
     else:
@@ -105,10 +105,10 @@ def _hook(supervisor: Supervisor, number: int, told: Mapping[str, Any]) -> Calla
     # `read_implementations` reads names and place from the function itself; the names are those of our own table.
     pairs = ", ".join(f"{name!r}: {name}" for name in arguments)
     function = eval(f"lambda {', '.join(arguments)}: ask({{{pairs}}})", {"ask": ask})
-    function = _placed(function, hook.name, str(told["where"]))
-    when = _when(supervisor, number) if told["when"] is True else None
+    function = _placed(function, hook.name, str(report["where"]))
+    when = _when(supervisor, number) if report["when"] is True else None
     marked: Callable[..., Any] = hookimpl(
-        tryfirst=told["tryfirst"] is True, trylast=told["trylast"] is True, specname=hook.name, when=when, fast=True
+        tryfirst=report["tryfirst"] is True, trylast=report["trylast"] is True, specname=hook.name, when=when, fast=True
     )(function)
     return marked
 
@@ -146,9 +146,9 @@ def _offer(supervisor: Supervisor, number: int, name: str) -> Callable[[dict[str
         _meet(supervisor, values)
         request = {"impl": number}
 
-        def answer(told: Any) -> Any:
+        def answer(report: Any) -> Any:
             supervisor.remember({"do": "offer", **request})
-            return _offered(supervisor, HOOKS[name].section, judged(told))
+            return _offered(supervisor, HOOKS[name].section, judged(report))
 
         return _asked(supervisor, "offer", request, "sync", "offer", answer, supervisor.hook_s)
 
@@ -183,28 +183,28 @@ def _asked(
 # Contributions ------------------------------------------------------------------------------------------------------------
 
 
-def _offered(supervisor: Supervisor, section: str, told: Any) -> Any:
-    if told is None or section in ("settings", "profiles", "workflows"):
-        return told
+def _offered(supervisor: Supervisor, section: str, report: Any) -> Any:
+    if report is None or section in ("settings", "profiles", "workflows"):
+        return report
     if section == "adapters":
         from tavern_core.isolation.proxy_adapters import proxy_adapter
 
-        return dict(proxy_adapter(supervisor, item) for item in told)
+        return dict(proxy_adapter(supervisor, item) for item in report)
     makers: dict[str, Callable[[Supervisor, Any], Any]] = {
         "tools": _tool, "services": _service, "commands": _command, "channels": _contribution, "providers": _contribution,
         "nodes": far_node, "resources": _resource, "prompts": _prompt,
     }  # fmt: skip
-    return [makers[section](supervisor, item) for item in told]
+    return [makers[section](supervisor, item) for item in report]
 
 
-def _tool(supervisor: Supervisor, told: Any) -> ToolSpec | ToolFactory:
-    if "factory" in told:
-        return _factory(supervisor, told)
-    return reported_tool(supervisor, told)
+def _tool(supervisor: Supervisor, report: Any) -> ToolSpec | ToolFactory:
+    if "factory" in report:
+        return _factory(supervisor, report)
+    return reported_tool(supervisor, report)
 
 
-def _factory(supervisor: Supervisor, told: Any) -> ToolFactory:
-    place, kind = str(told["factory"]), "loop" if told["async"] is True else "sync"
+def _factory(supervisor: Supervisor, report: Any) -> ToolFactory:
+    place, kind = str(report["factory"]), "loop" if report["async"] is True else "sync"
 
     def make(context: CallContext) -> Any:
         context_json = pack_context(context)
@@ -218,23 +218,23 @@ def _factory(supervisor: Supervisor, told: Any) -> ToolFactory:
 
         return _asked(supervisor, "make", given, kind, f"factory {place}", answer, supervisor.hook_s)  # type: ignore[arg-type]
 
-    names = None if told["names"] is None else tuple(str(name) for name in told["names"])
-    return ToolFactory(make, names, told["optional"] is True, None if told["name"] is None else str(told["name"]))
+    names = None if report["names"] is None else tuple(str(name) for name in report["names"])
+    return ToolFactory(make, names, report["optional"] is True, None if report["name"] is None else str(report["name"]))
 
 
-def _resource(supervisor: Supervisor, told: Any) -> Resource:
-    return Resource(*(str(told[name]) for name in ("name", "uri", "tool", "description", "title", "media_type")))
+def _resource(supervisor: Supervisor, report: Any) -> Resource:
+    return Resource(*(str(report[name]) for name in ("name", "uri", "tool", "description", "title", "media_type")))
 
 
-def _prompt(supervisor: Supervisor, told: Any) -> Prompt:
-    return Prompt(*(str(told[name]) for name in ("name", "tool", "description", "title")))
+def _prompt(supervisor: Supervisor, report: Any) -> Prompt:
+    return Prompt(*(str(report[name]) for name in ("name", "tool", "description", "title")))
 
 
 # Services and the rest ----------------------------------------------------------------------------------------------------
 
 
-def _service(supervisor: Supervisor, told: Any) -> Service:
-    name, description, methods, starts, stops = told
+def _service(supervisor: Supervisor, report: Any) -> Service:
+    name, description, methods, starts, stops = report
     name, description = str(name), str(description)
     start, stop = _life(supervisor, name, False), _life(supervisor, name, True)
     thing = far_object(supervisor, name, description, methods)
@@ -255,10 +255,10 @@ def _life(supervisor: Supervisor, name: str, end: bool) -> Callable[[], Coroutin
     return change
 
 
-def _command(supervisor: Supervisor, told: Any) -> Command:
+def _command(supervisor: Supervisor, report: Any) -> Command:
     from tavern_core.isolation.proxy_commands import far_command
 
-    name, text = (str(part) for part in told)
+    name, text = (str(part) for part in report)
     return Command(
         name,
         lambda: far_command(name, text, lambda args: supervisor.ask("command", {"name": name, "args": args})),
@@ -266,6 +266,6 @@ def _command(supervisor: Supervisor, told: Any) -> Command:
     )
 
 
-def _contribution(supervisor: Supervisor, told: Any) -> Contribution:
-    name, thing, description, data = told
+def _contribution(supervisor: Supervisor, report: Any) -> Contribution:
+    name, thing, description, data = report
     return Contribution(str(name), thing, str(description), dict(data))

@@ -27,15 +27,15 @@ from tavern_core.model.tool import ToolSpec
 _running_loop = asyncio._get_running_loop
 
 
-def reported_tool(supervisor: Supervisor, told: Any, made: Made | None = None) -> ToolSpec:
+def reported_tool(supervisor: Supervisor, report: Any, made: Made | None = None) -> ToolSpec:
     """A tool as described by the worker; one without code of the plugin is unchanged.
 
     Args:
         made: its factory, for a tool of a factory.
     """
-    spec = unpack_tool(told["tool"])
-    if (key := told["key"]) is None:
-        return replace(spec, impl=SKETCH) if told.get("sketch") else spec
+    spec = unpack_tool(report["tool"])
+    if (key := report["key"]) is None:
+        return replace(spec, impl=SKETCH) if report.get("sketch") else spec
     return replace(spec, impl=RemoteTool(supervisor, str(key), made=made))
 
 
@@ -76,9 +76,9 @@ class RemoteTool(BindsItself, DescribesItself):
             PluginError: there is no such object in the plugin, or it is not a tool.
         """
         request = {"target": self.handler, "tool": pack_tool(sketch)}
-        told = judged(self.supervisor.ask("handler", request, seconds=self.supervisor.hook_s))
+        report = judged(self.supervisor.ask("handler", request, seconds=self.supervisor.hook_s))
         self.supervisor.remember({"do": "handler", **request})
-        return reported_tool(self.supervisor, told)
+        return reported_tool(self.supervisor, report)
 
     def bind(self, tool: ToolSpec) -> BoundTool:
         """Let the worker prepare it, so that errors are reported now and not at the first call.

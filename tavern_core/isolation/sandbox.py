@@ -187,7 +187,7 @@ class PluginSandbox:
         return self._host.spawner.start(launch)
 
     def gateway(
-        self, rights: Rights, call: ToolCall | None, told: Callable[[str], object] | None = None
+        self, rights: Rights, call: ToolCall | None, on_refusal: Callable[[str], object] | None = None
     ) -> AbstractAsyncContextManager[Serve | None]:
         if not (scopes := _scopes(rights)):
             return nullcontext()
@@ -195,7 +195,7 @@ class PluginSandbox:
         from tavern_core.isolation.gateway.proxy import Gateway, served
 
         judge = Judge(
-            self._plugin, scopes, call, self._host.diagnostics, self._host.tell, told, is_builtin=self._is_builtin
+            self._plugin, scopes, call, self._host.diagnostics, self._host.tell, on_refusal, is_builtin=self._is_builtin
         )
         gateway = Gateway(judge, self._host.config.connections, self._host.config.network_bytes)
         return served(gateway, self._host.gateways)
@@ -204,12 +204,12 @@ class PluginSandbox:
         layers = {layer: why for layer, why in layers.items() if self._is_whole or layer not in _NOT_OPEN}
         if not layers:
             return
-        told = "; ".join(f"{layer}: {why}" for layer, why in layers.items())
+        missing = "; ".join(f"{layer}: {why}" for layer, why in layers.items())
         if "namespaces" in layers:
-            told += ". Those that may use the network reach all of it, whatever the scope says"
+            missing += ". Those that may use the network reach all of it, whatever the scope says"
         self._host.diagnostics.add(
             "ISOLATION_WEAK",
-            f"programs of {self._plugin} run without layers of the box: {told}",
+            f"programs of {self._plugin} run without layers of the box: {missing}",
             plugin=self._plugin,
             hint="`isolation: {level: required}` in tavern.yaml refuses them instead",
         )

@@ -115,9 +115,9 @@ class Supervisor:
         """
         with self._starting:
             self._pauses.refuse(self.plugin)
-            worker, told = self._begun()
+            worker, report = self._begun()
             self._now = worker
-            return told
+            return report
 
     def close(self) -> None:
         """End the worker; no code of the plugin runs from now on. Returns when its process has ended."""
@@ -154,7 +154,7 @@ class Supervisor:
                 time.perf_counter() + self._start_s
             )  # not before, because the fork server itself may just have started
             self._launch.confined(worker.layers)
-            told = judged(worker.ask("start", {"setup": self._launch.setup()}, deadline=deadline))
+            report = judged(worker.ask("start", {"setup": self._launch.setup()}, deadline=deadline))
         except BoxMissing as error:
             worker.end("it did not start")
             raise ActivationFailed(
@@ -176,7 +176,7 @@ class Supervisor:
         except BaseException:
             worker.end("its import failed")
             raise
-        return worker, told
+        return worker, report
 
     def _living(self) -> Incarnation | None:
         """The worker, if one is alive."""

@@ -69,7 +69,7 @@ class Incarnation(Lanes):
         """Number of a running call → the caller for whom the pipeline runs it."""
         self._numbers = itertools.count(1)
         self._stopped: set[int] = set()
-        """Numbers of calls that somebody else than their callers ended."""
+        """Numbers of calls that were not ended by their callers."""
         self._quick: dict[str, int] = {}
         """Target → how often in a row it answered quickly."""
 

@@ -221,7 +221,7 @@ class WorkerProcess(ABC):
         else:  # the fork server died, and its workers with it
             self.kill("the fork server died")
         self._prints()
-        self._terms.on_death(self)  # first, so that whoever sees its death also sees the consequences
+        self._terms.on_death(self)  # first, so that code that sees its death also sees the consequences
         if self._patience is not None:
             self._patience.cancel()
         with self._lock:

@@ -319,7 +319,7 @@ class McpConfig(_Section):
     origins: tuple[str, ...] = ()
     """Web pages whose scripts may call it: ``https://app.example.com``."""
     issuer: str | None = None
-    """The OAuth authorization server that hands out tokens; with `resource` it is told to clients (RFC 9728)."""
+    """The OAuth authorization server that hands out tokens; with `resource` it is published to clients (RFC 9728)."""
     resource: str | None = None
     """The address of this server as clients know it: ``https://tools.example.com/mcp``."""
     page: Annotated[int, Field(gt=0, le=10_000)] = 1_000

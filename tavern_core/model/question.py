@@ -1,4 +1,4 @@
-"""What a tool asks whoever called it while it runs: a form to fill in, a completion of the caller's model, the caller's folders."""
+"""What a tool asks its caller while it runs: a form to fill in, a completion of the caller's model, the caller's folders."""
 
 from __future__ import annotations
 

@@ -242,15 +242,15 @@ class ToolResult(_Fields):
         """
         if self.ok:
             return self.value
-        told = self.error or ToolError("UPSTREAM_ERROR", "the call failed and does not say why", outcome="unknown")
-        error = call_error_of(told.kind)(
-            told.message,
-            hint=told.fix,
-            retryable=told.retryable,
-            outcome=told.outcome,
-            retry_after_ms=told.retry_after_ms,
+        reported = self.error or ToolError("UPSTREAM_ERROR", "the call failed and does not say why", outcome="unknown")
+        error = call_error_of(reported.kind)(
+            reported.message,
+            hint=reported.fix,
+            retryable=reported.retryable,
+            outcome=reported.outcome,
+            retry_after_ms=reported.retry_after_ms,
         )
-        error.details = dict(told.details)
+        error.details = dict(reported.details)
         raise error
 
     def replace(self, **changes: Any) -> ToolResult:

@@ -1,4 +1,4 @@
-"""A skill: a folder with a SKILL.md that tells a model how to do something (agentskills.io).
+"""A skill: a folder with a SKILL.md that explains to a model how to do something (agentskills.io).
 
 ---
 name: pdf-forms                                  front matter: YAML
@@ -58,7 +58,7 @@ class Skill:
     location: str = ""
     """Its folder, for the operator; never shown to callers."""
     instructions: str = ""
-    """What its SKILL.md tells a model; empty in lists."""
+    """The text of its SKILL.md for a model; empty in lists."""
     files: tuple[str, ...] = ()
     """Its other files; empty in lists."""
     findings: tuple[Finding, ...] = ()

@@ -117,10 +117,10 @@ def _tested(
         )
     if ended and (code < 0 or "not ended" in ended):
         ended += own_line(said, folder)
-    told = read_record(record)
-    if not ended and "collected" not in told:  # the writer finishes the record, whatever the tests do, except here
+    found = read_record(record)
+    if not ended and "collected" not in found:  # the writer finishes the record, whatever the tests do, except here
         ended = f"its tests ended the process themselves (exit code {code})"
-    return {**told, "ended": ended, "said": said.decode("utf-8", "replace")}
+    return {**found, "ended": ended, "said": said.decode("utf-8", "replace")}
 
 
 def _has_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:

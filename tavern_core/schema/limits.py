@@ -245,7 +245,7 @@ def copied_parts(value: Any) -> Any:
 
 
 def quick_copy(value: Any, room: int = ROOM, levels: int = depths.VALUE) -> Any | None:
-    """`json_copy` of an exact dict or list, or None when somebody else has to look: it is large or unusual, not wrong.
+    """`json_copy` of an exact dict or list, or None when the full check is needed: it is large or unusual, not wrong.
 
     Args:
         value: anything; a cycle is left when there is no room any more.

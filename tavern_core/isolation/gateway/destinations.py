@@ -44,7 +44,7 @@ class Judge:
         scopes: those of `READ` and `ALL` that plugin, host, profile and caller allow, each with a non-empty scope.
         call: the call; None outside of one.
         tell: records an event.
-        told: gets each refusal, once.
+        on_refusal: gets each refusal, once.
         is_builtin: the plugin is one of the host's own.
     """
 
@@ -55,7 +55,7 @@ class Judge:
         call: ToolCall | None,
         diagnostics: Diagnostics,
         tell: Callable[[Event], object],
-        told: Callable[[str], object] | None = None,
+        on_refusal: Callable[[str], object] | None = None,
         *,
         is_builtin: bool = False,
     ) -> None:
@@ -65,7 +65,7 @@ class Judge:
         self._call = call
         self._diagnostics = diagnostics
         self._tell = tell
-        self._told = told
+        self._on_refusal = on_refusal
         self._recorded: set[str] = set()
 
     async def judged(self, head: Head) -> tuple[list[Address], str]:
@@ -116,8 +116,8 @@ class Judge:
             return
         self._recorded.add(sentence)
         self._diagnostics.add("NETWORK_REFUSED", sentence, plugin=self._plugin, hint=hint)
-        if self._told is not None:
-            self._told(f"{sentence}; {hint}" if hint else sentence)
+        if self._on_refusal is not None:
+            self._on_refusal(f"{sentence}; {hint}" if hint else sentence)
         if (call := self._call) is not None:
             data = {
                 "tool": call.tool,

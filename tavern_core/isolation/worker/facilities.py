@@ -46,8 +46,8 @@ class WorkerFacilities:
             raise
 
     def service(self, name: str) -> Any:
-        told = self._hotline.ask("service", name=name)
-        return _view(self._hotline, name, told["methods"], told["description"])
+        found = self._hotline.ask("service", name=name)
+        return _view(self._hotline, name, found["methods"], found["description"])
 
     def secret(self, name: str) -> str:
         return str(self._hotline.ask("secret", name=name))

@@ -63,13 +63,13 @@ class InsideNodes:
         if not isinstance(code, NodeCode):
             return {"node": reported_node(spec), "code": None}
         methods = None if code.cls is None else _own_methods(code.cls)
-        told = {
+        reply = {
             "node": reported_node(spec),
             "code": [code.form, code.context, code.takes_all, code.names_outputs, code.where, methods],
         }
         self._told.add(id(code.cls or inspect.unwrap(code.function)))
         self._known[spec.type] = spec
-        return told
+        return reply
 
     def run(self, given: Mapping[str, Any], talk: InsideTalk | None) -> Any:
         """Start a node; its answer, or an awaitable of it.
@@ -245,5 +245,5 @@ class _FarModel:
 
     async def complete(self, messages: Sequence[Message], /, **options: Any) -> LLMAnswer:
         given = [self._name, [dict(message) for message in messages], options]
-        told = await self._hotline.ask_later("node", token=self._token, wish="llm", given=given)
-        return LLMAnswer(told["text"], told["finish_reason"], told["usage"], told["model"])
+        reply = await self._hotline.ask_later("node", token=self._token, wish="llm", given=given)
+        return LLMAnswer(reply["text"], reply["finish_reason"], reply["usage"], reply["model"])

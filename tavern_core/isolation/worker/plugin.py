@@ -41,7 +41,7 @@ from tavern_core.schema.limits import json_copy
 TOLD: Final = frozenset(
     {"services", "commands", "profiles", "channels", "providers", "workflows", "resources", "prompts"}
 )
-"""Sections whose contents can be told to the host, besides tools, settings and nodes."""
+"""Sections whose contents can be reported to the host, besides tools, settings and nodes."""
 MOST_OFFERED: Final = 20_000
 Wait = Callable[[Any], Any]
 """Waits for an awaitable that sync code of the plugin returned."""
@@ -150,7 +150,7 @@ class Inside:
         hook = impl.hook
         if hook.name == "tavern_register_tools":
             return [
-                self.tools.told(item, f"{number}.{place}")
+                self.tools.report(item, f"{number}.{place}")
                 for place, item in enumerate(describe(answer, self.tools.owner(), sketches=True))
             ]
         if hook.name == "tavern_register_settings":
@@ -164,8 +164,8 @@ class Inside:
                 raise self._cannot_cross(hook.section, "objects that the host would have to call")
             return None
         found = named(hook.section, answer, self._setup.plugin, impl.where)
-        told = [self._reported_offer(hook.section, name, thing) for name, thing in found.items()]
-        return dict(told) if hook.section == "workflows" else told
+        reported = [self._reported_offer(hook.section, name, thing) for name, thing in found.items()]
+        return dict(reported) if hook.section == "workflows" else reported
 
     def _adapters(self, found: Mapping[str, Any]) -> Any:
         from tavern_core.isolation.worker.adapters import DESK, AdapterDesk

@@ -56,7 +56,7 @@ class InsideTools:
 
         return Owner(setup.plugin, setup.version, setup.aliases, from_mapping=from_mapping)
 
-    def told(self, item: Described, place: str) -> Any:
+    def report(self, item: Described, place: str) -> Any:
         """One offer for the host.
 
         Args:
@@ -89,12 +89,12 @@ class InsideTools:
         """The tools of a factory; None for no tool."""
         if answer is None:
             return None
-        told = []
+        reported = []
         for spec in specs_of(answer, self.owner()):
             key = f"made {next(self._made)}"
             self._tools[key] = spec
-            told.append({"tool": pack_tool(spec), "key": key if spec.impl is not None else None})
-        return told
+            reported.append({"tool": pack_tool(spec), "key": key if spec.impl is not None else None})
+        return reported
 
     def drop(self, keys: list[str]) -> None:
         """Remove factory tools that the host does not use any more."""

@@ -25,7 +25,7 @@ def execute_of(bound: BoundTool, owner: Owner, *, in_thread: bool = False) -> Ex
 
     Args:
         owner: plugin and id: whose threads a blocking tool takes.
-        in_thread: whether sync work must leave its caller free, so that somebody can see how long it takes.
+        in_thread: whether sync work must leave its caller free, so that its time can be watched.
     """
     run = bound.run
 

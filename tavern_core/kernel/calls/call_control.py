@@ -107,7 +107,7 @@ class CallControl:
 
     def log(self, level: LogLevel, message: str) -> None:
         call = self._call
-        told = call.plan.redact(str(message)[:_LONGEST_LINE]) if call.plan is not None else ""
-        logging.getLogger("tavern.tools").log(logging.getLevelNamesMapping()[level.upper()], "%s: %s", call.name, told)
+        line = call.plan.redact(str(message)[:_LONGEST_LINE]) if call.plan is not None else ""
+        logging.getLogger("tavern.tools").log(logging.getLevelNamesMapping()[level.upper()], "%s: %s", call.name, line)
         if self._conversation is not None:
-            self._conversation.log(level, told)
+            self._conversation.log(level, line)

@@ -282,7 +282,7 @@ def _moving(call: RunningCall, seconds: float) -> Iterator[None]:
 
 
 class _Watched:
-    """Asks the breaker, and tells it what came of the call. Written out, because `contextmanager` costs more than the breaker.
+    """Asks the breaker, and reports the outcome of the call to it. Written out, because `contextmanager` costs more than the breaker.
 
     Raises:
         CircuitOpen: what is behind the tool is left alone for now (CIRCUIT_OPEN).

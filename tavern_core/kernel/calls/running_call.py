@@ -95,7 +95,7 @@ class RunningCall:
     is_recorded: bool = False
     """Whether the log has the beginning of the call."""
     is_cancelled: bool = False
-    """Whether somebody asked to end it (`Pipeline.cancel`)."""
+    """Whether its end was requested (`Pipeline.cancel`)."""
     limit: tuple[str, float] | None = None
     """The limit of one try that ended it, and its milliseconds; None: none did."""
     value: Any = None

@@ -131,12 +131,12 @@ class JobRecords:
         """
         try:
             data = json.loads(record.data)
-            facts, told = data["facts"], data["job"]
-            error = told.get("error")
+            facts, members = data["facts"], data["job"]
+            error = members.get("error")
             job = Job(
-                record.key, told["tool"], record.state, told["principal"], record.created, told["updated"], told.get("progress"),  # type: ignore[arg-type]
-                tuple(told.get("questions", ())), error and ToolError(**error), told.get("callId", ""), told["pollMs"],
-                told["ttlMs"], told.get("purpose", ""), told.get("requestId", ""), told.get("taskId", ""),
+                record.key, members["tool"], record.state, members["principal"], record.created, members["updated"], members.get("progress"),  # type: ignore[arg-type]
+                tuple(members.get("questions", ())), error and ToolError(**error), members.get("callId", ""), members["pollMs"],
+                members["ttlMs"], members.get("purpose", ""), members.get("requestId", ""), members.get("taskId", ""),
             )  # fmt: skip
         except (ValueError, KeyError, TypeError):
             return None
@@ -156,15 +156,15 @@ def ended(job: Job, status: JobStatus, error: ToolError | None = None) -> Job:
 
 def _text(job: Job, facts: Mapping[str, Any]) -> str:
     error = job.error
-    told: dict[str, Any] = {
+    members: dict[str, Any] = {
         "tool": job.tool, "principal": job.principal, "updated": job.updated or job.created, "pollMs": job.poll_ms, "ttlMs": job.ttl_ms,
     }  # fmt: skip
     if job.progress is not None:
-        told["progress"] = dict(job.progress)
+        members["progress"] = dict(job.progress)
     if job.questions:
-        told["questions"] = [dict(question) for question in job.questions]
+        members["questions"] = [dict(question) for question in job.questions]
     if error is not None:
-        told["error"] = {
+        members["error"] = {
             "kind": error.kind, "message": error.message, "details": dict(error.details), "retryable": error.retryable,
             "outcome": error.outcome, "retry_after_ms": error.retry_after_ms, "fix": error.fix,
         }  # fmt: skip
@@ -175,5 +175,5 @@ def _text(job: Job, facts: Mapping[str, Any]) -> str:
         ("taskId", job.task_id),
     ):
         if value:
-            told[name] = value
-    return to_json({"job": told, "facts": dict(facts)}, inf_nan_mode="strings").decode()
+            members[name] = value
+    return to_json({"job": members, "facts": dict(facts)}, inf_nan_mode="strings").decode()

@@ -81,7 +81,7 @@ class _Running:
 
 
 class _JobConversation:
-    """What the tool of a job asks stays open with the job until somebody answers; see `Jobs.answer`."""
+    """What the tool of a job asks stays open with the job until it is answered; see `Jobs.answer`."""
 
     def __init__(self, jobs: Jobs, running: _Running) -> None:
         self._jobs, self._running = jobs, running
@@ -338,7 +338,7 @@ class Jobs(Mapping[str, Job]):
             raise InputInvalid(
                 f"the answer to {name} does not fit: {why}", hint="answer again; the question stays open"
             )
-        if running.asked.pop(name, None) is None:  # somebody was quicker
+        if running.asked.pop(name, None) is None:  # it was answered already
             return
         running.task.get_loop().call_soon_threadsafe(lambda: None if future.done() else future.set_result(value))
         self.show_questions(running)
@@ -347,8 +347,10 @@ class Jobs(Mapping[str, Job]):
         """Keep with a job what its tool asks now, from any thread."""
 
         def now(job: Job) -> Job:
-            told = tuple({"id": name, **question.to_json()} for name, (question, _) in tuple(running.asked.items()))
-            return replace(job, status="input_required" if told else "running", questions=told)
+            questions = tuple(
+                {"id": name, **question.to_json()} for name, (question, _) in tuple(running.asked.items())
+            )
+            return replace(job, status="input_required" if questions else "running", questions=questions)
 
         with suppress(TavernError):
             self._changed(running.id, now)
@@ -498,8 +500,8 @@ class Jobs(Mapping[str, Job]):
             if any(not one.done() for one in running.left):
                 result = result.replace(error=replace(_CANCELLED, details={"stopped": False}))
         except Exception as error:  # noqa: BLE001 - a job ends, whatever happens
-            told = error if isinstance(error, CallError) else CallError(f"the job failed: {error}", outcome="unknown")
-            result = failure(told).replace(job=running.id)
+            failed = error if isinstance(error, CallError) else CallError(f"the job failed: {error}", outcome="unknown")
+            result = failure(failed).replace(job=running.id)
         finally:
             if has_place:
                 self._leave(running)
@@ -585,9 +587,9 @@ class Jobs(Mapping[str, Job]):
         if now - running.saved_at < _SAVE_S and progress.done != progress.total:
             return
         running.saved_at = now
-        told = progress.to_json()
+        shown = progress.to_json()
         with suppress(TavernError):
-            self._changed(running.id, lambda job: replace(job, progress=told))
+            self._changed(running.id, lambda job: replace(job, progress=shown))
 
     async def _watch(self) -> None:
         """While jobs run here: check for requests of other processes to end one."""

@@ -139,7 +139,7 @@ class Skills:
         )
 
     def _shadowed(self) -> Iterator[Skill]:
-        """Skills that one of the same name goes before: nothing but a diagnostic tells of them."""
+        """Skills that one of the same name goes before: only a diagnostic mentions them."""
         for found in self._lifecycle.tables.base.diagnostics.all():
             if found.code == "NAME_CONFLICT" and "skill" in found.details:
                 yield _loser(found)

@@ -39,7 +39,7 @@ class SettingLayers:
         origins: the locations of the instance's values, by full key or by key of the configuration (``settings.<key>``).
         env: for ``{"$env": …}``.
         keyring: for ``{"$keyring": …}``.
-        known: told every secret that is resolved.
+        known: receives every secret that is resolved.
     """
 
     file: JsonStateFile

@@ -175,7 +175,9 @@ class SqliteRecords:
                 except Exception as error:
                     if "decode" not in str(error):
                         raise
-                    db.text_factory = _any_text  # a damaged row, which is told as such; all others cost nothing more
+                    db.text_factory = (
+                        _any_text  # a damaged row, which is reported as such; all others cost nothing more
+                    )
                     try:
                         return db.execute(statement, values).fetchall()
                     finally:

@@ -152,7 +152,7 @@ class Tasks:
         if name.startswith("apr-"):
             answer, context = isinstance(answer, Mapping) and answer.get("approve") is True, holder.approving()
             if context is None:
-                raise MCPError(INVALID_PARAMS, "whoever is at this client may not approve", {"taskId": job.id})
+                raise MCPError(INVALID_PARAMS, "the caller may not approve", {"taskId": job.id})
         try:
             self._tavern.jobs.answer(job.id, answer, name, context=context)
         except InputInvalid as error:

@@ -35,7 +35,7 @@ class Report:
         ended: its end and its output.
         file: the name of the file that ran, for messages.
         deadline: the time it had.
-        masking: strikes its secrets out of everything that is told here.
+        masking: strikes its secrets out of everything reported here.
         held: the box that it ran in; None: none.
     """
 
@@ -164,13 +164,13 @@ class Report:
             **self._stderr(),
         )
 
-    def _hint(self, hint: str, told: str = "") -> str:
+    def _hint(self, hint: str, reason: str = "") -> str:
         """`hint`, with a note about the box if the output suggests that it was the reason."""
         if self._held is None:
             return hint
         stderr = self._ended.stderr
         said = (stderr.tail or stderr.head)[-_LOOKED_AT:].decode("utf-8", "replace")
-        box = self._masking.text(self._held.hint(f"{told}\n{said}"))  # a program may use a secret as a host name
+        box = self._masking.text(self._held.hint(f"{reason}\n{said}"))  # a program may use a secret as a host name
         return "; ".join(filter(None, (hint, box)))
 
     def _stdout(self) -> dict[str, Any]:
