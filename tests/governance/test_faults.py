@@ -148,15 +148,19 @@ def damaged_at(tmp_path: Path, offsets: int) -> None:
         at = step * len(whole) // offsets
         path.write_bytes(whole[:at] + b"\xfe" * 64 + whole[at + 64 :])
         with opened() as host:
-            told = []
+            results = []
             for n in (0, 25, 49, 1000 + step):
                 result = host.invoke_sync("shop:charge", {"n": n}, idempotency_key=f"k{n}")
-                told.append(result)
+                results.append(result)
                 assert result.ok or result.error.kind in ("INTERNAL", "CONNECTION_LOST"), result
             assert host.invoke_sync("shop:charge", {"n": -step}, idempotency_key=f"new{step}").ok
             kept = (home / "state.sqlite.damaged").exists()
             assert kept == ("STATE_DAMAGED" in {d.code for d in host.diagnostics})
-            assert all(r.ok for r in told) or kept or any(r.error and r.error.kind == "CONNECTION_LOST" for r in told)
+            assert (
+                all(r.ok for r in results)
+                or kept
+                or any(r.error and r.error.kind == "CONNECTION_LOST" for r in results)
+            )
 
 
 def test_a_store_that_is_corrupt_is_kept_and_the_host_goes_on(tmp_path: Path) -> None:
@@ -309,9 +313,9 @@ def charge(n: int, fill: bool = False) -> int:
 
 def called(n, **more):
     result = host.invoke_sync("shop:charge", {"n": n, **more}, idempotency_key=f"k{n}")
-    told.append(result.value if result.ok else f"{result.error.kind}/{result.error.outcome}")
+    results.append(result.value if result.ok else f"{result.error.kind}/{result.error.outcome}")
 
-told = []
+results = []
 with Tavern.open({"audit": {"enabled": False}}, home=sys.argv[1], plugins=[Plugin([charge], name="shop")]) as host:
     called(1)
     room(1)
@@ -323,12 +327,12 @@ with Tavern.open({"audit": {"enabled": False}}, home=sys.argv[1], plugins=[Plugi
     codes = sorted({one.code for one in host.diagnostics})
     room(hard)
     called(4)
-print(json.dumps([told, ran, codes]))
+print(json.dumps([results, ran, codes]))
 """
 
 
 def test_a_full_disk_refuses_keyed_calls_before_they_happen_and_loses_no_answer(tmp_path: Path) -> None:
-    told, ran, codes = json.loads(run(FULL, tmp_path / "home"))
-    assert told == [1, "INTERNAL/none", 2, 3, 3, 4]
+    results, ran, codes = json.loads(run(FULL, tmp_path / "home"))
+    assert results == [1, "INTERNAL/none", 2, 3, 3, 4]
     assert ran == [1, 2, 3, 4]
     assert "ANSWER_NOT_KEPT" in codes

@@ -1,4 +1,4 @@
-"""Tools that ask whoever called: nobody is there, a job that stays open, answers from another process."""
+"""Tools that ask their caller: no one can answer, a job that stays open, answers from another process."""
 
 from __future__ import annotations
 

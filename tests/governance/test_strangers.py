@@ -109,10 +109,10 @@ def test_jobs_and_artifacts_are_their_callers(host: Tavern, stranger: CallContex
         (host.artifacts.remove, kept.id, ArtifactNotFound),
     ]  # fmt: skip
     for ask, name, error in asks:
-        with pytest.raises(error) as told:
+        with pytest.raises(error) as refusal:
             ask(name, context=stranger)
-        assert job not in told.value.hint
-        assert kept.id not in told.value.hint
+        assert job not in refusal.value.hint
+        assert kept.id not in refusal.value.hint
     assert host.jobs.list(context=stranger) == host.artifacts.list(context=stranger) == ()
     for name in ("getStatus", "getResult", "cancel"):
         result = host.invoke_sync(f"jobs:{name}", {"jobId": job}, context=stranger)

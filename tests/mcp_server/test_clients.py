@@ -184,8 +184,8 @@ def test_tasks_belong_to_their_caller(shop: Any) -> None:
         refused = answer(post(url, other, method, {"taskId": task, **params}, capabilities=knows))
         assert refused["error"]["code"] == -32602
     wrong = {"count": {"action": "accept", "content": {"count": 0}}}
-    told = answer(post(url, mine, "tasks/update", {"taskId": task, "inputResponses": wrong}, capabilities=knows))
-    assert told["error"]["code"] == -32602
+    received = answer(post(url, mine, "tasks/update", {"taskId": task, "inputResponses": wrong}, capabilities=knows))
+    assert received["error"]["code"] == -32602
     right = {"count": {"action": "accept", "content": {"count": 4}}}
     answer(post(url, mine, "tasks/update", {"taskId": task, "inputResponses": right}, capabilities=knows))["result"]
     asyncio.run(tavern.jobs.wait(task, 10))
@@ -286,11 +286,11 @@ def test_clients_are_told_when_tools_come_and_resources_change(tmp_path: Path, e
         token = tavern.tokens.create("agent:watching")[1]
 
         async def main() -> list[str]:
-            told: asyncio.Queue[str] = asyncio.Queue()
+            received: asyncio.Queue[str] = asyncio.Queue()
 
             async def heard(message: Any) -> None:
                 if (method := getattr(message, "method", "")).endswith("changed"):
-                    told.put_nowait(method)
+                    received.put_nowait(method)
 
             def add() -> None:
                 tavern.tools.register(tool(name="further")(lambda: 1))
@@ -299,7 +299,7 @@ def test_clients_are_told_when_tools_come_and_resources_change(tmp_path: Path, e
                 if era == "legacy":
                     await session.list_tools()
                     await asyncio.to_thread(add)
-                    return [await asyncio.wait_for(told.get(), 10)]
+                    return [await asyncio.wait_for(received.get(), 10)]
                 async with session.listen(tools_list_changed=True) as stream:
                     await asyncio.to_thread(add)
                     event = await asyncio.wait_for(anext(stream), 10)

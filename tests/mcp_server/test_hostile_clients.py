@@ -62,8 +62,8 @@ def test_nothing_is_answered_without_a_token_that_holds_here(shop: Any, token: s
             assert refused.status_code == 401, shown
             assert "resource_metadata=" in refused.headers["www-authenticate"]
     assert len(plugin.done) == before + 1
-    told = httpx2.get(url.replace("/mcp", "/.well-known/oauth-protected-resource/mcp")).json()
-    assert (told["resource"], told["authorization_servers"]) == ("https://shop.test/mcp", ["https://auth.test"])
+    answered = httpx2.get(url.replace("/mcp", "/.well-known/oauth-protected-resource/mcp")).json()
+    assert (answered["resource"], answered["authorization_servers"]) == ("https://shop.test/mcp", ["https://auth.test"])
 
 
 @pytest.mark.parametrize(
@@ -163,8 +163,8 @@ def test_nobody_approves_for_another_or_by_a_state_that_was_meant_for_something_
             caller,
             approver,
         ):  # without a state nothing is approved, and an approver's word is for its own calls
-            told = answer(post(url, who, "tools/call", {**call, **yes}, capabilities=ASKS))
-            assert told["result"]["resultType"] == "input_required"
+            answered = answer(post(url, who, "tools/call", {**call, **yes}, capabilities=ASKS))
+            assert answered["result"]["resultType"] == "input_required"
         assert answer(post(url, approver, "tools/call", {**call, **yes, "requestState": asked["requestState"]}))[
             "error"
         ]

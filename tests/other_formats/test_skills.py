@@ -229,7 +229,7 @@ def test_the_project_goes_before_the_user_and_both_before_plugins(project: Proje
     write_plugin(project, "one", "two", "three")
     trusted(project, "one")
     with project.host() as tavern:
-        told = [d.message for d in tavern.diagnostics if d.code == "NAME_CONFLICT"]
+        reported = [d.message for d in tavern.diagnostics if d.code == "NAME_CONFLICT"]
         said = {name: value(tavern.invoke_sync(f"skill:{name}"))["instructions"] for name in ("one", "two", "three")}
         shadowed = sorted((s.name, s.origin, s.plugin) for s in tavern.skills.list() if s.state == "shadowed")
     assert "of the project" in said["one"]
@@ -241,8 +241,8 @@ def test_the_project_goes_before_the_user_and_both_before_plugins(project: Proje
         ("one", "user", "skill-one"),
         ("two", "plugin", "office"),
     ]
-    assert any(str(project.root / ".agents/skills/one") in m and str(project.root / "mine/one") in m for m in told)
-    assert any("'skill:two' of office" in m and "skill-two keeps it" in m for m in told)
+    assert any(str(project.root / ".agents/skills/one") in m and str(project.root / "mine/one") in m for m in reported)
+    assert any("'skill:two' of office" in m and "skill-two keeps it" in m for m in reported)
 
 
 def test_a_skill_that_cannot_be_used_hides_no_other(project: Project) -> None:
@@ -335,7 +335,7 @@ def test_a_script_of_a_skill_is_always_in_the_box_with_what_was_granted(project:
     assert before[0] != "content"
     assert after[0] == "content"
     assert others[0] != "content"
-    assert {tuple(told[1:3]) for told in (before, after)} == {("---", before[2])}
+    assert {tuple(reported[1:3]) for reported in (before, after)} == {("---", before[2])}
     assert before[2] in ("PermissionError", "OSError")
     assert not before[3].startswith("<socket")
 
@@ -396,10 +396,10 @@ def test_skills_that_cannot_be_read_cost_no_other(project: Project) -> None:
     (project.root / "mine/folder/SKILL.md").mkdir(parents=True)
     with project.host() as tavern:
         assert states(tavern).pop("good") == "ready"
-        told = {skill.name: str(skill.findings[0]) for skill in tavern.skills.list() if skill.state == "failed"}
-    assert sorted(told) == ["binary", "empty", "flow", "folder", "huge", "linked", "none"]
-    assert told["flow"].startswith("SKILL.md:3:")
-    assert "link that leaves" in told["linked"]
+        reported = {skill.name: str(skill.findings[0]) for skill in tavern.skills.list() if skill.state == "failed"}
+    assert sorted(reported) == ["binary", "empty", "flow", "folder", "huge", "linked", "none"]
+    assert reported["flow"].startswith("SKILL.md:3:")
+    assert "link that leaves" in reported["linked"]
 
 
 def test_names_in_any_script_become_tools(project: Project) -> None:

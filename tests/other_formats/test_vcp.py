@@ -90,9 +90,9 @@ def test_settings_are_variables_of_its_program(project: Project) -> None:
     with project.host() as tavern:
         refused = tavern.invoke_sync("weather:WeatherRequest", {"city": "Bonn"})
         tavern.settings.save({"extensions.weather.WEATHER_KEY": "k-123456"})
-        told = tavern.invoke_sync("weather:WeatherRequest", {"city": "Bonn"})
+        reported = tavern.invoke_sync("weather:WeatherRequest", {"city": "Bonn"})
     assert why(refused).startswith("TOOL_ERROR: WEATHER_KEY is not set")
-    assert value(told) == "Bonn: sunny, C, WeatherRequest"
+    assert value(reported) == "Bonn: sunny, C, WeatherRequest"
 
 
 def test_a_text_of_a_model_calls_it(project: Project) -> None:
@@ -161,9 +161,9 @@ if NEEDS_NODE:  # always in CI
 def test_what_is_no_answer_is_one_clear_error(project: Project, program: str, kind: str, said: str) -> None:
     project.vcp("Odd", program or "pass", communication={"protocol": "stdio", "timeout": 1_500})
     with project.host() as tavern:
-        told = why(tavern.invoke_sync("odd:do"))
-    assert told.startswith(kind)
-    assert said in told
+        reported = why(tavern.invoke_sync("odd:do"))
+    assert reported.startswith(kind)
+    assert said in reported
 
 
 def test_an_answer_is_what_stands_under_result(project: Project) -> None:
@@ -203,10 +203,10 @@ def test_everything_else_is_listed_with_the_reason_why_it_is_no_tool(project: Pr
     project.vcp("Other", **keys)
     with project.host() as tavern:
         status = tavern.plugins["other"]
-        told = why(tavern.invoke_sync("other:do"))
+        reported = why(tavern.invoke_sync("other:do"))
     assert (status.state, status.display_name) == ("disabled", "Other plugin")
     assert said in status.reason
-    assert status.reason in told
+    assert status.reason in reported
     assert "tools" not in status.provides
 
 
@@ -259,10 +259,10 @@ def test_a_plugin_is_always_in_the_box_and_may_do_what_was_granted(project: Proj
         after = value(tavern.invoke_sync("look:do", {"file": str(file)}, context=both))
         others = value(tavern.invoke_sync("look:do", {"file": str(file)}, context=CallContext()))
     assert (before["read"] != "content", after["read"], others["read"] != "content") == (True, "content", True)
-    for told in (before, after, others):
-        assert told["write"] in ("PermissionError", "FileNotFoundError", "OSError")
-        assert told["own"] in ("PermissionError", "OSError")
-        assert not told["connect"].startswith("<socket")
+    for reported in (before, after, others):
+        assert reported["write"] in ("PermissionError", "FileNotFoundError", "OSError")
+        assert reported["own"] in ("PermissionError", "OSError")
+        assert not reported["connect"].startswith("<socket")
 
 
 def test_it_is_reviewed_and_bound_to_its_files_like_a_plugin(project: Project) -> None:
@@ -448,8 +448,8 @@ def test_a_description_cannot_call_or_hide_anything(project: Project) -> None:
         empty = tavern.manual()
     assert list(spec.input_schema["properties"]) == ["good"]
     assert "\u202e" not in spec.description
-    told = json.dumps(spec.to_json(), ensure_ascii=False)
-    assert not parse(told).blocks
+    reported = json.dumps(spec.to_json(), ensure_ascii=False)
+    assert not parse(reported).blocks
     assert not parse(spec.description).blocks
     assert manual.count("<|[REQUEST_TOOL]|>") == empty.count("<|[REQUEST_TOOL]|>")
 

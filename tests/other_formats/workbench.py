@@ -40,7 +40,7 @@ class Project:
         return file
 
     def skill(self, path: str, body: str = "# How\nDo it.", scripts: Mapping[str, str] = {}, **keys: str) -> Path:
-        """A skill in the folder `path`, with the name of the folder and a description unless told otherwise."""
+        """A skill in the folder `path`, with the name of the folder and a description unless given otherwise."""
         front = {"name": Path(path).name, "description": f"Helps with {Path(path).name}.", **keys}
         lines = "".join(f"{key}: {value}\n" for key, value in front.items())
         self.write(f"{path}/SKILL.md", f"---\n{lines}---\n{body}\n")
@@ -49,7 +49,7 @@ class Project:
         return self.root / path
 
     def vcp(self, name: str, /, program: str = "", *, file: str = "run.py", folder: str = "", **keys: Any) -> Path:
-        """A synchronous VCP plugin of one command, unless told otherwise."""
+        """A synchronous VCP plugin of one command, unless given otherwise."""
         manifest = {
             "manifestVersion": "1.0.0",
             "name": name,

@@ -178,7 +178,7 @@ ERROR = {
 
 @APIS
 @pytest.mark.parametrize("reason", ["interrupted", "failed"])
-async def test_an_interrupted_run_and_a_failed_one_are_told_apart(tmp_path: Path, api: str, reason: str) -> None:
+async def test_an_interrupted_run_and_a_failed_one_are_distinguished(tmp_path: Path, api: str, reason: str) -> None:
     write(tmp_path)
     async with ComfyStub() as comfy, served(tmp_path, comfy, api) as host:
         comfy.hold.clear()
@@ -289,16 +289,16 @@ async def test_previews_are_artifacts_that_the_progress_names(tmp_path: Path) ->
         host.events.subscribe(events.append, "TOOL_PROGRESS")
         comfy.messages = [preview(), preview(b"later"), preview(metadata={"image_type": "image/png", "node_id": "2"})]
         assert (await host.invoke("comfy:invert", ARGUMENTS)).ok
-        told = [event.data["message"] for event in events]
-        named = {part for text in told for part in text.split() if part.startswith("artifact:")}
+        reported = [event.data["message"] for event in events]
+        named = {part for text in reported for part in text.split() if part.startswith("artifact:")}
         assert [host.artifacts.read(uri) for uri in named] == [JPEG]  # one in two seconds
         assert events[-1].data["total"] == 3
 
 
 def test_recorded_messages_become_progress() -> None:
     watch = Watch(RECORDED["response"]["prompt_id"], RECORDED["request"])
-    told = [(watch.text(json.dumps(message)), watch.done, watch.says) for message in RECORDED["ws"]]
-    moved = [(done, says) for what, done, says in told if what == "moved"]
+    reported = [(watch.text(json.dumps(message)), watch.done, watch.says) for message in RECORDED["ws"]]
+    moved = [(done, says) for what, done, says in reported if what == "moved"]
     assert moved == [
         (0, "EmptyImage (node 1)"),
         (1, "EmptyImage (node 1)"),
@@ -307,7 +307,7 @@ def test_recorded_messages_become_progress() -> None:
         (2, "SaveImage (node 3)"),
         (3, "SaveImage (node 3)"),
     ]
-    assert [what for what, _, _ in told if what == "ended"] == ["ended", "ended"]
+    assert [what for what, _, _ in reported if what == "ended"] == ["ended", "ended"]
     within = {"prompt_id": RECORDED["response"]["prompt_id"], "node": "3", "value": 1, "max": 4}
     fresh = Watch(within["prompt_id"], RECORDED["request"])
     fresh.text(json.dumps({"type": "progress", "data": within}))

@@ -153,10 +153,10 @@ async def test_a_template_that_cannot_be_a_tool_is_left_out_with_the_reason(tmp_
         await host.upstreams.refresh("comfy")
         status = host.upstreams["comfy"]
         assert status.tools == ("comfy:invert",)
-        told = {name.removesuffix(".json"): why for name, why in status.left_out.items()}
-        assert set(told) == {*LEFT_OUT, "broken", "twice", "binary", "huge", "link"}
-        assert {name: why for name, why in told.items() if name in LEFT_OUT and LEFT_OUT[name][2] not in why} == {}
-        assert "link" in told["link"] and "more than" in told["huge"]
+        reasons = {name.removesuffix(".json"): why for name, why in status.left_out.items()}
+        assert set(reasons) == {*LEFT_OUT, "broken", "twice", "binary", "huge", "link"}
+        assert {name: why for name, why in reasons.items() if name in LEFT_OUT and LEFT_OUT[name][2] not in why} == {}
+        assert "link" in reasons["link"] and "more than" in reasons["huge"]
 
 
 async def test_a_folder_that_is_not_there_is_an_error_that_names_it(tmp_path: Path) -> None:

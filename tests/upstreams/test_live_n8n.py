@@ -22,7 +22,9 @@ pytestmark = pytest.mark.anyio
 
 URL = os.environ["TAVERN_TEST_N8N"].rstrip("/")
 KEY = os.environ["TAVERN_TEST_N8N_KEY"]
-NOTE = 'Says back what it was told.\n```tavern\n{"parameters": {"type": "object", "properties": {"text": {"type": "string"}}}}\n```'
+NOTE = (
+    'Echoes its text.\n```tavern\n{"parameters": {"type": "object", "properties": {"text": {"type": "string"}}}}\n```'
+)
 
 
 def node(name: str, kind: str, version: float, **parameters: Any) -> dict[str, Any]:

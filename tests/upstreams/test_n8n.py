@@ -283,7 +283,7 @@ async def test_a_workflow_that_cannot_be_a_tool_is_left_out_with_the_reason(tmp_
 
 
 @pytest.mark.parametrize(
-    ("states", "kind", "told"),
+    ("states", "kind", "expected"),
     [
         (["running", ("success", [{"a": 1}])], "", {"a": 1}),
         (["new", "waiting", ("success", [{"a": 1}, {"a": 2}])], "", [{"a": 1}, {"a": 2}]),
@@ -296,7 +296,7 @@ async def test_a_workflow_that_cannot_be_a_tool_is_left_out_with_the_reason(tmp_
         ([{"status": ["running"]}], "failed", "ended as ['running']"),
     ],
 )
-async def test_a_run_is_followed_to_its_end(tmp_path: Path, states: list[Any], kind: str, told: Any) -> None:
+async def test_a_run_is_followed_to_its_end(tmp_path: Path, states: list[Any], kind: str, expected: Any) -> None:
     error = {"message": "The service refused", "node": {"name": "HTTP Request"}}
     async with N8nStub() as n8n:
         n8n.webhooks["POST slack"] = answers({"jobId": 7}, 202)
@@ -306,11 +306,11 @@ async def test_a_run_is_followed_to_its_end(tmp_path: Path, states: list[Any], k
         ]  # fmt: skip
         result = await call(tmp_path, n8n, "slack", {}, api=True)
         if not kind:
-            assert result.value == told
+            assert result.value == expected
             assert any(seen.ref.endswith("/api/v1/executions/7") for seen in result.evidence)
         else:
             assert failure(result) == ("UPSTREAM_ERROR", "unknown", kind)
-            assert result.error is not None and told in result.error.message and result.error.fix
+            assert result.error is not None and expected in result.error.message and result.error.fix
         assert not [asked for asked in n8n.asked if asked.endswith(("/execute", "/run", "/stop"))]
 
 

@@ -1,4 +1,4 @@
-"""Connections: opened on first use, shared, lost, opened again, closed; and what callers are told."""
+"""Connections: opened on first use, shared, lost, opened again, closed; and what callers receive."""
 
 from __future__ import annotations
 
