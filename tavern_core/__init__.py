@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tavern_core.contract.effects import mutates, read_only
     from tavern_core.contract.guards.folder import Folder
     from tavern_core.contract.hookspecs import hookimpl
-    from tavern_core.contract.llm import LLM, LLMAnswer, ScriptedLLM
+    from tavern_core.contract.llm import LLM, LLMAnswer, ModelCall, Price, ScriptedLLM
     from tavern_core.contract.nodes import Final, Node, NodeContext, Out, Port, Skip, Stream, node
     from tavern_core.contract.protocols import BoundTool, Command, Contribution, Executor, Prompt, Resource, Service
     from tavern_core.contract.running import ToolContext
@@ -57,6 +57,7 @@ __all__ = [  # noqa: RUF022 - as `sorted` does it, so that dir() is the same
     "Guard",
     "LLM",
     "LLMAnswer",
+    "ModelCall",
     "Node",
     "NodeContext",
     "NodeMode",
@@ -68,6 +69,7 @@ __all__ = [  # noqa: RUF022 - as `sorted` does it, so that dir() is the same
     "PluginError",
     "PolicyDenied",
     "Port",
+    "Price",
     "Prompt",
     "Question",
     "Resource",
@@ -105,7 +107,7 @@ _HOME = {
     "tavern_core.contract.effects": ("mutates", "read_only"),
     "tavern_core.contract.guards.folder": ("Folder",),
     "tavern_core.contract.hookspecs": ("hookimpl",),
-    "tavern_core.contract.llm": ("LLM", "LLMAnswer", "ScriptedLLM"),
+    "tavern_core.contract.llm": ("LLM", "LLMAnswer", "ModelCall", "Price", "ScriptedLLM"),
     "tavern_core.contract.nodes": ("Final", "Node", "NodeContext", "Out", "Port", "Skip", "Stream", "node"),
     "tavern_core.contract.protocols": (
         "BoundTool",

@@ -186,7 +186,7 @@ class Llms(Protocol):
             options: temperature, max_tokens and other options of the model.
 
         Returns:
-            ``{text, finishReason, usage, model}``.
+            ``{text, finishReason, usage, model}``, and `toolCalls` or `data` if the model answered with any.
 
         Raises:
             CallError: it was refused, or failed.

@@ -1,6 +1,6 @@
 """Language models, which plugins contribute with `tavern_register_llms` and nodes use: one small Protocol.
 
-A model takes messages and returns text. Streaming, tools and vendors are left to the plugin that contributes the model.
+A model takes messages and returns text, and perhaps tool calls. What an API looks like is left to its adapter.
 """
 
 from __future__ import annotations
@@ -12,7 +12,31 @@ from typing import Any, Protocol, runtime_checkable
 from tavern_core.frozen import dataclass
 
 Message = Mapping[str, Any]
-"""``{"role": "system" | "user" | "assistant", "content": text}``"""
+"""``{"role": "system" | "user" | "assistant" | "tool", "content": text}``.
+
+An assistant's message with calls has ``toolCalls: [{"id", "name", "arguments"}]``; the answer to one is
+``{"role": "tool", "toolCallId": id, "content": text}``. Adapters translate this into the format of their API.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """A native tool call in the answer of a model, as written."""
+
+    id: str
+    name: str
+    """The wire name of the tool (`Tavern.tool_id` finds the tool)."""
+    arguments: str
+    """The text of the arguments; it should be a JSON object, but a model may write anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a model costs, per million tokens."""
+
+    input: float
+    output: float
+    currency: str = "USD"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,21 +45,29 @@ class LLMAnswer:
 
     text: str
     finish_reason: str = "stop"
+    """stop, length, tool_calls, content_filter, or the word of the API."""
     usage: Mapping[str, int] = field(default_factory=dict)
     """Tokens: input, output."""
     model: str = ""
+    tool_calls: tuple[ModelCall, ...] = ()
+    data: Any = None
+    """The structured answer, if a `schema` was requested."""
 
 
 @runtime_checkable
 class LLM(Protocol):
-    """A language model."""
+    """A language model.
+
+    It may have these attributes: `price` (a `Price`), `context_tokens` (size of its window), `kind` (for lists).
+    """
 
     async def complete(self, messages: Sequence[Message], /, **options: Any) -> LLMAnswer:
         """Answer a conversation.
 
         Args:
             messages: oldest first.
-            options: temperature, max_tokens and other options of the model.
+            options: ``temperature``, ``max_tokens``, ``stop`` (texts at which it stops), ``tools`` (tools in the format of
+                OpenAI), ``schema`` (JSON Schema of a structured answer), and further options of the model.
 
         Raises:
             CallError: the model cannot be reached or refuses (UPSTREAM_ERROR, BUDGET_EXCEEDED …).
@@ -47,33 +79,43 @@ class LLM(Protocol):
 class StreamingLLM(LLM, Protocol):
     """A model that can stream its answer."""
 
-    def stream(self, messages: Sequence[Message], /, **options: Any) -> AsyncIterator[str]:
-        """The pieces of the answer."""
+    def stream(self, messages: Sequence[Message], /, **options: Any) -> AsyncIterator[str | LLMAnswer]:
+        """The pieces of the text; at last the whole as an `LLMAnswer`, if it has usage or calls to report.
+
+        Closing the iterator cancels the request. Nodes and plugins that stream get only the pieces.
+        """
         ...
 
 
 class ScriptedLLM:
-    """A fake model that returns fixed texts. For tests, examples and work without a network.
+    """A fake model with fixed answers. For tests, examples and work without a network.
 
     Args:
-        answers: texts that are returned in order, the last one repeatedly; or a function of the messages.
+        answers: returned in order, the last one repeatedly; or a function of the messages.
     """
 
-    def __init__(self, answers: Sequence[str] | Callable[[Sequence[Message]], str | Awaitable[str]]) -> None:
+    kind = "scripted"
+
+    def __init__(
+        self,
+        answers: Sequence[str | LLMAnswer]
+        | Callable[[Sequence[Message]], str | LLMAnswer | Awaitable[str | LLMAnswer]],
+    ) -> None:
         self._answers = answers
         self.asked: list[tuple[Message, ...]] = []
-        """The messages that it got, in order."""
+        """The messages of each request, in order."""
 
     async def complete(self, messages: Sequence[Message], /, **options: Any) -> LLMAnswer:
         self.asked.append(tuple(messages))
         if callable(self._answers):
-            said = self._answers(messages)
-            text = said if isinstance(said, str) else await said
+            made = self._answers(messages)
+            answer = made if isinstance(made, str | LLMAnswer) else await made
         else:
-            text = self._answers[min(len(self.asked), len(self._answers)) - 1] if self._answers else ""
-        return LLMAnswer(text, model="scripted")
+            answer = self._answers[min(len(self.asked), len(self._answers)) - 1] if self._answers else ""
+        return LLMAnswer(answer, model="scripted") if isinstance(answer, str) else answer
 
-    async def stream(self, messages: Sequence[Message], /, **options: Any) -> AsyncIterator[str]:
+    async def stream(self, messages: Sequence[Message], /, **options: Any) -> AsyncIterator[str | LLMAnswer]:
         answer = await self.complete(messages, **options)
         for at in range(0, len(answer.text), 16):
             yield answer.text[at : at + 16]
+        yield answer

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.core_services import LLMS, Llms
-from tavern_core.contract.llm import LLM, LLMAnswer, Message, StreamingLLM
+from tavern_core.contract.llm import LLM, LLMAnswer, Message, ModelCall, StreamingLLM
 from tavern_core.contract.targets import PythonTarget
 from tavern_core.errors import ToolFailed, call_error_of
 from tavern_core.kernel.catalogue.plan import Inner
@@ -42,6 +42,8 @@ _ANSWER: Final[Mapping[str, Any]] = {
         "finishReason": {"type": "string"},
         "usage": {"type": "object"},
         "model": {"type": "string"},
+        "toolCalls": {"type": "array"},
+        "data": {},
     },
     "required": ["text", "finishReason", "usage", "model"],
 }
@@ -118,22 +120,25 @@ class Models:
         purpose: str,
         *,
         asker: str = "",
+        tell: Callable[[str], object] | None = None,
     ) -> LLMAnswer:
-        """Call a model.
+        """Call a model. Cancelling the task cancels the request.
 
         Args:
             asker: the calling plugin; one that replaces the service `llms` calls the original models.
+            tell: called with each piece of the text while a model streams.
 
         Raises:
             CallError: it was refused, or failed.
         """
         question = {"model": name, "messages": [dict(message) for message in messages], "options": dict(options)}
         which: Any = Inner(ASK)
-        token = _is_beneath.set(self._contributions.overrides(LLMS, asker))
+        token, telling = _is_beneath.set(self._contributions.overrides(LLMS, asker)), _tell.set(tell)
         try:
             result = await self.invoke(which, question, context, purpose)
         finally:
             _is_beneath.reset(token)
+            _tell.reset(telling)
         if (error := result.error) is not None:
             raise call_error_of(error.kind)(
                 error.message,
@@ -143,8 +148,7 @@ class Models:
                 retry_after_ms=error.retry_after_ms,
                 **error.details,
             )
-        said: Mapping[str, Any] = result.value
-        return LLMAnswer(said["text"], said["finishReason"], said["usage"], said["model"])
+        return answer_of(result.value)
 
     async def _answer(
         self, model: str, messages: list[dict[str, Any]], options: dict[str, Any] | None = None
@@ -153,18 +157,36 @@ class Models:
             return dict(await other.complete(messages, model, options or {}))
         found, tell = self.find(model), _tell.get()
         if tell is None or not isinstance(found, StreamingLLM):
-            answer = await found.complete(messages, **(options or {}))
-            return {
-                "text": answer.text,
-                "finishReason": answer.finish_reason,
-                "usage": dict(answer.usage),
-                "model": answer.model,
-            }
-        text = ""
+            return answer_json(await found.complete(messages, **(options or {})))
+        text, whole = "", None
         async for piece in found.stream(messages, **(options or {})):
+            if isinstance(piece, LLMAnswer):
+                whole = piece
+                continue
             text += piece
             tell(piece)
-        return {"text": text, "finishReason": "stop", "usage": {}, "model": model}
+        return answer_json(whole or LLMAnswer(text, model=model))
+
+
+def answer_json(answer: LLMAnswer) -> dict[str, Any]:
+    """An answer as JSON."""
+    said: dict[str, Any] = {
+        "text": answer.text,
+        "finishReason": answer.finish_reason,
+        "usage": dict(answer.usage),
+        "model": answer.model,
+    }
+    if answer.tool_calls:
+        said["toolCalls"] = [{"id": c.id, "name": c.name, "arguments": c.arguments} for c in answer.tool_calls]
+    if answer.data is not None:
+        said["data"] = answer.data
+    return said
+
+
+def answer_of(said: Mapping[str, Any]) -> LLMAnswer:
+    """The answer that `answer_json` wrote."""
+    calls = tuple(ModelCall(c["id"], c["name"], c["arguments"]) for c in said.get("toolCalls") or ())
+    return LLMAnswer(said["text"], said["finishReason"], said["usage"], said["model"], calls, said.get("data"))
 
 
 class _Asker:
@@ -180,13 +202,14 @@ class _Asker:
 
 class _StreamingAsker(_Asker):
     async def stream(self, messages: Sequence[Message], /, **options: Any) -> AsyncIterator[str]:
-        """See `StreamingLLM.stream`."""
+        """The pieces of the text. Closing the iterator cancels the request."""
         pieces: asyncio.Queue[str | None] = asyncio.Queue()
 
         async def work() -> None:
-            _tell.set(pieces.put_nowait)  # for this task only
             try:
-                await self.complete(messages, **options)
+                await self._models.ask(
+                    self._name, messages, options, self._context, self._purpose, tell=pieces.put_nowait
+                )
             finally:
                 pieces.put_nowait(None)
 

@@ -26,7 +26,7 @@ from tavern_core.contract.core_services import (
 )
 from tavern_core.contract.protocols import Service, ServiceUser
 from tavern_core.errors import TavernError, ToolNotFound, WorkflowNotFound
-from tavern_core.flow.llm_calls import Invoke, Models
+from tavern_core.flow.llm_calls import Invoke, Models, answer_json
 from tavern_core.flow.node_catalogue import Nodes, has_words
 from tavern_core.flow.workflows import Workflows
 from tavern_core.frozen import dataclass
@@ -217,9 +217,4 @@ class _Models(_Part):
         answer = await self._parts.models.ask(
             model, messages, options or {}, caller_of(self._user), purpose, asker=self._user.plugin
         )
-        return {
-            "text": answer.text,
-            "finishReason": answer.finish_reason,
-            "usage": dict(answer.usage),
-            "model": answer.model,
-        }
+        return answer_json(answer)

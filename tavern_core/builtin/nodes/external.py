@@ -6,7 +6,7 @@ import json
 from typing import Annotated, Any, Literal
 
 from tavern_core.contract.hookspecs import hookimpl
-from tavern_core.contract.llm import StreamingLLM
+from tavern_core.contract.llm import LLMAnswer, StreamingLLM
 from tavern_core.contract.nodes import Final, NodeContext, Out, Port, Stream, node
 from tavern_core.errors import CallError, ToolFailed, UpstreamError, call_error_of
 
@@ -63,8 +63,9 @@ async def ask_model(
     if isinstance(llm, StreamingLLM):
         said = ""
         async for chunk in llm.stream(conversation, **(options or {})):
-            said += chunk
-            yield chunk
+            if not isinstance(chunk, LLMAnswer):
+                said += chunk
+                yield chunk
     else:
         said = (await llm.complete(conversation, **(options or {}))).text
         yield said

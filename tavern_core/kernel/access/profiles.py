@@ -64,6 +64,8 @@ class Profile:
     """Tool id → the name under which MCP clients see it."""
     listing: Literal["all", "search"] = "all"
     """What MCP clients are listed: every tool, or one that finds them and one that calls them."""
+    written: AgentProfile = AgentProfile()
+    """As written: model, prompt, budget and the rest."""
     _members: frozenset[str] = field(default=frozenset(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -176,6 +178,7 @@ def resolve_profile(
         profile.language,
         MappingProxyType(profile.wire_names),
         profile.listing,
+        profile,
     )
 
 

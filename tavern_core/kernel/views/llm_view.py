@@ -33,7 +33,7 @@ class _Streaming(_Sealed):
         super().__init__(model)
         self._stream = hidden(_stream, model, "stream")
 
-    async def stream(self, messages: Sequence[Message], /, **options: Any) -> AsyncIterator[str]:
+    async def stream(self, messages: Sequence[Message], /, **options: Any) -> AsyncIterator[str | LLMAnswer]:
         """See `StreamingLLM.stream`."""
         pieces = self._stream(messages, options)
         try:
@@ -60,7 +60,7 @@ class _Pieces:
     def __init__(self, model: StreamingLLM, messages: Sequence[Message], options: dict[str, Any]) -> None:
         self.pieces = model.stream(messages, **options)
 
-    async def next(self) -> str | None:
+    async def next(self) -> str | LLMAnswer | None:
         try:
             return await anext(self.pieces)
         except StopAsyncIteration:

@@ -1,0 +1,1 @@
+"""Agents: a model that works on a task through the governed path, within its budgets."""
