@@ -51,8 +51,8 @@ class AgentProfile(BaseModel):
     """Name of the language model (`tavern llms list`); empty: the only one."""
     model_options: dict[str, Any] = Field(default_factory=dict)
     """``temperature``, ``max_tokens`` and other options of the model."""
-    prompt: str = ""
-    """Template of the system prompt; ``{{{system:available_tools}}}`` is the manual of the inventory. Empty: the built-in one."""
+    prompt: str | dict[str, Any] = ""
+    """Template of the system prompt (a mapping is the prompt of another system and is not used); ``{{{system:available_tools}}}`` is the manual of the inventory. Empty: the built-in one."""
     budget: AgentBudget = AgentBudget()
     context_tokens: Annotated[int, Field(gt=0)] = 32_000
     """Tokens of the prompt and the conversation that are sent to the model at most."""
