@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 from tavern_core.assistant.node_ports import Ports
@@ -28,11 +29,13 @@ _MOST_TEXT: Final = 4_000
 _MOST_SLOTS: Final = 200
 _MOST_FROM_EXAMPLES: Final = 200
 _MOST_FOUND: Final = 40
-_MOST_CLAUSES: Final = 12
+_MOST_CLAUSES: Final = 6
 _MOST_STEPS: Final = 32
 _EACH: Final = 5
 """Of one clause or one step."""
-_BY_EXAMPLES, _BY_WORDS, _BY_CLAUSE, _BY_STEP = 1.0, 0.5, 0.1, 0.6
+_BY_EXAMPLES, _BY_WORDS, _BY_CLAUSE, _BY_STEP = 1.0, 0.5, 0.1, 0.1
+_BEST_OF_STEP: Final = 0.5
+"""The best match of a step comes before most of what is merely popular: the step was written to find it."""
 _CLAUSE: Final = re.compile(r"[.,;:!?。，；：！？、\n]+|\b(?:and|then|with)\b")
 
 
@@ -62,20 +65,25 @@ class NodeIndex:
     def __init__(self) -> None:
         self.specs: dict[str, NodeSpec] = {}
         """The searchable types, sorted."""
+        self._synced: Sequence[NodeSpec] = ()
         self._words = FullText()
         self._examples: dict[str, tuple[Workflow, Example]] = {}
         self._near = FullText()
         self._uses: Counter[str] = Counter()
-        self.ports = Ports.of(())
+        self.ports = Ports()
 
-    def sync(self, specs: Iterable[NodeSpec], examples: Mapping[str, Workflow]) -> bool:
+    def sync(self, specs: Sequence[NodeSpec], examples: Mapping[str, Workflow]) -> bool:
         """Make these all that is in it; only what changed is read again.
+
+        Args:
+            specs: the same object again means the same types.
 
         Returns:
             Whether a node type changed.
         """
-        wanted = {spec.type: spec for spec in specs if not spec.deprecated}
-        stale, fresh = _changes(self.specs, wanted)
+        wanted = self.specs if specs is self._synced else {spec.type: spec for spec in specs if not spec.deprecated}
+        stale, fresh = ([], []) if wanted is self.specs else _changes(self.specs, wanted)
+        self._synced = specs
         if stale or fresh:
             self._words.drop(stale)
             self._words.put([(type_, _words_of_node(wanted[type_])) for type_ in fresh])
@@ -90,7 +98,7 @@ class NodeIndex:
         if stale or fresh or gone or new:
             used = (type_ for _, example in self._examples.values() for type_ in example.types if self._counts(type_))
             self._uses = Counter(used)
-            self.ports = Ports.of(sorted(self.specs.values(), key=lambda spec: (-self._uses[spec.type], spec.type)))
+            self.ports = Ports(sorted(self.specs.values(), key=lambda spec: (-self._uses[spec.type], spec.type)))
         return bool(stale or fresh)
 
     def _counts(self, type_: str) -> bool:
@@ -100,13 +108,15 @@ class NodeIndex:
 
     def evidence(self, request: str, plan: Sequence[str]) -> Iterator[Ranking]:
         """What speaks for which types: the examples, the words of the request, of its clauses, and of each step of a plan."""
-        yield Ranking(_BY_EXAMPLES, self._by_examples(f"{request}\n{' '.join(plan)}" if plan else request))
+        yield Ranking(_BY_EXAMPLES, self._by_examples(request))
         yield Ranking(_BY_WORDS, self.by_words(request, _MOST_FOUND, "matches the request"))
         clauses = [part for part in _CLAUSE.split(request[:_MOST_TEXT]) if part.strip()]
         for clause in clauses[:_MOST_CLAUSES] if len(clauses) > 1 else ():
             yield Ranking(_BY_CLAUSE, self.by_words(clause, _EACH, "matches a part of the request"))
         for number, step in enumerate(plan[:_MOST_STEPS], 1):
-            yield Ranking(_BY_STEP, self.by_words(step, _EACH, f"matches step {number} of the plan"))
+            found = self.by_words(step, _EACH, f"matches step {number} of the plan")
+            yield Ranking(_BY_STEP, found)
+            yield Ranking(_BEST_OF_STEP, dict(islice(found.items(), 1)))
 
     def by_words(self, text: str, most: int, why: str) -> dict[str, str]:
         words = query_words(text, _MOST_WORDS)
