@@ -37,6 +37,7 @@ AREAS = (
     "engine",
     "upstreams",
     "mcp_client",
+    "retrieval",
 )
 PEERS = (
     "jsonschema-rs", "pydantic", "pluggy", "pydantic-ai-slim", "llm", "openai-agents", "langchain-core", "fastmcp", "mcp",
