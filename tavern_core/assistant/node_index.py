@@ -41,9 +41,8 @@ _CLAUSE: Final = re.compile(r"[.,;:!?。，；：！？、\n]+|\b(?:and|then|wit
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One example workflow."""
+    """What is kept of an example workflow."""
 
-    id: str
     types: frozenset[str]
     words: Mapping[str, Sequence[str]]
 
@@ -56,7 +55,7 @@ class Example:
             "parameters": " ".join(_slot_texts(slots)),
         }
         types = frozenset(node.type for node in workflow.nodes)
-        return cls(workflow.id, types, {key: words_of(text[:_MOST_TEXT]) for key, text in texts.items()})
+        return cls(types, {key: words_of(text[:_MOST_TEXT]) for key, text in texts.items()})
 
 
 class NodeIndex:
@@ -67,12 +66,12 @@ class NodeIndex:
         """The searchable types, sorted."""
         self._synced: Sequence[NodeSpec] = ()
         self._words = FullText()
-        self._examples: dict[str, tuple[Workflow, Example]] = {}
+        self._examples: Mapping[str, Example] = {}
         self._near = FullText()
         self._uses: Counter[str] = Counter()
         self.ports = Ports()
 
-    def sync(self, specs: Sequence[NodeSpec], examples: Mapping[str, Workflow]) -> bool:
+    def sync(self, specs: Sequence[NodeSpec], examples: Mapping[str, Example]) -> bool:
         """Make these all that is in it; only what changed is read again.
 
         Args:
@@ -88,15 +87,13 @@ class NodeIndex:
             self._words.drop(stale)
             self._words.put([(type_, _words_of_node(wanted[type_])) for type_ in fresh])
             self.specs = dict(sorted(wanted.items()))
-        known = {id_: workflow for id_, (workflow, _) in self._examples.items()}
-        gone, new = _changes(known, examples)
+        gone, new = _changes(self._examples, examples)
         if gone or new:
             self._near.drop(gone)
-            made = {id_: (examples[id_], Example.of(examples[id_])) for id_ in new}
-            self._examples = {id_: made.get(id_) or self._examples[id_] for id_ in sorted(examples)}
-            self._near.put([(id_, made[id_][1].words) for id_ in new])
+            self._near.put([(id_, examples[id_].words) for id_ in new])
+        self._examples = examples
         if stale or fresh or gone or new:
-            used = (type_ for _, example in self._examples.values() for type_ in example.types if self._counts(type_))
+            used = (type_ for example in examples.values() for type_ in example.types if self._counts(type_))
             self._uses = Counter(used)
             self.ports = Ports(sorted(self.specs.values(), key=lambda spec: (-self._uses[spec.type], spec.type)))
         return bool(stale or fresh)
@@ -127,14 +124,14 @@ class NodeIndex:
         if not self._examples:
             return {}
         near = self._near.rank(query_words(text, _MOST_WORDS), NEAREST, self._examples.__contains__)
-        weights = [(self._examples[id_][1], max(score, 1e-9) ** _NEARNESS) for id_, score in near]
+        weights = [(id_, max(score, 1e-9) ** _NEARNESS) for id_, score in near]
         total = sum(weight for _, weight in weights)
         shares = {type_: uses / len(self._examples) for type_, uses in self._uses.items()}
         seen_in: dict[str, list[str]] = {}
-        for example, weight in weights:
-            for type_ in example.types & self._uses.keys():
+        for id_, weight in weights:
+            for type_ in self._examples[id_].types & self._uses.keys():
                 shares[type_] += weight / total
-                seen_in.setdefault(type_, []).append(example.id)
+                seen_in.setdefault(type_, []).append(id_)
         best = sorted(shares, key=lambda type_: (-shares[type_], type_))[:_MOST_FROM_EXAMPLES]
         return {type_: self._use(type_, seen_in.get(type_, ())) for type_ in best}
 

@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Any, Final
 
 from tavern_core.assistant.example_folder import ExampleFolder
-from tavern_core.assistant.node_index import NodeIndex, document_text
+from tavern_core.assistant.node_index import Example, NodeIndex, document_text
 from tavern_core.assistant.ranking import Ranking, fused
 from tavern_core.contract.ranking import NodeDocument
 from tavern_core.errors import PluginError, TavernError, UsageError
@@ -55,6 +55,8 @@ class NodeRetrieval:
         self._mode: Mode = base.mode
         self._rest_s = base.config.limits.hook_rest_ms / 1000
         self._folders = [ExampleFolder(folder) for folder in examples]
+        self._made: dict[str, tuple[Workflow, Example]] = {}
+        """The workflows of the host and of plugins."""
         self._lock = Lock()
         self._index = NodeIndex()
         self._documents: tuple[NodeDocument, ...] | None = None
@@ -147,17 +149,21 @@ class NodeRetrieval:
                     reasons.setdefault(type_, f"gives {slot.key} to {spec.type}")
         return reasons
 
-    def _examples(self) -> dict[str, Workflow]:
-        """The host's own workflows, those of plugins, and those of `assistant.examples`; files that are none are left out."""
-        files, found = self._flow.workflows.workflow_files, {}
+    def _examples(self) -> dict[str, Example]:
+        """Those of the host, of plugins and of `assistant.examples`, in this order; files that are no workflows are left out."""
+        files = self._flow.workflows.workflow_files
+        made: dict[str, tuple[Workflow, Example]] = {}
         for id_, shelved in islice(files.list().items(), MOST_EXAMPLES):
             with suppress(TavernError):
-                found[id_] = files.open(shelved)
+                workflow = files.open(shelved)
+                known = self._made.get(id_)
+                made[id_] = known if known and known[0] is workflow else (workflow, Example.of(workflow))
+        self._made = made
+        found = {id_: example for id_, (_, example) in made.items()}
         for folder in self._folders:
-            for id_, workflow in folder.read(files).items():
-                if len(found) < MOST_EXAMPLES:
-                    found.setdefault(id_, workflow)
-        return found
+            for id_, example in folder.read().items():
+                found.setdefault(id_, example)
+        return dict(islice(found.items(), MOST_EXAMPLES))
 
     def _workflow(self, what: Any) -> Workflow:
         from tavern_core.flow.compiler import as_workflow

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -185,3 +187,16 @@ def test_huge_and_hostile_documents_are_bounded_and_others_are_still_found(kitch
         assert types_of(host, "Heats dough in the oven until it is bread", limit=1) == ["kitchen:Bake"]
         assert types_of(host, 'NEAR(" OR * dough ' * 100_000, plan=["\x00" * 100_000] * 1_000, limit=5)
         assert all(len(str(match)) < 2_000 for match in host.nodes.retrieve("dough", limit=400))
+
+
+def test_threads_and_event_loops_get_the_same_answer_at_the_same_time(kitchen: Kitchen) -> None:
+    kitchen.example("bread", ["kitchen:Mix", "kitchen:Knead", "kitchen:Bake"], "Bread 面包")
+    requests = [request for request, _ in QUESTIONS] * 3
+
+    async def in_a_loop(host: Any) -> list[list[str]]:
+        found = await asyncio.gather(*(host.nodes.retrieved(request) for request in requests))
+        return [[match.type for match in each] for each in found]
+
+    with kitchen.open() as host, ThreadPoolExecutor(4) as pool:
+        waiting = pool.map(lambda request: types_of(host, request), requests)
+        assert asyncio.run(in_a_loop(host)) == list(waiting)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -119,3 +120,46 @@ def test_what_is_no_ranker_fails_the_activation_of_its_plugin(kitchen: Kitchen) 
         assert types_of(host, "cutting bread", limit=1) == ["kitchen:Slice"]
         status = host.plugins["vectors"]
         assert (status.state, "rank" in status.reason) == ("failed", True)
+
+
+@pytest.mark.parametrize("isolation", ["none", "process"])
+def test_a_plugin_in_a_folder_is_activated_by_the_first_request(kitchen: Kitchen, isolation: str) -> None:
+    folder = kitchen.root / "plugins" / "vectors"
+    folder.mkdir(parents=True)
+    (folder / "plugin.yaml").write_text(f'name: vectors\nversion: "1"\nrankers: [last]\nisolation: {isolation}\n')
+    (folder / "__init__.py").write_text(
+        "from tavern_core import hookimpl\n"
+        "class Last:\n"
+        "    def rank(self, query, documents, limit):\n"
+        "        return [documents[-1].id]\n"
+        "@hookimpl\n"
+        "def tavern_register_rankers():\n"
+        "    return {'last': Last()}\n"
+    )
+    options = {"plugins": {"roots": [str(folder.parent)]}, "isolation": {"level": "none"}}
+    with kitchen.open(**options) as host:
+        found = host.nodes.retrieve("zzz", limit=1)
+        status = host.plugins["vectors"]
+        if isolation == "none":
+            assert ([match.why for match in found], status.state) == ([("ranked by last",)], "active")
+        else:  # documents are objects of the host
+            assert (found, status.state, "rankers" in status.reason) == ([], "failed", True)
+
+
+def test_a_ranker_that_hangs_is_left_out_and_not_asked_again_for_a_while(kitchen: Kitchen) -> None:
+    goes_on, asked = threading.Event(), []
+
+    class Hangs:
+        def rank(self, query: str, documents: Sequence[NodeDocument], limit: int) -> list[str]:
+            asked.append(query)
+            goes_on.wait()
+            return []
+
+    with kitchen.open(Plugin(Ranks(slow=Hangs()), name="vectors"), limits={"hookTimeoutMs": 50}) as host:
+        try:
+            assert types_of(host, "cutting bread", limit=1) == ["kitchen:Slice"]
+            assert types_of(host, "cutting bread", limit=1) == ["kitchen:Slice"]
+        finally:
+            goes_on.set()
+        assert asked == ["cutting bread"]
+        assert [note.code for note in host.diagnostics if note.plugin == "vectors"] == ["RANKER_FAILED"]
