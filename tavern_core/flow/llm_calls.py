@@ -168,27 +168,6 @@ class Models:
         return answer_json(whole or LLMAnswer(text, model=model))
 
 
-def answer_json(answer: LLMAnswer) -> dict[str, Any]:
-    """An answer as JSON."""
-    said: dict[str, Any] = {
-        "text": answer.text,
-        "finishReason": answer.finish_reason,
-        "usage": dict(answer.usage),
-        "model": answer.model,
-    }
-    if answer.tool_calls:
-        said["toolCalls"] = [{"id": c.id, "name": c.name, "arguments": c.arguments} for c in answer.tool_calls]
-    if answer.data is not None:
-        said["data"] = answer.data
-    return said
-
-
-def answer_of(said: Mapping[str, Any]) -> LLMAnswer:
-    """The answer that `answer_json` wrote."""
-    calls = tuple(ModelCall(c["id"], c["name"], c["arguments"]) for c in said.get("toolCalls") or ())
-    return LLMAnswer(said["text"], said["finishReason"], said["usage"], said["model"], calls, said.get("data"))
-
-
 class _Asker:
     """One model for one caller."""
 

@@ -134,6 +134,8 @@ class OpenAIServer:
                 await self._answer(request, reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
             self.disconnected.set()
+        except asyncio.CancelledError:  # the server stops
+            pass
         finally:
             self._open.discard(task)
             writer.close()
