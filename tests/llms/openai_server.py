@@ -157,7 +157,9 @@ class OpenAIServer:
         ended = asyncio.ensure_future(reader.read(1))
         try:
             await asyncio.wait([answering, ended], return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done() or answering.exception() is not None:  # only the client's end ends the wait before that
+            if (
+                not answering.done() or answering.exception() is not None
+            ):  # only the client's end ends the wait before that
                 self.disconnected.set()
         finally:
             answering.cancel()

@@ -13,7 +13,7 @@ import functools
 import json
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -93,11 +93,10 @@ class OpenAILLM:
         body, validator = self._body(messages, options)
         body |= {"stream": True, "stream_options": {"include_usage": True}}
         completion = Completion(self._who)
-        async with self._response(body) as response:
-            async with aclosing(self._events(response)) as events:
-                async for data in events:
-                    if text := completion.add(self._parsed(data)):
-                        yield text
+        async with self._response(body) as response, aclosing(self._events(response)) as events:
+            async for data in events:
+                if text := completion.add(self._parsed(data)):
+                    yield text
         if not completion.finish:
             raise UpstreamError(
                 f"{self._who} broke off in the middle of the answer", hint="ask again", retryable=True, outcome="unknown",
@@ -111,7 +110,8 @@ class OpenAILLM:
         schema = wanted.pop("schema", None)
         if taken := sorted(_OURS & wanted.keys()):
             raise InputInvalid(
-                f"the option {taken[0]!r} is set by the host", hint="use `schema` for structured answers; leave out the others"
+                f"the option {taken[0]!r} is set by the host",
+                hint="use `schema` for structured answers; leave out the others",
             )
         body = {**({"model": self._model} if self._model else {}), "messages": written_messages(messages), **wanted}
         if schema is None:
@@ -138,7 +138,10 @@ class OpenAILLM:
             with failures(self._who, "unknown"):
                 async with httpx2.AsyncClient(headers=sent, timeout=timeout, verify=_tls(), trust_env=False) as client:
                     request = client.build_request(
-                        "POST", f"{self._who}/chat/completions", content=content, headers={"content-type": "application/json"}
+                        "POST",
+                        f"{self._who}/chat/completions",
+                        content=content,
+                        headers={"content-type": "application/json"},
                     )
                     response = await self._accepted(client, request, bool(key))
                     try:
@@ -207,7 +210,7 @@ class OpenAILLM:
                 raise UpstreamError(f"{self._who} answered with bytes that are not UTF-8", outcome="unknown") from None
             yield chunk
 
-    async def _events(self, response: httpx2.Response) -> AsyncIterator[str]:
+    async def _events(self, response: httpx2.Response) -> AsyncGenerator[str]:
         """The data of each event until ``[DONE]``; comments do not reset the time limit."""
         httpx2 = _library()
         if "text/event-stream" not in response.headers.get("content-type", ""):

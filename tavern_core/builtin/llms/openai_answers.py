@@ -58,7 +58,10 @@ class Completion:
             raise self._odd("no object")
         if error := value.get("error"):
             raise UpstreamError(
-                f"{self._who} reports an error: {message_of(error)}", hint="ask again", retryable=True, outcome="unknown"
+                f"{self._who} reports an error: {message_of(error)}",
+                hint="ask again",
+                retryable=True,
+                outcome="unknown",
             )
         self._model = str(value.get("model") or self._model)
         usage = value.get("usage")
@@ -87,11 +90,15 @@ class Completion:
         if not isinstance(function, Mapping):
             raise self._odd("a tool call without a function")
         index = call.get("index")
-        known = self._calls.setdefault(index if type(index) is int else position, {"id": "", "name": "", "arguments": ""})
+        known = self._calls.setdefault(
+            index if type(index) is int else position, {"id": "", "name": "", "arguments": ""}
+        )
         known["id"] = known["id"] or str(call.get("id") or "")
         known["name"] += str(function.get("name") or "")
         arguments = function.get("arguments")
-        known["arguments"] += arguments if isinstance(arguments, str) else "" if arguments is None else json.dumps(arguments)
+        known["arguments"] += (
+            arguments if isinstance(arguments, str) else "" if arguments is None else json.dumps(arguments)
+        )
 
     def answer(self, data: Any = None) -> LLMAnswer:
         """The answer so far."""
@@ -138,7 +145,9 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes, who: str, mode
             if has_key
             else "add the key by reference: `key: {$env: NAME}`"
         )
-        return UpstreamError(f"{who} refuses the key ({status}): {said}", hint=hint, outcome="none", reason="unauthorized")
+        return UpstreamError(
+            f"{who} refuses the key ({status}): {said}", hint=hint, outcome="none", reason="unauthorized"
+        )
     if status == 404:
         return UpstreamError(
             f"{who} does not know the model {model!r} (404): {said}",
@@ -159,7 +168,9 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes, who: str, mode
         return UpstreamError(
             f"{who} failed ({status}): {said}", hint="ask again", retryable=True, retry_after_ms=wait, outcome="none"
         )
-    hint = "write the address it leads to as `baseUrl`" if 300 <= status < 400 else "correct the messages or the options"
+    hint = (
+        "write the address it leads to as `baseUrl`" if 300 <= status < 400 else "correct the messages or the options"
+    )
     return UpstreamError(f"{who} refuses the request ({status}): {said}", hint=hint, outcome="none")
 
 

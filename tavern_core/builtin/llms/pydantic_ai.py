@@ -1,6 +1,6 @@
 """Models of the library pydantic-ai (extra ``llm``): Anthropic, Google, Bedrock and the other APIs that it speaks.
 
-    PydanticAILLM("anthropic:claude-sonnet-4-5")
+PydanticAILLM("anthropic:claude-sonnet-4-5")
 """
 
 from __future__ import annotations
@@ -119,7 +119,9 @@ class PydanticAILLM:
         except ModelHTTPError as error:
             said = f"{error.model_name} answers {error.status_code}: {str(error.body or '')[:400]}"
             if error.status_code == 429:
-                raise BudgetExceeded(said, hint="ask again later, or less often", retryable=True, limit="of the API") from None
+                raise BudgetExceeded(
+                    said, hint="ask again later, or less often", retryable=True, limit="of the API"
+                ) from None
             raise UpstreamError(said, retryable=error.status_code >= 500) from None
         except ModelAPIError as error:
             raise UpstreamError(f"{error.model_name} failed: {error}", retryable=True, outcome="unknown") from None
@@ -193,7 +195,9 @@ def _messages(messages: Sequence[Message]) -> list[ModelMessage]:
 def _part(value: Any, what: str, key: str = "") -> Mapping[str, Any]:
     found = value.get(key) if key else value
     if not isinstance(found, Mapping):
-        raise InputInvalid(f"{what} is not in the format of OpenAI", hint='{"type": "function", "function": {"name": …}}')
+        raise InputInvalid(
+            f"{what} is not in the format of OpenAI", hint='{"type": "function", "function": {"name": …}}'
+        )
     return found
 
 

@@ -95,13 +95,14 @@ class RecordedModel:
 
     def _read(self) -> dict[str, list[LLMAnswer]]:
         found: dict[str, list[LLMAnswer]] = {}
-        number = 0
+        number = 1
         try:
             with self._file.open(encoding="utf-8") as lines:
-                for number, line in enumerate(lines, 1):
+                for line in lines:
                     if line.strip():
                         written = json.loads(line)
                         found.setdefault(written["request"], []).append(answer_of(written["answer"]))
+                    number += 1
         except OSError as error:
             raise ToolFailed(f"{self._file} cannot be read: {error.strerror}", fixFor="operator") from error
         except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -121,7 +122,9 @@ class RecordedModel:
             with self._lock, self._file.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
         except OSError as error:
-            raise ToolFailed(f"{self._file} cannot be written: {error.strerror}", fixFor="operator", outcome="done") from error
+            raise ToolFailed(
+                f"{self._file} cannot be written: {error.strerror}", fixFor="operator", outcome="done"
+            ) from error
 
 
 def request_hash(messages: Sequence[Message], options: Mapping[str, Any]) -> str:

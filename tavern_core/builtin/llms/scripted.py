@@ -59,7 +59,9 @@ def read_answers(file: Path) -> list[Any]:
             raise ConfigInvalid(f"{file}: larger than {LARGEST:,} bytes")
         written = yaml.safe_load(file.read_text("utf-8"))
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-        raise ConfigInvalid(f"{file}: cannot be read: {error}", hint="write a list of answers as YAML or JSON") from error
+        raise ConfigInvalid(
+            f"{file}: cannot be read: {error}", hint="write a list of answers as YAML or JSON"
+        ) from error
     answers = written.get("answers") if isinstance(written, Mapping) else written
     if not isinstance(answers, list) or not answers:
         raise ConfigInvalid(f"{file}: holds no answers", hint="write a list of answers as YAML or JSON")

@@ -43,7 +43,7 @@ _FOLDERS: Final[Mapping[Keys, tuple[str, ...]]] = {
     ("workflows", "roots"): WorkflowsConfig().roots,
 }
 """The lists of folders, with their defaults."""
-_MAY_HOLD_SECRETS: Final = frozenset({"config", "secrets", "settings", "upstreams"})
+_MAY_HOLD_SECRETS: Final = frozenset({"config", "llms", "secrets", "settings", "upstreams"})
 _MOST_SHOWN: Final = 5
 
 
