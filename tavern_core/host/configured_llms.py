@@ -78,7 +78,7 @@ class ConfiguredLLM:
         facts: dict[str, Any] = {"price": self.price, "context_tokens": self.context_tokens}
         match entry.kind:
             case "openai":
-                from tavern_core.builtin.llms.openai import OpenAILLM
+                from tavern_core.builtin.llms.openai.model import OpenAILLM
 
                 return OpenAILLM(
                     entry.base_url or "", self.model, key=self._key, headers=self._headers, options=options,

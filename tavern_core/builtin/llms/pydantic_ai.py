@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tavern_core.builtin.llms.structured import schema_validator, structured
 from tavern_core.contract.llm import LLMAnswer, Message, ModelCall, Price
+from tavern_core.contract.structured_answers import schema_validator, structured
 from tavern_core.errors import BudgetExceeded, InputInvalid, ToolFailed, UpstreamError
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import yaml
 
-from tavern_core.builtin.llms.structured import schema_validator, structured
 from tavern_core.contract.llm import LLMAnswer, Message, ModelCall, Price, ScriptedLLM
+from tavern_core.contract.structured_answers import schema_validator, structured
 from tavern_core.errors import ConfigInvalid
 
 LARGEST: Final = 16_000_000

@@ -17,10 +17,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from tavern_core.builtin.llms.openai_answers import Completion, refusal, written_messages
-from tavern_core.builtin.llms.structured import schema_validator, structured
+from tavern_core.builtin.llms.openai.answers import Completion, refusal, written_messages
 from tavern_core.contract.exchange import failures
 from tavern_core.contract.llm import DEADLINE, LLMAnswer, Message, Price
+from tavern_core.contract.structured_answers import schema_validator, structured
 from tavern_core.errors import CallError, CallTimeout, InputInvalid, OutputTooLarge, ToolFailed, UpstreamError
 
 if TYPE_CHECKING:
