@@ -212,6 +212,11 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     calls = _called_by_plugin(base, pipeline)
     parts = Parts(tools, flow.nodes, flow.workflows, flow.models, jobs, calls, resource_changed)
     contributions.add_all("core-flows", {"services": core_services(parts)}, source="builtin")
+    if config.llms:
+        from tavern_core.host.configured_llms import configured_llms
+
+        own = configured_llms(loaded, settings, flow.models.find)
+        contributions.add_all("core-llms", {"llms": own}, source="builtin")
     upkeep.judge()
     return Host(
         lifecycle=lifecycle,

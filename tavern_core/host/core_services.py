@@ -24,9 +24,10 @@ from tavern_core.contract.core_services import (
     ToolManager,
     WorkflowManager,
 )
+from tavern_core.contract.llm import answer_json
 from tavern_core.contract.protocols import Service, ServiceUser
 from tavern_core.errors import TavernError, ToolNotFound, WorkflowNotFound
-from tavern_core.flow.llm_calls import Invoke, Models, answer_json
+from tavern_core.flow.llm_calls import Invoke, Models
 from tavern_core.flow.node_catalogue import Nodes, has_words
 from tavern_core.flow.workflows import Workflows
 from tavern_core.frozen import dataclass
@@ -250,7 +251,6 @@ class _Models(_Part):
         self, messages: Sequence[Mapping[str, Any]], model: str = "", options: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         purpose = f"{self._user.plugin} asks a language model"
-        answer = await self._parts.models.ask(
-            model, messages, options or {}, caller_of(self._user), purpose, asker=self._user.plugin
-        )
+        own = "" if self._user.is_builtin else self._user.plugin
+        answer = await self._parts.models.ask(model, messages, options or {}, caller_of(self._user), purpose, asker=own)
         return answer_json(answer)

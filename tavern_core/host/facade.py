@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import sysconfig
@@ -17,7 +18,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from tavern_core import __version__
 from tavern_core.builtin import BUILTIN
@@ -48,6 +49,9 @@ from tavern_core.model.plugin import Diagnostic
 from tavern_core.model.result import ToolResult, failure
 from tavern_core.model.text_outcome import TextOutcome
 from tavern_core.model.tool import ToolSpec
+
+if TYPE_CHECKING:
+    from tavern_core.host.language_models import LanguageModels
 
 __all__ = ["Plugin", "Tavern"]
 
@@ -401,6 +405,13 @@ class Tavern:
         from tavern_core.host.model_calls import run_native_calls
 
         return await run_native_calls(response, context, self._host.descriptions, self.invoke_from)
+
+    @functools.cached_property
+    def llms(self) -> LanguageModels:
+        """The language models of tavern.yaml and of plugins."""
+        from tavern_core.host.language_models import LanguageModels
+
+        return LanguageModels(self._host.flow.models, self._host.base.portal.run)
 
     # Descriptions -----------------------------------------------------------------------------------------------------
 

@@ -141,6 +141,17 @@ class ApprovalConfig(_Section):
     """How long the token of a dry run is valid."""
 
 
+class ModelBudget(_Section):
+    """What one plugin may use of language models."""
+
+    calls: Annotated[int, Field(ge=0)] | None = None
+    tokens: Annotated[int, Field(ge=0)] | None = None
+    """Input and output together."""
+    money: Annotated[float, Field(ge=0)] | None = None
+    """By the `price` of the models; those without a price are refused."""
+    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
+
+
 class LimitsConfig(_Section):
     timeout_ms: Annotated[int, Field(gt=0)] | None = None
     """Deadline of a call whose tool and caller set none; None: no deadline."""
@@ -172,6 +183,8 @@ class LimitsConfig(_Section):
     """For each caller separately; keys as in `callers`."""
     upstreams: dict[str, WrittenLimits] = Field(default_factory=dict)
     """Shared by all tools with one upstream, by its name or by its host and port."""
+    llms: dict[str, ModelBudget] = Field(default_factory=dict)
+    """Plugin → what its requests to language models may use from the start of the host; ``*`` for each other plugin."""
     cache_bytes: Annotated[int, Field(ge=0)] = 64_000_000
     """Of all answers that are cached for `cacheMs`."""
     manual_chars: Annotated[int, Field(gt=0)] = 60_000
@@ -380,6 +393,8 @@ class HostConfig(_Section):
     assistant: AssistantConfig = AssistantConfig()
     upstreams: dict[str, Any] = Field(default_factory=dict)
     """Systems whose tools become tools of this host: name → `model.upstream.UpstreamConfig`."""
+    llms: dict[str, Any] = Field(default_factory=dict)
+    """Language models: name → `model.llms.LlmConfig`."""
     slots: dict[str, str] = Field(default_factory=dict)
     """Exclusive slot → the plugin that fills it."""
     profiles: tuple[str, ...] = ("profiles",)

@@ -44,7 +44,7 @@ _FOLDERS: Final[Mapping[Keys, tuple[str, ...]]] = {
     ("assistant", "examples"): AssistantConfig().examples,
 }
 """The lists of folders, with their defaults."""
-_MAY_HOLD_SECRETS: Final = frozenset({"config", "secrets", "settings", "upstreams"})
+_MAY_HOLD_SECRETS: Final = frozenset({"config", "llms", "secrets", "settings", "upstreams"})
 _MOST_SHOWN: Final = 5
 
 
