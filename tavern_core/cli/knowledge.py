@@ -31,7 +31,14 @@ def list_(session: Session, as_json: bool) -> None:
         for finding in state.findings:
             show_finding(finding)
     rows = [
-        (s.base.name, s.documents, s.passages, s.base.trusted, shorten(s.base.description, 80), ", ".join(map(str, s.base.folders)))
+        (
+            s.base.name,
+            s.documents,
+            s.passages,
+            s.base.trusted,
+            shorten(s.base.description, 80),
+            ", ".join(map(str, s.base.folders)),
+        )
         for s in found
     ]
     columns = ("base", "documents", "passages", "trusted", "description", "folders")
@@ -41,7 +48,9 @@ def list_(session: Session, as_json: bool) -> None:
 @knowledge.command(cls=Command)
 @click.argument("query")
 @click.option("--base", "-b", "bases", multiple=True, help="Search only this knowledge base; may be repeated.")
-@click.option("--limit", "-n", type=click.IntRange(1, 50), default=5, show_default=True, help="Maximum number of passages.")
+@click.option(
+    "--limit", "-n", type=click.IntRange(1, 50), default=5, show_default=True, help="Maximum number of passages."
+)
 @json_option
 @pass_session
 def search(session: Session, query: str, bases: tuple[str, ...], limit: int, as_json: bool) -> None:

@@ -97,7 +97,9 @@ class _Bases:
             raise ToolFailed(f"{query!r:.200} is no citation of {KB}:{base}", hint=f"it begins with {KB}:{base}/")
         found = list(self._service().read(query))
         if not found:
-            raise ToolFailed(f"there is no passage {query!r:.200}", hint="search with words, and take a citation as it is")
+            raise ToolFailed(
+                f"there is no passage {query!r:.200}", hint="search with words, and take a citation as it is"
+            )
         return found
 
     def _descriptions(self) -> dict[str, str]:

@@ -52,7 +52,9 @@ def read_document(content: bytes, file: str, *, is_markdown: bool) -> Document:
         is_markdown: whether it has headings and front matter; else it is plain text.
     """
     if b"\0" in content:
-        finding = Finding(CODE, "is no text: it holds NUL bytes", "take it out of the folder", Location(file), "warning")
+        finding = Finding(
+            CODE, "is no text: it holds NUL bytes", "take it out of the folder", Location(file), "warning"
+        )
         return Document(findings=(finding,))
     text = decode(content, file, CODE)
     if isinstance(text, Finding):
@@ -60,8 +62,8 @@ def read_document(content: bytes, file: str, *, is_markdown: bool) -> Document:
     findings: list[Finding] = []
     trusted = True
     if is_markdown and (parts := split_skill(text)) is not None:
-        trusted, finding = _trust(parts[0], file)
-        findings += [finding] if finding else []
+        trusted, problems = _trust(parts[0], file)
+        findings += problems
         text = parts[1]
     pieces: list[Part] = []
     for part in _parts(text, is_markdown=is_markdown):
@@ -73,15 +75,15 @@ def read_document(content: bytes, file: str, *, is_markdown: bool) -> Document:
     return Document(tuple(pieces), trusted, tuple(findings))
 
 
-def _trust(front: str, file: str) -> tuple[bool, Finding | None]:
+def _trust(front: str, file: str) -> tuple[bool, list[Finding]]:
     """Whether front matter leaves a document trusted: unreadable front matter does not."""
     document = read_yaml("\n" + front, file, code=CODE)  # line 1 is the first ---
     if document.findings:
         first = document.findings[0]
         message = f"front matter cannot be read, so the document counts as untrusted: {first.message}"
-        return False, Finding(CODE, message, first.hint, first.where, "warning")
+        return False, [Finding(CODE, message, first.hint, first.where, "warning")]
     data = document.data
-    return (data.get("trusted", True) is True if isinstance(data, dict) else True), None
+    return (data.get("trusted", True) is True if isinstance(data, dict) else True), []
 
 
 def _parts(text: str, *, is_markdown: bool) -> Iterator[Part]:

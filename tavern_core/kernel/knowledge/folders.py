@@ -46,7 +46,8 @@ def list_documents(root: Path) -> Listing:
         try:
             entries = folder.entries(path or "/")
         except ToolFailed as error:  # closed to us, or its name is one that `Folder` refuses
-            return report(path, error.message, "rename it, or make it readable")
+            report(path, error.message, "rename it, or make it readable")
+            return
         for entry in entries:
             inner = f"{path}/{entry.name}" if path else entry.name
             if entry.name.startswith("."):
@@ -75,7 +76,9 @@ def list_documents(root: Path) -> Listing:
         with Folder(root) as folder:
             walk(folder, "", 0)
     except _Full:
-        report("", f"holds more than {MOST_FILES:,} documents or {LARGEST_SUM:,} bytes; the rest is not read", "split it")
+        report(
+            "", f"holds more than {MOST_FILES:,} documents or {LARGEST_SUM:,} bytes; the rest is not read", "split it"
+        )
     except ToolFailed as error:
         report("", error.message, "create the folder, or correct its path")
     return Listing(found, tuple(findings))

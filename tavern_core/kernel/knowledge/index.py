@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import Finding, Location, StateDamaged, ToolFailed, UsageError
 from tavern_core.frozen import dataclass
@@ -85,7 +85,7 @@ class Index:
         start = f"{anchor}~"
         with self._fresh() as (db, _):
             values = (path, anchor, anchor, len(start), start, most)
-            return [Row(*row[:4], trusted=bool(row[4])) for row in db.execute(statement, values)]
+            return [_row(row) for row in db.execute(statement, values)]
 
     def state(self) -> tuple[int, int, tuple[Finding, ...]]:
         """The number of documents and of passages, and what could not be read."""
@@ -108,7 +108,7 @@ class Index:
             " JOIN files ON files.id = parts.file WHERE words MATCH ? ORDER BY score, files.path, parts.number LIMIT ?"
         )
         expression = " OR ".join(f'"{word}"' for word in words)
-        return [Row(*row[:4], bool(row[4]), -row[5]) for row in db.execute(statement, (expression, most))]
+        return [_row(row) for row in db.execute(statement, (expression, most))]
 
     # Following the folders ---------------------------------------------------------------------------------------------
 
@@ -129,7 +129,9 @@ class Index:
                     findings = self._follow(db)
                 except sqlite3.DatabaseError as error:
                     if attempt == 2 or not is_damaged(error):
-                        raise StateDamaged(f"the index of knowledge cannot be kept: {error}", path=str(self._file)) from error
+                        raise StateDamaged(
+                            f"the index of knowledge cannot be kept: {error}", path=str(self._file)
+                        ) from error
                     self._discard()
                 else:
                     break
@@ -175,7 +177,10 @@ class Index:
             findings += listing.findings
             for path, (changed, size) in listing.files.items():
                 wanted.setdefault(path, (root, changed, size))
-        known = {path: (id_, changed, size) for path, id_, changed, size in db.execute("SELECT path, id, changed, size FROM files")}
+        known = {
+            path: (id_, changed, size)
+            for path, id_, changed, size in db.execute("SELECT path, id, changed, size FROM files")
+        }
         stale = [path for path, (_, *stamp) in wanted.items() if path not in known or stamp != list(known[path][1:])]
         gone = [known[path][0] for path in known.keys() - wanted.keys()]
         for start in range(0, max(len(stale), bool(gone)), _BATCH):
@@ -195,6 +200,11 @@ class Index:
             for message, hint, line in json.loads(stored):
                 findings.append(Finding(CODE, message, hint, Location(str(root / path), line), "warning"))
         return tuple(findings)
+
+
+def _row(columns: tuple[Any, ...]) -> Row:
+    path, anchor, heading, body, trusted, *score = columns
+    return Row(path, anchor, heading, body, bool(trusted), -score[0] if score else 0.0)
 
 
 def _drop(db: sqlite3.Connection, file: int) -> None:
@@ -225,6 +235,8 @@ def _put(db: sqlite3.Connection, path: str, root: Path, changed: int, size: int)
     stem = path.rpartition(".")[0]
     for number, part in enumerate(document.parts):
         columns = (file, number, part.anchor, part.heading, part.text)
-        id_ = db.execute("INSERT INTO parts (file, number, anchor, heading, body) VALUES (?, ?, ?, ?, ?)", columns).lastrowid
+        id_ = db.execute(
+            "INSERT INTO parts (file, number, anchor, heading, body) VALUES (?, ?, ?, ?, ?)", columns
+        ).lastrowid
         words = " ".join(words_of(f"{stem} {part.heading}")), " ".join(words_of(part.text))
         db.execute("INSERT INTO words (rowid, heading, body) VALUES (?, ?, ?)", (id_, *words))

@@ -7,9 +7,10 @@ Nothing is read or imported before the first search.
 
 from __future__ import annotations
 
+import builtins
 import hashlib
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -91,7 +92,10 @@ class Knowledge:
         found = self._bases.get(name.removeprefix(_START))
         if found is None:
             known = self.names()
-            hint = did_you_mean(name[:200], [*known, *(f"{_START}{k}" for k in known)]) or "add it to `knowledge:` in tavern.yaml"
+            hint = (
+                did_you_mean(name[:200], [*known, *(f"{_START}{k}" for k in known)])
+                or "add it to `knowledge:` in tavern.yaml"
+            )
             raise UsageError(f"there is no knowledge base {name[:200]!r}", hint=hint)
         return found
 
@@ -103,12 +107,14 @@ class Knowledge:
         """One base as its folders are now."""
         if not base.folders:
             hint = f"add `path: ./{base.name}` to it in tavern.yaml"
-            return KnowledgeState(base, 0, 0, (Finding(CODE, f"knowledge base {base.name!r} has no folder", hint, None, "warning"),))
+            return KnowledgeState(
+                base, 0, 0, (Finding(CODE, f"knowledge base {base.name!r} has no folder", hint, None, "warning"),)
+            )
         return KnowledgeState(base, *self._index(base).state())
 
     def search(
         self, query: str, bases: Iterable[str | KnowledgeBase] | None = None, limit: int = 5
-    ) -> list[Passage]:
+    ) -> builtins.list[Passage]:
         """The passages that fit a query best, best first; equal scores by citation.
 
         Args:
@@ -126,7 +132,7 @@ class Knowledge:
         found = [_passage(base, row) for base in chosen for row in self._index(base).search(query, limit)]
         return sorted(found, key=lambda passage: (-passage.score, passage.citation))[:limit]
 
-    def read(self, citation: str) -> Sequence[Passage]:
+    def read(self, citation: str) -> builtins.list[Passage]:
         """The section that a citation names, all its parts in order; without ``#``, the document; empty: there is none.
 
         Args:
