@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.core_services import (
     JOB_MANAGER,
+    KNOWLEDGE,
     LLMS,
     NODE_MANAGER,
     RESOURCE_MANAGER,
     TOOL_MANAGER,
     WORKFLOW_MANAGER,
     JobManager,
+    Knowledge,
     Llms,
     NodeManager,
     ResourceManager,
@@ -34,6 +36,7 @@ from tavern_core.frozen import dataclass
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.kernel.jobs.jobs import Jobs
+from tavern_core.kernel.knowledge.knowledge import Knowledge as KnowledgeBases
 from tavern_core.kernel.nodes.json_values import to_plain
 from tavern_core.model.call import CallContext
 from tavern_core.model.capability import CAPABILITIES, is_dangerous
@@ -53,6 +56,7 @@ class Parts:
     workflows: Workflows
     models: Models
     jobs: Jobs
+    knowledge: KnowledgeBases
     invoke: Invoke
     changed: Callable[[str, str], None]
     """Tells of a resource that is not what it was: its address, the plugin that says so."""
@@ -73,6 +77,7 @@ def core_services(parts: Parts) -> dict[str, Service]:
         made(JOB_MANAGER, _Jobs, JobManager, "The jobs of whoever calls."),
         made(RESOURCE_MANAGER, _Resources, ResourceManager, "What clients of an MCP server read."),
         made(LLMS, _Models, Llms, "The language models that plugins bring."),
+        made(KNOWLEDGE, _Knowledge, Knowledge, "The knowledge bases of tavern.yaml."),
     )
     return {service.name: service for service in services}
 
@@ -241,6 +246,19 @@ class _Jobs(_Part):
 class _Resources(_Part):
     def changed(self, uri: str) -> None:
         self._parts.changed(str(uri)[:2_000], self._user.plugin)
+
+
+class _Knowledge(_Part):
+    def list(self) -> list[dict[str, Any]]:
+        bases = map(self._parts.knowledge.get, self._parts.knowledge.names())
+        return [{"name": base.name, "description": base.description} for base in bases]
+
+    def search(self, query: str, limit: int = 5, base: str = "") -> builtins.list[dict[str, Any]]:
+        found = self._parts.knowledge.search(query, [base] if base else None, limit)
+        return [passage.to_json() for passage in found]
+
+    def read(self, citation: str) -> builtins.list[dict[str, Any]]:
+        return [passage.to_json() for passage in self._parts.knowledge.read(citation)]
 
 
 class _Models(_Part):

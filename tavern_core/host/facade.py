@@ -82,6 +82,7 @@ class Tavern:
         self.limits = host.limits
         self.metrics = host.metrics
         self.artifacts = host.artifacts
+        self.knowledge = host.knowledge
         self.approvals = host.pipeline.approvals.stored
         self.jobs = host.jobs
         self.tokens = host.tokens
