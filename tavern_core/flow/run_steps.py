@@ -297,8 +297,8 @@ class Running:
 
     def _frame(self, caller: CallContext) -> Frame:
         """The caller for services in node code: that of the run; without one, that of the call in which it started."""
-        outer: Frame = current.get() or (0, None, None, "")
-        return outer if caller is self._host else (outer[0], outer[1], caller, outer[3])
+        outer: Frame = current.get() or (0, None, None, "", None)
+        return outer if caller is self._host else (outer[0], outer[1], caller, *outer[3:])
 
     async def _changed(self, inputs: Mapping[str, Any], run: Run, info: RunInfo) -> tuple[dict[str, Any], bool]:
         """The inputs after the `tavern_before_workflow` hooks, and whether they changed any."""
