@@ -274,8 +274,11 @@ def risk_of(spec: ToolSpec) -> Risk:
 
 def _request(plan: Plan, call: ToolCall, wish: Wish, mark: str, expires_at: float) -> ApprovalRequest:
     spec, redact = plan.spec, plan.redact
+    reason = redact(wish.reason)
+    if reason == wish.reason:  # a message that exists in two languages stays one
+        reason = wish.reason
     return ApprovalRequest(
-        call.id, spec.id, spec.plugin, call.context.principal, redact(call.arguments), mark, redact(wish.reason), wish.by,
+        call.id, spec.id, spec.plugin, call.context.principal, redact(call.arguments), mark, reason, wish.by,
         risk_of(spec), expires_at, redact(call.purpose), call.door, call.context.profile, tuple(sorted(spec.capabilities)),
         redact(copied(dict(wish.details))),
     )  # fmt: skip
