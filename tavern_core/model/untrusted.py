@@ -45,7 +45,12 @@ _ENDING: Final = ".,;:!?)]}>'\"*_~。，；：！？）】》」"
 
 def is_source(spec: ToolSpec) -> bool:
     """Whether the answers of a tool are untrusted content."""
-    return bool(spec.untrusted or spec.stranger or spec.kind in _AGENTS or spec.capabilities & _READS)
+    return bool(spec.untrusted or spec.stranger or spec.kind in _AGENTS or brings_in(spec.capabilities))
+
+
+def brings_in(capabilities: Collection[str]) -> bool:
+    """Whether something with these capabilities reads what others wrote."""
+    return not _READS.isdisjoint(capabilities)
 
 
 def effect_of(spec: ToolSpec) -> Effect:
@@ -54,16 +59,21 @@ def effect_of(spec: ToolSpec) -> Effect:
     `read_only` is believed of requests to the network and of programs, where writing has no capability of its own; never of
     tools that may write or destroy. A tool of an upstream does anything, unless it is known to only read.
     """
-    names = spec.capabilities
-    if spec.destructive or any(map(is_dangerous, names)):
+    if spec.destructive:
         return "destroys"
-    if any(name.startswith("write:") for name in names):
+    own = effect_with(spec.capabilities, read_only=spec.read_only)
+    return own if own in ("destroys", "writes") or not spec.stranger or spec.read_only else "unknown"
+
+
+def effect_with(capabilities: Collection[str], *, read_only: bool = False) -> Effect:
+    """What something with these capabilities does; see `effect_of`."""
+    if any(map(is_dangerous, capabilities)):
+        return "destroys"
+    if any(name.startswith("write:") for name in capabilities):
         return "writes"
-    if spec.read_only:
+    if read_only:
         return ""
-    if spec.stranger:
-        return "unknown"
-    return "sends" if "network" in names else "starts" if "process:spawn" in names else ""
+    return "sends" if "network" in capabilities else "starts" if "process:spawn" in capabilities else ""
 
 
 def reads_addresses(spec: ToolSpec) -> bool:
@@ -159,10 +169,20 @@ class ContentRead:
             for address in addresses_in(text):
                 if address in without:
                     continue
-                self._addresses.pop(digest := _digest(address), None)
-                self._addresses[digest] = None
-                if len(self._addresses) > _MOST_ADDRESSES:
-                    self._addresses.pop(next(iter(self._addresses)), None)
+                self._know(_digest(address))
+
+    def _know(self, digest: str) -> None:
+        self._addresses.pop(digest, None)
+        self._addresses[digest] = None
+        if len(self._addresses) > _MOST_ADDRESSES:
+            self._addresses.pop(next(iter(self._addresses)), None)
+
+    def take_over(self, other: ContentRead) -> None:
+        """What was read under another context counts here, too."""
+        for source, at in other._sources.items():
+            self.add((source,), at)
+        for digest in other._addresses:
+            self._know(digest)
 
     def knows(self, address: str) -> bool:
         """Whether an address occurred in one of the texts."""

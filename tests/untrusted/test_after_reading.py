@@ -54,12 +54,16 @@ def test_an_approved_call_runs_and_every_further_one_is_asked_about(tmp_path: Pa
         context = agent()
         assert host.invoke_sync("office:send", {"to": "a"}, context=context).value == "sent"  # nothing was read so far
         assert office.asked == []
-        assert host.invoke_sync("office:send", {"to": "b"}, context=context).value == "sent"  # its answer came from outside
+        assert (
+            host.invoke_sync("office:send", {"to": "b"}, context=context).value == "sent"
+        )  # its answer came from outside
         assert host.invoke_sync("office:send", {"to": "b"}, context=context).value == "sent"
     assert [request.arguments["to"] for request in office.asked] == ["b", "b"]
 
 
-@pytest.mark.parametrize(("after", "expected"), [("deny", "POLICY_DENIED"), ("ask", "APPROVAL_REQUIRED"), ("allow", "")])
+@pytest.mark.parametrize(
+    ("after", "expected"), [("deny", "POLICY_DENIED"), ("ask", "APPROVAL_REQUIRED"), ("allow", "")]
+)
 def test_the_context_says_what_happens(tmp_path: Path, after: str, expected: str) -> None:
     office = Office()
     with office.open(tmp_path) as host:
@@ -142,7 +146,10 @@ def test_an_answer_remembered_before_does_not_let_through_what_the_content_asks_
 
 
 def test_the_request_says_what_was_read_and_who_proposes_what_in_both_languages(tmp_path: Path) -> None:
-    for language, words in (("en", "agent:clerk proposes office:send after"), ("zh", "agent:clerk 在读取不可信内容（office:news）")):
+    for language, words in (
+        ("en", "agent:clerk proposes office:send after"),
+        ("zh", "agent:clerk 在读取不可信内容（office:news）"),
+    ):
         office = Office()
         with office.open(tmp_path / language, language=language) as host:
             context = agent()
@@ -165,7 +172,9 @@ def test_a_plan_of_a_call_and_a_chain_say_that_it_needs_approval(tmp_path: Path)
             "command2:「始」office:send「末」\nto2:「始」a「末」\n<|[END_TOOL]|>"
         )
         outcome = asyncio.run(host.run_text(chain, context=context))
-        assert [kind(result) for result in outcome.results] == ["APPROVAL_REQUIRED"]  # and its first step did not run either
+        assert [kind(result) for result in outcome.results] == [
+            "APPROVAL_REQUIRED"
+        ]  # and its first step did not run either
     assert ("send", "a") not in office.did
 
 

@@ -10,7 +10,8 @@ call cannot loosen what holds for the calls around it, whatever context it is ma
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from tavern_core.errors import PolicyDenied
@@ -19,13 +20,16 @@ from tavern_core.kernel.calls.running_call import Frame, RunningCall, frame
 from tavern_core.kernel.catalogue.plan import Plan
 from tavern_core.kernel.hooks.dispatch import Wish
 from tavern_core.model.call import CallContext
-from tavern_core.model.language import say
+from tavern_core.model.language import Said, say
 from tavern_core.model.result import ToolResult
 from tavern_core.model.untrusted import (
     MARK,
     STRICTNESS,
     AfterUntrusted,
+    Effect,
     addresses_in,
+    brings_in,
+    effect_with,
     links_in,
     sources_in,
     texts_in,
@@ -33,6 +37,7 @@ from tavern_core.model.untrusted import (
 
 AFTER_READING: Final = "after_untrusted"
 """Who requests an approval because of untrusted content, in requests and in the log."""
+_INSTEAD: Final = "finish the task without it, or report that it could not be done"
 _SHOWN: Final = 5
 _LONGEST_ADDRESS: Final = 300
 
@@ -89,6 +94,18 @@ def is_watched(context: CallContext, outer: Frame | None) -> bool:
     )
 
 
+def inherited(context: CallContext, outer: Reader | None) -> CallContext:
+    """A context that no longer needs the calls around it: as strict as they are, and with what they have read."""
+    strictest = context.after_untrusted
+    for one in around(outer):
+        if (theirs := one.context) is None or theirs.after_untrusted == "allow":
+            continue
+        strictest = max(strictest, theirs.after_untrusted, key=STRICTNESS.__getitem__)
+        if theirs.ledger is not context.ledger:
+            context.ledger.content_read.take_over(theirs.ledger.content_read)
+    return context if strictest == context.after_untrusted else replace(context, after_untrusted=strictest)
+
+
 def restraint(reader: Reader | None) -> tuple[AfterUntrusted, tuple[str, ...]]:
     """What holds for calls with an effect now, and the sources because of which it does: the strictest of all around."""
     strictest: AfterUntrusted = "allow"
@@ -110,47 +127,71 @@ def judged(plan: Plan, call: RunningCall, wish: Wish | None) -> Wish | None:
         PolicyDenied: such calls are refused now (POLICY_DENIED).
     """
     how, sources = restraint(call)
-    if how == "allow":
+    if how == "allow" or not (plan.effect or plan.reads_addresses):
         return wish
-    if plan.effect:
-        what = say(MESSAGES[f"it_{plan.effect}"])
-    elif address := _composed(plan, call):
-        what = say(MESSAGES["it_reads"], address=address[:_LONGEST_ADDRESS])
-    else:
+    values = call.values or {}
+    marked = () if plan.addresses is None else plan.addresses(values)
+    address = "" if plan.effect or not plan.reads_addresses else composed(call, values, marked)
+    if not plan.effect and not address:
         return wish
-    named = ", ".join(sources[:_SHOWN]) + (f" (+{len(sources) - _SHOWN})" if len(sources) > _SHOWN else "")
-    who = call.context.principal if call.context is not None else "?"
-    why = say(MESSAGES[AFTER_READING], who=who, tool=plan.id, sources=named, what=what)
+    why = _reason(call, plan.id, plan.effect, address, sources)
     facts: dict[str, Any] = {MARK: list(sources), "effect": plan.effect or "reads"}
     if how == "deny":
-        raise PolicyDenied(
-            why, hint="finish the task without it, or report that it could not be done", rule=AFTER_READING, **facts
-        )
+        raise PolicyDenied(why, hint=_INSTEAD, rule=AFTER_READING, **facts)
     if wish is not None:
         why = say(MESSAGES["also"], one=why, other=wish.reason)
         facts = {**wish.details, **facts}
     return Wish(AFTER_READING, why, facts)
 
 
-def _composed(plan: Plan, call: RunningCall) -> str:
-    """An address among the arguments that no text had before; empty if there is none."""
-    if not plan.reads_addresses:
-        return ""
+def judge_node(run: Reader, type_: str, capabilities: Collection[str], inputs: Mapping[str, Any]) -> None:
+    """The same for the code of a node that has capabilities itself. It is no call, so nobody can approve it.
+
+    Raises:
+        PolicyDenied: it would have an effect after untrusted content was read (POLICY_DENIED).
+    """
+    how, sources = restraint(run)
+    if how != "allow":
+        effect = effect_with(capabilities)
+        address = "" if effect else composed(run, inputs, ())
+        if effect or address:
+            facts: dict[str, Any] = {MARK: list(sources), "effect": effect or "reads"}
+            why = _reason(run, type_, effect, address, sources)
+            raise PolicyDenied(
+                why, hint=f"call a tool with core:CallTool, which can be approved, or {_INSTEAD}", **facts
+            )
+    if brings_in(capabilities):
+        has_read(run, (type_,))
+
+
+def may_reach(reader: Reader | None, capability: str) -> bool:
+    """Whether services may act with a capability for what runs: not after reading, unless its own call was judged as one with an effect."""
+    if not effect_with((capability,)) or restraint(reader)[0] == "allow":
+        return True
+    return isinstance(reader, RunningCall) and reader.plan is not None and bool(reader.plan.effect)
+
+
+def _reason(reader: Reader, what: str, effect: Effect, address: str, sources: Sequence[str]) -> Said:
+    does = say(MESSAGES[f"it_{effect}"]) if effect else say(MESSAGES["it_reads"], address=address[:_LONGEST_ADDRESS])
+    named = ", ".join(sources[:_SHOWN]) + (f" (+{len(sources) - _SHOWN})" if len(sources) > _SHOWN else "")
+    who = reader.context.principal if reader.context is not None else "?"
+    return say(MESSAGES[AFTER_READING], who=who, tool=what, sources=named, what=does)
+
+
+def composed(reader: Reader, values: Mapping[str, Any], marked: Iterable[Any]) -> str:
+    """An address among the arguments that no text had before; empty if there is none.
+
+    Args:
+        marked: the arguments that are addresses in whatever form; of others, only what has a scheme is one.
+    """
     known = [
         one.context.ledger.content_read
-        for one in around(call)
+        for one in around(reader)
         if one.context is not None and one.context.after_untrusted != "allow"
     ]
-    values = call.values or {}
-    found: list[tuple[str, ...]] = [
-        (text.strip(),) for value in (plan.addresses or _none)(values) for text in texts_in(value) if text.strip()
-    ]
+    found: list[tuple[str, ...]] = [(text.strip(),) for value in marked for text in texts_in(value) if text.strip()]
     found += [forms for text in texts_in(values) if "://" in text for forms in links_in(text)]
     return next((forms[0] for forms in found if not any(read.knows(form) for read in known for form in forms)), "")
-
-
-def _none(values: Any) -> Sequence[Any]:
-    return ()
 
 
 def marked(call: RunningCall, result: ToolResult) -> ToolResult:
