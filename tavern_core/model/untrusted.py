@@ -73,7 +73,13 @@ def effect_with(capabilities: Collection[str], *, read_only: bool = False) -> Ef
         return "writes"
     if read_only:
         return ""
-    return "sends" if "network" in capabilities else "starts" if "process:spawn" in capabilities else ""
+    return (
+        "sends"
+        if "network" in capabilities
+        else "starts"
+        if any(name.startswith("process:") for name in capabilities)
+        else ""
+    )
 
 
 def reads_addresses(spec: ToolSpec) -> bool:

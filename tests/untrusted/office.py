@@ -32,7 +32,7 @@ class Office:
     def open(self, home: Path, **config: Any) -> Iterator[Tavern]:
         plugin = Plugin(
             [self.browse, self.news, self.open_file, self.send, self.save, self.wipe, self.count, self.research, self.escape,
-             self.chat, self.claim, self.keep],
+             self.chat, self.claim, self.keep, self.look],
             name="office", manifest={"version": "1", "permissions": {"capabilities": sorted(CAPABILITIES)}},
         )  # fmt: skip
 
@@ -116,6 +116,11 @@ class Office:
         """Keep a page as an artifact."""
         page = (await self.host.invoke("office:browse", {"url": url})).value
         return self.host.artifacts.put(page, "text/plain").id
+
+    @tool(read_only=True)
+    def look(self, artifact: str) -> str:
+        """Read an artifact."""
+        return self.host.artifacts.read(artifact).decode()
 
 
 def agent(after: Any = "ask", **options: Any) -> CallContext:
