@@ -23,7 +23,8 @@ from pydantic import ValidationError
 
 from tavern_core.agents.handle import AgentHandle, RunEvents
 from tavern_core.agents.instructions import build_system
-from tavern_core.agents.loop import AgentLoop, Task
+from tavern_core.agents.loop import AgentLoop
+from tavern_core.agents.model_requests import Task
 from tavern_core.agents.notices import READ_RESULT
 from tavern_core.agents.parts import Parts, reading_tool
 from tavern_core.agents.people import Answers
@@ -188,6 +189,10 @@ class Agents:
         return self._begin(about, tape, limits, price, answers or {})
 
     # Looking -------------------------------------------------------------------------------------------------------------
+
+    def profiles(self) -> builtins.list[str]:
+        """The names of the agent profiles, sorted."""
+        return self._parts.written.names()
 
     def runs(self, *, context: CallContext | None = None, most: int = 100) -> builtins.list[AgentRecord]:
         """Runs without their events, newest first; with a context, that caller's alone."""

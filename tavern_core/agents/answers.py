@@ -129,7 +129,8 @@ class Listener:
 
     @property
     def dropped(self) -> int:
-        return 0 if self._end is None else max(self._size - self._end, 0)
+        """Characters behind the block; blanks are nothing that the model has invented."""
+        return 0 if self._end is None else len("".join(self._parts)[self._end :].strip())
 
     @property
     def said(self) -> str:
@@ -155,7 +156,7 @@ def heard(said: LLMAnswer, listener: Listener, prompt_tokens: int) -> Answer:
     spoken = tokens_of(said.text) + sum(tokens_of(call.arguments) for call in calls)
     return Answer(
         listener.text, calls, said.finish_reason, _count(usage, "input", prompt_tokens), _count(usage, "output", spoken), is_estimated,
-        said.model, max(listener.dropped, 0), listener.fault, listener.said, listener.blocks, listener.hides_call,
+        said.model, listener.dropped, listener.fault, listener.said, listener.blocks, listener.hides_call,
     )  # fmt: skip
 
 

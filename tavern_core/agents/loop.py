@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from tavern_core.agents.answers import MOST_ARGUMENTS, MOST_NATIVE, Answer, Listener, heard, recorded
 from tavern_core.agents.compaction import as_text, plan_compaction, shorten, size_of
-from tavern_core.agents.model_requests import Requests
+from tavern_core.agents.model_requests import Requests, Task
 from tavern_core.agents.notices import notice
 from tavern_core.agents.parts import Parts
 from tavern_core.agents.repetition import STOP_AT, WARN_AT, Repetition
@@ -21,10 +21,7 @@ from tavern_core.agents.tape import Tape, TapeEnds, Waits
 from tavern_core.agents.tool_calls import ToolCalls
 from tavern_core.contract.llm import ModelCall
 from tavern_core.errors import TavernError
-from tavern_core.frozen import dataclass
-from tavern_core.kernel.access.profiles import Profile
 from tavern_core.model.agent import AgentOutcome, AgentState
-from tavern_core.model.call import CallContext
 from tavern_core.model.text_outcome import TextOutcome
 
 T = TypeVar("T")
@@ -40,21 +37,9 @@ CONFUSED_AT: Final = {
     "not_tam": 3,
 }
 """Kind of an answer that leads nowhere → how often it may come before the next call until the run stops."""
+STUCK: Final = "AGENT_STUCK"
+"""Code of a run that stopped because its model goes round in circles, or writes nothing that can be used."""
 _PAUSED_S: Final = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What one run is about."""
-
-    run: str
-    profile: Profile
-    system: str
-    task: str
-    model: str
-    context: CallContext
-    asking: CallContext | None
-    """Who asks the model; None: the host."""
 
 
 class OutOfTime(Exception):
@@ -105,12 +90,14 @@ class AgentLoop:
             return self._ended("stopped", stop)
         except Waits as waits:
             self._record("waiting", {"waitingFor": waits.data, "seconds": self._spending.clock.seconds})
-            reason = Stop(str(waits.data["reason"]), str(waits.data["answer"]).replace("RUN", self._task.run))
+            reason = Stop(
+                str(waits.data["reason"]), str(waits.data["answer"]).replace("RUN", self._task.run), waits.code
+            )
             return self._ended("waiting", reason, waits.data)
         except TapeEnds:
-            return self._ended("interrupted", Stop("the record ends here", ""))
+            return self._ended("interrupted", Stop("the record ends here", "", ""))
         except TavernError as error:
-            return self._ended("failed", Stop(f"{error.code}: {error.message}", error.hint))
+            return self._ended("failed", Stop(error.message, error.hint, error.code))
 
     async def _work(self) -> AgentOutcome:
         self._begin()
@@ -129,7 +116,8 @@ class AgentLoop:
             self._answer = answer.said or self._answer
             if answer.finish == "content_filter":
                 return self._ended(
-                    "failed", Stop("the model's content filter ended its answer", "word the task differently")
+                    "failed",
+                    Stop("the model's content filter ended its answer", "word the task differently", "CONTENT_FILTER"),
                 )
             ended = await self._act(step, answer)
             if ended is not None:
@@ -303,7 +291,7 @@ class AgentLoop:
             self._reply(step, native, text)
             return self._ended("stopped", Stop(
                 f"the agent repeated a call with the same outcome {times} times (last: {last})",
-                "see `tavern agent show`; the task, the tool's description or its rights may need a change",
+                "see `tavern agent show`; the task, the tool's description or its rights may need a change", STUCK,
             ))  # fmt: skip
         self._reply(step, native, text)
         return None
@@ -347,28 +335,34 @@ class AgentLoop:
     ) -> AgentOutcome:
         spending = self._spending
         return AgentOutcome(
-            self._task.run, state, self._answer, stop.reason if stop else "", stop.fix if stop else "", spending.steps, spending.calls,
+            self._task.run, state, self._answer, stop.reason if stop else "", stop.fix if stop else "", stop.code if stop else "", spending.steps, spending.calls,
             {"input": spending.input, "output": spending.output}, spending.cost, spending.currency, spending.clock.seconds,
             tuple(self.warnings), waiting,
         )  # fmt: skip
 
     def cancelled(self) -> AgentOutcome:
         """The outcome of a run that was cancelled."""
-        return self._ended("cancelled", Stop("the run was cancelled", f"tavern agent resume {self._task.run}"))
+        return self._ended(
+            "cancelled", Stop("the run was cancelled", f"tavern agent resume {self._task.run}", "CANCELLED")
+        )
 
 
 def _as_json(calls: tuple[ModelCall, ...]) -> list[dict[str, str]]:
     return [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in calls]
 
 
+def _stuck(reason: str, fix: str) -> Stop:
+    return Stop(reason, fix, STUCK)
+
+
 _SHOW: Final = "see `tavern agent show`; a larger model or a clearer prompt may help"
 _CONFUSED: Final = {
-    "empty": Stop("the model answered with nothing, twice", _SHOW),
-    "thought": Stop("the model writes its calls into thoughts, where nothing runs", _SHOW),
-    "repeats": Stop("the model repeats the same passage endlessly", _SHOW),
-    "too_long": Stop("the model's answers are too long to be read", "set model_options.max_tokens in the profile"),
-    "too_many": Stop("the model makes more calls in one answer than are allowed", _SHOW),
-    "blocks": Stop("the model wrote calls that cannot be read, three times", _SHOW),
-    "not_native": Stop("the model makes native calls, but the profile calls tools by TAM", 'set "calling": "both"'),
-    "not_tam": Stop("the model writes TAM, but the profile makes native calls", 'set "calling": "both"'),
+    "empty": _stuck("the model answered with nothing, twice", _SHOW),
+    "thought": _stuck("the model writes its calls into thoughts, where nothing runs", _SHOW),
+    "repeats": _stuck("the model repeats the same passage endlessly", _SHOW),
+    "too_long": _stuck("the model's answers are too long to be read", "set model_options.max_tokens in the profile"),
+    "too_many": _stuck("the model makes more calls in one answer than are allowed", _SHOW),
+    "blocks": _stuck("the model wrote calls that cannot be read, three times", _SHOW),
+    "not_native": _stuck("the model makes native calls, but the profile calls tools by TAM", 'set "calling": "both"'),
+    "not_tam": _stuck("the model writes TAM, but the profile makes native calls", 'set "calling": "both"'),
 }

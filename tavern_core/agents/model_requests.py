@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tavern_core.agents.notices import READ_RESULT
 from tavern_core.agents.parts import Parts
 from tavern_core.agents.tape import Waits
 from tavern_core.contract.llm import LLMAnswer
 from tavern_core.errors import ToolFailed
+from tavern_core.frozen import dataclass
+from tavern_core.kernel.access.profiles import Profile
+from tavern_core.model.call import CallContext
 from tavern_core.schema.dialects import export_tool
 
-if TYPE_CHECKING:
-    from tavern_core.agents.loop import Task
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What one run is about."""
+
+    run: str
+    profile: Profile
+    system: str
+    task: str
+    model: str
+    context: CallContext
+    """The caller of the agent's calls."""
+    asking: CallContext | None
+    """Who asks the model; None: the host."""
 
 
 class Requests:

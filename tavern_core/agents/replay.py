@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tavern_core.agents.loop import AgentLoop, Task
+from tavern_core.agents.loop import AgentLoop
+from tavern_core.agents.model_requests import Task
 from tavern_core.agents.parts import Parts
 from tavern_core.agents.spending import Clock, Spending
 from tavern_core.agents.tape import Tape

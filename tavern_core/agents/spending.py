@@ -21,6 +21,7 @@ class Stop:
 
     reason: str
     fix: str
+    code: str = "BUDGET_EXCEEDED"
 
 
 class Clock:
@@ -124,7 +125,7 @@ class Spending:
         left = self.seconds_left
         if left is None or left > 0:
             return None
-        return Stop(f"the budget of {self._budget.seconds:g} seconds is used up", _more("seconds"))
+        return Stop(f"the budget of {self._budget.seconds:g} seconds is used up", _more("seconds"), "TIMEOUT")
 
     @staticmethod
     def _of(tokens_in: int, tokens_out: int, price: Price) -> float:

@@ -73,3 +73,4 @@ class Waits(Exception):
     def __init__(self, data: Mapping[str, Any]) -> None:
         super().__init__(data.get("id", ""))
         self.data = data
+        self.code = "APPROVAL_REQUIRED" if data["kind"] == "approval" else "INPUT_REQUIRED"

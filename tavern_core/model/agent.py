@@ -70,6 +70,8 @@ class AgentOutcome:
     reason: str = ""
     """Why it is not done."""
     fix: str = ""
+    code: str = ""
+    """The code of the reason: BUDGET_EXCEEDED, TIMEOUT, CANCELLED, APPROVAL_REQUIRED, INPUT_REQUIRED, AGENT_STUCK, or that of an error."""
     steps: int = 0
     """Answers of the model."""
     calls: int = 0
@@ -90,7 +92,7 @@ class AgentOutcome:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "runId": self.run_id, "state": self.state, "answer": self.answer, "reason": self.reason or None, "fix": self.fix or None,
+            "runId": self.run_id, "state": self.state, "answer": self.answer, "reason": self.reason or None, "fix": self.fix or None, "code": self.code or None,
             "steps": self.steps, "calls": self.calls, "usage": dict(self.usage), "cost": self.cost, "currency": self.currency or None,
             "seconds": round(self.seconds, 3), "warnings": list(self.warnings),
             "waitingFor": None if self.waiting_for is None else dict(self.waiting_for),
@@ -99,7 +101,7 @@ class AgentOutcome:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> AgentOutcome:
         return cls(
-            data["runId"], data["state"], data["answer"], data["reason"] or "", data["fix"] or "", data["steps"], data["calls"],
+            data["runId"], data["state"], data["answer"], data["reason"] or "", data["fix"] or "", data["code"] or "", data["steps"], data["calls"],
             data["usage"], data["cost"], data["currency"] or "", data["seconds"], tuple(data["warnings"]), data["waitingFor"],
         )  # fmt: skip
 

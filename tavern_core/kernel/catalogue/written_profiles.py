@@ -69,6 +69,10 @@ class WrittenProfiles:
             return self._files.read(Path(given))
         return self._files.get(given)
 
+    def names(self) -> list[str]:
+        """The names of all profiles in files and of active plugins, sorted."""
+        return sorted({*self._files.names(), *self._contributions.all("profiles")})
+
     def has(self, name: str) -> bool:
         """Whether there is a profile of this name now."""
         return (
