@@ -182,7 +182,7 @@ class Agents:
         if resumer is not None or caller is not _HOST:
             caller = taken_up_as(run_id, caller, resumer, _HOST)
         acting = None if caller is _HOST else caller
-        agent = agent_context(resolved, name, acting, limits, run_id, drawn=len(tape.begun))
+        agent = agent_context(resolved, name, acting, limits, run_id, drawn=len(tape.calls))
         self._enter()
         await asyncio.to_thread(self._runs.take_up, kept)
         about = Task(run_id, resolved, facts["system"], record.task, facts["model"], agent, _asking(acting, run_id))

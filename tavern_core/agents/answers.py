@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from tavern_core import tam
@@ -14,8 +14,8 @@ from tavern_core.model.config import TamConfig
 
 MOST_CHARS: Final = 1_000_000
 """Characters of one answer at most; `tam.maxText` may lower it."""
-MOST_NATIVE: Final = 1_000
-"""Native calls of one answer; none of more is made."""
+MOST_CALLS: Final = 128
+"""Blocks and native calls of one answer, each; none of more is made."""
 MOST_ARGUMENTS: Final = 4_000_000
 """Characters of the arguments of all native calls of an answer."""
 _LOOK_EVERY: Final = 2_000
@@ -151,7 +151,7 @@ def heard(said: LLMAnswer, listener: Listener, prompt_tokens: int) -> Answer:
     listener.feed(said.text)
     listener.close()
     usage = said.usage
-    calls = tuple(_clean(call) for call in said.tool_calls)
+    calls = tuple(_bounded(said.tool_calls))
     is_estimated = "output" not in usage
     spoken = tokens_of(said.text) + sum(tokens_of(call.arguments) for call in calls)
     return Answer(
@@ -165,11 +165,17 @@ def _count(usage: Mapping[str, int], name: str, otherwise: int) -> int:
     return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else otherwise
 
 
-def _clean(call: ModelCall) -> ModelCall:
-    def clean(text: object) -> str:
-        return str(text).encode("utf-8", "replace").decode()
+def _bounded(calls: Sequence[ModelCall]) -> Iterator[ModelCall]:
+    """The calls as valid text; of too many or too large ones, enough to see that they are."""
+    room = MOST_ARGUMENTS + 1
+    for call in calls[: MOST_CALLS + 1]:
+        arguments = _clean(call.arguments, room)
+        room -= len(arguments)
+        yield ModelCall(_clean(call.id, 200), _clean(call.name, 200), arguments)
 
-    return ModelCall(clean(call.id)[:200], clean(call.name)[:200], clean(call.arguments)[: MOST_ARGUMENTS + 1])
+
+def _clean(text: object, most: int) -> str:
+    return str(text)[:most].encode("utf-8", "replace").decode()
 
 
 def recorded(data: Mapping[str, Any], listener: Listener) -> Answer:

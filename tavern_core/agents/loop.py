@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
-from tavern_core.agents.answers import MOST_ARGUMENTS, MOST_NATIVE, Answer, Listener, heard, recorded
+from tavern_core.agents.answers import MOST_ARGUMENTS, MOST_CALLS, Answer, Listener, heard, recorded
 from tavern_core.agents.compaction import as_text, plan_compaction, shorten, size_of
 from tavern_core.agents.model_requests import Requests, Task
 from tavern_core.agents.notices import notice
@@ -40,6 +40,9 @@ CONFUSED_AT: Final = {
 STUCK: Final = "AGENT_STUCK"
 """Code of a run that stopped because its model goes round in circles, or writes nothing that can be used."""
 _PAUSED_S: Final = 0.5
+_KEPT_CHARS: Final = 2_000
+"""Of an answer that was cut, and of each of its arguments."""
+_KEPT_CALLS: Final = 5
 
 
 class OutOfTime(Exception):
@@ -182,10 +185,12 @@ class AgentLoop:
 
     async def _act(self, step: int, answer: Answer) -> AgentOutcome | None:
         """Make the calls of an answer; returns how the run ends, if it does."""
+        if step in self._tape.replies and not self._tape.is_final:
+            self._again(step, answer)
+            return None
         self._calls.begin(step)
-        known = self._tape.replies.get(step)
-        if known is None and (lost := self._lost(step)) is not None:
-            self._reply(step, [], lost)
+        if step in self._tape.masked and step in self._tape.answers and not self._tape.is_final:
+            self._reply(step, [], notice("secret_lost", self._language))
             return None
         if (nowhere := self._leads_nowhere(answer)) is not None:
             return self._confused(step, answer, nowhere)
@@ -200,17 +205,24 @@ class AgentLoop:
             return self._confused(step, answer, "blocks", native, outcome.feedback)
         return self._called(step, answer, native, outcome)
 
-    def _lost(self, step: int) -> str | None:
-        """The notice for an answer whose calls cannot be made any more, because they held a secret."""
-        answer = self._tape.answers.get(step)
-        if answer is None or not answer.get("masked") or self._tape.is_final:
-            return None
-        return notice("secret_lost", self._language)
+    def _again(self, step: int, answer: Answer) -> None:
+        """Go over a step that is complete in the record: as it was then, whatever the tools are today."""
+        known = self._tape.replies[step]
+        self._calls.again(step)
+        self._spending.calls += len(self._calls.made)
+        self._calls.count(self._repetition)
+        if kind := known.get("problem"):
+            self._repetition.problem(kind)
+            self._shorten_last(kind, answer)
+        self.messages += [dict(message) for message in known["messages"]]
 
     def _leads_nowhere(self, answer: Answer) -> str | None:
         if answer.fault:
             return answer.fault
-        if len(answer.calls) > MOST_NATIVE or sum(len(call.arguments) for call in answer.calls) > MOST_ARGUMENTS:
+        if (
+            max(len(answer.calls), answer.blocks) > MOST_CALLS
+            or sum(len(call.arguments) for call in answer.calls) > MOST_ARGUMENTS
+        ):
             return "too_many"
         if answer.calls or answer.blocks:
             return None
@@ -248,24 +260,23 @@ class AgentLoop:
             return self._ended("stopped", _CONFUSED[kind])
         messages = list(native or ())
         if kind == "too_many" or (answer.calls and not messages and self._written.calling != "tam"):
-            messages = self._calls.refusals(
-                answer.calls[:MOST_NATIVE], "too_many", count=len(answer.calls), most=MOST_NATIVE
-            )
-            self.messages[-1] = {**self.messages[-1], "toolCalls": _as_json(answer.calls[:MOST_NATIVE])}
-        if kind in ("repeats", "too_long", "too_many"):
-            self._shorten_last()
-        said = feedback or notice(kind, self._language, count=len(answer.calls), most=MOST_NATIVE)
+            messages = self._calls.refusals(answer.calls[:_KEPT_CALLS], kind, most=MOST_CALLS)
+        self._shorten_last(kind, answer)
+        said = feedback or notice(kind, self._language, most=MOST_CALLS)
         if answer.finish == "length":
             said += "\n" + notice("output_limit", self._language)
-        self._reply(step, messages, said)
+        self._reply(step, messages, said, kind)
         return None
 
-    def _shorten_last(self) -> None:
+    def _shorten_last(self, kind: str, answer: Answer) -> None:
         """Keep only the beginning of an answer that was cut: the rest would fill the context."""
+        if kind not in ("repeats", "too_long", "too_many"):
+            return
         last = self.messages[-1]
-        kept: dict[str, Any] = {**last, "content": last["content"][:2_000]}
+        kept: dict[str, Any] = {**last, "content": last["content"][:_KEPT_CHARS]}
         if "toolCalls" in last:
-            kept["toolCalls"] = [{**call, "arguments": call["arguments"][:2_000]} for call in last["toolCalls"]]
+            calls = _as_json(answer.calls[:_KEPT_CALLS])
+            kept["toolCalls"] = [{**call, "arguments": call["arguments"][:_KEPT_CHARS]} for call in calls]
         self.messages[-1] = kept
 
     def _called(
@@ -274,7 +285,7 @@ class AgentLoop:
         """Calls were made: tell the model what came of them; stop when they go round in circles."""
         made = self._calls.made
         self._spending.calls += len(made)
-        times = self._calls.count(self._repetition)
+        times = self._calls.count(self._repetition) if made else self._repetition.problem(outcome.feedback)
         spent = any(m.result.error is not None and m.result.error.kind == "BUDGET_EXCEEDED" for m in made)
         notices = []
         if answer.dropped and outcome.steps:
@@ -296,14 +307,11 @@ class AgentLoop:
         self._reply(step, native, text)
         return None
 
-    def _reply(self, step: int, messages: list[dict[str, Any]], text: str) -> None:
+    def _reply(self, step: int, messages: list[dict[str, Any]], text: str, problem: str = "") -> None:
         """Add what answers the model to the conversation, and record it."""
         messages = [*messages, *([{"role": "user", "content": text}] if text else [])]
-        known = self._tape.replies.get(step)
-        if known is not None and not self._tape.is_final:
-            messages = [dict(message) for message in known["messages"]]  # as the model has read them
-        else:
-            self._record("reply", {"step": step, "messages": messages, "seconds": self._spending.clock.seconds})
+        data = {"step": step, "messages": messages, "problem": problem, "seconds": self._spending.clock.seconds}
+        self._record("reply", data)
         self.messages += messages
 
     def _compact(self, step: int) -> None:

@@ -28,8 +28,8 @@ _NOTICES: Final[Mapping[str, Mapping[Language, str]]] = {
         "zh": "你的回答过长，已被截断，其中没有任何调用被执行。请缩短回答，或分多次调用写入大段内容。",
     },
     "too_many": {
-        "en": "Your answer holds {count} tool calls; at most {most} are made at once. Nothing ran. Make fewer calls in each answer.",
-        "zh": "你的回答包含 {count} 个工具调用，一次最多 {most} 个。没有任何调用被执行。请减少每次的调用数量。",
+        "en": "Your answer holds more than {most} tool calls, or too large ones. Nothing ran. Make fewer and smaller calls in each answer.",
+        "zh": "你的回答包含超过 {most} 个工具调用，或调用过大。没有任何调用被执行。请减少每次调用的数量和大小。",
     },
     "dropped": {
         "en": "Only the first call ran; what you wrote behind it was dropped. Never write results of tools yourself; wait for them.",
@@ -60,8 +60,9 @@ _NOTICES: Final[Mapping[str, Mapping[Language, str]]] = {
         "zh": "你的回答达到了模型的输出上限，不完整。请缩短回答，大段内容分多次调用写入。",
     },
     "secret_lost": {
-        "en": "The run was interrupted, and your last call held a secret that is not stored. It was not run; write it again if it is needed.",
-        "zh": "运行曾中断，你最后的调用含有未保存的机密，没有执行。如仍需要，请重新写出。",
+        "en": "The run was interrupted in the middle of your calls, and a part of them was secret and is not stored. Check what has "
+        "happened, and write what is still needed again.",
+        "zh": "运行在你的调用过程中中断，其中的机密部分没有保存。请先检查已经发生的操作，再重新写出仍然需要的调用。",
     },
     "result_left_out": {
         "en": "[left out to save room: {first} … ({count} characters; the whole: {whole}, read it with " + READ_RESULT + ")]",

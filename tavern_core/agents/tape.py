@@ -24,7 +24,12 @@ class Tape:
         self.seconds = 0.0
         self.beginning: list[Mapping[str, Any]] = []
         self.answers: dict[int, Mapping[str, Any]] = {}
-        self.begun: set[Place] = set()
+        self.calls: dict[Place, Mapping[str, Any]] = {}
+        """Calls that were begun."""
+        self.reads: set[Place] = set()
+        """Calls of tools that only read."""
+        self.masked: set[int] = set()
+        """Steps of which a secret part is not stored."""
         self.results: dict[Place, Mapping[str, Any]] = {}
         self.foreseen: dict[Place, Mapping[str, Any] | None] = {}
         self.replies: dict[int, Mapping[str, Any]] = {}
@@ -38,14 +43,18 @@ class Tape:
     def _take(self, event: AgentEvent) -> None:
         data, self.seq = event.data, event.seq
         self.seconds = data.get("seconds", self.seconds)
+        if data.get("masked") and "step" in data:
+            self.masked.add(data["step"])
         match event.kind:
             case "message":
                 self.beginning.append({"role": data["role"], "content": data["content"]})
             case "answer":
                 self.answers[data["step"]] = data
             case "call":
-                self.begun.add((data["step"], data["index"]))
+                self.calls[data["step"], data["index"]] = data
             case "result":
+                if data["reads"]:
+                    self.reads.add((data["step"], data["index"]))
                 self.results[data["step"], data["index"]] = data["result"]
             case "foreseen":
                 self.foreseen[data["step"], data["index"]] = data["error"]

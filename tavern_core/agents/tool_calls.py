@@ -81,6 +81,14 @@ class ToolCalls:
         """The next calls belong to this step."""
         self._step, self._next, self._foreseen, self.made = step, 0, 0, []
 
+    def again(self, step: int) -> None:
+        """The calls of a step that is complete in the record, which are not made again."""
+        self.begin(step)
+        for (at, number), data in sorted(self._tape.calls.items()):
+            if at == step and (known := self._tape.results.get((at, number))) is not None:
+                reads = (at, number) in self._tape.reads
+                self.made.append(Made(data["tool"], data["arguments"], result_of(known), reads))
+
     async def text(self, text: str) -> TextOutcome:
         """Run the TAM blocks of a text. Raises Waits, TapeEnds."""
         return await self._transcript.run(text, self._context)
@@ -152,7 +160,7 @@ class ToolCalls:
                 raise TapeEnds
             known = await self._live(at, tool, arguments, context)
         result = result_of(known)
-        self.made[place] = Made(tool, arguments, result, await self._reads(tool))
+        self.made[place] = Made(tool, arguments, result, at in self._tape.reads)
         return result
 
     async def _live(
@@ -160,7 +168,7 @@ class ToolCalls:
     ) -> Mapping[str, Any]:
         step, number = at
         key = f"{self._run}:{step}:{number}"
-        if at not in self._tape.begun:
+        if at not in self._tape.calls:
             self._record(
                 "call", {"step": step, "index": number, "tool": tool, "arguments": dict(arguments), "key": key}
             )
@@ -173,7 +181,12 @@ class ToolCalls:
         if tool != READ_RESULT:
             result = self._shown(result, tool)
         data: Mapping[str, Any] = json.loads(result_text(result))
-        self._record("result", {"step": step, "index": number, "tool": tool, "result": data, "callId": result.call_id})
+        reads = await self._reads(tool)
+        if reads:
+            self._tape.reads.add(at)
+        self._record("result", {
+            "step": step, "index": number, "tool": tool, "result": data, "callId": result.call_id, "reads": reads,
+        })  # fmt: skip
         return data
 
     def _shown(self, result: ToolResult, tool: str) -> ToolResult:
