@@ -38,6 +38,8 @@ Invoke = Callable[[str, Mapping[str, Any] | None, CallContext | None, str], Coro
 ASK: Final = "core:LLM"
 _ASK_LOCAL: Final = "core:LLM, local"
 """The key of the same operation for models that are local."""
+STOPPED: Final = "stopped"
+"""The finish reason of an answer that its receiver ended."""
 CAPABILITY: Final = "network"
 """The capability for requests to a model, because their content leaves the host; local models do not need it."""
 _QUESTION: Final[Mapping[str, Any]] = {
@@ -179,7 +181,7 @@ class Models:
         Args:
             asker: the calling plugin; one that replaces the service `llms` calls the original models.
             plugin: whose budget is used and whose hooks do not see the request; default: `asker`.
-            tell: called with each piece of the text while a model streams.
+            tell: called with each piece of the text while a model streams; True ends the request, and the answer is what has arrived.
 
         Raises:
             CallError: it was refused, or failed.
@@ -212,10 +214,9 @@ class Models:
         """The governed call, what it used, and its event."""
         use, around = request.use, self._around
 
-        def passed_on(piece: str) -> None:
+        def passed_on(piece: str) -> object:
             use.streamed += len(piece)
-            if tell is not None:
-                tell(piece)
+            return tell(piece) if tell is not None else None
 
         is_beneath = self._contributions.overrides(LLMS, request.asker)
         is_original = is_beneath or self.replacement is None
@@ -324,7 +325,8 @@ async def _complete(model: LLM, name: str, messages: Sequence[Message], options:
                 whole = piece
                 continue
             text.append(piece)
-            tell(piece)
+            if tell(piece) is True:
+                return LLMAnswer("".join(text), STOPPED, model=name)
     return whole or LLMAnswer("".join(text), model=name)
 
 

@@ -52,6 +52,7 @@ from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
     from tavern_core.host.language_models import LanguageModels
+    from tavern_core.agents.agents import Agents
 
 __all__ = ["Plugin", "Tavern"]
 
@@ -91,6 +92,16 @@ class Tavern:
         self.events = Events(host.base.recorder)
         self.logs = AuditLog(host.base.home)
         self.config = host.base.config
+        self._agents: Agents | None = None
+
+    @property
+    def agents(self) -> Agents:
+        """Runs of agents; imported at the first use."""
+        if self._agents is None:
+            from tavern_core.host.agent_parts import agents_of
+
+            self._agents = agents_of(self._host, self.wait)
+        return self._agents
 
     @classmethod
     def open(
@@ -165,7 +176,7 @@ class Tavern:
         """Stop every plugin, services last started first; running calls get time to finish."""
         if self._state == "open":
             self._shut()
-            await self._host.close()
+            await self._close()
             self._host.release()
 
     async def __aenter__(self) -> Tavern:
@@ -184,7 +195,7 @@ class Tavern:
     ) -> None:
         if self._state == "open":
             self._shut()
-            self._host.base.portal.run(self._host.close())
+            self._host.base.portal.run(self._close())
             self._host.release()
 
     # Calls ------------------------------------------------------------------------------------------------------------
@@ -674,6 +685,11 @@ class Tavern:
         self, tool: str, arguments: Mapping[str, Any], context: CallContext | None, key: str | None
     ) -> ToolResult:
         return await self._run(self._loop_mode, tool, arguments, context, "", key, "tam")
+
+    async def _close(self) -> None:
+        if self._agents is not None:
+            await self._agents.close()
+        await self._host.close()
 
     def _shut(self) -> None:
         self._state = "closed"
