@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tavern_core.assistant.report import Issue
+from tavern_core.assistant.report import PatchProblem
 from tavern_core.contract.llm import LLMAnswer
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.text.json_document import read_json
@@ -83,7 +83,7 @@ class Answered:
     reason: str = ""
 
 
-def read_answer(answer: LLMAnswer) -> Answered | Issue:
+def read_answer(answer: LLMAnswer) -> Answered | PatchProblem:
     """The patch in an answer, or why there is none.
 
     JSON may stand alone, in a code fence or in prose; thoughts (``<think>``) are skipped. Nothing is repaired silently:
@@ -93,25 +93,25 @@ def read_answer(answer: LLMAnswer) -> Answered | Issue:
         return _answered(answer.data)
     text = _THOUGHT.sub(_blank, answer.text[:LONGEST])
     found: list[Any] = []
-    broken: Issue | None = None
+    broken: PatchProblem | None = None
     for part in _candidates(text):
         document = read_json(part, _FILE, code="BAD_JSON")
         if document.findings:
             first = document.findings[0]
             place = f"line {first.where.line}, column {first.where.column}: " if first.where and first.where.line else ""
-            broken = broken or Issue("BAD_JSON", f"{place}{first.message}", first.hint)
+            broken = broken or PatchProblem("BAD_JSON", f"{place}{first.message}", fix=first.hint)
         else:
             found.append(document.data)
     patches = [data for data in found if _is_patch(data)]
     if len(patches) > 1 and any(other != patches[0] for other in patches[1:]):
-        return Issue("SEVERAL_PATCHES", f"there are {len(patches)} patches", "send one list with all operations")
+        return PatchProblem("SEVERAL_PATCHES", f"there are {len(patches)} patches", fix="send one list with all operations")
     if patches:
         return _answered(patches[0])
     if answer.finish_reason == "length" or len(answer.text) > LONGEST:
-        return Issue("CUT_OFF", "the answer ended before its JSON did", "answer with fewer words and a smaller patch")
+        return PatchProblem("CUT_OFF", "the answer ended before its JSON did", fix="answer with fewer words and a smaller patch")
     if broken is not None:
         return broken
-    return _answered(found[0]) if found else Issue("NO_PATCH", "there is no JSON in the answer", _FORM)
+    return _answered(found[0]) if found else PatchProblem("NO_PATCH", "there is no JSON in the answer", fix=_FORM)
 
 
 _FORM: Final = 'answer with {"reason": "…", "patch": [{"op": "add", "path": "/nodes/…", "value": {…}}]}'
@@ -200,7 +200,7 @@ def _is_patch(data: Any) -> bool:
     return isinstance(data, list) and (not data or any(isinstance(each, Mapping) and "op" in each for each in data))
 
 
-def _answered(data: Any) -> Answered | Issue:
+def _answered(data: Any) -> Answered | PatchProblem:
     if not _is_patch(data):
         return _no_patch(data)
     if isinstance(data, list):
@@ -210,22 +210,22 @@ def _answered(data: Any) -> Answered | Issue:
     for key, value in data.items():
         if key not in _KEYS and not isinstance(value, str):
             hint = did_you_mean(key, _KEYS) or "changes belong into the patch, as operations"
-            return Issue("UNKNOWN_KEY", f"the answer has a key {key!r:.80}, which means nothing", hint, path=f"/{key}")
+            return PatchProblem("UNKNOWN_KEY", f"the answer has a key {key!r:.80}, which means nothing", fix=hint, pointer=f"/{key}")
     reason = data.get("reason")
     return Answered(tuple(data["patch"]), read_needs(data.get("needs")), reason[:2_000] if isinstance(reason, str) else "")
 
 
-def _no_patch(data: Any) -> Issue:
+def _no_patch(data: Any) -> PatchProblem:
     if isinstance(data, Mapping):
         inner = next((value for value in data.values() if isinstance(value, Mapping)), {})
         if any(key in data or key in inner for key in _DOCUMENTS):
-            return Issue(
+            return PatchProblem(
                 "WHOLE_WORKFLOW",
                 "the answer is the whole document, not a patch",
-                f"send only what changes; {_FORM}",
+                fix=f"send only what changes; {_FORM}",
             )
         keys = ", ".join(map(repr, list(data)[:8]))
-        return Issue("NOT_A_PATCH", f"the answer is an object with the keys {keys or 'none'}, without `patch`", _FORM)
+        return PatchProblem("NOT_A_PATCH", f"the answer is an object with the keys {keys or 'none'}, without `patch`", fix=_FORM)
     if isinstance(data, list):
-        return Issue("NOT_A_PATCH", "the answer is a list whose entries are no operations", _FORM)
-    return Issue("NOT_A_PATCH", "the JSON of the answer is neither an object nor a list", _FORM)
+        return PatchProblem("NOT_A_PATCH", "the answer is a list whose entries are no operations", fix=_FORM)
+    return PatchProblem("NOT_A_PATCH", "the JSON of the answer is neither an object nor a list", fix=_FORM)

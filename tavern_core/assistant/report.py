@@ -9,7 +9,7 @@ from tavern_core.errors import sayable
 from tavern_core.frozen import dataclass
 from tavern_core.model.language import Language, Row, say, text_in
 
-ISSUE_CODES: Final[Mapping[str, str]] = {
+ANSWER_CODES: Final[Mapping[str, str]] = {
     "NO_PATCH": "The answer has no JSON.",
     "BAD_JSON": "The JSON of the answer cannot be read.",
     "CUT_OFF": "The answer ended before its JSON did.",
@@ -25,9 +25,9 @@ ISSUE_CODES: Final[Mapping[str, str]] = {
     "LAYOUT": "The layout of the form does not fit its schema.",
     "DRY_RUN": "A node failed in the dry run.",
 }
-"""Code → meaning, for the issues that are no problems of a patch or a workflow; docs/assistant.md shows this table."""
+"""Code → meaning, for what is no problem of a patch or a workflow; docs/assistant.md shows this table."""
 MOST_REPORTED: Final = 20
-"""Issues of one report: a model repairs few at a time, and the rest costs tokens."""
+"""Problems of one report: a model repairs few at a time, and the rest costs tokens."""
 _HEAD: Final[Row] = (
     "Your answer was not applied, and nothing changed. {count} to correct:",
     "你的回答没有被应用，什么都没有改变。需要改正 {count}：",
@@ -44,57 +44,43 @@ _TAIL: Final[Row] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Issue:
-    """One thing to correct."""
-
+class PatchProblem:
     code: str
-    """A key of ISSUE_CODES, of `PROBLEM_CODES`, or a code of a patch."""
     message: str
-    hint: str = ""
     op: int | None = None
-    """Number of the operation, from 0."""
-    path: str = ""
-    """JSON Pointer in the document that the model sees."""
-    allowed: tuple[Any, ...] = ()
+    pointer: str = ""
+    fix: str = ""
+    allowed: tuple[str, ...] = ()
     nearest: tuple[str, ...] = ()
+    node: str = ""
+    slot: str = ""
+    edge: str = ""
     severity: str = "error"
-    """error, or warning: reported together with errors, but an answer with warnings alone is accepted after the last round."""
-
-    def to_json(self) -> dict[str, Any]:
-        data = {
-            "code": self.code, "message": self.message, "severity": self.severity, "hint": self.hint, "path": self.path,
-            "allowed": list(self.allowed), "nearest": list(self.nearest),
-        }  # fmt: skip
-        return {key: value for key, value in data.items() if value} | ({} if self.op is None else {"op": self.op})
-
-    def line(self, language: Language) -> str:
-        """The issue in one line."""
-        place = ", ".join(
-            part
-            for part in (text_in(say(_OPERATION, number=self.op), language) if self.op is not None else "", self.path)
-            if part
-        )
-        allowed = ", ".join(map(str, self.allowed[:MOST_REPORTED]))
-        more = "; ".join(
-            text_in(part, language)
-            for part in (self.hint, say(_ALLOWED, values=allowed) if self.allowed and allowed not in self.hint else "")
-            if part
-        )
-        text = f"[{self.code}] {place + ': ' if place else ''}{text_in(self.message, language)}"
-        return sayable(f"{text} ({more})" if more else text)
+    is_old: bool = False
 
 
-def report(issues: Sequence[Issue], language: Language, definitions: Iterable[str] = ()) -> str:
+def line(problem: PatchProblem, language: Language) -> str:
+    """A problem in one line."""
+    operation = text_in(say(_OPERATION, number=problem.op), language) if problem.op is not None else ""
+    place = ", ".join(part for part in (operation, problem.pointer) if part)
+    allowed = ", ".join(problem.allowed[:MOST_REPORTED])
+    says_allowed = all(value in problem.fix for value in problem.allowed[:MOST_REPORTED])
+    more = [problem.fix, "" if says_allowed else text_in(say(_ALLOWED, values=allowed), language)]
+    text = f"[{problem.code}] {place + ': ' if place else ''}{problem.message}"
+    return text + (f" ({'; '.join(part for part in more if part)})" if any(more) else "")
+
+
+def report(problems: Sequence[PatchProblem], language: Language, definitions: Iterable[str] = ()) -> str:
     """The message to the model.
 
     Args:
-        definitions: documents of node types that the issues are about.
+        definitions: documents of node types that the problems are about.
     """
-    shown = issues[:MOST_REPORTED]
-    lines = [text_in(say(_HEAD, count=say(_COUNT, number=len(issues))), language)]
-    lines += [f"{number}. {issue.line(language)}" for number, issue in enumerate(shown, 1)]
-    if len(issues) > len(shown):
-        lines.append(text_in(say(_MORE, number=len(issues) - len(shown)), language))
+    shown = problems[:MOST_REPORTED]
+    lines = [text_in(say(_HEAD, count=say(_COUNT, number=len(problems))), language)]
+    lines += [f"{number}. {line(problem, language)}" for number, problem in enumerate(shown, 1)]
+    if len(problems) > len(shown):
+        lines.append(text_in(say(_MORE, number=len(problems) - len(shown)), language))
     if texts := list(definitions):
         lines += ["", text_in(say(_DEFINITIONS), language), *texts]
     return "\n".join([*lines, "", text_in(say(_TAIL), language)])
