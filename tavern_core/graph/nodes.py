@@ -193,13 +193,19 @@ class NodeReader:
                     continue
                 near = self._report.near(key, placed.inputs)
                 text = f"{node.id!r} has no input {key!r}; its value is ignored"
-                self._say("UNKNOWN_INPUT", text, node, key, _list_of(near, placed.inputs), near, is_warning=True)
+                self._report.add(
+                    FlowProblem(
+                        "UNKNOWN_INPUT", text, node.id, key, "", _list_of(near, placed.inputs), near, "warning",
+                        tuple(islice(placed.inputs, MOST_ALLOWED)),
+                    )
+                )  # fmt: skip
                 continue
             value = chosen(slot, value)
             if why := value_misfit(slot, value):
-                self._say(
-                    "BAD_VALUE", f"input {key!r} of {node.id!r} {why}", node, key, "correct inputValues of the node"
-                )
+                choices = tuple(str(each) for each in slot.choices[:MOST_ALLOWED]) if slot.is_closed else ()
+                text = f"input {key!r} of {node.id!r} {why}"
+                hint = "correct inputValues of the node"
+                self._report.add(FlowProblem("BAD_VALUE", text, node.id, key, hint=hint, allowed=choices))
             placed.values[key] = value
         for key, slot in placed.inputs.items():
             if key not in placed.values and slot.config and "default" in slot.config:
