@@ -136,6 +136,13 @@ class NodeManager(Protocol):
         """One node type, or None."""
         ...
 
+    @read_only
+    async def retrieve(
+        self, request: str, plan: Sequence[str] = (), workflow: Any = None, limit: int = 20
+    ) -> Sequence[dict[str, Any]]:
+        """The node types that a request may need: ``{type, score, why}``, best first; see `tavern.nodes.retrieve`."""
+        ...
+
 
 class WorkflowManager(Protocol):
     """The workflows of the host, and their runs for the calling plugin."""

@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # they use pydantic, which takes as long to load as everythin
         Resource,
         Service,
     )
+    from tavern_core.contract.ranking import Ranker
     from tavern_core.contract.tools import ToolOffer
     from tavern_core.model.call import CallContext, ToolCall
     from tavern_core.model.capability import Risk
@@ -357,6 +358,15 @@ def tavern_register_llms(ctx: PluginContext) -> Mapping[str, LLM]:
 
     A model is an object with ``async complete(messages, **options) -> LLMAnswer``. An existing name is a conflict. An error
     fails the activation. Do not connect here.
+    """
+
+
+@_hook("contribute", section="rankers")
+def tavern_register_rankers(ctx: PluginContext) -> Mapping[str, Ranker]:
+    """Called when the plugin is activated: return ``{name: ranker}``: further evidence for the search for node types.
+
+    A ranker is an object with ``rank(query, documents, limit)``, sync or async, which returns ids of documents, best first. An
+    existing name is a conflict. An error fails the activation. A ranker that fails or takes too long is left out of the answer.
     """
 
 

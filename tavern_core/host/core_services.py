@@ -129,6 +129,12 @@ class _Nodes(_Part):
         found = self._parts.nodes.find(node_type)
         return None if found is None else found.to_json()
 
+    async def retrieve(
+        self, request: str, plan: Sequence[str] = (), workflow: Any = None, limit: int = 20
+    ) -> builtins.list[dict[str, Any]]:
+        found = await self._parts.nodes.retrieved(request, plan=plan, workflow=workflow, limit=limit)
+        return [match.to_json() for match in found]
+
 
 class _Workflows(_Part):
     def list(self) -> list[dict[str, Any]]:

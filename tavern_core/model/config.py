@@ -225,6 +225,13 @@ class SkillsConfig(_Section):
     """The operator's own, for all projects."""
 
 
+class AssistantConfig(_Section):
+    """The creation assistant, and the search for node types (docs/node-retrieval.md)."""
+
+    examples: tuple[str, ...] = ()
+    """Folders with further example workflows, relative to the file that names them; they are read, and never run."""
+
+
 class TamConfig(_Section):
     references: bool = False
     """Let a chain step use the answer of an earlier step (docs/tam.md)."""
@@ -370,6 +377,7 @@ class HostConfig(_Section):
     tam: TamConfig = TamConfig()
     workflows: WorkflowsConfig = WorkflowsConfig()
     skills: SkillsConfig = SkillsConfig()
+    assistant: AssistantConfig = AssistantConfig()
     upstreams: dict[str, Any] = Field(default_factory=dict)
     """Systems whose tools become tools of this host: name → `model.upstream.UpstreamConfig`."""
     slots: dict[str, str] = Field(default_factory=dict)
