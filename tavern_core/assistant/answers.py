@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tavern_core.assistant.report import PatchProblem
 from tavern_core.contract.llm import LLMAnswer
 from tavern_core.frozen import dataclass
+from tavern_core.graph.patch_problems import PatchProblem
 from tavern_core.kernel.text.json_document import read_json
 from tavern_core.model.nearest import did_you_mean
 
@@ -98,17 +98,23 @@ def read_answer(answer: LLMAnswer) -> Answered | PatchProblem:
         document = read_json(part, _FILE, code="BAD_JSON")
         if document.findings:
             first = document.findings[0]
-            place = f"line {first.where.line}, column {first.where.column}: " if first.where and first.where.line else ""
+            place = (
+                f"line {first.where.line}, column {first.where.column}: " if first.where and first.where.line else ""
+            )
             broken = broken or PatchProblem("BAD_JSON", f"{place}{first.message}", fix=first.hint)
         else:
             found.append(document.data)
     patches = [data for data in found if _is_patch(data)]
     if len(patches) > 1 and any(other != patches[0] for other in patches[1:]):
-        return PatchProblem("SEVERAL_PATCHES", f"there are {len(patches)} patches", fix="send one list with all operations")
+        return PatchProblem(
+            "SEVERAL_PATCHES", f"there are {len(patches)} patches", fix="send one list with all operations"
+        )
     if patches:
         return _answered(patches[0])
     if answer.finish_reason == "length" or len(answer.text) > LONGEST:
-        return PatchProblem("CUT_OFF", "the answer ended before its JSON did", fix="answer with fewer words and a smaller patch")
+        return PatchProblem(
+            "CUT_OFF", "the answer ended before its JSON did", fix="answer with fewer words and a smaller patch"
+        )
     if broken is not None:
         return broken
     return _answered(found[0]) if found else PatchProblem("NO_PATCH", "there is no JSON in the answer", fix=_FORM)
@@ -171,7 +177,7 @@ def _candidates(text: str) -> Iterator[str]:
 
 def _end(text: str, start: int) -> int | None:
     """The end of the brackets that open at `start`; None if they do not close."""
-    depth, in_string, at = 0, False, start
+    depth, in_string = 0, False
     for found in _TOKENS.finditer(text, start):
         sign = found[0]
         if sign == '"':
@@ -182,7 +188,6 @@ def _end(text: str, start: int) -> int | None:
             depth -= 1
             if depth == 0:
                 return found.end()
-        at = found.end()
     return None
 
 
@@ -210,9 +215,13 @@ def _answered(data: Any) -> Answered | PatchProblem:
     for key, value in data.items():
         if key not in _KEYS and not isinstance(value, str):
             hint = did_you_mean(key, _KEYS) or "changes belong into the patch, as operations"
-            return PatchProblem("UNKNOWN_KEY", f"the answer has a key {key!r:.80}, which means nothing", fix=hint, pointer=f"/{key}")
+            return PatchProblem(
+                "UNKNOWN_KEY", f"the answer has a key {key!r:.80}, which means nothing", fix=hint, pointer=f"/{key}"
+            )
     reason = data.get("reason")
-    return Answered(tuple(data["patch"]), read_needs(data.get("needs")), reason[:2_000] if isinstance(reason, str) else "")
+    return Answered(
+        tuple(data["patch"]), read_needs(data.get("needs")), reason[:2_000] if isinstance(reason, str) else ""
+    )
 
 
 def _no_patch(data: Any) -> PatchProblem:
@@ -225,7 +234,9 @@ def _no_patch(data: Any) -> PatchProblem:
                 fix=f"send only what changes; {_FORM}",
             )
         keys = ", ".join(map(repr, list(data)[:8]))
-        return PatchProblem("NOT_A_PATCH", f"the answer is an object with the keys {keys or 'none'}, without `patch`", fix=_FORM)
+        return PatchProblem(
+            "NOT_A_PATCH", f"the answer is an object with the keys {keys or 'none'}, without `patch`", fix=_FORM
+        )
     if isinstance(data, list):
         return PatchProblem("NOT_A_PATCH", "the answer is a list whose entries are no operations", fix=_FORM)
     return PatchProblem("NOT_A_PATCH", "the JSON of the answer is neither an object nor a list", fix=_FORM)

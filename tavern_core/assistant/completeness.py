@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tavern_core.assistant.answers import Needs
-from tavern_core.assistant.report import PatchProblem
+from tavern_core.graph.patch_problems import PatchProblem
 from tavern_core.model.nearest import did_you_mean, nearest
 from tavern_core.model.workflow import Workflow
 
@@ -72,7 +72,9 @@ def _absent(code: str, section: str, key: str, known: Mapping[str, Any], type_: 
     side = "input" if section == "interfaceInputs" else "output"
     near = did_you_mean(key, known)
     fix = f'add {{"op": "add", "path": "/{section}/{key}", "value": {{"dataFlowType": "STRING"}}}} and connect it at a {type_} node'
-    return _warning(code, f"the request needs {side} {key!r}, which is not in {section}", near or fix, f"/{section}/{key}")
+    return _warning(
+        code, f"the request needs {side} {key!r}, which is not in {section}", near or fix, f"/{section}/{key}"
+    )
 
 
 def _types(after: Workflow, needs: Needs) -> Iterator[PatchProblem]:

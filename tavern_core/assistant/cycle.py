@@ -7,13 +7,16 @@ from dataclasses import field
 from typing import Any, Final, Generic, TypeVar
 
 from tavern_core.assistant.answers import ANSWER_SCHEMA, Answered, read_answer
-from tavern_core.assistant.report import PatchProblem, line, report
+from tavern_core.assistant.report import line, report
 from tavern_core.contract.llm import LLMAnswer, Message
 from tavern_core.errors import CallError
 from tavern_core.frozen import dataclass
+from tavern_core.graph.patch_problems import PatchProblem
 from tavern_core.model.language import Language
 
 T = TypeVar("T")
+Ask = Callable[[Sequence[Message], Mapping[str, Any]], Awaitable[LLMAnswer]]
+"""(messages, schema of the answer) → the answer of a model."""
 MOST_ROUNDS: Final = 10
 _LONGEST_SHOWN: Final = 20_000
 """Characters of a wrong answer that the model sees again."""
@@ -44,7 +47,9 @@ class Judged(Generic[T]):
         definitions: texts that help to correct them.
     """
 
-    def __init__(self, result: T | None, problems: Sequence[PatchProblem] = (), definitions: Sequence[str] = ()) -> None:
+    def __init__(
+        self, result: T | None, problems: Sequence[PatchProblem] = (), definitions: Sequence[str] = ()
+    ) -> None:
         self.result, self.problems, self.definitions = result, tuple(problems), tuple(definitions)
 
 
@@ -67,36 +72,8 @@ class Ended(Generic[T]):
             self.answered, self.result, self.problems = answered, judged.result, judged.problems
 
 
-class Asking:
-    """One model and the options of its requests.
-
-    Args:
-        ask: (messages, options) → the answer.
-    """
-
-    def __init__(self, ask: Callable[[Sequence[Message], Mapping[str, Any]], Awaitable[LLMAnswer]]) -> None:
-        self._ask = ask
-        self._takes_schema = True
-
-    async def __call__(self, messages: Sequence[Message], schema: Mapping[str, Any] | None = None) -> LLMAnswer:
-        """Ask for structured output; a model whose API refuses that is asked for text. Raises CallError."""
-        if schema is None or not self._takes_schema:
-            return await self._ask(messages, {})
-        try:
-            return await self._ask(messages, {"schema": schema})
-        except CallError as error:
-            if error.retryable or error.code not in _NO_SCHEMA:
-                raise
-            self._takes_schema = False
-            return await self._ask(messages, {})
-
-
-_NO_SCHEMA: Final = ("UPSTREAM_ERROR", "TOOL_ERROR", "OUTPUT_SCHEMA_INVALID")
-"""Codes with which a model may refuse the option `schema`."""
-
-
 async def negotiate(
-    ask: Asking,
+    ask: Ask,
     messages: Sequence[Message],
     judge: Callable[[Answered], Awaitable[Judged[T]]],
     *,

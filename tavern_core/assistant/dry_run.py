@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from tavern_core.assistant.report import PatchProblem
 from tavern_core.contract.llm import LLM, LLMAnswer, Message, ScriptedLLM
 from tavern_core.errors import TavernError
 from tavern_core.flow.workflows import Workflows
 from tavern_core.frozen import dataclass
+from tavern_core.graph.patch_problems import PatchProblem
 from tavern_core.model.call import CallContext
 from tavern_core.model.node import ABSENT, NodeSpec, Slot
 from tavern_core.model.run import RunResult

@@ -6,7 +6,7 @@ The index is built by the first request and changed with node types, plugins and
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from threading import Lock

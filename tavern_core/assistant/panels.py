@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tavern_core.assistant.report import PatchProblem
+from tavern_core.graph.patch_problems import PatchProblem
 from tavern_core.model.nearest import did_you_mean, known_instead, nearest
 from tavern_core.schema.secrets import is_secret_schema
 
@@ -39,7 +39,9 @@ _TEXTS: Final = ("title", "description", "submit")
 _FEW_CHOICES: Final = 3
 _MANY_FIELDS: Final = 4
 """More optional fields than this are collapsed."""
-_LONG_TEXT: Final = re.compile(r"(text|prompt|content|body|message|description|template|正文|文本|内容|提示)", re.IGNORECASE)
+_LONG_TEXT: Final = re.compile(
+    r"(text|prompt|content|body|message|description|template|正文|文本|内容|提示)", re.IGNORECASE
+)
 _FILE: Final = re.compile(r"(^|_)(file|path|folder)($|_)|文件|路径", re.IGNORECASE)
 _WORD: Final = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])|[^\W_a-zA-Z0-9]+")
 _MAIN: Final = "main"
@@ -53,7 +55,7 @@ def proposed(title: str, description: str, inputs: Mapping[str, Any], outputs: M
         inputs: the schema of the inputs.
         outputs: output → its schema.
     """
-    properties = _properties(inputs)
+    properties = properties_of(inputs)
     required = [name for name in properties if name in (inputs.get("required") or ())]
     optional = [name for name in properties if name not in required]
     split = bool(required and optional)
@@ -94,9 +96,12 @@ def widgets_for(schema: Mapping[str, Any]) -> tuple[str, ...]:
     return found if has_bounds or "slider" not in found else tuple(widget for widget in found if widget != "slider")
 
 
-def _properties(inputs: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def properties_of(inputs: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Input → its schema."""
     given = inputs.get("properties")
-    return {name: s if isinstance(s, Mapping) else {} for name, s in given.items()} if isinstance(given, Mapping) else {}
+    return (
+        {name: s if isinstance(s, Mapping) else {} for name, s in given.items()} if isinstance(given, Mapping) else {}
+    )
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
@@ -174,15 +179,19 @@ def _entry(section: str, name: str, entry: Any) -> Iterator[PatchProblem]:
 
 
 def _fields(layout: Mapping[str, Any], inputs: Mapping[str, Any]) -> Iterator[PatchProblem]:
-    properties, fields = _properties(inputs), _section(layout, "fields")
+    properties, fields = properties_of(inputs), _section(layout, "fields")
     groups = _section(layout, "groups")
     for name in inputs.get("required") or ():
         if name not in fields:
-            fix = f'add {{"op": "add", "path": "/fields/{name}", "value": {{"group": ..., "order": ..., "widget": ...}}}}'
+            fix = (
+                f'add {{"op": "add", "path": "/fields/{name}", "value": {{"group": ..., "order": ..., "widget": ...}}}}'
+            )
             yield _wrong(f"/fields/{name}", f"the required input {name!r} has no field", fix)
     for name, field in fields.items():
         if name not in properties:
-            yield _wrong(f"/fields/{name}", f"there is no input {name!r:.80}", _one_of(name, properties), tuple(properties))
+            yield _wrong(
+                f"/fields/{name}", f"there is no input {name!r:.80}", _one_of(name, properties), tuple(properties)
+            )
             continue
         if not isinstance(field, Mapping):
             continue
@@ -202,7 +211,9 @@ def _choice(place: str, value: Any, allowed: tuple[str, ...], what: str) -> Iter
     if value not in allowed:
         near = tuple(nearest(value, allowed)) if isinstance(value, str) else ()
         text = f"{value!r:.80} is no {what} here"
-        yield PatchProblem("LAYOUT", text, pointer=place, fix=_one_of(str(value), allowed), allowed=allowed, nearest=near)
+        yield PatchProblem(
+            "LAYOUT", text, pointer=place, fix=_one_of(str(value), allowed), allowed=allowed, nearest=near
+        )
 
 
 def _one_of(name: str, known: Any) -> str:

@@ -91,9 +91,39 @@ If an input or output exists already in the workflow, use its name.""",
 用一个 JSON 对象回答：{"steps": ["一个节点做什么", "..."], "inputs": ["名称"], "outputs": ["名称"]}。最多 8 步；不要写节点类型，不要写补丁。
 如果工作流中已有某个输入或输出，就用它的名称。""",
 }
+PLAN_SCHEMA: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {key: {"type": "array", "items": {"type": "string"}} for key in ("steps", "inputs", "outputs")},
+    "required": ["steps"],
+}
+"""The schema of a plan, for structured output."""
+_LAYOUT_RULES: Final[Mapping[Language, str]] = {
+    "en": """\
+You change the layout of a form: the fields for the inputs of a tool, and how its results are shown.
+
+Answer with exactly one JSON object and nothing else: {"reason": "the change in one sentence", "patch": []}
+`patch` is a JSON Patch (RFC 6902) for the document under "Layout". Send only changes.
+- groups: name → {title, order, collapsed}; fields: input → {group, order, widget, label, help, placeholder}; outputs: output → {order, widget, label}.
+- `order` is a whole number; lower comes first. Every required input needs a field; an optional one may be left out.
+- The possible widgets of each input and output are listed under "Inputs" and "Outputs".
+
+Example: {"reason": "The text comes first, in a large box.", "patch": [
+{"op": "replace", "path": "/fields/text/order", "value": 1}, {"op": "replace", "path": "/fields/text/widget", "value": "textarea"}]}""",
+    "zh": """\
+你负责修改一个表单的布局：工具各个输入的字段，以及结果的显示方式。
+
+只用一个 JSON 对象回答，不要有其他内容：{"reason": "用一句话说明改动", "patch": []}
+`patch` 是针对“布局”一节中文档的 JSON Patch（RFC 6902）。只发送改动。
+- groups：名称 → {title, order, collapsed}；fields：输入 → {group, order, widget, label, help, placeholder}；outputs：输出 → {order, widget, label}。
+- `order` 是整数，小的在前。每个必需的输入都要有字段，可选的可以省略。
+- “输入”和“输出”两节列出了每一项可用的控件。
+
+示例：{"reason": "文本排在最前，使用大输入框。", "patch": [
+{"op": "replace", "path": "/fields/text/order", "value": 1}, {"op": "replace", "path": "/fields/text/widget", "value": "textarea"}]}""",
+}
 _TITLES: Final[Mapping[Language, Mapping[str, str]]] = {
-    "en": {"request": "Request", "plan": "Plan", "nodes": "Node types", "workflow": "Workflow", "cut": "(long values are shortened; do not write them back)"},
-    "zh": {"request": "请求", "plan": "计划", "nodes": "节点类型", "workflow": "工作流", "cut": "（长的值被缩短了；不要把它们写回）"},
+    "en": {"request": "Request", "plan": "Plan", "nodes": "Node types", "workflow": "Workflow", "layout": "Layout", "inputs": "Inputs", "outputs": "Outputs", "cut": "(long values are shortened; do not write them back)"},
+    "zh": {"request": "请求", "plan": "计划", "nodes": "节点类型", "workflow": "工作流", "layout": "布局", "inputs": "输入", "outputs": "输出", "cut": "（长的值被缩短了；不要把它们写回）"},
 }  # fmt: skip
 
 
@@ -154,6 +184,32 @@ def plan_messages(
         {"role": "system", "content": system},
         {"role": "user", "content": f"{head}\n# {titles['workflow']}\n{workflow}"},
     ]
+
+
+def layout_messages(
+    request: str,
+    layout: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+    outputs: Mapping[str, Any],
+    language: Language,
+    *,
+    tokens: int,
+    tokens_of: TokensOf,
+) -> list[Message]:
+    """The messages that ask for a patch of a form layout.
+
+    Args:
+        inputs, outputs: name → schema, with `widgets`: the possible ones.
+    """
+    titles = _TITLES[language]
+    sections = {"layout": layout, "inputs": inputs, "outputs": outputs}
+    body = "\n\n".join(f"# {titles[name]}\n{_json(value)}" for name, value in sections.items())
+    text = f"# {titles['request']}\n{request.strip()}\n\n{body}"
+    if tokens_of(text) + tokens_of(_LAYOUT_RULES[language]) > tokens:
+        raise UsageError(
+            f"the request and the layout do not fit into {tokens} tokens", hint="use a model with a larger window"
+        )
+    return [{"role": "system", "content": _LAYOUT_RULES[language]}, {"role": "user", "content": text}]
 
 
 def _fitting(shown: Mapping[str, Any], tokens: int, tokens_of: TokensOf) -> tuple[str, bool]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from tavern_core.errors import sayable
-from tavern_core.frozen import dataclass
+from tavern_core.graph.patch_problems import PatchProblem
 from tavern_core.model.language import Language, Row, say, text_in
 
 ANSWER_CODES: Final[Mapping[str, str]] = {
@@ -41,22 +40,6 @@ _TAIL: Final[Row] = (
     "Send the complete corrected answer again, against the same document as before: one JSON object, nothing else.",
     "请针对与之前相同的文档，重新发送完整的、改正后的回答：只有一个 JSON 对象，没有其他内容。",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class PatchProblem:
-    code: str
-    message: str
-    op: int | None = None
-    pointer: str = ""
-    fix: str = ""
-    allowed: tuple[str, ...] = ()
-    nearest: tuple[str, ...] = ()
-    node: str = ""
-    slot: str = ""
-    edge: str = ""
-    severity: str = "error"
-    is_old: bool = False
 
 
 def line(problem: PatchProblem, language: Language) -> str:

@@ -76,7 +76,11 @@ def sample_of(schema: Any, deep: int = 0) -> Any:
     name = kind[0] if isinstance(kind, list) and kind else kind
     if name == "object" or "properties" in schema:
         properties = schema.get("properties")
-        return {key: sample_of(each, deep + 1) for key, each in properties.items()} if isinstance(properties, Mapping) else {}
+        return (
+            {key: sample_of(each, deep + 1) for key, each in properties.items()}
+            if isinstance(properties, Mapping)
+            else {}
+        )
     if name == "array":
         return [sample_of(schema["items"], deep + 1)] if isinstance(schema.get("items"), Mapping) else []
     if name in ("integer", "number") and isinstance(schema.get("minimum"), int | float):

@@ -121,9 +121,13 @@ class Workflows(Mapping[str, "Workflow"]):
 
     def find(self, what: Any) -> Workflow:
         """A workflow by its id, the path of its file, or its content. Raises as `get_workflow`."""
+        return self._wait(self.found(what))  # type: ignore[no-any-return]
+
+    async def found(self, what: Any) -> Workflow:
+        """`find` for code in an event loop."""
         from tavern_core.flow.compiler import as_workflow
 
-        self._wait(self._prepare())
+        await self._prepare()
         return as_workflow(what, self._workflow_files)
 
     def file(self, path: str, plugin: str) -> Workflow:
