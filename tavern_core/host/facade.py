@@ -14,10 +14,11 @@ import sysconfig
 import weakref
 from asyncio import _get_running_loop as _running_loop
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from tavern_core import __version__
 from tavern_core.builtin import BUILTIN
@@ -48,6 +49,9 @@ from tavern_core.model.plugin import Diagnostic
 from tavern_core.model.result import ToolResult, failure
 from tavern_core.model.text_outcome import TextOutcome
 from tavern_core.model.tool import ToolSpec
+
+if TYPE_CHECKING:
+    from tavern_core.assistant.assistant import Assistant
 
 __all__ = ["Plugin", "Tavern"]
 
@@ -181,6 +185,13 @@ class Tavern:
             self._shut()
             self._host.base.portal.run(self._host.close())
             self._host.release()
+
+    @cached_property
+    def assistant(self) -> Assistant:
+        """The creation assistant: a sentence becomes a checked change of a workflow, or a form layout."""
+        from tavern_core.host.assistant import assistant_of
+
+        return assistant_of(self._host)
 
     # Calls ------------------------------------------------------------------------------------------------------------
 
