@@ -54,7 +54,9 @@ def arranged(workflow: Workflow, *, keep: bool = True) -> tuple[dict[str, Place]
         members.setdefault(parents.get(name, ""), []).append(name)
     edges = _edges_by_parent(workflow, parents)
     places: dict[str, Place] = {}
-    for parent in sorted(members, key=lambda name: -_depth(name, parents)):  # inner groups first: they have to know their size
+    for parent in sorted(
+        members, key=lambda name: -_depth(name, parents)
+    ):  # inner groups first: they have to know their size
         inside = members[parent]
         found = _placed(inside, edges.get(parent, []), sizes, {name: fixed[name] for name in inside if name in fixed})
         places.update(found)
@@ -63,7 +65,9 @@ def arranged(workflow: Workflow, *, keep: bool = True) -> tuple[dict[str, Place]
             bottom = max(found[name][1] + sizes[name][1] for name in inside)
             sizes[parent] = max(sizes[parent][0], right + _PADDING), max(sizes[parent][1], bottom + _PADDING)
         if parent:
-            places.update({name: (x + _PADDING, y + _PADDING) for name, (x, y) in found.items() if not fixed.keys() & set(inside)})
+            places.update(
+                {name: (x + _PADDING, y + _PADDING) for name, (x, y) in found.items() if not fixed.keys() & set(inside)}
+            )
     return {name: places[name] for name in ids}, sizes
 
 
@@ -75,7 +79,8 @@ def sizes_of(workflow: Workflow) -> dict[str, Size]:
             slots[edge.target].add(str(edge.target_handle))
     given = _written_sizes(workflow)
     return {
-        name: given.get(name) or (WIDTH, HEIGHT + _SLOT * min(max(len(found) - 2, 0), 40)) for name, found in slots.items()
+        name: given.get(name) or (WIDTH, HEIGHT + _SLOT * min(max(len(found) - 2, 0), 40))
+        for name, found in slots.items()
     }
 
 
@@ -110,7 +115,9 @@ def _is_number(value: Any, most: float) -> TypeGuard[float]:
 
 def _parents(workflow: Workflow, ids: set[str]) -> dict[str, str]:
     """Node → the group node around it; without circles, and without groups that are nested too deeply."""
-    found = {node.id: node.parent_node for node in workflow.nodes if node.parent_node in ids and node.parent_node != node.id}
+    found = {
+        node.id: node.parent_node for node in workflow.nodes if node.parent_node in ids and node.parent_node != node.id
+    }
     known: dict[str, str] = {name: parent for name, parent in found.items() if parent is not None}
     return {name: parent for name, parent in known.items() if _depth(name, known) <= depths.VALUE}
 
@@ -309,7 +316,10 @@ def _ordered(
 
 
 def _heights(
-    layers: Sequence[Sequence[int]], before: Sequence[Sequence[int]], after: Sequence[Sequence[int]], heights: Sequence[float]
+    layers: Sequence[Sequence[int]],
+    before: Sequence[Sequence[int]],
+    after: Sequence[Sequence[int]],
+    heights: Sequence[float],
 ) -> list[float]:
     """The y of each node: in the order of its layer, without overlaps, as close to the middle of its neighbours as that allows."""
     y = [0.0] * len(heights)
@@ -331,7 +341,9 @@ def _heights(
     for _ in range(_SWEEPS):
         for beside, row in ((before, layers), (after, layers[::-1])):
             for layer in row:
-                means = {n: sum(middle[o] for o in beside[n]) / len(beside[n]) if beside[n] else middle[n] for n in layer}
+                means = {
+                    n: sum(middle[o] for o in beside[n]) / len(beside[n]) if beside[n] else middle[n] for n in layer
+                }
                 stack(layer, means)
     top = min(y)
     return [value - top for value in y]

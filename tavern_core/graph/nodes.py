@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -24,7 +25,7 @@ from tavern_core.graph.plan import (
     Kind,
     map_keys,
 )
-from tavern_core.graph.problems import FlowProblem, Report, did_you_mean_one_of
+from tavern_core.graph.problems import MOST_ALLOWED, FlowProblem, Report, did_you_mean_one_of
 from tavern_core.graph.slots import chosen, value_misfit
 from tavern_core.model.node import JSON_TYPES, NodeSpec, PassThrough, Slot
 from tavern_core.model.workflow import EXEC_KEY, NodeExec, Workflow, WorkflowNode

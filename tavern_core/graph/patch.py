@@ -3,7 +3,7 @@
     read every operation → name each node and edge by id → apply → remove the edges of removed nodes → build the workflow
 
 While a patch is applied and its result is checked, new nodes and edges have their localIds as ids, so that every message
-uses the names of the patch's author. `with_ids` gives them their final ids afterwards.
+uses the names of the patch's author. `patch_ids.py` gives them their final ids afterwards.
 
 Nothing is changed in place but copies of the touched nodes and edges, so the cost depends on the patch; building the lists
 is linear.
@@ -11,8 +11,7 @@ is linear.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, Final
 
@@ -23,12 +22,10 @@ from tavern_core.graph.operations import Operation, Room, apply_operation, plain
 from tavern_core.graph.patch_paths import Names, named
 from tavern_core.graph.patch_problems import PatchProblem, PatchRefused
 from tavern_core.graph.projection import SECTIONS, merged, view
-from tavern_core.model.ids import split_id
 from tavern_core.model.workflow import InterfaceSlot, Workflow, WorkflowEdge, WorkflowNode
 
-_LETTERS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
-_MODELS: Final = {"nodes": WorkflowNode, "edges": WorkflowEdge}
-_INTERFACE: Final = ("interfaceInputs", "interfaceOutputs")
+MODELS: Final = {"nodes": WorkflowNode, "edges": WorkflowEdge}
+INTERFACE: Final = ("interfaceInputs", "interfaceOutputs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +88,21 @@ def patched(workflow: Workflow, patch: Any) -> Patched:
 
 def _own(shown: dict[str, Any], parts: tuple[str, ...], copied: set[tuple[str, str]]) -> None:
     """Copy the node, edge or interface that a path leads to, once, because it may be changed in place."""
-    if not parts or parts[0] not in (*SECTIONS, *_INTERFACE):
+    if not parts or parts[0] not in (*SECTIONS, *INTERFACE):
         return
     key = (parts[0], parts[1] if parts[0] in SECTIONS and len(parts) > 1 else "")
     if key in copied:
         return
     copied.add(key)
-    if parts[0] in _INTERFACE:
+    if parts[0] in INTERFACE:
         shown[parts[0]] = plain_copy(shown[parts[0]])
     elif key[1] in shown[parts[0]]:
         shown[parts[0]][key[1]] = plain_copy(shown[parts[0]][key[1]])
 
 
-def _note(operation: Operation, touched: dict[tuple[str, str], list[Operation]], removed: dict[str, int], shown: Any) -> None:
+def _note(
+    operation: Operation, touched: dict[tuple[str, str], list[Operation]], removed: dict[str, int], shown: Any
+) -> None:
     for parts in (operation.path, operation.source or ()):
         if not parts or (operation.op == "copy" and parts is operation.source):
             continue
@@ -122,7 +121,9 @@ def _on_rev(problem: PatchProblem, workflow: Workflow) -> PatchProblem:
 def conflict(now: int, op: int | None = None, wanted: int | None = None) -> PatchProblem:
     """The workflow has another revision than the patch was written for."""
     text = f"the workflow is at rev {now}" + (f", the patch was written for rev {wanted}" if wanted is not None else "")
-    return PatchProblem("REV_CONFLICT", text, op, "/rev", "read the workflow again, and write the patch for what it is now")
+    return PatchProblem(
+        "REV_CONFLICT", text, op, "/rev", "read the workflow again, and write the patch for what it is now"
+    )
 
 
 def _without_edges_of(
@@ -167,11 +168,16 @@ def _without(
 ) -> dict[str, Any]:
     orders, parent = node.get("inputConnectionOrders"), node.get("parentNode")
     if isinstance(orders, dict) and any(edge in gone for ids in orders.values() for edge in ids):
-        node = {**node, "inputConnectionOrders": {key: [e for e in ids if e not in gone] for key, ids in orders.items()}}
+        node = {
+            **node,
+            "inputConnectionOrders": {key: [e for e in ids if e not in gone] for key, ids in orders.items()},
+        }
     if isinstance(parent, str) and parent in removed:
         node = {key: value for key, value in node.items() if key != "parentNode"}
         at, origin = node.get("position"), places.get(parent, {})
-        if isinstance(at, dict) and all(isinstance(each.get(axis), int | float) for each in (at, origin) for axis in "xy"):
+        if isinstance(at, dict) and all(
+            isinstance(each.get(axis), int | float) for each in (at, origin) for axis in "xy"
+        ):
             node["position"] = {**at, **{axis: at[axis] + origin[axis] for axis in "xy"}}
     return node
 
@@ -183,8 +189,11 @@ def _built(workflow: Workflow, raw: dict[str, Any], touched: Mapping[tuple[str, 
     """The workflow of a changed document; only changed parts are read again. Raises PatchRefused (BAD_SHAPE)."""
     problems: list[PatchProblem] = []
     changed: dict[str, Any] = {"raw": raw}
-    for section, model in _MODELS.items():
-        old = {id(item): made for item, made in zip(workflow.raw.get(section) or (), getattr(workflow, section), strict=True)}
+    for section, model in MODELS.items():
+        old = {
+            id(item): made
+            for item, made in zip(workflow.raw.get(section) or (), getattr(workflow, section), strict=True)
+        }
         items: list[Any] = []
         for item in raw[section]:
             made = old.get(id(item))
@@ -205,7 +214,9 @@ def _built(workflow: Workflow, raw: dict[str, Any], touched: Mapping[tuple[str, 
     return workflow.model_copy(update=changed)
 
 
-def _interface(key: str, slots: Any, touched: Mapping[tuple[str, str], list[Operation]], problems: list[PatchProblem]) -> Any:
+def _interface(
+    key: str, slots: Any, touched: Mapping[tuple[str, str], list[Operation]], problems: list[PatchProblem]
+) -> Any:
     every = [operation for (at, _), done in touched.items() if at == key for operation in done]
     if not isinstance(slots, dict):
         problems.append(_misshapen(every, f"/{key}", f"{key} is an object: key → slot"))
@@ -237,110 +248,6 @@ def _misshapen(done: list[Operation] | None, place: str, text: str, allowed: str
     return PatchProblem("BAD_SHAPE", text, at, place, "write the value in the workflow's format", values)
 
 
-# Ids ---------------------------------------------------------------------------------------------------------------------
-
-
-def with_ids(done: Patched, seed: int | None = None) -> tuple[Workflow, dict[str, str]]:
-    """The patched workflow with the final ids of new nodes and edges, and localId → id.
-
-    Args:
-        seed: the same seed gives the same ids; None: random ids.
-    """
-    drawn = random.Random(seed)
-    nodes = _ids(done.workflow.nodes, done.names.nodes, drawn)
-    edges = _ids(done.workflow.edges, done.names.edges, drawn)
-    if not nodes and not edges:
-        return done.workflow, {}
-    raw = dict(done.workflow.raw)
-    changed: dict[str, Any] = {"raw": raw}
-    for section, model in _MODELS.items():
-        pairs = [
-            _renamed(item, made, model, nodes, edges if section == "edges" else {}, edges)
-            for item, made in zip(raw[section], getattr(done.workflow, section), strict=True)
-        ]
-        raw[section] = [item for item, _ in pairs]
-        changed[section] = tuple(made for _, made in pairs)
-    told = {local: id_ for local, id_ in (*nodes.items(), *edges.items()) if local in done.names.written}
-    return done.workflow.model_copy(update=changed), told
-
-
-def _ids(items: Iterable[Any], new: Iterable[str], drawn: random.Random) -> dict[str, str]:
-    made = {item.id: item for item in items}
-    found: dict[str, str] = {}
-    taken = set(made)
-    for key in new:
-        if (item := made.get(key)) is None:
-            continue  # it was removed again
-        stem = (split_id(item.type)[1].lower() or "node")[:40] if isinstance(item, WorkflowNode) else "edge"
-        while (name := f"{stem}-{''.join(drawn.choices(_LETTERS, k=8))}") in taken:
-            pass
-        taken.add(name)
-        found[key] = name
-    return found
-
-
-def _renamed(
-    item: dict[str, Any], made: Any, model: Any, nodes: Mapping[str, str], own: Mapping[str, str], edges: Mapping[str, str]
-) -> tuple[dict[str, Any], Any]:
-    """An element with its final id, and with those of the elements that it names."""
-    new: dict[str, Any] = {}
-    ids = own if model is WorkflowEdge else nodes
-    for key, table in (("id", ids), *((name, nodes) for name in ("source", "target", "parentNode"))):
-        value = item.get(key)
-        if isinstance(value, str) and value in table:
-            new[key] = table[value]
-    orders = item.get("inputConnectionOrders")
-    if isinstance(orders, dict) and any(edge in edges for listed in orders.values() for edge in listed):
-        new["inputConnectionOrders"] = {key: [edges.get(edge, edge) for edge in listed] for key, listed in orders.items()}
-    if not new:
-        return item, made
-    item = {**item, **new}
-    return item, model.model_validate(item)
-
-
 def revised(workflow: Workflow, rev: int) -> Workflow:
     """The same workflow with another revision."""
     return workflow.model_copy(update={"rev": rev, "raw": {**workflow.raw, "rev": rev}})
-
-
-# The problems of the result, in the words of the patch -------------------------------------------------------------------
-
-
-def blamed(problems: Iterable[Any], done: Patched) -> Iterator[PatchProblem]:
-    """Problems of the compiled result (`FlowProblem`), each with the operation that probably caused it."""
-    ends: dict[str, list[Operation]] = {}
-    for edge in done.workflow.edges:
-        for operation in done.touched.get(("edges", edge.id), ()):
-            ends.setdefault(edge.target, []).append(operation)
-    for edge in done.removed_edges:
-        ends.setdefault(edge.target, []).extend(done.touched.get(("nodes", edge.node), ()))
-    for each in problems:
-        place, found = _place(each, done, ends)
-        fix = done.names.advice(each.node) if each.code == "DANGLING_EDGE" else ""
-        yield PatchProblem(
-            each.code, each.message, found.at if found is not None else None, place, fix or each.hint, each.allowed,
-            each.nearest, each.node, each.slot, each.edge, each.severity,
-        )  # fmt: skip
-
-
-def _place(each: Any, done: Patched, ends: Mapping[str, list[Operation]]) -> tuple[str, Operation | None]:
-    if each.edge:
-        edge = next((e for e in done.workflow.edges if e.id == each.edge), None)
-        side = "" if edge is None else "/source" if each.node == edge.source else "/target"
-        side += "Handle" if side and each.code != "DANGLING_EDGE" else ""
-        own = done.touched.get(("edges", each.edge)) or done.touched.get(("nodes", each.node)) or [None]
-        return pointer(("edges", each.edge)) + side, own[-1]
-    if not each.node:
-        section = next((key for key in _INTERFACE if (key, each.slot) in done.touched), "")
-        every = [op for (at, _), ops in done.touched.items() if at in _INTERFACE for op in ops]
-        return (pointer((section, each.slot)) if section else ""), (every or [None])[-1]
-    node = each.node.partition("/")[0]
-    parts = ("nodes", node, "inputValues", each.slot) if each.slot else ("nodes", node)
-    if each.code in ("UNKNOWN_TYPE", "DEPRECATED"):
-        parts = ("nodes", node, "type")
-    elif each.code in ("BAD_CONFIG", "BAD_EXEC"):
-        parts = ("nodes", node, "configValues")
-    own = done.touched.get(("nodes", node)) or ends.get(node) or [None]
-    exact = [op for op in own if op is not None and op.path[: len(parts)] == parts]
-    return pointer(parts), (exact or own)[-1]
-

@@ -23,6 +23,8 @@ _IGNORED: Final = {"nodes": ("id", "position", "localId"), "edges": ("id", "loca
 _LOCAL: Final = ("localId", "sourceLocalId", "targetLocalId")
 _ENDS: Final = (("source", "sourceLocalId"), ("target", "targetLocalId"))
 _UNSAFE: Final = "__proto__"
+MOST_CHARACTERS: Final = 16_000_000
+"""In the values of one patch: as much as a workflow file holds."""
 
 
 class Names:
@@ -80,9 +82,13 @@ class _Reader:
         self._listed = {"nodes": [node.id for node in workflow.nodes], "edges": [edge.id for edge in workflow.edges]}
         self._ids = {section: set(ids) for section, ids in self._listed.items()}
         self._is_by_place = any(map(_is_by_place, operations))
+        self._characters = MOST_CHARACTERS
 
     def read(self, operation: Operation) -> Operation:
-        _judge_keys(operation)
+        self._characters -= _characters(operation)
+        if self._characters < 0:
+            text = f"the values of the patch hold more than {MOST_CHARACTERS:,} characters"
+            raise _refused("PATCH_TOO_LARGE", text, operation, "split the patch")
         source = operation.source
         if source is not None:
             source = self._known(operation, source, "from")
@@ -109,7 +115,9 @@ class _Reader:
             text = f"a {_WHAT[section]} keeps its id"
             raise _refused("READ_ONLY", text, operation, "set displayName, or copy and remove it")
         if operation.op == "copy" and (source is None or source[:1] != (section,) or len(source) != 2):
-            raise _refused("BAD_SHAPE", f"only a {_WHAT[section]} can be copied here", operation, f"from: /{section}/<id>")
+            raise _refused(
+                "BAD_SHAPE", f"only a {_WHAT[section]} can be copied here", operation, f"from: /{section}/<id>"
+            )
         given = operation.value.get("localId") if isinstance(operation.value, dict) else None
         is_place = key == "-" or (self._is_by_place and key.isdecimal() and key not in self._ids[section])
         if is_place:
@@ -181,7 +189,9 @@ class _Reader:
         if key in self._ids[section] or key in new:
             if is_place and self._is_by_place and listed[int(key)] != key:
                 text = f"{key!r} is the id of one {_WHAT[section]} and the place of another, {listed[int(key)]!r}"
-                raise _refused("AMBIGUOUS_PATH", text, operation, f"write {pointer((section, listed[int(key)]))}", parts)
+                raise _refused(
+                    "AMBIGUOUS_PATH", text, operation, f"write {pointer((section, listed[int(key)]))}", parts
+                )
             return parts
         if is_place:
             return (section, listed[int(key)], *parts[2:])
@@ -224,21 +234,27 @@ def _is_by_place(operation: Operation) -> bool:
     return False
 
 
-def _judge_keys(operation: Operation) -> None:
-    """Refuse names that programs in a browser take for something else."""
+def _characters(operation: Operation) -> int:
+    """The characters in the value. Raises PatchRefused: a name that programs in a browser take for something else."""
     level: list[Any] = [dict.fromkeys((*operation.path, *(operation.source or ()))), operation.value]
+    count = 0
     while level:
         deeper: list[Any] = []
         for item in level:
-            if type(item) is dict:
+            if type(item) is str:
+                count += len(item)
+            elif type(item) is dict:
                 if _UNSAFE in item:
                     raise _refused("UNSAFE_KEY", f"{_UNSAFE!r} is not a name", operation, "choose another key")
+                count += sum(map(len, item))
                 deeper.extend(item.values())
             elif type(item) is list:
                 deeper.extend(item)
         level = deeper
+    return count
 
 
 def _refused(code: str, text: str, operation: Operation, fix: str = "", parts: Parts | None = None) -> PatchRefused:
-    return PatchRefused(PatchProblem(code, text, operation.at, pointer(operation.path if parts is None else parts), fix))
-
+    return PatchRefused(
+        PatchProblem(code, text, operation.at, pointer(operation.path if parts is None else parts), fix)
+    )

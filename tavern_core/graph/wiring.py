@@ -122,9 +122,7 @@ class Wiring:
                 return next(iter(slots.values()))
             text = f"edge {edge.id!r} does not say which {side} of {node!r} it means"
             allowed = tuple(islice(slots, MOST_ALLOWED))
-            self._report.add(
-                FlowProblem("UNKNOWN_HANDLE", text, node, "", edge.id, _known(slots), allowed=allowed)
-            )
+            self._report.add(FlowProblem("UNKNOWN_HANDLE", text, node, "", edge.id, _known(slots), allowed=allowed))
             return None
         if (slot := slots.get(handle)) is not None:
             return slot
@@ -137,9 +135,7 @@ class Wiring:
         hint = did_you_mean_one_of(near) or _known(slots)
         text = f"{node!r} ({placed.node.type}) has no {side} {handle!r}"
         allowed = tuple(islice(slots, MOST_ALLOWED))
-        self._report.add(
-            FlowProblem("UNKNOWN_HANDLE", text, node, handle, edge.id, hint, near, allowed=allowed)
-        )
+        self._report.add(FlowProblem("UNKNOWN_HANDLE", text, node, handle, edge.id, hint, near, allowed=allowed))
         return None
 
     def _bindings(self, placed: Placed) -> list[Binding]:
