@@ -102,15 +102,26 @@ class Assistant:
         Raises:
             UsageError: the proposal is not `ok`, or the workflow has no name yet (USAGE).
         """
-        if not proposal.ok:
-            raise UsageError("there is nothing to apply: the proposal has no valid change", hint="see its problems")
+        _judge(proposal)
         patch, rev, seed = list(proposal.patch), proposal.before.rev, proposal.seed
         if session is not None:
             return await session.applied(patch, rev=rev, seed=seed)  # type: ignore[no-any-return]
         target = to or proposal.before.id
         if not target:
             raise UsageError("a new workflow needs a name", hint='apply(proposal, "summarize")')
-        return await self._flow.workflows.patched(target, patch, rev=rev, seed=seed)
+        workflows = self._flow.workflows
+        is_new = not Path(target).exists() and str(target) not in workflows.workflow_files
+        return await (self.write(proposal, target) if is_new else workflows.patched(target, patch, rev=rev, seed=seed))
+
+    async def write(self, proposal: Proposal, to: str | Path) -> PatchOutcome:
+        """Write the changed workflow into another file, whatever it holds now, or under a new id; the old one stays.
+
+        Raises:
+            UsageError: the proposal is not `ok`, or it cannot be written (USAGE).
+        """
+        _judge(proposal)
+        outcome = await self._flow.workflows.patched(proposal.before, list(proposal.patch), seed=proposal.seed)
+        return outcome if not outcome.ok else await self._flow.workflows.stored(to, outcome)
 
     async def panel(
         self,
@@ -156,3 +167,9 @@ class Assistant:
         if isinstance(found, Workflow):
             return found
         return await self._flow.workflows.found(_EMPTY if found is None else found)
+
+
+def _judge(proposal: Proposal) -> None:
+    """Refuse a proposal without a valid change. Raises UsageError (USAGE)."""
+    if not proposal.ok:
+        raise UsageError("there is nothing to apply: the proposal has no valid change", hint="see its problems")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Final
 
 from tavern_core.assistant.answers import Answered, Needs, read_json_object, read_needs
@@ -17,8 +19,8 @@ from tavern_core.assistant.prompt import PLAN_SCHEMA, TokensOf, patch_messages, 
 from tavern_core.assistant.proposal import Candidate, Proposal
 from tavern_core.contract.llm import Message
 from tavern_core.flow.composition import Flow
+from tavern_core.flow.patching import projected
 from tavern_core.graph.patch_problems import PatchProblem
-from tavern_core.graph.projection import project
 from tavern_core.model.ids import split_id
 from tavern_core.model.language import Language
 from tavern_core.model.workflow import Workflow
@@ -32,6 +34,8 @@ _ABOUT_TYPES: Final = frozenset({"UNKNOWN_TYPE", "NEED_NODE"})
 _ABOUT_SLOTS: Final = frozenset(
     {"UNKNOWN_HANDLE", "MISSING_INPUT", "BAD_VALUE", "BAD_CONFIG", "TYPE_MISMATCH", "STREAM_MISMATCH", "UNKNOWN_INPUT"}
 )
+_QUOTED: Final = re.compile("'([^']*)'")
+_WORD: Final = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])|[^\W_a-zA-Z0-9]+")
 _HARMLESS: Final = frozenset({"DEPRECATED"})
 """Codes of warnings that a model is not asked to correct."""
 
@@ -82,12 +86,13 @@ class Drafting:
             if not plan:
                 return ()
             messages = plan_messages(
-                self._request, project(self._before), self._language, tokens=self._tokens, tokens_of=self._tokens_of
+                self._request, projected(self._before), self._language, tokens=self._tokens, tokens_of=self._tokens_of
             )
             data = read_json_object(await self._asked(messages, PLAN_SCHEMA))
             self._stated = read_needs(data)
-            plan = data.get("steps") if isinstance(data.get("steps"), list) else ()  # type: ignore[assignment]
-        steps = (step.strip()[:500] for step in plan or () if isinstance(step, str) and step.strip())
+            planned = data.get("steps")
+            plan = planned if isinstance(planned, list) else ()
+        steps = (step.strip()[:500] for step in plan if isinstance(step, str) and step.strip())
         return tuple(step for step, _ in zip(steps, range(_MOST_STEPS), strict=False))
 
     async def _messages(self, steps: Sequence[str]) -> list[Message]:
@@ -95,9 +100,11 @@ class Drafting:
         matches = await self._flow.nodes.retrieved(self._request, plan=steps, workflow=self._before, limit=RETRIEVED)
         types = dict.fromkeys((*_ALWAYS, *present, *(match.type for match in matches)))
         await self._flow.nodes.activate_for(list(types))
+        more = (spec.type for spec in self._flow.nodes.known() if spec.namespace == "core" and spec.type not in types)
+        types |= dict.fromkeys(islice(more, max(RETRIEVED - len(types), 0)))
         return patch_messages(
             self._request,
-            project(self._before),
+            projected(self._before),
             self._documents(types),
             steps=steps,
             language=self._language,
@@ -117,7 +124,7 @@ class Drafting:
         outcome = await self._flow.workflows.patched(self._before, list(answered.patch), seed=self._seed)
         errors = [problem for problem in outcome.problems if problem.severity == "error" and not problem.is_old]
         if not outcome.ok:
-            shown = errors or list(outcome.problems)
+            shown = [await self._with_types(problem) for problem in errors or outcome.problems]
             return Judged(None, shown, await self._definitions(shown))
         names = {id_: local for local, id_ in outcome.ids.items()}
         warnings = [problem for problem in outcome.problems if self._is_new_warning(problem)]
@@ -136,17 +143,25 @@ class Drafting:
         key = (problem.code, problem.node, problem.slot, problem.edge)
         return problem.severity == "warning" and problem.code not in _HARMLESS and key not in self._old
 
+    async def _with_types(self, problem: PatchProblem) -> PatchProblem:
+        """An unknown node type, with the types that its name may mean."""
+        if problem.code not in _ABOUT_TYPES or problem.nearest:
+            return problem
+        words = " ".join(_WORD.findall(split_id(_last_quoted(problem.message))[1]))
+        found = await self._flow.nodes.retrieved(
+            f"{words} {self._request}", workflow=self._before, limit=_MOST_DEFINITIONS
+        )
+        types = tuple(match.type for match in found)
+        return replace(problem, nearest=types, fix=f"node types that may fit: {', '.join(types)}") if types else problem
+
     async def _definitions(self, problems: Sequence[PatchProblem]) -> list[str]:
         """Documents of the node types that the problems are about, which the model has not seen."""
         types: list[str] = []
         for problem in problems[:_MOST_DEFINITIONS]:
             if problem.code in _ABOUT_TYPES:
                 types += problem.nearest
-                word = split_id(_quoted(problem.message))[1]
-                found = await self._flow.nodes.retrieved(word, limit=3) if word else []
-                types += [match.type for match in found]
             elif problem.code in _ABOUT_SLOTS:
-                types += [type_ for type_ in self._types_in(problem.message) if type_]
+                types += self._types_in(problem.message)
         fresh = [type_ for type_ in dict.fromkeys(types) if type_ not in self._shown][:_MOST_DEFINITIONS]
         await self._flow.nodes.activate_for(fresh)
         return list(self._documents(fresh))
@@ -180,9 +195,8 @@ class Drafting:
         )  # fmt: skip
 
 
-def _quoted(message: str) -> str:
-    parts = message.split("'")
-    return parts[1] if len(parts) > 2 else ""
+def _last_quoted(message: str) -> str:
+    return (_QUOTED.findall(message) or [""])[-1]
 
 
 def _under_names(problem: PatchProblem, names: Mapping[str, str]) -> PatchProblem:

@@ -217,6 +217,11 @@ class Workflows(Mapping[str, "Workflow"]):
         await self._prepare()
         return await self._running.patching.patch(what, operations, rev=rev, seed=seed, dry_run=dry_run)
 
+    async def stored(self, what: str | Path, outcome: PatchOutcome) -> PatchOutcome:
+        """Write a patched workflow elsewhere: into the file of a path, or under a new id. Raises as `save`."""
+        await self._prepare()
+        return self._running.patching.store(what, outcome)
+
     def session(self, what: Any = None) -> WorkflowSession:
         """The editing of a workflow, with undo and redo; `save` writes it. None: start with an empty one. Raises as `check`."""
         from tavern_core.flow.workflow_session import WorkflowSession
