@@ -101,14 +101,14 @@ class NodeIndex:
     def evidence(self, request: str, plan: Sequence[str]) -> Iterator[Ranking]:
         """What speaks for which types: the examples, the words of the request, of its clauses, and of each step of a plan."""
         yield Ranking(_BY_EXAMPLES, self._by_examples(f"{request}\n{' '.join(plan)}" if plan else request))
-        yield Ranking(_BY_WORDS, self._by_words(request, _MOST_FOUND, "matches the request"))
+        yield Ranking(_BY_WORDS, self.by_words(request, _MOST_FOUND, "matches the request"))
         clauses = [part for part in _CLAUSE.split(request[:_MOST_TEXT]) if part.strip()]
         for clause in clauses[:_MOST_CLAUSES] if len(clauses) > 1 else ():
-            yield Ranking(_BY_CLAUSE, self._by_words(clause, _EACH, "matches a part of the request"))
+            yield Ranking(_BY_CLAUSE, self.by_words(clause, _EACH, "matches a part of the request"))
         for number, step in enumerate(plan[:_MOST_STEPS], 1):
-            yield Ranking(_BY_STEP, self._by_words(step, _EACH, f"matches step {number} of the plan"))
+            yield Ranking(_BY_STEP, self.by_words(step, _EACH, f"matches step {number} of the plan"))
 
-    def _by_words(self, text: str, most: int, why: str) -> dict[str, str]:
+    def by_words(self, text: str, most: int, why: str) -> dict[str, str]:
         words = query_words(text, _MOST_WORDS)
         return {type_: why for type_, _ in self._words.rank(words, most, self.specs.__contains__)}
 

@@ -82,11 +82,11 @@ class NodeRetrieval:
             types = await self._flow.nodes.listed()
             self._types = types
         request, steps = request[:_MOST_REQUEST], [step[:_MOST_REQUEST] for step in islice(plan, 100)]
-        found = await self._mode.blocking(self._by_index, types, request, steps, current, seconds=None)
+        found: list[Ranking] = await self._mode.blocking(self._by_index, types, request, steps, current, seconds=None)
         ranked = [await self._by_ranker(name, f"{request}\n{' '.join(steps)}".strip()) for name in self._rankers()]
-        if any(ranked):
-            found += [Ranking(_BY_RANKER, reasons) for reasons in ranked]
-        return await self._mode.blocking(self._completed, found, min(limit, MOST_RESULTS), seconds=None)
+        found += [Ranking(_BY_RANKER, reasons) for reasons in ranked]
+        best: list[NodeMatch] = await self._mode.blocking(self._completed, found, min(limit, MOST_RESULTS), seconds=None)
+        return best
 
     # The evidence of the index ---------------------------------------------------------------------------------------
 

@@ -154,7 +154,7 @@ class Nodes(Mapping[str, NodeSpec]):
             WorkflowNotFound, WorkflowInvalid: `workflow` is none (WORKFLOW_NOT_FOUND, WORKFLOW_INVALID).
             UsageError: an argument has the wrong type (USAGE).
         """
-        return self._wait(self.retrieved(request, plan=plan, workflow=workflow, limit=limit))  # type: ignore[no-any-return]
+        return self._wait(self.retrieved(request, plan=plan, workflow=workflow, limit=limit))
 
     async def retrieved(
         self, request: str, *, plan: Sequence[str] = (), workflow: Any = None, limit: int = 20

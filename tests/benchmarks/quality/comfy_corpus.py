@@ -19,6 +19,8 @@ PINS: Final = {DOCS: "0.5.15", WORKFLOWS: "0.1.123", NAMES: "4.3"}
 """Package → version: 1,024 documented node types, 644 workflows, and the names of 26,786 node types of 3,341 extensions."""
 NO_CODE: Final = frozenset({"Note", "MarkdownNote", "PrimitiveNode", "Reroute"})
 """Types that only the editor knows: no workflow needs them."""
+_NO_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]")
+_STEP: Final = re.compile(r"^step\s*\d+\W*", re.IGNORECASE)
 _ROW: Final = re.compile(r"^\s*\|(.+)\|\s*$")
 
 
@@ -44,7 +46,8 @@ class Template:
     texts: Mapping[str, tuple[str, str]]
     """Language → title and description."""
     types: frozenset[str]
-    usage: int = 0
+    plan: tuple[str, ...] = ()
+    """The titles of the groups that its author drew: the closest thing to a plan that people wrote."""
 
     def share(self, salt: str, by_family: bool = False) -> float:
         """A number in [0, 1) by the hash of its name or its family: which part of a split it belongs to."""
@@ -58,14 +61,20 @@ def wheel(folder: Path, package: str) -> ZipFile:
     return ZipFile(next(path for path in sorted(folder.glob("*.whl")) if path.name.startswith(stem)))
 
 
+def plain(type_: str) -> str:
+    """A node type with the letters that this host allows: ``Epsilon Scaling`` has a space."""
+    return _NO_NAME.sub("_", type_)[:64]
+
+
 def documents(folder: Path, language: str) -> dict[str, NodeDocument]:
     """Type → its document in `language` (``en``, ``zh``)."""
     found = {}
     with wheel(folder, DOCS) as archive:
         for name in sorted(archive.namelist()):
             path = PurePosixPath(name)
+            type_ = plain(path.parent.name)
             if path.name == f"{language}.md" and path.parent.parent.name == "docs":
-                found[path.parent.name] = _document(path.parent.name, archive.read(name).decode("utf-8"))
+                found[type_] = _document(type_, archive.read(name).decode("utf-8"))
     return found
 
 
@@ -104,7 +113,7 @@ def undocumented(folder: Path, most: int) -> list[NodeDocument]:
         names = json.loads(archive.read("comfyui_manager/extension-node-map.json"))
         listed = json.loads(archive.read("comfyui_manager/custom-node-list.json"))["custom_nodes"]
     texts = {file: entry.get("description", "") for entry in listed for file in entry.get("files", ())}
-    found = {type_: (place, about) for place, (types, about) in sorted(names.items()) for type_ in types}
+    found = {plain(type_): (place, about) for place, (types, about) in sorted(names.items()) for type_ in types}
     chosen = sorted(found, key=lambda type_: sha256(type_.encode(errors="replace")).hexdigest())[:most]
     return [NodeDocument(type_, type_, f"{found[type_][1].get('title_aux', '')}. {texts.get(found[type_][0], '')}") for type_ in chosen]  # fmt: skip
 
@@ -120,17 +129,12 @@ def templates(folder: Path) -> list[Template]:
             for entry in _entries(json.loads(archive.read(f"{root}/{file}"))):
                 texts.setdefault(entry["name"], {})[language] = entry.get("title", ""), entry.get("description", "")
                 facts.setdefault(entry["name"], entry)
-        return [
-            Template(
-                name,
-                next(iter(facts[name].get("models") or ()), ""),
-                texts[name],
-                frozenset(_types(json.loads(archive.read(f"{root}/{name}.json")))),
-                int(facts[name].get("usage") or 0),
-            )
-            for name in sorted(texts)
-            if f"{root}/{name}.json" in there and len(texts[name]) == 2
-        ]
+        found = []
+        for name in sorted(name for name in texts if f"{root}/{name}.json" in there and len(texts[name]) == 2):
+            workflow = json.loads(archive.read(f"{root}/{name}.json"))
+            family = next(iter(facts[name].get("models") or ()), "")
+            found.append(Template(name, family, texts[name], frozenset(_types(workflow)), tuple(_groups(workflow))))
+        return found
 
 
 def _entries(index: list[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
@@ -140,7 +144,17 @@ def _entries(index: list[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
 
 def _types(workflow: Mapping[str, Any]) -> Iterator[str]:
     """The node types of a workflow and its subgraphs."""
-    groups = workflow.get("definitions", {}).get("subgraphs", [])
-    own = {group["id"] for group in groups} | NO_CODE
-    for part in (workflow, *groups):
-        yield from (node["type"] for node in part.get("nodes", ()) if node["type"] not in own)
+    parts = _parts(workflow)
+    own = {part["id"] for part in parts[1:]} | NO_CODE
+    for part in parts:
+        yield from (plain(node["type"]) for node in part.get("nodes", ()) if node["type"] not in own)
+
+
+def _groups(workflow: Mapping[str, Any]) -> dict[str, None]:
+    """The titles of its groups, without ``Step 1 - ``."""
+    titles = (group.get("title") or "" for part in _parts(workflow) for group in part.get("groups", ()))
+    return dict.fromkeys(filter(None, (_STEP.sub("", title).strip() for title in titles)))
+
+
+def _parts(workflow: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [workflow, *workflow.get("definitions", {}).get("subgraphs", [])]
