@@ -14,7 +14,7 @@ from tavern_core.assistant.asked import Asked
 from tavern_core.assistant.completeness import missing
 from tavern_core.assistant.cycle import Ended, Judged, negotiate
 from tavern_core.assistant.dry_run import Trial
-from tavern_core.assistant.node_index import document_text
+from tavern_core.assistant.node_text import node_documents
 from tavern_core.assistant.prompt import PLAN_SCHEMA, TokensOf, patch_messages, plan_messages, prompt_tokens
 from tavern_core.assistant.proposal import Candidate, Proposal
 from tavern_core.contract.llm import Message
@@ -30,6 +30,7 @@ RETRIEVED: Final = 40
 _ALWAYS: Final = ("core:GroupInput", "core:GroupOutput")
 _MOST_STEPS: Final = 8
 _MOST_DEFINITIONS: Final = 5
+_DEFINITION_TOKENS: Final = 2_000
 _ABOUT_TYPES: Final = frozenset({"UNKNOWN_TYPE", "NEED_NODE"})
 _ABOUT_SLOTS: Final = frozenset(
     {"UNKNOWN_HANDLE", "MISSING_INPUT", "BAD_VALUE", "BAD_CONFIG", "TYPE_MISMATCH", "STREAM_MISMATCH", "UNKNOWN_INPUT"}
@@ -105,18 +106,20 @@ class Drafting:
         return patch_messages(
             self._request,
             projected(self._before),
-            self._documents(types),
+            lambda tokens: self._documents(types, tokens),
             steps=steps,
             language=self._language,
             tokens=self._tokens,
             tokens_of=self._tokens_of,
         )
 
-    def _documents(self, types: Iterable[str]) -> Iterator[str]:
-        for type_ in types:
-            if (spec := self._flow.nodes.find(type_)) is not None and not spec.is_ui_node:
-                self._shown.add(type_)
-                yield document_text(spec)
+    def _documents(self, types: Iterable[str], tokens: int) -> list[str]:
+        """Texts about node types, which the model has seen from now on."""
+        found = (self._flow.nodes.find(type_) for type_ in types)
+        specs = [spec for spec in found if spec is not None and not spec.is_ui_node]
+        texts = node_documents(specs, tokens, self._tokens_of)
+        self._shown.update(spec.type for spec in specs[: len(texts)])
+        return texts
 
     # What is answered ------------------------------------------------------------------------------------------------
 
@@ -152,7 +155,11 @@ class Drafting:
             f"{words} {self._request}", workflow=self._before, limit=_MOST_DEFINITIONS
         )
         types = tuple(match.type for match in found)
-        return replace(problem, nearest=types, fix=f"node types that may fit: {', '.join(types)}") if types else problem
+        return (
+            replace(problem, nearest=types, fix=f"use a node type listed above; {', '.join(types)} may fit")
+            if types
+            else problem
+        )
 
     async def _definitions(self, problems: Sequence[PatchProblem]) -> list[str]:
         """Documents of the node types that the problems are about, which the model has not seen."""
@@ -164,7 +171,7 @@ class Drafting:
                 types += self._types_in(problem.message)
         fresh = [type_ for type_ in dict.fromkeys(types) if type_ not in self._shown][:_MOST_DEFINITIONS]
         await self._flow.nodes.activate_for(fresh)
-        return list(self._documents(fresh))
+        return self._documents(fresh, _DEFINITION_TOKENS)
 
     def _types_in(self, message: str) -> Iterator[str]:
         for word in message.replace("(", " ").replace(")", " ").split():
@@ -196,7 +203,7 @@ class Drafting:
 
 
 def _last_quoted(message: str) -> str:
-    return (_QUOTED.findall(message) or [""])[-1]
+    return str((_QUOTED.findall(message) or [""])[-1])
 
 
 def _under_names(problem: PatchProblem, names: Mapping[str, str]) -> PatchProblem:

@@ -5,7 +5,7 @@ Nodes that could change or read something outside do not run, nor do those that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from tavern_core.contract.llm import LLM, LLMAnswer, Message, ScriptedLLM
@@ -15,7 +15,7 @@ from tavern_core.frozen import dataclass
 from tavern_core.graph.patch_problems import PatchProblem
 from tavern_core.model.call import CallContext
 from tavern_core.model.node import ABSENT, NodeSpec, Slot
-from tavern_core.model.run import RunResult
+from tavern_core.model.run import NodeError
 from tavern_core.model.workflow import Workflow
 
 TIMEOUT_MS: Final = 10_000
@@ -41,6 +41,9 @@ class DryRun:
     left_out: tuple[str, ...]
     """Nodes that did not run, because they or what they need have effects outside."""
     problems: tuple[PatchProblem, ...] = ()
+    """Failures that the workflow itself explains."""
+    uncertain: tuple[PatchProblem, ...] = ()
+    """Failures behind a node whose result was invented: the real one may fit."""
 
     def to_json(self) -> dict[str, Any]:
         from tavern_core.kernel.nodes.json_values import to_plain
@@ -49,6 +52,7 @@ class DryRun:
             "state": self.state, "inputs": to_plain(dict(self.inputs), tagged=False),
             "outputs": to_plain(dict(self.outputs), tagged=False), "leftOut": list(self.left_out),
             "problems": [problem.to_json() for problem in self.problems],
+            "uncertain": [problem.to_json() for problem in self.uncertain],
         }  # fmt: skip
 
 
@@ -83,20 +87,15 @@ class Trial:
         except TavernError as error:
             problem = PatchProblem("DRY_RUN", error.message, fix=error.hint, severity="warning")
             return DryRun("error", inputs, {}, tuple(sorted(out)), (problem,))
-        return DryRun(result.state, inputs, result.outputs, tuple(sorted(out)), tuple(self._problems(workflow, result)))
+        invented = _with_dependents(workflow, [node.id for node in workflow.nodes if node.type in _STOOD_IN])
+        failed = [(error.path.partition("/")[0] in invented, _problem(error)) for error in result.errors]
+        sure, unsure = (tuple(problem for behind, problem in failed if behind is which) for which in (False, True))
+        return DryRun(result.state, inputs, result.outputs, tuple(sorted(out)), sure, unsure)
 
     def _left_out(self, workflow: Workflow) -> set[str]:
-        out = {node.id for node in workflow.nodes if self._has_effects(node.type, self._reference(node), 0)}
-        after: dict[str, list[str]] = {}
-        for edge in workflow.edges:
-            after.setdefault(edge.source, []).append(edge.target)
-        waiting = list(out)
-        while waiting:
-            for target in after.get(waiting.pop(), ()):
-                if target not in out:
-                    out.add(target)
-                    waiting.append(target)
-        return out
+        return _with_dependents(
+            workflow, [node.id for node in workflow.nodes if self._has_effects(node.type, self._reference(node), 0)]
+        )
 
     def _reference(self, node: Any) -> str:
         found = node.config_values.get(_REFERENCE)
@@ -121,16 +120,28 @@ class Trial:
         spec = self._spec(type_)
         return spec is not None and spec.is_ui_node
 
-    def _problems(self, workflow: Workflow, result: RunResult) -> list[PatchProblem]:
-        """Failed nodes; a failure behind an invented value says little, but its reason is worth a look."""
-        return [
-            PatchProblem(
-                "DRY_RUN", f"{error.path} ({error.type}) failed with sample values: {error.kind}: {error.message}",
-                pointer=f"/nodes/{error.path.partition('/')[0]}", fix=error.hint, node=error.path, slot=error.slot,
-                severity="warning",
-            )
-            for error in result.errors
-        ]  # fmt: skip
+
+def _with_dependents(workflow: Workflow, nodes: Iterable[str]) -> set[str]:
+    """Nodes, and all that need their results."""
+    after: dict[str, list[str]] = {}
+    for edge in workflow.edges:
+        after.setdefault(edge.source, []).append(edge.target)
+    found = set(nodes)
+    waiting = list(found)
+    while waiting:
+        for target in after.get(waiting.pop(), ()):
+            if target not in found:
+                found.add(target)
+                waiting.append(target)
+    return found
+
+
+def _problem(error: NodeError) -> PatchProblem:
+    text = f"{error.path} ({error.type}) failed with sample values: {error.kind}: {error.message}"
+    place = f"/nodes/{error.path.partition('/')[0]}"
+    return PatchProblem(
+        "DRY_RUN", text, pointer=place, fix=error.hint, node=error.path, slot=error.slot, severity="warning"
+    )
 
 
 def sample(slot: Slot) -> Any:

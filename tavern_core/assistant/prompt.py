@@ -7,7 +7,7 @@ workflow is shortened.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from tavern_core.contract.llm import Message
@@ -135,7 +135,7 @@ def prompt_tokens(context_tokens: int | None) -> int:
 def patch_messages(
     request: str,
     shown: Mapping[str, Any],
-    documents: Iterable[str],
+    documents: Callable[[int], Sequence[str]],
     *,
     steps: Sequence[str] = (),
     language: Language = "en",
@@ -147,7 +147,7 @@ def patch_messages(
     Args:
         request: the words of the person.
         shown: the projection of the workflow.
-        documents: texts about node types, the most important first.
+        documents: (tokens) → texts about node types, at most so many tokens together.
         steps: the plan.
         tokens: the size of everything together.
 
@@ -161,13 +161,7 @@ def patch_messages(
         head += f"\n# {titles['plan']}\n" + "\n".join(f"{at}. {step}" for at, step in enumerate(steps, 1)) + "\n"
     left = tokens - tokens_of(system) - tokens_of(head) - 20
     workflow, is_cut = _fitting(shown, int(left * (1 - _FOR_DOCUMENTS)), tokens_of)
-    left -= tokens_of(workflow)
-    kept: list[str] = []
-    for document in documents:
-        left -= tokens_of(document) + 1
-        if left < 0:
-            break
-        kept.append(document.strip())
+    kept = documents(max(left - tokens_of(workflow), 0))
     title = titles["workflow"] + (f" {titles['cut']}" if is_cut else "")
     parts = [head, *([f"# {titles['nodes']}\n" + "\n\n".join(kept) + "\n"] if kept else []), f"# {title}\n{workflow}"]
     return [{"role": "system", "content": system}, {"role": "user", "content": "\n".join(parts)}]
