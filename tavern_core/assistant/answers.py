@@ -159,20 +159,14 @@ def _candidates(text: str) -> Iterator[str]:
     if stripped[:1] in ("{", "[") and stripped[-1:] in ("}", "]"):
         yield text
         return
-    at, open_, last = 0, 0, ""
-    while open_ < _MOST_OPEN and (found := _START.search(text, at)) is not None:
+    at, unclosed = 0, 0
+    while unclosed < _MOST_OPEN and (found := _START.search(text, at)) is not None:
         end = _end(text, found.start())
-        open_ += end is None
+        if _SAYS_PATCH.search(text, found.start(), end or len(text)) is not None:
+            yield _blanked(text, found.start(), end or len(text))
+            return  # what is inside of it, or follows it, is no answer of its own
+        unclosed += end is None
         at = found.end() if end is None else end
-        if _SAYS_PATCH.search(text, found.start(), end or len(text)) is None:
-            continue
-        part = _blanked(text, found.start(), end or len(text))
-        if end is not None and not read_json(part, _FILE, code="BAD_JSON").findings:
-            yield part
-            return
-        last = last or part
-    if last:
-        yield last
 
 
 def _end(text: str, start: int) -> int | None:
