@@ -170,6 +170,17 @@ class Patching:
             tuple(patch),
         )  # fmt: skip
 
+    def arrange(self, what: Any, *, keep: bool, dry_run: bool) -> Workflow:
+        """See `Workflows.layout`."""
+        path = self.file(what)
+        before = as_workflow(what, self._workflow_files)
+        after = placed(before, keep=keep)
+        if after is before or dry_run or path is None:
+            return after
+        saved = self._workflow_files.replace(path, before, revised(after, before.rev + 1))
+        self.updated(saved, {"en": "nodes laid out", "zh": "重新排列了节点"}, {"changedBy": []})
+        return saved
+
     async def _problems(self, before: Workflow, done: Patched) -> tuple[PatchProblem, ...]:
         """The problems of the result; the workflow before is only checked if there are errors."""
         found = tuple(blamed(await self._check(done.workflow), done))

@@ -230,15 +230,18 @@ class Workflows(Mapping[str, "Workflow"]):
         patching = self._running.patching
         return WorkflowSession(workflow, patching.file(what, or_none=True), patching, self._workflow_files, self._wait)
 
-    def layout(self, what: Any, *, keep: bool = False) -> Workflow:
-        """A workflow with all nodes laid out again; `save` or a session writes it. Raises as `check`.
+    def layout(self, what: Any, *, keep: bool = False, dry_run: bool = False) -> Workflow:
+        """A workflow with all nodes laid out again; `what` and `dry_run` as of `patch`.
 
         Args:
             keep: only nodes without a position.
-        """
-        from tavern_core.flow.patching import placed
 
-        return placed(self.find(what), keep=keep)
+        Raises:
+            SavedMeanwhile: its file was changed by someone else meanwhile (USAGE).
+            WorkflowNotFound, WorkflowInvalid: as `check`.
+        """
+        self._wait(self._prepare())
+        return self._running.patching.arrange(what, keep=keep, dry_run=dry_run)
 
     # Running -------------------------------------------------------------------------------------------------------------
 

@@ -18,10 +18,10 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from tavern_core.frozen import dataclass
-from tavern_core.graph.operations import Operation, Room, apply_operation, plain_copy, pointer, read_operations
+from tavern_core.graph.operations import Operation, Room, apply_operation, pointer, read_operations
 from tavern_core.graph.patch_paths import Names, named
 from tavern_core.graph.patch_problems import PatchProblem, PatchRefused
-from tavern_core.graph.projection import SECTIONS, merged, view
+from tavern_core.graph.projection import by_id, merged, show
 from tavern_core.model.workflow import InterfaceSlot, Workflow, WorkflowEdge, WorkflowNode
 
 MODELS: Final = {"nodes": WorkflowNode, "edges": WorkflowEdge}
@@ -67,13 +67,13 @@ def patched(workflow: Workflow, patch: Any) -> Patched:
     """
     written = read_operations(patch)
     names, operations = named(workflow, written)
-    shown, room = view(workflow), Room()
+    shown, room = by_id(workflow), Room()
     copied: set[tuple[str, str]] = set()
     touched: dict[tuple[str, str], list[Operation]] = {}
     removed: dict[str, int] = {}
     for operation in operations:
-        for parts in (operation.path, operation.source or ()):
-            _own(shown, parts, copied)
+        for parts in (operation.path, operation.source or operation.path):
+            show(shown, parts, copied)
         try:
             shown = apply_operation(shown, operation, room)
         except PatchRefused as refused:
@@ -81,23 +81,8 @@ def patched(workflow: Workflow, patch: Any) -> Patched:
         if operation.op != "test":
             _note(operation, touched, removed, shown)
     shown, gone = _without_edges_of(shown, removed, touched, names)
-    changed = {section: {id_ for at, id_ in touched if at == section} for section in SECTIONS}
-    raw = _cleaned(merged(workflow, shown, changed), workflow, shown, removed)
+    raw = _cleaned(merged(workflow, shown, copied), workflow, shown, removed)
     return Patched(_built(workflow, raw, touched), names, gone, touched)
-
-
-def _own(shown: dict[str, Any], parts: tuple[str, ...], copied: set[tuple[str, str]]) -> None:
-    """Copy the node, edge or interface that a path leads to, once, because it may be changed in place."""
-    if not parts or parts[0] not in (*SECTIONS, *INTERFACE):
-        return
-    key = (parts[0], parts[1] if parts[0] in SECTIONS and len(parts) > 1 else "")
-    if key in copied:
-        return
-    copied.add(key)
-    if parts[0] in INTERFACE:
-        shown[parts[0]] = plain_copy(shown[parts[0]])
-    elif key[1] in shown[parts[0]]:
-        shown[parts[0]][key[1]] = plain_copy(shown[parts[0]][key[1]])
 
 
 def _note(
@@ -130,25 +115,30 @@ def _without_edges_of(
     shown: dict[str, Any], removed: Mapping[str, int], touched: Mapping[tuple[str, str], list[Operation]], names: Names
 ) -> tuple[dict[str, Any], tuple[RemovedEdge, ...]]:
     """The projection without edges that end at removed nodes, except those whose ends the patch wrote afterwards."""
-    gone: list[RemovedEdge] = []
     if not removed:
         return shown, ()
-    for id_, edge in list(shown["edges"].items()):
-        node = next((end for end in (edge.get("source"), edge.get("target")) if _at(removed, end) is not None), None)
-        if node is None:
-            continue
+    edges = shown["edges"]
+    odd = {id_ for at, id_ in touched if at == "edges" and not _has_ends(edges.get(id_))}
+    hit = [
+        (id_, edge)
+        for id_, edge in edges.items()
+        if id_ not in odd and (edge["source"] in removed or edge["target"] in removed)
+    ]
+    gone: list[RemovedEdge] = []
+    for id_, edge in hit:
+        node = edge["source"] if edge["source"] in removed else edge["target"]
         last = touched.get(("edges", id_))
         if last and last[-1].at > removed[node]:
             continue  # a dangling edge, which the check reports
         gone.append(
             RemovedEdge(id_, edge["source"], edge["target"], edge.get("sourceHandle"), edge.get("targetHandle"), node)
         )
-        del shown["edges"][id_]
+        del edges[id_]
     return shown, tuple(edge for edge in gone if edge.id not in names.edges)
 
 
-def _at(removed: Mapping[str, int], end: Any) -> int | None:
-    return removed.get(end) if isinstance(end, str) else None
+def _has_ends(edge: Any) -> bool:
+    return isinstance(edge, dict) and isinstance(edge.get("source"), str) and isinstance(edge.get("target"), str)
 
 
 def _cleaned(
@@ -158,8 +148,12 @@ def _cleaned(
     lost = [edge.id for edge in workflow.edges if edge.id not in shown["edges"]]
     if not lost and not removed:
         return raw
-    gone, places = set(lost), {node.id: node.position or {} for node in workflow.nodes}
-    raw["nodes"] = [_without(node, gone, removed, places) for node in raw["nodes"]]
+    gone = set(lost)
+    places = {node.id: node.position or {} for node in workflow.nodes if node.id in removed}
+    raw["nodes"] = [
+        _without(node, gone, removed, places) if "parentNode" in node or "inputConnectionOrders" in node else node
+        for node in raw["nodes"]
+    ]
     return raw
 
 

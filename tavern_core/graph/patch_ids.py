@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tavern_core.graph.patch import MODELS, Patched
 from tavern_core.model.ids import split_id
-from tavern_core.model.workflow import Workflow, WorkflowEdge, WorkflowNode
+from tavern_core.model.workflow import Workflow, WorkflowNode
 
 _LETTERS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -27,8 +27,9 @@ def with_ids(done: Patched, seed: int | None = None) -> tuple[Workflow, dict[str
     raw = dict(done.workflow.raw)
     changed: dict[str, Any] = {"raw": raw}
     for section, model in MODELS.items():
+        ids = nodes if section == "nodes" else edges
         pairs = [
-            _renamed(item, made, model, nodes, edges if section == "edges" else {}, edges)
+            _renamed(item, made, model, ids, nodes, edges) if (section, made.id) in done.touched else (item, made)
             for item, made in zip(raw[section], getattr(done.workflow, section), strict=True)
         ]
         raw[section] = [item for item, _ in pairs]
@@ -56,14 +57,13 @@ def _renamed(
     item: dict[str, Any],
     made: Any,
     model: Any,
-    nodes: Mapping[str, str],
     own: Mapping[str, str],
+    nodes: Mapping[str, str],
     edges: Mapping[str, str],
 ) -> tuple[dict[str, Any], Any]:
-    """An element with its final id, and with those of the elements that it names."""
+    """An element with its final id, and with those of the elements that it names; only a patch can have written the others."""
     new: dict[str, Any] = {}
-    ids = own if model is WorkflowEdge else nodes
-    for key, table in (("id", ids), *((name, nodes) for name in ("source", "target", "parentNode"))):
+    for key, table in (("id", own), *((name, nodes) for name in ("source", "target", "parentNode"))):
         value = item.get(key)
         if isinstance(value, str) and value in table:
             new[key] = table[value]

@@ -9,7 +9,8 @@ The way back keeps every key that is not shown.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import eq
 from typing import Any, Final
 
 from tavern_core.graph.operations import plain_copy
@@ -35,20 +36,57 @@ def project(workflow: Workflow) -> dict[str, Any]:
     Raises:
         PatchRefused: two nodes or two edges have the same id (DUPLICATE_NODE, DUPLICATE_EDGE).
     """
-    found = plain_copy(view(workflow))
-    assert isinstance(found, dict)
+    shown = by_id(workflow)
+    show(shown, (), set())
+    return shown
+
+
+def by_id(workflow: Workflow) -> dict[str, Any]:
+    """The projection before anything is shown: nodes and edges are those of the file. Do not change them before `show`.
+
+    Raises:
+        PatchRefused: as `project`.
+    """
+    raw = workflow.raw
+    found: dict[str, Any] = {"rev": workflow.rev}
+    found |= {key: raw[key] for key in _TEXTS if raw.get(key)}
+    for section in SECTIONS:
+        items = raw.get(section) or ()
+        found[section] = {item["id"]: item for item in items}
+        if len(found[section]) != len(items):
+            raise PatchRefused(_twice(section, [item["id"] for item in items]))
+    found |= {key: raw.get(key) or {} for key in _INTERFACE}
     return found
 
 
-def view(workflow: Workflow) -> dict[str, Any]:
-    """`project`, whose inner values are those of the workflow: do not change them. Raises as `project`."""
-    raw = workflow.raw
-    shown: dict[str, Any] = {"rev": workflow.rev}
-    shown |= {key: raw[key] for key in _TEXTS if raw.get(key)}
-    shown["nodes"] = _by_id("node", raw.get("nodes"), shown_node)
-    shown["edges"] = _by_id("edge", raw.get("edges"), shown_edge)
-    shown |= {key: dict(raw.get(key) or {}) for key in _INTERFACE}
-    return shown
+def show(shown: dict[str, Any], parts: Sequence[str], done: set[tuple[str, str]]) -> None:
+    """Replace what a path leads to (a node, an edge, an interface, or all) by a copy of what is shown of it, once.
+
+    Args:
+        shown: from `by_id`, changed in place.
+        done: what is a copy already; is added to.
+    """
+    for section in SECTIONS if not parts else parts[:1]:
+        if section in _INTERFACE:
+            if (section, "") not in done:
+                done.add((section, ""))
+                shown[section] = plain_copy(shown[section])
+        elif section in SECTIONS:
+            items = shown[section]
+            for id_ in list(items) if len(parts) < 2 else parts[1:2]:
+                if (section, id_) not in done and id_ in items:
+                    item = shown_node(items[id_]) if section == "nodes" else shown_edge(items[id_])
+                    items[id_] = plain_copy(item)
+                done.add((section, id_))
+    if not parts:
+        for key in _INTERFACE:
+            show(shown, (key,), done)
+
+
+def _twice(section: str, ids: Sequence[str]) -> PatchProblem:
+    what, twice = section[:-1], next(id_ for id_ in ids if ids.count(id_) > 1)
+    text = f"two {section} have the id {twice!r:.200}, so a patch cannot name them"
+    return PatchProblem(f"DUPLICATE_{what.upper()}", text, fix="correct the file")
 
 
 def shown_node(node: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,35 +106,33 @@ def shown_edge(edge: Mapping[str, Any]) -> dict[str, Any]:
     return {key: edge.get(key) for key in EDGE_KEYS}
 
 
-def _by_id(what: str, written: Iterable[Mapping[str, Any]] | None, show: Any) -> dict[str, Any]:
-    items = list(written or ())
-    found = {item["id"]: show(item) for item in items}
-    if len(found) != len(items):
-        seen: set[str] = set()
-        twice = next(item["id"] for item in items if item["id"] in seen or seen.add(item["id"]))  # type: ignore[func-returns-value]
-        text = f"two {what}s have the id {twice!r:.200}, so a patch cannot name them"
-        raise PatchRefused(PatchProblem(f"DUPLICATE_{what.upper()}", text, fix="correct the file"))
-    return found
-
-
-def merged(workflow: Workflow, shown: Mapping[str, Any], touched: Mapping[str, Collection[str]]) -> dict[str, Any]:
+def merged(workflow: Workflow, shown: Mapping[str, Any], done: Collection[tuple[str, str]]) -> dict[str, Any]:
     """The document of `workflow` with a changed projection: keys that are not shown stay, and so does the order.
 
     Args:
         shown: the changed projection; new nodes and edges stand under their ids.
-        touched: ``nodes`` and ``edges`` → ids of the elements that may have changed; others are not compared.
+        done: (section, id) of what is shown; all else is the element of the file itself.
     """
     raw = dict(workflow.raw)
     for key in (*_TEXTS, *_INTERFACE):
         if (value := shown.get(key)) or key in raw:
             raw[key] = value if value is not None else ("" if key in _TEXTS else {})
     for section, back in (("nodes", _node_back), ("edges", _edge_back)):
-        items, may_differ = shown[section], touched[section]
-        old = {item["id"]: item for item in workflow.raw.get(section) or ()}
+        old = {id_: item for item in workflow.raw.get(section) or () if (section, id_ := item["id"]) in done}
         raw[section] = [
-            item if id_ not in may_differ else back(item, items[id_]) for id_, item in old.items() if id_ in items
-        ] + [back({"id": id_}, items[id_]) for id_ in items if id_ not in old]
+            item if (section, id_) not in done else back(old.get(id_) or {"id": id_}, item)
+            for id_, item in _in_order(workflow, section, shown[section])
+        ]
     return raw
+
+
+def _in_order(workflow: Workflow, section: str, items: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    """The elements in the order of the file, new ones last; a replaced one moved to the end of the mapping."""
+    if all(map(eq, items, (item["id"] for item in workflow.raw.get(section) or ()))):
+        return items.items()
+    listed = [item["id"] for item in workflow.raw.get(section) or () if item["id"] in items]
+    old = set(listed)
+    return [*((id_, items[id_]) for id_ in listed), *((id_, item) for id_, item in items.items() if id_ not in old)]
 
 
 def _node_back(old: Mapping[str, Any], shown: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.core_services import (
     JOB_MANAGER,
@@ -36,6 +36,9 @@ from tavern_core.kernel.jobs.jobs import Jobs
 from tavern_core.kernel.nodes.json_values import to_plain
 from tavern_core.model.call import CallContext
 from tavern_core.model.capability import CAPABILITIES, is_dangerous
+
+if TYPE_CHECKING:
+    from tavern_core.flow.patching import PatchOutcome
 
 HOST: Final = ServiceUser("core", lambda capability: None, is_builtin=True)
 
@@ -183,6 +186,33 @@ class _Workflows(_Part):
 
     def save(self, workflow: str, content: Mapping[str, Any]) -> dict[str, Any]:
         return dict(self._parts.workflows.save(workflow, content).raw)
+
+    def project(self, workflow: str | Mapping[str, Any]) -> dict[str, Any]:
+        from tavern_core.flow.compiler import as_workflow
+        from tavern_core.flow.patching import projected
+
+        return projected(as_workflow(_named(workflow), self._parts.workflows.workflow_files))
+
+    async def try_patch(
+        self, workflow: str | Mapping[str, Any], operations: Sequence[Mapping[str, Any]], seed: int | None = None
+    ) -> dict[str, Any]:
+        return _outcome(await self._parts.workflows.patched(_named(workflow), operations, seed=seed, dry_run=True))
+
+    async def patch(
+        self, workflow: str, operations: Sequence[Mapping[str, Any]], rev: int | None = None
+    ) -> dict[str, Any]:
+        return _outcome(await self._parts.workflows.patched(_named(workflow), operations, rev=rev))
+
+
+def _named(workflow: Any) -> Any:
+    """An id or content; a plugin names no files by their paths."""
+    if isinstance(workflow, str) and ("/" in workflow or workflow.endswith(".json")):
+        raise WorkflowNotFound(f"there is no workflow {workflow!r:.300}", hint="give the id of a workflow")
+    return workflow
+
+
+def _outcome(outcome: PatchOutcome) -> dict[str, Any]:
+    return {**outcome.to_json(), "content": dict(outcome.workflow.raw)}
 
 
 class _Jobs(_Part):
