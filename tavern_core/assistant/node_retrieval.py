@@ -85,7 +85,9 @@ class NodeRetrieval:
         found: list[Ranking] = await self._mode.blocking(self._by_index, types, request, steps, current, seconds=None)
         ranked = [await self._by_ranker(name, f"{request}\n{' '.join(steps)}".strip()) for name in self._rankers()]
         found += [Ranking(_BY_RANKER, reasons) for reasons in ranked]
-        best: list[NodeMatch] = await self._mode.blocking(self._completed, found, min(limit, MOST_RESULTS), seconds=None)
+        best: list[NodeMatch] = await self._mode.blocking(
+            self._completed, found, min(limit, MOST_RESULTS), seconds=None
+        )
         return best
 
     # The evidence of the index ---------------------------------------------------------------------------------------

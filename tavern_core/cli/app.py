@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "tools": Lazy(f"{_HERE}.tools", "tools", "List, explain and call tools."),
     "nodes": Lazy(f"{_HERE}.nodes", "nodes", "List, show and run nodes of workflows."),
     "workflows": Lazy(f"{_HERE}.workflows", "workflows", "List, check, draw and run workflows."),
+    "assist": Lazy(f"{_HERE}.assist", "assist", "Change a workflow in your own words, with a language model."),
     "skills": Lazy(f"{_HERE}.skills", "skills", "List, show, check and trust skills."),
     "knowledge": Lazy(f"{_HERE}.knowledge", "knowledge", "List and search knowledge bases: folders of Markdown."),
     "agent": Lazy(f"{_HERE}.agent", "agent", "Give tasks to agents; show, resume and replay their runs."),

@@ -15,6 +15,7 @@ import sysconfig
 import weakref
 from asyncio import _get_running_loop as _running_loop
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -53,6 +54,7 @@ from tavern_core.model.tool import ToolSpec
 if TYPE_CHECKING:
     from tavern_core.host.language_models import LanguageModels
     from tavern_core.agents.agents import Agents
+    from tavern_core.assistant.assistant import Assistant
 
 __all__ = ["Plugin", "Tavern"]
 
@@ -197,6 +199,13 @@ class Tavern:
             self._shut()
             self._host.base.portal.run(self._close())
             self._host.release()
+
+    @cached_property
+    def assistant(self) -> Assistant:
+        """The creation assistant: a sentence becomes a checked change of a workflow, or a form layout."""
+        from tavern_core.host.assistant import assistant_of
+
+        return assistant_of(self._host)
 
     # Calls ------------------------------------------------------------------------------------------------------------
 
