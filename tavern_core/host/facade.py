@@ -52,9 +52,9 @@ from tavern_core.model.text_outcome import TextOutcome
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
-    from tavern_core.host.language_models import LanguageModels
     from tavern_core.agents.agents import Agents
     from tavern_core.assistant.assistant import Assistant
+    from tavern_core.host.language_models import LanguageModels
 
 __all__ = ["Plugin", "Tavern"]
 
