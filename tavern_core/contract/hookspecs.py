@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # they use pydantic, which takes as long to load as everythin
         Resource,
         Service,
     )
+    from tavern_core.contract.ranking import Ranker
     from tavern_core.contract.tools import ToolOffer
     from tavern_core.model.call import CallContext, ToolCall
     from tavern_core.model.capability import Risk
@@ -360,6 +361,15 @@ def tavern_register_llms(ctx: PluginContext) -> Mapping[str, LLM]:
     """
 
 
+@_hook("contribute", section="rankers")
+def tavern_register_rankers(ctx: PluginContext) -> Mapping[str, Ranker]:
+    """Called when the plugin is activated: return ``{name: ranker}``: further evidence for the search for node types.
+
+    A ranker is an object with ``rank(query, documents, limit)``, sync or async, which returns ids of documents, best first. An
+    existing name is a conflict. An error fails the activation. A ranker that fails or takes too long is left out of the answer.
+    """
+
+
 @_hook("contribute", section="jobStores", since="")
 def tavern_register_job_stores(ctx: PluginContext) -> Iterable[Any]:
     """Reserved for stores of background jobs."""
@@ -554,10 +564,18 @@ def tavern_before_save_settings(changes: Mapping[str, Any], ctx: PluginContext) 
     "hook:server:agent:before-prompt",
     asks=Asked("high", "see and change what is sent to a language model", "查看并修改发送给语言模型的内容"),
     sensitive={"conversation": "data:conversation"},
-    since="",
 )
-def tavern_before_prompt(prompt: Any, ctx: PluginContext, conversation: Any) -> Any:
-    """Reserved: changes a prompt before it is sent to a language model."""
+def tavern_before_prompt(
+    prompt: Mapping[str, Any], ctx: PluginContext, conversation: Iterable[Mapping[str, Any]]
+) -> Mapping[str, Any] | Deny | None:
+    """Called for each request to a language model, from a node, a plugin or an agent, before its gates and its budget.
+
+    `prompt` has `system` (the system messages), `model` (its name; empty: the only one), `purpose`, and `tools` if there are
+    any; `conversation` has all other messages. Return a changed copy of `prompt`, `deny(why)`, or None. A plugin that takes
+    `conversation` may add a changed copy under the key `conversation`. Everything but the purpose may change; the host
+    validates the result again and records who changed what. An error denies the request. Requests that the plugin makes
+    itself do not come here.
+    """
 
 
 @_hook(

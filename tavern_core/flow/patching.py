@@ -129,6 +129,21 @@ class Patching:
         self.updated(saved, outcome.summary, {"changedBy": list(outcome.changed_by)})
         return outcome
 
+    def store(self, what: str | Path, outcome: PatchOutcome) -> PatchOutcome:
+        """Write a patched workflow into another file (a path), or under the id of a new one.
+
+        Raises:
+            SavedMeanwhile: there is a workflow of this id (USAGE).
+            UsageError: it cannot be written (USAGE).
+        """
+        if isinstance(what, Path) or what.endswith(SUFFIX) or "/" in what:
+            saved = self._workflow_files.write(Path(what).absolute(), outcome.workflow)
+        else:
+            saved = self._workflow_files.save(what, outcome.workflow, rev=0)
+        outcome = replace(outcome, workflow=saved)
+        self.updated(saved, outcome.summary, {"changedBy": list(outcome.changed_by)})
+        return outcome
+
     async def apply(self, before: Workflow, operations: Any, *, seed: int | None = None) -> PatchOutcome:
         """The outcome of a patch of a workflow; nothing is stored.
 

@@ -212,6 +212,11 @@ class WorkflowFiles:
                 raise SavedMeanwhile(before.id, now.rev if now is not None else 0, before.rev)
             return _written(path, before.id, after, max(after.rev, now.rev + 1))
 
+    def write(self, path: Path, workflow: Workflow) -> Workflow:
+        """Write a workflow into any file, whatever it holds now; its `rev` stays. Raises UsageError (USAGE)."""
+        with locked(path):
+            return _written(path, path.name.removesuffix(SUFFIX), workflow, workflow.rev)
+
     def _judge_name(self, folder: Path, id_: str) -> None:
         """Refuse an id that is not a portable and unambiguous file name in `folder`."""
         if (

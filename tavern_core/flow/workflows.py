@@ -123,9 +123,13 @@ class Workflows(Mapping[str, "Workflow"]):
 
     def find(self, what: Any) -> Workflow:
         """A workflow by its id, the path of its file, or its content. Raises as `get_workflow`."""
+        return self._wait(self.found(what))  # type: ignore[no-any-return]
+
+    async def found(self, what: Any) -> Workflow:
+        """`find` for code in an event loop."""
         from tavern_core.flow.compiler import as_workflow
 
-        self._wait(self._prepare())
+        await self._prepare()
         return as_workflow(what, self._workflow_files)
 
     def file(self, path: str, plugin: str) -> Workflow:
@@ -212,6 +216,11 @@ class Workflows(Mapping[str, "Workflow"]):
         """`patch` for code in an event loop."""
         await self._prepare()
         return await self._running.patching.patch(what, operations, rev=rev, seed=seed, dry_run=dry_run)
+
+    async def stored(self, what: str | Path, outcome: PatchOutcome) -> PatchOutcome:
+        """Write a patched workflow elsewhere: into the file of a path, or under a new id. Raises as `save`."""
+        await self._prepare()
+        return self._running.patching.store(what, outcome)
 
     def session(self, what: Any = None) -> WorkflowSession:
         """The editing of a workflow, with undo and redo; `save` writes it. None: start with an empty one. Raises as `check`."""
