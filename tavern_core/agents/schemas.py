@@ -9,6 +9,8 @@ from typing import Any, Final
 from tavern_core.agents.tokens import tokens_of
 
 _TEXTS: Final = ("description", "title", "examples")
+_VALUES: Final = ("default", "const", "enum")
+"""Keys whose values are data, not schemas."""
 
 
 def size_of(tool: Mapping[str, Any]) -> int:
@@ -16,17 +18,17 @@ def size_of(tool: Mapping[str, Any]) -> int:
     return tokens_of(json.dumps(tool, ensure_ascii=False))
 
 
-def fitting(tools: list[dict[str, Any]], room: int) -> tuple[list[dict[str, Any]], list[str], bool]:
-    """As many schemas as there is room for, the names of the others, and whether texts were taken out."""
+def fitting(tools: list[dict[str, Any]], room: int) -> tuple[list[dict[str, Any]], bool]:
+    """As many schemas as there is room for, from the first on, and whether the texts of their parameters were taken out."""
     if sum(map(size_of, tools)) <= room:
-        return tools, [], False
+        return tools, False
     found: list[dict[str, Any]] = []
     for tool in map(_bare, tools):
         room -= size_of(tool)
         if room < 0:
             break
         found.append(tool)
-    return found, [tool["function"]["name"] for tool in tools[len(found) :]], True
+    return found, True
 
 
 def _bare(tool: dict[str, Any]) -> dict[str, Any]:
@@ -43,7 +45,7 @@ def _without_texts(schema: Any) -> Any:
     return {
         key: {name: _without_texts(part) for name, part in value.items()}
         if key in ("properties", "$defs") and isinstance(value, dict)
-        else _without_texts(value)
+        else (value if key in _VALUES else _without_texts(value))
         for key, value in schema.items()
         if key not in _TEXTS
     }
