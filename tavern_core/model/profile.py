@@ -12,7 +12,7 @@ from tavern_core.model.language import Language, language_of
 class AgentBudget(BaseModel):
     """What one run of an agent may use. None: no limit."""
 
-    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True, strict=True)
 
     steps: Annotated[int, Field(gt=0, le=1_000_000)] = 25
     """Requests to the model."""
