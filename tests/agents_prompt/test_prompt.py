@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -81,7 +82,7 @@ def test_knowledge_is_left_out_before_skills_and_skills_before_tools(build):
         names = {name for left in prompt.left_out for name in left.names}
         parts.append((any(n.startswith("kb:handbook/") for n in names), "letters" in names, "shop:find_order" in names))
     assert parts[-1] == (True, True, True)
-    assert all(now >= before for before, now in zip(parts, parts[1:], strict=False))
+    assert all(now >= before for before, now in pairwise(parts))
     assert all(knowledge >= skills for knowledge, skills, _ in parts)
 
 
@@ -202,9 +203,9 @@ def test_a_field_without_a_meaning_is_a_located_warning(tmp_path, fields, where,
                {"currency": "dollars"}, {"stpes": 3}, "low"],
 )  # fmt: skip
 def test_a_budget_that_means_nothing_is_refused_with_its_place(tmp_path, budget):
-    with shop(tmp_path, odd={"tool_ids_inventory": [], "budget": budget}) as (_, builder):
-        with pytest.raises(ProfileInvalid) as caught:
-            builder.build("odd", "x")
+    odd = {"tool_ids_inventory": [], "budget": budget}
+    with shop(tmp_path, odd=odd) as (_, builder), pytest.raises(ProfileInvalid) as caught:
+        builder.build("odd", "x")
     assert caught.value.findings[0].where.line == 1
     assert caught.value.findings[0].where.column > 1
 
