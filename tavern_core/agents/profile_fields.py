@@ -146,9 +146,12 @@ def _inside(root: str, written: str) -> Path | None:
 
 def _names(profile: Profile, known: Known) -> Iterator[_Problem]:
     written = profile.written
-    if written.model and written.model not in known.models:
-        hint = did_you_mean(written.model[:200], known.models) or "`tavern llms list` shows the models"
-        yield "model", f"there is no model {written.model[:200]!r}", hint
+    name = written.model_name
+    if not isinstance(written.model, str):
+        yield "model", "a mapping is the model of another system and is not used", "write the name of a model"
+    elif name and name not in known.models:
+        hint = did_you_mean(name[:200], known.models) or "`tavern llms list` shows the models"
+        yield "model", f"there is no model {name[:200]!r}", hint
     workflow = written.deliberation_workflow
     if workflow and workflow.removeprefix("workflow:") not in known.workflows:
         hint = did_you_mean(workflow[:200], known.workflows) or "`tavern workflows list` shows the ids"

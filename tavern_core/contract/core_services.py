@@ -137,6 +137,13 @@ class NodeManager(Protocol):
         """One node type, or None."""
         ...
 
+    @read_only
+    async def retrieve(
+        self, request: str, plan: Sequence[str] = (), workflow: Any = None, limit: int = 20
+    ) -> Sequence[dict[str, Any]]:
+        """The node types that a request may need: ``{type, score, why}``, best first; see `tavern.nodes.retrieve`."""
+        ...
+
 
 class WorkflowManager(Protocol):
     """The workflows of the host, and their runs for the calling plugin."""
@@ -164,6 +171,45 @@ class WorkflowManager(Protocol):
     @mutates
     def save(self, workflow: str, content: Mapping[str, Any]) -> dict[str, Any]:
         """Write a workflow into the first folder of `workflows.roots`; returns its new content."""
+        ...
+
+    @read_only
+    def project(self, workflow: str | Mapping[str, Any]) -> dict[str, Any]:
+        """A workflow (its id, or content) as a model sees and patches it, with nodes and edges by id.
+
+        Raises:
+            WorkflowNotFound, WorkflowInvalid: there is none, or it cannot be read (WORKFLOW_NOT_FOUND, WORKFLOW_INVALID).
+        """
+        ...
+
+    @read_only
+    async def try_patch(
+        self, workflow: str | Mapping[str, Any], operations: Sequence[Mapping[str, Any]], seed: int | None = None
+    ) -> dict[str, Any]:
+        """What `patch` would do; nothing is written. The workflow may be content, too; `content` is the result.
+
+        Raises:
+            PolicyDenied: a `tavern_before_patch` hook denied it (POLICY_DENIED).
+        """
+        ...
+
+    @mutates
+    async def patch(
+        self, workflow: str, operations: Sequence[Mapping[str, Any]], rev: int | None = None
+    ) -> dict[str, Any]:
+        """Apply a JSON Patch (RFC 6902) to a workflow and write its file, completely or not at all.
+
+        Args:
+            workflow: the id of a workflow in a folder.
+            operations: on the workflow as `project` returns it.
+            rev: the revision for which they were written.
+
+        Returns:
+            ``{ok, rev, ids, removedEdges, problems, summary, changes, changedBy, content}``: `problems` say why it was refused.
+
+        Raises:
+            PolicyDenied: a `tavern_before_patch` hook denied it (POLICY_DENIED).
+        """
         ...
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from tavern_core.contract.stores import RecordStore
 from tavern_core.flow.composition import Flow
+from tavern_core.flow.node_catalogue import Retrieval
 from tavern_core.frozen import dataclass
 from tavern_core.host.core_services import Parts, core_services
 from tavern_core.host.host import Host
@@ -209,6 +210,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
 
     connected = upstreams.build(specs, grants, reach, sandboxes.of)
     flow = Flow.build(specs, inventories, pipeline)
+    flow.nodes.search_with(lambda: _retrieval(specs, flow))
 
     def resource_changed(uri: str, plugin: str) -> None:
         base.recorder.show(RESOURCE_CHANGED, {"uri": uri}, plugin=plugin)
@@ -216,6 +218,11 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     calls = _called_by_plugin(base, pipeline)
     parts = Parts(tools, flow.nodes, flow.workflows, flow.models, jobs, knowledge, calls, resource_changed)
     contributions.add_all("core-flows", {"services": core_services(parts)}, source="builtin")
+    if config.llms:
+        from tavern_core.host.configured_llms import configured_llms
+
+        own = configured_llms(loaded, settings, flow.models.find)
+        contributions.add_all("core-llms", {"llms": own}, source="builtin")
     upkeep.judge()
     return Host(
         lifecycle=lifecycle,
@@ -293,6 +300,13 @@ def _watched(base: Foundation, pipeline: Pipeline, metrics: Metrics) -> Pipeline
     from tavern_core.kernel.observability.observed import ObservedPipeline
 
     return ObservedPipeline(pipeline, metrics if metrics.is_on else None, base.version, wanted=wanted)
+
+
+def _retrieval(specs: ToolSpecs, flow: Flow) -> Retrieval:
+    """The search for node types; imported with its first use."""
+    from tavern_core.assistant.node_retrieval import NodeRetrieval
+
+    return NodeRetrieval(specs, flow, [Path(folder) for folder in specs.base.config.assistant.examples])
 
 
 def _records(base: Foundation) -> RecordStore:

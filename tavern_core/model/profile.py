@@ -48,8 +48,8 @@ class AgentProfile(BaseModel):
     """Tool id → the name under which MCP clients see it; others have a name made from their id."""
     listing: Literal["all", "search"] = "all"
     """What MCP clients are listed: every tool, or a tool that finds them and one that calls them."""
-    model: str = ""
-    """Name of the language model (`tavern llms list`); empty: the only one."""
+    model: str | dict[str, Any] = ""
+    """Name of the language model (`tavern llms list`); empty: the only one. A mapping is the model of another system and is not used."""
     model_options: dict[str, Any] = Field(default_factory=dict)
     """``temperature``, ``max_tokens`` and other options of the model."""
     prompt: str | dict[str, Any] = ""
@@ -76,6 +76,11 @@ class AgentProfile(BaseModel):
     config: dict[str, Any] = Field(default_factory=dict)
     """Values for the agent's own programs; the host does not read them."""
     _folder: str = PrivateAttr("")
+
+    @property
+    def model_name(self) -> str:
+        """`model`, if it is a name."""
+        return self.model if isinstance(self.model, str) else ""
 
     @property
     def folder(self) -> str:

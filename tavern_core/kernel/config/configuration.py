@@ -29,7 +29,7 @@ from tavern_core.kernel.config.places import APP_NAME, HOME_VARIABLE, home_and_u
 from tavern_core.kernel.config.sources import Layer, file_layer, find_project_layer, mapping_layer, yaml_layer
 from tavern_core.kernel.files.atomic_file import make_private_folder
 from tavern_core.kernel.settings.secrets import mask_setting
-from tavern_core.model.config import HostConfig, PluginsConfig, SkillsConfig, WorkflowsConfig
+from tavern_core.model.config import AssistantConfig, HostConfig, PluginsConfig, SkillsConfig, WorkflowsConfig
 from tavern_core.model.nearest import did_you_mean
 
 _KEPT: Final = ("tavern.lock", "audit", "settings.json", "plugins.json", "runs.db")
@@ -41,10 +41,11 @@ _FOLDERS: Final[Mapping[Keys, tuple[str, ...]]] = {
     ("skills", "roots"): SkillsConfig().roots,
     ("skills", "user"): SkillsConfig().user,
     ("workflows", "roots"): WorkflowsConfig().roots,
+    ("assistant", "examples"): AssistantConfig().examples,
 }
 """The lists of folders, with their defaults."""
 _KNOWLEDGE: Final = "knowledge"
-_MAY_HOLD_SECRETS: Final = frozenset({"config", "secrets", "settings", "upstreams"})
+_MAY_HOLD_SECRETS: Final = frozenset({"config", "llms", "secrets", "settings", "upstreams"})
 _MOST_SHOWN: Final = 5
 
 
@@ -53,7 +54,7 @@ class LoadedConfig:
     """The configuration of one host and where each value comes from."""
 
     config: HostConfig
-    """Its folders (`plugins.roots`, `plugins.vcp`, `profiles`, `skills`, `workflows.roots`, `knowledge`) are absolute."""
+    """Its folders (`plugins.roots`, `plugins.vcp`, `profiles`, `skills`, `workflows.roots`, `assistant.examples`, `knowledge`) are absolute."""
     origins: Mapping[str, str]
     """Dotted key → ``default``, ``/path/tavern.yaml:3``, ``TAVERN_LIMITS__DEPTH``, ``flag`` …"""
     base_dir: Path
@@ -298,6 +299,7 @@ def _with_folders(config: HostConfig, folders: Mapping[Keys, tuple[str, ...]]) -
     plugins = config.plugins.model_copy(update={"roots": folders["plugins", "roots"], "vcp": folders["plugins", "vcp"]})
     skills = config.skills.model_copy(update={"roots": folders["skills", "roots"], "user": folders["skills", "user"]})
     workflows = config.workflows.model_copy(update={"roots": folders["workflows", "roots"]})
+    assistant = config.assistant.model_copy(update={"examples": folders["assistant", "examples"]})
     knowledge = {
         name: base.model_copy(
             update={
@@ -313,6 +315,7 @@ def _with_folders(config: HostConfig, folders: Mapping[Keys, tuple[str, ...]]) -
             "profiles": folders["profiles",],
             "skills": skills,
             "workflows": workflows,
+            "assistant": assistant,
             _KNOWLEDGE: knowledge,
         }
     )
