@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from tavern_core.agents.profile_fields import KNOWLEDGE, SKILLS, Fields, Known, read_fields
 from tavern_core.agents.prompt_sections import Section, knowledge_section, skills_section
 from tavern_core.agents.prompt_texts import TEXTS, Texts, built_in
-from tavern_core.agents.schemas import fitting, size_of
+from tavern_core.agents.schemas import fitting, size_of, with_examples
 from tavern_core.agents.tokens import tokens_of
 from tavern_core.errors import Finding, Location, ProfileInvalid
 from tavern_core.frozen import dataclass
@@ -166,7 +166,8 @@ class PromptBuilder:
         if AVAILABLE_TOOLS not in draft.uses:
             return room
         if not in_manual:
-            return draft.put(AVAILABLE_TOOLS, draft.texts.native, room)
+            most = room // draft.uses[AVAILABLE_TOOLS]
+            return draft.put(AVAILABLE_TOOLS, with_examples(draft.texts, specs[: len(draft.tools)], task, most), room)
         text, is_whole = self._manual(profile, task, context, draft.language, room // draft.uses[AVAILABLE_TOOLS])
         if not is_whole:
             lines = set(text.split("\n"))

@@ -1,14 +1,21 @@
-"""Schemas of tools in the form of OpenAI's API, within a budget of tokens."""
+"""Schemas of tools in the form of OpenAI's API, and examples of native calls, within a budget of tokens."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from tavern_core.agents.prompt_texts import Texts
 from tavern_core.agents.tokens import tokens_of
+from tavern_core.kernel.catalogue.manual import best_examples
+from tavern_core.kernel.catalogue.parameter_text import fold_lines, harmless
+from tavern_core.model.tool import ToolSpec
+from tavern_core.schema.dialects import wire_name
 
 _TEXTS: Final = ("description", "title", "examples")
+_LONGEST_EXAMPLE: Final = 1_000
+"""Characters of the arguments of a worked call; a longer one is not shown."""
 _VALUES: Final = ("default", "const", "enum")
 """Keys whose values are data, not schemas."""
 
@@ -29,6 +36,19 @@ def fitting(tools: list[dict[str, Any]], room: int) -> tuple[list[dict[str, Any]
             break
         found.append(tool)
     return found, True
+
+
+def with_examples(texts: Texts, specs: Sequence[ToolSpec], task: str, room: int) -> str:
+    """The note that stands for the manual where tools are called natively, with the worked calls that fit the task best."""
+    lines = [texts.examples]
+    for spec, example in best_examples(specs, task):
+        arguments = json.dumps(dict(example.arguments), ensure_ascii=False, default=str)
+        line = harmless(
+            f"- {wire_name(spec.id)} {fold_lines(arguments, _LONGEST_EXAMPLE)}: {fold_lines(example.description, 300)}"
+        )
+        if len(arguments) <= _LONGEST_EXAMPLE and tokens_of("\n".join([texts.native, *lines, line])) <= room:
+            lines.append(line)
+    return "\n".join([texts.native, *lines]) if len(lines) > 1 else texts.native
 
 
 def _bare(tool: dict[str, Any]) -> dict[str, Any]:

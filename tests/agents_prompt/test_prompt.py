@@ -15,6 +15,8 @@ from tavern_core import tam
 from tavern_core.agents.prompt import Prompt, PromptBuilder
 from tavern_core.agents.tokens import tokens_of
 from tavern_core.errors import ProfileInvalid
+from tavern_core.kernel.access.profiles import parse_profile, profile_schema
+from tavern_core.model.profile import AgentProfile
 from tests.agents_prompt.shop import CLERK, LATE, shop, write
 
 TASKS = {"en": "A customer wants a refund after a month", "zh": "顾客想在一个月后退款"}
@@ -107,10 +109,14 @@ def test_schemas_lose_their_texts_before_tools_are_left_out(build):
 
 
 def test_the_examples_of_tools_are_those_that_fit_the_task(build):
-    refund, delivery = build.build("tam", TASKS["en"]).system, build.build("tam", "trace a delivery").system
-    assert "an order to be refunded" in refund
-    assert "a delivery to trace" not in refund
-    assert "a delivery to trace" in delivery
+    for calling in ("tam", "native", "clerk"):
+        refund, delivery = build.build(calling, TASKS["en"]).system, build.build(calling, "trace a delivery").system
+        assert "an order to be refunded" in refund
+        assert "a delivery to trace" not in refund
+        assert "a delivery to trace" in delivery
+    assert (
+        '- shop__find_order {"number": "B-1"}: a delivery to trace' in build.build("native", "trace a delivery").system
+    )
 
 
 @pytest.mark.parametrize(
@@ -176,6 +182,7 @@ def test_a_profile_without_a_file_has_no_files(build):
         ({"knowledge": ["/etc"]}, "knowledge[0]", "not in the folder of the profile", "tavern.yaml"),
         ({"knowledge": ["out"]}, "knowledge[0]", "not in the folder of the profile", "tavern.yaml"),
         ({"knowledge": ["\0"]}, "knowledge[0]", "not in the folder of the profile", "tavern.yaml"),
+        ({"knowledge": ["kb:handbook"] * 101}, "knowledge", "only the first 100 of 101", "choose"),
         ({"deliberation_workflow": "workflow:think"}, "deliberation_workflow", "there is no workflow", "tavern workflows list"),
         ({"wire_names": {"a:b": "x"}}, "wire_names.a:b", "the inventory has no such tool", ""),
         ({"prompt": {"deep": [1]}}, "prompt", "the prompt of another system", "as text"),
@@ -247,3 +254,22 @@ def test_hostile_knowledge_stays_a_passage(tmp_path):
     assert TOOLS in system
     assert "\x1b" not in system
     assert LATE not in system
+
+
+def test_the_published_schema_describes_the_fields_and_their_bounds():
+    import jsonschema
+
+    schema = profile_schema()
+    judge = jsonschema.Draft202012Validator(schema)
+    described = {name for name, field in schema["properties"].items() if field.get("description")}
+    assert set(AgentProfile.model_fields) <= described
+    assert judge.is_valid({**CLERK, "budget": {"steps": 5, "money": 0.5, "currency": "EUR"}, "prompt": {"other": 1}})
+    for wrong in ({"budget": {"steps": 0}}, {"budget": {"currency": "euro"}}, {"budget": {"x": 1}}, {"calling": "x"}):
+        assert not judge.is_valid({**CLERK, **wrong})
+
+
+@pytest.mark.parametrize("key", ["after_untrusted", "afterUntrusted"])
+def test_both_spellings_of_after_untrusted_are_read_and_none_is_reported(key):
+    profile, findings = parse_profile(f'{{"tool_ids_inventory": [], "{key}": "deny"}}', "p.json", "p")
+    assert profile.after_untrusted == "deny"
+    assert findings == ()
