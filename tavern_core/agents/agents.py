@@ -22,13 +22,12 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from tavern_core.agents.handle import AgentHandle, RunEvents
-from tavern_core.agents.instructions import build_prompt
+from tavern_core.agents.instructions import build_system
 from tavern_core.agents.loop import AgentLoop
 from tavern_core.agents.model_requests import Task
 from tavern_core.agents.notices import READ_RESULT
 from tavern_core.agents.parts import Parts, reading_tool
 from tavern_core.agents.people import Answers
-from tavern_core.agents.prompt import Prompt
 from tavern_core.agents.replay import AgentReplay, replayed
 from tavern_core.agents.run_store import AgentRuns, KeptAgentRun
 from tavern_core.agents.spending import Clock, Spending, check_price
@@ -124,17 +123,15 @@ class Agents:
         price = await self._priced(resolved, chosen, limits)
         run = f"agent-{secrets.token_hex(8)}"
         agent = agent_context(resolved, name, caller, limits, run)
-        prompt = await asyncio.to_thread(build_prompt, self._parts, resolved, agent, text, chosen)
-        _note_prompt(agent, prompt.facts())
+        system = await asyncio.to_thread(build_system, self._parts, resolved, agent, text)
         facts = {
             "profile": resolved.written.model_dump(mode="json"), "given": name, "model": chosen, "budget": limits.model_dump(),
-            "caller": stored(caller or _HOST, _HOST, None), "system": prompt.system,
-            "tools": [dict(tool) for tool in prompt.tools], "prompt": prompt.facts(),
+            "caller": stored(caller or _HOST, _HOST, None), "system": system,
         }  # fmt: skip
         self._enter()
         record = AgentRecord(run, resolved.name, text, "running", time.time(), facts)
         await asyncio.to_thread(self._runs.begin, record, _owner(caller))
-        about = Task(run, resolved, prompt.system, text, chosen, agent, _asking(caller, run), prompt.tools)
+        about = Task(run, resolved, system, text, chosen, agent, _asking(caller, run))
         return self._begin(about, Tape(), limits, price)
 
     async def resume(
@@ -186,11 +183,9 @@ class Agents:
             caller = taken_up_as(run_id, caller, resumer, _HOST)
         acting = None if caller is _HOST else caller
         agent = agent_context(resolved, name, acting, limits, run_id, drawn=len(tape.calls))
-        _note_prompt(agent, facts["prompt"])
         self._enter()
         await asyncio.to_thread(self._runs.take_up, kept)
-        asking, tools = _asking(acting, run_id), facts["tools"]
-        about = Task(run_id, resolved, facts["system"], record.task, facts["model"], agent, asking, tools)
+        about = Task(run_id, resolved, facts["system"], record.task, facts["model"], agent, _asking(acting, run_id))
         return self._begin(about, tape, limits, price, answers or {})
 
     # Looking -------------------------------------------------------------------------------------------------------------
@@ -230,17 +225,16 @@ class Agents:
         found: AgentReplay = self._wait(self.replay(run_id, **options))
         return found
 
-    async def prompt(self, profile: ProfileLike, task: str = "", *, context: CallContext | None = None) -> Prompt:
-        """The prompt that a run would begin with, what had no room in it, and warnings. Raises ProfileInvalid (PROFILE_INVALID)."""
+    async def prompt(self, profile: ProfileLike, task: str = "", *, context: CallContext | None = None) -> str:
+        """The system prompt that a run would begin with. Raises ProfileInvalid (PROFILE_INVALID)."""
         resolved, name = await self._resolved(profile)
-        await self._parts.sections.wake("llms")  # what is asleep is no missing model
         agent = agent_context(resolved, name, _caller(context), resolved.written.budget, "")
-        return await asyncio.to_thread(build_prompt, self._parts, resolved, agent, task)
+        return await asyncio.to_thread(build_system, self._parts, resolved, agent, task)
 
-    def prompt_sync(self, profile: ProfileLike, task: str = "", **options: Any) -> Prompt:
+    def prompt_sync(self, profile: ProfileLike, task: str = "", **options: Any) -> str:
         """`prompt` for code without an event loop."""
-        found: Prompt = self._wait(self.prompt(profile, task, **options))
-        return found
+        text: str = self._wait(self.prompt(profile, task, **options))
+        return text
 
     async def close(self) -> None:
         """Cancel all runs of this host; they can be resumed."""
@@ -385,11 +379,6 @@ def agent_context(
         caller, principal=principal, profile=name, task_id=run, agent_id=profile.name,
         budget=Budget(outer.timeout_ms, outer.max_retries, max(most, 0)),
     )  # fmt: skip
-
-
-def _note_prompt(agent: CallContext, facts: Mapping[str, Any]) -> None:
-    """An agent whose prompt shows knowledge from elsewhere has read it before its first call."""
-    agent.ledger.content_read.add((s["citation"] for s in facts["sources"] if "untrusted" in s), time.time())
 
 
 def _asking(caller: CallContext | None, run: str) -> CallContext | None:

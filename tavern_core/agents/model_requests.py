@@ -30,15 +30,6 @@ class Task:
     """The caller of the agent's calls."""
     asking: CallContext | None
     """Who asks the model; None: the host."""
-    tools: Sequence[Mapping[str, Any]] = ()
-    """Schemas of the inventory for native calls, as the prompt of the run has them."""
-
-
-def window_of(parts: Parts, profile: Profile, model: str) -> int:
-    """Tokens of a conversation at most. Raises ToolFailed: there is no such model (TOOL_ERROR)."""
-    written = profile.written
-    own = None if written.deliberation_workflow else getattr(parts.models.find(model), "context_tokens", None)
-    return min(written.context_tokens, own) if isinstance(own, int) else written.context_tokens
 
 
 class Requests:
@@ -53,7 +44,13 @@ class Requests:
         self._task = task
         self._written = task.profile.written
         self._reader = reader
-        self.window = window_of(parts, task.profile, task.model)
+        self._tools: list[dict[str, Any]] | None = None
+        own = (
+            None
+            if self._written.deliberation_workflow
+            else getattr(parts.models.find(task.model), "context_tokens", None)
+        )
+        self.window = min(self._written.context_tokens, own) if isinstance(own, int) else self._written.context_tokens
         """Tokens of a conversation at most."""
 
     async def ask(self, step: int, messages: Sequence[Mapping[str, Any]], tell: Callable[[str], bool]) -> LLMAnswer:
@@ -69,11 +66,19 @@ class Requests:
         if self._written.deliberation_workflow:
             return await self._deliberate(messages)
         options = dict(self._written.model_options)
-        if self._written.calling != "tam":
-            reader = export_tool(self._parts.engines.inner[READ_RESULT], "openai")
-            options["tools"] = [*map(dict, self._task.tools), reader]
+        if self._written.calling != "tam" and (tools := await self._native_tools()):
+            options["tools"] = tools
         purpose = f"run {self._task.run} step {step}"
         return await self._parts.models.ask(self._task.model, messages, options, self._task.asking, purpose, tell=tell)
+
+    async def _native_tools(self) -> list[dict[str, Any]]:
+        if self._tools is None:
+            describe, context = self._parts.descriptions, self._task.context
+            # In a thread: it may activate plugins, which waits for the loop.
+            specs = await asyncio.to_thread(describe.whole, context.profile, context)
+            self._tools = [describe.tool_schema(spec, "openai") for spec in specs]
+            self._tools.append(export_tool(self._parts.engines.inner[READ_RESULT], "openai"))
+        return self._tools
 
     async def _deliberate(self, messages: Sequence[Mapping[str, Any]]) -> LLMAnswer:
         """A run of the deliberation workflow: task, messages and system in, the answer's text out."""

@@ -22,9 +22,7 @@ from tavern_core.kernel.catalogue.profile_inventories import Inventories
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.kernel.catalogue.written_profiles import WrittenProfiles
 from tavern_core.kernel.foundation import Foundation
-from tavern_core.kernel.knowledge.knowledge import Knowledge
 from tavern_core.kernel.plugins.section_lookup import Sections
-from tavern_core.kernel.plugins.skills import Skills
 from tavern_core.kernel.plugins.tables import Engines
 from tavern_core.model.language import Language, of_the_locale
 from tavern_core.model.tool import ToolSpec
@@ -59,8 +57,6 @@ class Parts:
     artifacts: Artifacts
     records: RecordStore
     engines: Engines
-    skills: Skills
-    knowledge: Knowledge
 
     @property
     def home(self) -> Path:

@@ -11,7 +11,7 @@ import click
 
 from tavern_core.cli import completion
 from tavern_core.cli.call import caller, named, read_stdin
-from tavern_core.cli.errors import FAILED, INTERRUPTED, Told, exit_code_of, show_finding, tell, tell_plainly
+from tavern_core.cli.errors import FAILED, INTERRUPTED, Told, exit_code_of, tell, tell_plainly
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import as_json as json_text
 from tavern_core.cli.output import one_line, shorten, visible
@@ -130,19 +130,10 @@ def replay(session: Session, run_id: str, as_json: bool) -> None:
 @agent.command(cls=Command)
 @click.argument("profile", metavar="PROFILE", shell_complete=completion.profiles)
 @click.argument("task", metavar="TASK", default="")
-@json_option
 @pass_session
-def prompt(session: Session, profile: str, task: str, as_json: bool) -> None:
-    """Print the system prompt with which an agent would begin; warnings, and what had no room in it, on stderr."""
-    found = session.host().agents.prompt_sync(profile, task)
-    if as_json:
-        session.out.json(found.to_json())
-        return
-    for finding in found.findings:
-        show_finding(finding)
-    for left in found.left_out:
-        tell("note", "LEFT_OUT", f"{left.part}: {left.reason}", lines=[f"  {name}" for name in left.names])
-    session.out.data(found.system)
+def prompt(session: Session, profile: str, task: str) -> None:
+    """Print the system prompt with which an agent would begin."""
+    session.out.data(session.host().agents.prompt_sync(profile, task))
 
 
 async def _followed(session: Session, begun: Coroutine[Any, Any, AgentHandle], *, quiet: bool) -> AgentOutcome:

@@ -15,6 +15,5 @@ def agents_of(host: Host, wait: Callable[[Any], Any]) -> Agents:
     parts = Parts(
         host.base, host.pipeline, host.compiler, host.tools, host.descriptions, host.profiles, host.profiles.written, host.sections,
         host.flow.models, host.flow.workflows, host.artifacts, host.records, host.tables.engines,
-        host.skills, host.knowledge,
     )  # fmt: skip
     return Agents(parts, wait)
