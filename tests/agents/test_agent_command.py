@@ -14,7 +14,7 @@ import pytest
 
 from tests.programs import Program
 
-PLUGIN = '''
+PLUGIN = """
 import asyncio
 from tavern_core import ScriptedLLM, hookimpl, tool
 from tavern_core.contract.llm import Price
@@ -51,7 +51,7 @@ def tavern_register_llms():
 @hookimpl
 def tavern_register_tools():
     return [count, send]
-'''
+"""
 FILES = {
     "tavern.yaml": 'plugins: {roots: [plugins], entryPoints: false}\nprofiles: [profiles]\napproval: {ask: ["demo:send"]}\n',
     "plugins/demo/plugin.yaml": 'name: demo\nversion: "1.0"\nllms: [cheap]\ntools:\n'
@@ -116,7 +116,11 @@ def test_approvals_and_resuming_work_across_processes(project: Path) -> None:
     events = as_json(tavern(project, "agent", "show", run, "--json"))["events"]
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     assert run in tavern(project, "agent", "runs").stdout
-    completed = environment() | {"_TAVERN_COMPLETE": "zsh_complete", "COMP_WORDS": "tavern agent show ", "COMP_CWORD": "3"}
+    completed = environment() | {
+        "_TAVERN_COMPLETE": "zsh_complete",
+        "COMP_WORDS": "tavern agent show ",
+        "COMP_CWORD": "3",
+    }
     found = subprocess.run(
         command(project), capture_output=True, text=True, cwd=project, env=completed | {"TAVERN_HOME": str(project.parent / "home")},
         timeout=60, check=False,
@@ -133,7 +137,7 @@ def test_approvals_and_resuming_work_across_processes(project: Path) -> None:
         (("run", "clerk", "count", "--budget", "step=1"), 2, "--budget has no 'step'"),
         (("run", "clerk", "count", "--budget", "money=1,currency=EUR"), 2, "budget is in EUR"),
         (("run", "clerk", " "), 2, "a task is text"),
-        (("run", "clark", "count"), 4, "clerk"),
+        (("run", "clark", "count"), 2, "clerk"),
         (("run", "clerk", "count", "--model", "cheep"), 1, "cheap"),
         (("show", "agent-nothing"), 5, "no agent run"),
         (("resume", "agent-nothing"), 5, "no agent run"),
@@ -148,7 +152,7 @@ def test_the_exit_code_says_how_a_command_ended(project: Path, words: tuple[str,
 def test_the_prompt_can_be_looked_at(project: Path) -> None:
     done = tavern(project, "agent", "prompt", "clerk", "count")
     assert done.returncode == 0
-    assert "demo:count" in done.stdout
+    assert "demo:count" in done.stdout, done.stderr + done.stdout
 
 
 def test_an_interrupted_run_is_cancelled_and_can_be_resumed(project: Path) -> None:

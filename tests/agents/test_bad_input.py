@@ -116,7 +116,9 @@ def test_strange_answers_are_read_and_recorded(office: Office, answer: Any) -> N
     assert json.dumps(office.within(lambda agents: agents.get(outcome.run_id)).to_json()).isascii()
 
 
-@pytest.mark.parametrize("answer", ["\ud800 half a character", LLMAnswer("", tool_calls=(ModelCall("c", "\udfff", "{}"),))])
+@pytest.mark.parametrize(
+    "answer", ["\ud800 half a character", LLMAnswer("", tool_calls=(ModelCall("c", "\udfff", "{}"),))]
+)
 def test_an_answer_that_is_no_text_ends_the_run_with_the_reason(office: Office, answer: Any) -> None:
     outcome = office.answers([answer]).run()
     assert outcome.state == "failed"
@@ -154,8 +156,8 @@ def test_a_hostile_profile_is_refused(office: Office, profile: dict[str, Any]) -
 )  # fmt: skip
 def test_a_strange_profile_works_or_says_why(office: Office, profile: dict[str, Any]) -> None:
     outcome = office.answers([block("add", a=1), FINE]).run(profile=profile)
-    assert outcome.state in ("done", "failed")
-    assert outcome.state == "done" or outcome.reason
+    assert (outcome.state == "done") is (profile.get("context_tokens") != 1)
+    assert outcome.state == "done" or "context_tokens" in outcome.fix
 
 
 def test_a_task_of_megabytes_is_refused(office: Office) -> None:
