@@ -1,17 +1,20 @@
-"""``tavern agent`` in real processes: streams, exit codes, approvals, resuming, completion."""
+"""``tavern agent``: streams, exit codes, approvals, resuming, completion."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tavern_core.__main__ import main
 from tests.programs import Program
 
 PLUGIN = """
@@ -61,71 +64,73 @@ FILES = {
 }
 
 
+Done = subprocess.CompletedProcess[str]
+Tavern = Callable[..., Done]
+
+
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, text in FILES.items():
         path = tmp_path / "project" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+    for name in [name for name in os.environ if name.startswith("TAVERN_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path / "project")
     return tmp_path / "project"
 
 
-def command(project: Path, *words: str) -> list[str]:
-    return [sys.executable, "-m", "tavern_core", "--home", str(project.parent / "home"), *words]
+@pytest.fixture
+def tavern(project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Tavern:
+    """``tavern("agent", "runs")``, each time with a new host."""
+
+    def run(*words: str, stdin: str = "") -> Done:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8"))
+        code = main(["--home", str(project.parent / "home"), *words])
+        out, err = capsys.readouterr()
+        return subprocess.CompletedProcess(words, code, out, err)
+
+    return run
 
 
-def environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("TAVERN_")} | {"LC_ALL": "C.UTF-8"}
-
-
-def tavern(project: Path, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(project, *words), input=stdin, capture_output=True, text=True, cwd=project, env=environment(), timeout=120, check=False,
-    )  # fmt: skip
-
-
-def as_json(done: subprocess.CompletedProcess[str]) -> Any:
+def as_json(done: Done) -> Any:
     assert done.stdout, done.stderr
     return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("profile", ["clerk", "profiles/clerk.json"])
-def test_the_answer_is_on_stdout_and_the_steps_are_on_stderr(project: Path, profile: str) -> None:
-    done = tavern(project, "agent", "run", profile, "-", stdin="count")
+def test_the_answer_is_on_stdout_and_the_steps_are_on_stderr(tavern: Tavern, profile: str) -> None:
+    done = tavern("agent", "run", profile, "-", stdin="count")
     assert (done.returncode, done.stdout) == (0, "There are 3 words.\n")
     assert "call demo:count" in done.stderr
     assert "done, 2 steps, 1 calls" in done.stderr
     assert "USD" in done.stderr
 
 
-def test_approvals_and_resuming_work_across_processes(project: Path) -> None:
-    waiting = tavern(project, "agent", "run", "clerk", "send it", "--json")
+def test_approvals_and_resuming_work_across_hosts(
+    project: Path, tavern: Tavern, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = tavern("agent", "run", "clerk", "send it", "--json")
     assert waiting.returncode == 3
     outcome = as_json(waiting)
     assert (outcome["state"], outcome["code"]) == ("waiting", "APPROVAL_REQUIRED")
     run, approval = outcome["runId"], outcome["waitingFor"]["id"]
-    assert [row["runId"] for row in as_json(tavern(project, "agent", "runs", "--json"))] == [run]
-    assert tavern(project, "agent", "resume", run).returncode == 3
-    assert tavern(project, "approvals", "approve", approval).returncode == 0
-    done = tavern(project, "agent", "resume", run)
+    assert [row["runId"] for row in as_json(tavern("agent", "runs", "--json"))] == [run]
+    assert tavern("agent", "resume", run).returncode == 3
+    assert tavern("approvals", "approve", approval).returncode == 0
+    done = tavern("agent", "resume", run)
     assert (done.returncode, done.stdout) == (0, "There are 3 words.\n")
-    assert tavern(project, "agent", "replay", run).returncode == 0
-    shown = tavern(project, "agent", "show", run).stdout
+    assert tavern("agent", "replay", run).returncode == 0
+    shown = tavern("agent", "show", run).stdout
     assert "send it" in shown
     assert "sent to bob" in shown
-    events = as_json(tavern(project, "agent", "show", run, "--json"))["events"]
+    events = as_json(tavern("agent", "show", run, "--json"))["events"]
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
-    assert run in tavern(project, "agent", "runs").stdout
-    completed = environment() | {
-        "_TAVERN_COMPLETE": "zsh_complete",
-        "COMP_WORDS": "tavern agent show ",
-        "COMP_CWORD": "3",
-    }
-    found = subprocess.run(
-        command(project), capture_output=True, text=True, cwd=project, env=completed | {"TAVERN_HOME": str(project.parent / "home")},
-        timeout=60, check=False,
-    )  # fmt: skip
-    assert run in found.stdout
+    assert run in tavern("agent", "runs").stdout
+    monkeypatch.setenv("_TAVERN_COMPLETE", "zsh_complete")
+    monkeypatch.setenv("COMP_WORDS", f"tavern --home {project.parent / 'home'} agent show ")
+    monkeypatch.setenv("COMP_CWORD", "5")
+    assert run in tavern().stdout
 
 
 @pytest.mark.parametrize(
@@ -143,30 +148,37 @@ def test_approvals_and_resuming_work_across_processes(project: Path) -> None:
         (("resume", "agent-nothing"), 5, "no agent run"),
     ],
 )  # fmt: skip
-def test_the_exit_code_says_how_a_command_ended(project: Path, words: tuple[str, ...], code: int, said: str) -> None:
-    done = tavern(project, "agent", *words)
+def test_the_exit_code_says_how_a_command_ended(tavern: Tavern, words: tuple[str, ...], code: int, said: str) -> None:
+    done = tavern("agent", *words)
     assert (done.returncode, done.stdout.count("\n") <= 4) == (code, True), done.stderr
     assert said in done.stderr
 
 
-def test_the_prompt_can_be_looked_at(project: Path) -> None:
-    done = tavern(project, "agent", "prompt", "clerk", "count")
+def test_the_prompt_can_be_looked_at(tavern: Tavern) -> None:
+    done = tavern("agent", "prompt", "clerk", "count")
     assert done.returncode == 0
     assert "demo:count" in done.stdout, done.stderr + done.stdout
 
 
-def test_an_interrupted_run_is_cancelled_and_can_be_resumed(project: Path) -> None:
-    with Program(
-        command(project, "agent", "run", "clerk", "wait for ever"), cwd=project, env=environment(), stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
-    ) as program:  # fmt: skip
-        while True:
-            rows = as_json(tavern(project, "agent", "runs", "--json"))
-            if rows and rows[0]["state"] == "running":
-                break
-        assert tavern(project, "agent", "resume", rows[0]["runId"]).returncode == 2
+def test_an_interrupted_run_is_cancelled_and_can_be_resumed(project: Path, tavern: Tavern) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "tavern_core",
+        "--home",
+        str(project.parent / "home"),
+        "agent",
+        "run",
+        "clerk",
+        "wait for ever",
+    ]
+    with Program(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        rows: list[Any] = []
+        while not rows or rows[0]["state"] != "running":
+            rows = as_json(tavern("agent", "runs", "--json"))
+        assert tavern("agent", "resume", rows[0]["runId"]).returncode == 2
         program.send_signal(signal.SIGINT)
         program.communicate(timeout=60)
         assert program.returncode == 130
-    (row,) = as_json(tavern(project, "agent", "runs", "--json"))
+    (row,) = as_json(tavern("agent", "runs", "--json"))
     assert row["state"] == "cancelled"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ TEXT = (
 def test_an_answer_is_cut_at_the_same_place_however_it_arrives(cuts: list[int], many: bool) -> None:
     listener = Listener(TamConfig(), many_blocks=many)
     ends = sorted({0, *cuts, len(TEXT)})
-    for start, end in zip(ends, ends[1:], strict=False):
+    for start, end in pairwise(ends):
         listener.feed(TEXT[start:end])
     listener.close()
     first = TEXT.partition("\nThe result")[0]
