@@ -30,6 +30,8 @@ class Task:
     """The caller of the agent's calls."""
     asking: CallContext | None
     """Who asks the model; None: the host."""
+    window: int
+    """Tokens of a request at most."""
 
 
 class Requests:
@@ -45,13 +47,6 @@ class Requests:
         self._written = task.profile.written
         self._reader = reader
         self._tools: list[dict[str, Any]] | None = None
-        own = (
-            None
-            if self._written.deliberation_workflow
-            else getattr(parts.models.find(task.model), "context_tokens", None)
-        )
-        self.window = min(self._written.context_tokens, own) if isinstance(own, int) else self._written.context_tokens
-        """Tokens of a conversation at most."""
 
     async def ask(self, step: int, messages: Sequence[Mapping[str, Any]], tell: Callable[[str], bool]) -> LLMAnswer:
         """The next answer.

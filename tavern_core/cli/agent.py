@@ -130,11 +130,15 @@ def replay(session: Session, run_id: str, as_json: bool) -> None:
 @agent.command(cls=Command)
 @click.argument("profile", metavar="PROFILE", shell_complete=completion.profiles)
 @click.argument("task", metavar="TASK", default="")
+@json_option
 @pass_session
-def prompt(session: Session, profile: str, task: str) -> None:
+def prompt(session: Session, profile: str, task: str, as_json: bool) -> None:
     """Print the system prompt with which an agent would begin."""
     text = session.host().agents.prompt_sync(profile, task)
-    session.out.data(text)
+    if as_json:
+        session.out.json({"system": text})
+    else:
+        session.out.data(text)
 
 
 async def _followed(session: Session, begun: Coroutine[Any, Any, AgentHandle], *, quiet: bool) -> AgentOutcome:
