@@ -20,14 +20,17 @@ from typing import Any, Final
 
 from tavern_core.agents.callers import HOST, agent_context, asking_context, caller_of, owner_of
 from tavern_core.agents.handle import AgentHandle, RunEvents
-from tavern_core.agents.instructions import build_system
+from tavern_core.agents.instructions import build_prompt, native_tools, warnings_of
 from tavern_core.agents.loop import AgentLoop
 from tavern_core.agents.model_requests import Task
 from tavern_core.agents.notices import READ_RESULT
 from tavern_core.agents.parts import Parts, reading_tool
 from tavern_core.agents.people import Answers
+from tavern_core.agents.prompt import Prompt
+from tavern_core.agents.reading import read_again, read_at_start
 from tavern_core.agents.replay import AgentReplay, replayed
 from tavern_core.agents.run_store import AgentRuns, KeptAgentRun
+from tavern_core.agents.schemas import size_of
 from tavern_core.agents.spending import BudgetLike, Clock, Spending, budget_of, check_price
 from tavern_core.agents.tape import Tape
 from tavern_core.contract.llm import Price
@@ -112,19 +115,23 @@ class Agents:
         caller = caller_of(context)
         resolved, name = await self._resolved(profile)
         limits = budget_of(resolved.written.budget, budget)
-        chosen = model if model is not None else resolved.written.model
+        chosen = model if model is not None else resolved.written.model_name
         price, window = await self._priced(resolved, chosen, limits)
         run = f"agent-{secrets.token_hex(8)}"
         agent = agent_context(resolved, name, caller, limits, run)
-        system = await asyncio.to_thread(build_system, self._parts, resolved, agent, text)
+        prompt = await asyncio.to_thread(build_prompt, self._parts, resolved, agent, text, window)
+        tools, warnings = native_tools(self._parts, resolved, prompt), warnings_of(prompt)
+        window = max(window - sum(map(size_of, tools)), 1)
         facts = {
             "profile": resolved.written.model_dump(mode="json"), "given": name, "model": chosen, "budget": limits.model_dump(),
-            "caller": stored(caller or HOST, HOST, None), "system": system, "window": window,
+            "caller": stored(caller or HOST, HOST, None), "system": prompt.system, "window": window,
+            "tools": tools, "warnings": list(warnings), "untrusted": [p.citation for p in prompt.sources if not p.trusted],
         }  # fmt: skip
         self._enter()
         record = AgentRecord(run, resolved.name, text, "running", time.time(), facts)
         await asyncio.to_thread(self._runs.begin, record, owner_of(caller))
-        about = Task(run, resolved, system, text, chosen, agent, asking_context(caller, run), window)
+        read_at_start(agent.ledger.content_read, facts, text)
+        about = _about(record, resolved, agent, asking_context(caller, run))
         return self._begin(about, Tape(), limits, price)
 
     async def resume(
@@ -178,16 +185,9 @@ class Agents:
         agent = agent_context(resolved, name, acting, limits, run_id, drawn=len(tape.calls))
         self._enter()
         await asyncio.to_thread(self._runs.take_up, kept)
-        about = Task(
-            run_id,
-            resolved,
-            facts["system"],
-            record.task,
-            facts["model"],
-            agent,
-            asking_context(acting, run_id),
-            facts["window"],
-        )
+        read_at_start(agent.ledger.content_read, facts, record.task)
+        read_again(agent.ledger.content_read, tape)
+        about = _about(record, resolved, agent, asking_context(acting, run_id))
         return self._begin(about, tape, limits, price, answers or {})
 
     # Looking -------------------------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class Agents:
         acting = None if caller is HOST else caller
         limits = AgentBudget.model_validate(facts["budget"]).model_copy(update={"seconds": None, "money": None})
         agent = agent_context(resolved, name, acting, limits, run_id)
-        about = Task(run_id, resolved, facts["system"], record.task, facts["model"], agent, None, facts["window"])
+        about = _about(record, resolved, agent, None)
         return await replayed(self._parts, about, record, limits, self._runs.mask)
 
     def replay_sync(self, run_id: str, **options: Any) -> AgentReplay:
@@ -226,16 +226,21 @@ class Agents:
         found: AgentReplay = self._wait(self.replay(run_id, **options))
         return found
 
-    async def prompt(self, profile: ProfileLike, task: str = "", *, context: CallContext | None = None) -> str:
-        """The system prompt that a run would begin with. Raises ProfileInvalid (PROFILE_INVALID)."""
+    async def prompt(self, profile: ProfileLike, task: str = "", *, context: CallContext | None = None) -> Prompt:
+        """The prompt that a run would begin with: `system`, `tools`, `sources`, `left_out`, `findings`.
+
+        Raises:
+            ProfileInvalid: there is no such profile, or its template does not fit (PROFILE_INVALID).
+        """
         resolved, name = await self._resolved(profile)
         agent = agent_context(resolved, name, caller_of(context), resolved.written.budget, "")
-        return await asyncio.to_thread(build_system, self._parts, resolved, agent, task)
+        window = resolved.written.context_tokens
+        return await asyncio.to_thread(build_prompt, self._parts, resolved, agent, task, window)
 
-    def prompt_sync(self, profile: ProfileLike, task: str = "", **options: Any) -> str:
+    def prompt_sync(self, profile: ProfileLike, task: str = "", **options: Any) -> Prompt:
         """`prompt` for code without an event loop."""
-        text: str = self._wait(self.prompt(profile, task, **options))
-        return text
+        prompt: Prompt = self._wait(self.prompt(profile, task, **options))
+        return prompt
 
     async def close(self) -> None:
         """Cancel all runs of this host; they can be resumed."""
@@ -354,6 +359,15 @@ class Agents:
         if not self._has_entered:
             self._parts.records.enter(self._process)
             self._has_entered = True
+
+
+def _about(record: AgentRecord, profile: Profile, agent: CallContext, asking: CallContext | None) -> Task:
+    """What a run is about, from what it began with."""
+    facts = record.facts
+    return Task(
+        record.run_id, profile, facts["system"], record.task, facts["model"], agent, asking, facts["window"], facts["tools"],
+        tuple(facts["warnings"]),
+    )  # fmt: skip
 
 
 def _cancel(task: asyncio.Task[Any]) -> bool:

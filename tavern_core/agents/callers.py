@@ -11,6 +11,7 @@ from tavern_core.kernel.calls.running_call import current
 from tavern_core.model.call import HOST_PRINCIPAL, Budget, CallContext, Ledger
 from tavern_core.model.capability import is_dangerous
 from tavern_core.model.profile import AgentBudget
+from tavern_core.model.untrusted import STRICTNESS, AfterUntrusted
 
 HOST: Final = CallContext(principal=HOST_PRINCIPAL)
 """Stands for the host itself where a run stores its caller."""
@@ -31,16 +32,22 @@ def agent_context(
         listed = profile.capabilities if profile.capabilities is not None else frozenset({"*"})
         return CallContext(
             permissions=frozenset(each for each in listed if not is_dangerous(each)), principal=principal, profile=name,
-            budget=Budget(max_tool_calls=limits.calls), ledger=Ledger(drawn), task_id=run, agent_id=profile.name,
+            budget=Budget(max_tool_calls=limits.calls), ledger=Ledger(drawn), task_id=run, agent_id=profile.name, after_untrusted=_strictest(profile, caller),
         )  # fmt: skip
     most = limits.calls + caller.ledger.drawn - drawn
     outer = caller.budget
     if outer.max_tool_calls is not None:
         most = min(most, outer.max_tool_calls)
     return replace(
-        caller, principal=principal, profile=name, task_id=run, agent_id=profile.name,
+        caller, principal=principal, profile=name, task_id=run, agent_id=profile.name, after_untrusted=_strictest(profile, caller),
         budget=Budget(outer.timeout_ms, outer.max_retries, max(most, 0)),
     )  # fmt: skip
+
+
+def _strictest(profile: Profile, caller: CallContext | None) -> AfterUntrusted:
+    """What happens to calls with an effect after untrusted content was read: as the profile says, or more strictly."""
+    own = profile.written.after_untrusted
+    return own if caller is None else max(own, caller.after_untrusted, key=STRICTNESS.__getitem__)
 
 
 def asking_context(caller: CallContext | None, run: str) -> CallContext | None:

@@ -78,11 +78,11 @@ class AgentLoop:
         self._calls = ToolCalls(
             parts, task.run, tape, task.context, self._language, record, lambda call: self._within(call)
         )
-        self._requests = Requests(parts, task, self._calls.native_names())
+        self._requests = Requests(parts, task)
         self._repetition = Repetition()
         self.messages: list[Message] = []
         self._answer = ""
-        self.warnings: list[str] = []
+        self.warnings = [*task.warnings]
 
     async def run(self) -> AgentOutcome:
         """Work until the task is done or cannot go on."""

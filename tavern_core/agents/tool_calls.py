@@ -129,12 +129,12 @@ class ToolCalls:
                 results.append(await made)
         return results + await _all(group)
 
-    def native_names(self) -> str:
+    def _reader(self) -> str:
         """The wire name of the reading tool."""
         return str(export_tool(self._parts.engines.inner[READ_RESULT], "openai")["function"]["name"])
 
     def _read(self, call: ModelCall) -> tuple[str, Mapping[str, Any]]:
-        tool = READ_RESULT if call.name == self.native_names() else self._parts.descriptions.tool_id(call.name)
+        tool = READ_RESULT if call.name == self._reader() else self._parts.descriptions.tool_id(call.name)
         try:
             arguments = json.loads(call.arguments or "{}")
         except (ValueError, RecursionError):

@@ -134,11 +134,15 @@ def replay(session: Session, run_id: str, as_json: bool) -> None:
 @pass_session
 def prompt(session: Session, profile: str, task: str, as_json: bool) -> None:
     """Print the system prompt with which an agent would begin."""
-    text = session.host().agents.prompt_sync(profile, task)
+    found = session.host().agents.prompt_sync(profile, task)
     if as_json:
-        session.out.json({"system": text})
-    else:
-        session.out.data(text)
+        session.out.json(found.to_json())
+        return
+    session.out.data(found.system)
+    for part in found.left_out:
+        tell("note", "AGENT", f"no room for {part.part}: {part.reason} {', '.join(part.names)}".rstrip())
+    for finding in found.findings:
+        tell("warning", finding.code, finding.located, finding.hint)
 
 
 async def _followed(session: Session, begun: Coroutine[Any, Any, AgentHandle], *, quiet: bool) -> AgentOutcome:

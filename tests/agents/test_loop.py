@@ -321,8 +321,8 @@ def test_events_report_the_run_to_subscribers_and_the_log(office: Office) -> Non
 
 def test_the_built_in_prompt_is_in_the_language_of_the_profile(office: Office) -> None:
     with office.host() as tavern:
-        assert "你是 clerk" in tavern.agents.prompt_sync({**PROFILE, "language": "zh"}, "x")
-        own = tavern.agents.prompt_sync({**PROFILE, "prompt": "Be brief.\n{{{system:available_tools}}}"}, "x")
+        assert "你是 clerk" in tavern.agents.prompt_sync({**PROFILE, "language": "zh"}, "x").system
+        own = tavern.agents.prompt_sync({**PROFILE, "prompt": "Be brief.\n{{{system:available_tools}}}"}, "x").system
     assert own.startswith("Be brief.\n")
     assert "desk:add" in own
 

@@ -320,6 +320,11 @@ class RunStore:
             raise RunNotFound(f"there is no run {run_id!r}", hint=did_you_mean(run_id, near) or "tavern workflows runs")
         return found
 
+    def sources(self, run_id: str) -> tuple[str, ...]:
+        """The sources of untrusted content that the nodes of a run had read when the last of them was recorded."""
+        records = (record.get("read") for record in journal.read(self._folder, run_id))
+        return tuple(dict.fromkeys(str(source) for found in records if isinstance(found, list) for source in found))
+
     def calls(self, run_id: str) -> int:
         """The number of calls of its caller's budget that the journal of a run counts."""
         counts = (record.get("calls") for record in journal.read(self._folder, run_id))
