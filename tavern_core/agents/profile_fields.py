@@ -32,8 +32,7 @@ _FILE: Final = "file:"
 class Known:
     """What a profile may name on this host."""
 
-    models: Sequence[str] | None = None
-    """None: do not look."""
+    models: Sequence[str] = ()
     workflows: Sequence[str] = ()
     skills: Sequence[Skill] = ()
 
@@ -153,7 +152,7 @@ def _names(profile: Profile, known: Known) -> Iterator[_Problem]:
     name = written.model_name
     if not isinstance(written.model, str):
         yield "model", "a mapping is the model of another system and is not used", "write the name of a model"
-    elif name and known.models is not None and name not in known.models:
+    elif name and name not in known.models:
         hint = did_you_mean(name[:200], known.models) or "`tavern llms list` shows the models"
         yield "model", f"there is no model {name[:200]!r}", hint
     workflow = written.deliberation_workflow

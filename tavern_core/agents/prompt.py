@@ -70,12 +70,6 @@ class Prompt:
         """Whether it shows knowledge that was fetched from elsewhere."""
         return any(not passage.trusted for passage in self.sources)
 
-    def facts(self) -> dict[str, Any]:
-        """What a record keeps of it besides `system` and `tools`; sources without their texts."""
-        sources = [{key: value for key, value in p.to_json().items() if key != "text"} for p in self.sources]
-        left = {key: value for key, value in self.to_json().items() if key not in ("system", "tools")}
-        return {**left, "sources": sources}
-
     def to_json(self) -> dict[str, Any]:
         return {
             "system": self.system,

@@ -15,6 +15,7 @@ from tavern_core.review.plugin_check import check_plugin
 from .blocks import DOCS, Block, Workspace, blocks_of, sections_of
 
 PAGES = (
+    "agents.md",
     "tools.md",
     "hosting.md",
     "security.md",
