@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 Invoke = Callable[[str, Mapping[str, Any] | None, CallContext | None, str], Coroutine[Any, Any, ToolResult]]
 """(tool, arguments, context, purpose): a call through the one pipeline."""
 ASK: Final = "core:LLM"
+STOPPED: Final = "stopped"
+"""The finish reason of an answer that its receiver ended."""
 CAPABILITY: Final = "network"
 """The capability for requests to a model, because their content leaves the host."""
 _QUESTION: Final[Mapping[str, Any]] = {
@@ -126,7 +128,7 @@ class Models:
 
         Args:
             asker: the calling plugin; one that replaces the service `llms` calls the original models.
-            tell: called with each piece of the text while a model streams.
+            tell: called with each piece of the text while a model streams; True ends the request, and the answer is what has arrived.
 
         Raises:
             CallError: it was refused, or failed.
@@ -158,14 +160,22 @@ class Models:
         found, tell = self.find(model), _tell.get()
         if tell is None or not isinstance(found, StreamingLLM):
             return answer_json(await found.complete(messages, **(options or {})))
-        text, whole = "", None
-        async for piece in found.stream(messages, **(options or {})):
-            if isinstance(piece, LLMAnswer):
-                whole = piece
-                continue
-            text += piece
-            tell(piece)
-        return answer_json(whole or LLMAnswer(text, model=model))
+        parts: list[str] = []
+        whole: LLMAnswer | None = None
+        stream = found.stream(messages, **(options or {}))
+        try:
+            async for piece in stream:
+                if isinstance(piece, LLMAnswer):
+                    whole = piece
+                    continue
+                parts.append(piece)
+                if tell(piece) is True:
+                    whole = LLMAnswer("".join(parts), STOPPED, model=model)
+                    break
+        finally:
+            if (close := getattr(stream, "aclose", None)) is not None:
+                await close()  # now, and not when the iterator is collected: it ends the request
+        return answer_json(whole or LLMAnswer("".join(parts), model=model))
 
 
 def answer_json(answer: LLMAnswer) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from tavern_core import __version__
 from tavern_core.builtin import BUILTIN
@@ -48,6 +48,9 @@ from tavern_core.model.plugin import Diagnostic
 from tavern_core.model.result import ToolResult, failure
 from tavern_core.model.text_outcome import TextOutcome
 from tavern_core.model.tool import ToolSpec
+
+if TYPE_CHECKING:
+    from tavern_core.agents.agents import Agents
 
 __all__ = ["Plugin", "Tavern"]
 
@@ -86,6 +89,16 @@ class Tavern:
         self.events = Events(host.base.recorder)
         self.logs = AuditLog(host.base.home)
         self.config = host.base.config
+        self._agents: Agents | None = None
+
+    @property
+    def agents(self) -> Agents:
+        """Runs of agents; imported at the first use."""
+        if self._agents is None:
+            from tavern_core.host.agent_parts import agents_of
+
+            self._agents = agents_of(self._host, self.wait)
+        return self._agents
 
     @classmethod
     def open(
@@ -160,7 +173,7 @@ class Tavern:
         """Stop every plugin, services last started first; running calls get time to finish."""
         if self._state == "open":
             self._shut()
-            await self._host.close()
+            await self._close()
             self._host.release()
 
     async def __aenter__(self) -> Tavern:
@@ -179,7 +192,7 @@ class Tavern:
     ) -> None:
         if self._state == "open":
             self._shut()
-            self._host.base.portal.run(self._host.close())
+            self._host.base.portal.run(self._close())
             self._host.release()
 
     # Calls ------------------------------------------------------------------------------------------------------------
@@ -662,6 +675,11 @@ class Tavern:
         self, tool: str, arguments: Mapping[str, Any], context: CallContext | None, key: str | None
     ) -> ToolResult:
         return await self._run(self._loop_mode, tool, arguments, context, "", key, "tam")
+
+    async def _close(self) -> None:
+        if self._agents is not None:
+            await self._agents.close()
+        await self._host.close()
 
     def _shut(self) -> None:
         self._state = "closed"

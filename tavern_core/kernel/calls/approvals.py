@@ -16,6 +16,8 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from typing import Any, Final
 
 from tavern_core.errors import ApprovalRejected, ApprovalRequired, CallError, PolicyDenied, StateDamaged
@@ -40,6 +42,10 @@ from tavern_core.model.tool import ToolSpec
 _MOST_AT_ONCE: Final = 64
 """Callbacks that are no coroutines and wait at once; each has a thread, and one that never returns keeps it."""
 _MOST_REMEMBERED: Final = 1_000
+waiting: Final[ContextVar[Callable[[], AbstractContextManager[object]] | None]] = ContextVar(
+    "tavern_waiting", default=None
+)
+"""Entered while a person is asked, by those who do not count that time (agents)."""
 
 
 class Approvals:
@@ -101,8 +107,10 @@ class Approvals:
             return
         await tell(self._requested(call, request))
         began = time.perf_counter()
+        waits = waiting.get()
         try:
-            answer = _answer(await self._ask(request, mode, seconds), mark)
+            with waits() if waits is not None else nullcontext():
+                answer = _answer(await self._ask(request, mode, seconds), mark)
         except TimeLimit:
             late = Approval(False, f"no answer within {seconds:g} s")
             await tell(self._decided(call, request, late, time.perf_counter() - began, "timeout"))
