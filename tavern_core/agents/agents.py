@@ -45,6 +45,7 @@ from tavern_core.model.call import HOST_PRINCIPAL, Budget, CallContext, Ledger
 from tavern_core.model.capability import is_dangerous
 from tavern_core.model.event import AGENT_FINISHED, AGENT_STARTED
 from tavern_core.model.profile import AgentBudget, AgentProfile
+from tavern_core.model.untrusted import stricter
 
 BudgetLike = AgentBudget | Mapping[str, Any] | None
 MOST_TASK: Final = 1_000_000
@@ -124,6 +125,7 @@ class Agents:
         run = f"agent-{secrets.token_hex(8)}"
         agent = agent_context(resolved, name, caller, limits, run)
         system = await asyncio.to_thread(build_system, self._parts, resolved, agent, text)
+        agent.ledger.content_read.trust(text, system)
         facts = {
             "profile": resolved.written.model_dump(mode="json"), "given": name, "model": chosen, "budget": limits.model_dump(),
             "caller": stored(caller or _HOST, _HOST, None), "system": system,
@@ -183,6 +185,7 @@ class Agents:
             caller = taken_up_as(run_id, caller, resumer, _HOST)
         acting = None if caller is _HOST else caller
         agent = agent_context(resolved, name, acting, limits, run_id, drawn=len(tape.calls))
+        agent.ledger.content_read.trust(record.task, facts["system"])
         self._enter()
         await asyncio.to_thread(self._runs.take_up, kept)
         about = Task(run_id, resolved, facts["system"], record.task, facts["model"], agent, _asking(acting, run_id))
@@ -370,6 +373,7 @@ def agent_context(
         return CallContext(
             permissions=frozenset(each for each in listed if not is_dangerous(each)), principal=principal, profile=name,
             budget=Budget(max_tool_calls=limits.calls), ledger=Ledger(drawn), task_id=run, agent_id=profile.name,
+            after_untrusted=profile.written.after_untrusted,
         )  # fmt: skip
     most = limits.calls + caller.ledger.drawn - drawn
     outer = caller.budget
@@ -378,6 +382,7 @@ def agent_context(
     return replace(
         caller, principal=principal, profile=name, task_id=run, agent_id=profile.name,
         budget=Budget(outer.timeout_ms, outer.max_retries, max(most, 0)),
+        after_untrusted=stricter(caller.after_untrusted, profile.written.after_untrusted),
     )  # fmt: skip
 
 

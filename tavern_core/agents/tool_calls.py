@@ -17,6 +17,7 @@ from tavern_core.frozen import dataclass
 from tavern_core.kernel.calls.idempotency import result_of, result_text
 from tavern_core.kernel.calls.native_calls import text_of
 from tavern_core.kernel.calls.text_calls import Transcript
+from tavern_core.kernel.calls.untrusted_content import recalled
 from tavern_core.kernel.catalogue.plan import Inner, Plan
 from tavern_core.model.call import CallContext
 from tavern_core.model.language import Language
@@ -159,7 +160,10 @@ class ToolCalls:
             if self._tape.is_final:
                 raise TapeEnds
             known = await self._live(at, tool, arguments, context)
-        result = result_of(known)
+            result = result_of(known)
+        else:
+            result = result_of(known)
+            recalled(context, arguments, result)  # a call that an earlier process made brought the same content in
         self.made[place] = Made(tool, arguments, result, at in self._tape.reads)
         return result
 
@@ -203,8 +207,9 @@ class ToolCalls:
         return ToolResult(True, shown, evidence=result._evidence, meta=result._meta, trace=result._trace)
 
     def keep(self, text: str, name: str) -> str:
-        """Store a text that the agent may read again; returns its address."""
-        return self._parts.artifacts.put(text, "text/plain", name=name, context=self._context).uri
+        """Store a text that the agent may read again, which may hold anything that it has read; returns its address."""
+        store, read = self._parts.artifacts, tuple(self._context.ledger.content_read.sources)
+        return store.put(text, "text/plain", name=name, context=self._context, untrusted=read).uri
 
     async def _foresee(
         self, written: str, arguments: Mapping[str, Any], context: CallContext | None, earlier: int

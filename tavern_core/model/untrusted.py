@@ -43,6 +43,11 @@ _BRACKETS: Final = re.compile(r"[()\[\]]")
 _ENDING: Final = ".,;:!?)]}>'\"*_~。，；：！？）】》」"
 
 
+def stricter(one: AfterUntrusted, other: AfterUntrusted) -> AfterUntrusted:
+    """What two sides allow together."""
+    return max(one, other, key=STRICTNESS.__getitem__)
+
+
 def is_source(spec: ToolSpec) -> bool:
     """Whether the answers of a tool are untrusted content."""
     return bool(spec.untrusted or spec.stranger or spec.kind in _AGENTS or brings_in(spec.capabilities))

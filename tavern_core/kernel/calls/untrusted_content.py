@@ -24,7 +24,6 @@ from tavern_core.model.language import Said, say
 from tavern_core.model.result import ToolResult
 from tavern_core.model.untrusted import (
     MARK,
-    STRICTNESS,
     AfterUntrusted,
     Effect,
     addresses_in,
@@ -32,6 +31,7 @@ from tavern_core.model.untrusted import (
     effect_with,
     links_in,
     sources_in,
+    stricter,
     texts_in,
 )
 
@@ -100,7 +100,7 @@ def inherited(context: CallContext, outer: Reader | None) -> CallContext:
     for one in around(outer):
         if (theirs := one.context) is None or theirs.after_untrusted == "allow":
             continue
-        strictest = max(strictest, theirs.after_untrusted, key=STRICTNESS.__getitem__)
+        strictest = stricter(strictest, theirs.after_untrusted)
         if theirs.ledger is not context.ledger:
             context.ledger.content_read.take_over(theirs.ledger.content_read)
     return context if strictest == context.after_untrusted else replace(context, after_untrusted=strictest)
@@ -116,7 +116,7 @@ def restraint(reader: Reader | None) -> tuple[AfterUntrusted, tuple[str, ...]]:
             continue
         if found := context.ledger.content_read.sources:
             sources.update(dict.fromkeys(found))
-            strictest = max(strictest, context.after_untrusted, key=STRICTNESS.__getitem__)
+            strictest = stricter(strictest, context.after_untrusted)
     return strictest, tuple(sources)
 
 
@@ -198,7 +198,7 @@ def marked(call: RunningCall, result: ToolResult) -> ToolResult:
     """The result with the sources of untrusted content that it may hold."""
     if not call.reads:
         return result
-    sources = list(dict.fromkeys([*sources_in((result._meta or {}).get(MARK)), *call.reads]))
+    sources = list(dict.fromkeys([*sources_of(result), *call.reads]))
     if result._meta is not None and result._meta.get(MARK) == sources:
         return result
     return result.replace(meta={**(result._meta or {}), MARK: sources})
@@ -211,6 +211,23 @@ def taken_over(call: RunningCall, result: ToolResult) -> ToolResult:
     return marked(call, result)
 
 
+def sources_of(result: ToolResult) -> tuple[str, ...]:
+    """The sources of untrusted content that a result may hold."""
+    return sources_in((result._meta or {}).get(MARK))
+
+
+def recalled(context: CallContext, arguments: Mapping[str, Any], result: ToolResult) -> None:
+    """Record what a stored answer brings in where no call is made again: a run that is resumed."""
+    if sources := sources_of(result):
+        read = context.ledger.content_read
+        read.add(sources, time.time())
+        read.learn([result.value, [dict(block) for block in result._content]], _addresses_of(arguments))
+
+
+def _addresses_of(values: Any) -> set[str]:
+    return {address for text in texts_in(values) for address in addresses_in(text)}
+
+
 def concluded(call: RunningCall, result: ToolResult) -> ToolResult:
     """The marked result; addresses in it, and those that the call read, can be read from now on without approval.
 
@@ -220,7 +237,7 @@ def concluded(call: RunningCall, result: ToolResult) -> ToolResult:
     plan = call.plan
     if plan is None or (result.error is not None and call.token is None):  # nothing ran
         return marked(call, result)
-    given = {address for text in texts_in(call.values) for address in addresses_in(text)}
+    given = _addresses_of(call.values)
     found = [result.value, [dict(block) for block in result._content]]
     if result.error is not None:
         found.append(result.error.message)
