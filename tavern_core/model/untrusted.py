@@ -106,7 +106,9 @@ def addresses_in(text: str) -> Iterator[str]:
 
 
 def links_in(text: str) -> Iterator[tuple[str, ...]]:
-    """Every address with a scheme in a text: as it stands, and without what ends a sentence."""
+    """Every address with a scheme in a text, as it stands and without what ends a sentence; and a text that is one without."""
+    if _BARE.fullmatch(text.strip()):
+        yield (text.strip(),)
     for match in _ADDRESS.finditer(text[:_MOST_TEXT]):
         yield match.group(), match.group().rstrip(_ENDING)
 

@@ -190,7 +190,7 @@ def composed(reader: Reader, values: Mapping[str, Any], marked: Iterable[Any]) -
         if one.context is not None and one.context.after_untrusted != "allow"
     ]
     found: list[tuple[str, ...]] = [(text.strip(),) for value in marked for text in texts_in(value) if text.strip()]
-    found += [forms for text in texts_in(values) if "://" in text for forms in links_in(text)]
+    found += [forms for text in texts_in(values) for forms in links_in(text)]
     return next((forms[0] for forms in found if not any(read.knows(form) for read in known for form in forms)), "")
 
 
