@@ -38,7 +38,9 @@ from tavern_core.flow.run_caller import restored, stored, taken_up_as
 from tavern_core.kernel.access.profiles import Profile, ProfileLike
 from tavern_core.kernel.calls.approvals import waiting
 from tavern_core.kernel.calls.conversation import conversation
+from tavern_core.kernel.calls.idempotency import result_of
 from tavern_core.kernel.calls.running_call import current
+from tavern_core.kernel.calls.untrusted_content import recalled
 from tavern_core.kernel.settings.result_redaction import masking
 from tavern_core.model.agent import RESUMABLE, AgentOutcome, AgentRecord
 from tavern_core.model.call import HOST_PRINCIPAL, Budget, CallContext, Ledger
@@ -186,6 +188,8 @@ class Agents:
         acting = None if caller is _HOST else caller
         agent = agent_context(resolved, name, acting, limits, run_id, drawn=len(tape.calls))
         agent.ledger.content_read.trust(record.task, facts["system"])
+        for at, result in tape.results.items():  # what earlier processes read holds for the calls of this one
+            recalled(agent, tape.calls[at]["arguments"] if at in tape.calls else {}, result_of(result))
         self._enter()
         await asyncio.to_thread(self._runs.take_up, kept)
         about = Task(run_id, resolved, facts["system"], record.task, facts["model"], agent, _asking(acting, run_id))

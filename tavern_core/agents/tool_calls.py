@@ -17,7 +17,6 @@ from tavern_core.frozen import dataclass
 from tavern_core.kernel.calls.idempotency import result_of, result_text
 from tavern_core.kernel.calls.native_calls import text_of
 from tavern_core.kernel.calls.text_calls import Transcript
-from tavern_core.kernel.calls.untrusted_content import recalled
 from tavern_core.kernel.catalogue.plan import Inner, Plan
 from tavern_core.model.call import CallContext
 from tavern_core.model.language import Language
@@ -160,10 +159,7 @@ class ToolCalls:
             if self._tape.is_final:
                 raise TapeEnds
             known = await self._live(at, tool, arguments, context)
-            result = result_of(known)
-        else:
-            result = result_of(known)
-            recalled(context, arguments, result)  # a call that an earlier process made brought the same content in
+        result = result_of(known)
         self.made[place] = Made(tool, arguments, result, at in self._tape.reads)
         return result
 
