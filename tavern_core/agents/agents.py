@@ -122,7 +122,7 @@ class Agents:
         caller = _caller(context)
         resolved, name = await self._resolved(profile)
         limits = _budget(resolved.written.budget, budget)
-        chosen = model if model is not None else resolved.written.model
+        chosen = model if model is not None else resolved.written.model_name
         price = await self._priced(resolved, chosen, limits)
         run = f"agent-{secrets.token_hex(8)}"
         agent = agent_context(resolved, name, caller, limits, run)

@@ -10,7 +10,8 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from dataclasses import fields, replace
-from typing import Any, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.nodes import MisfitInput
 from tavern_core.errors import InputInvalid, UsageError
@@ -39,11 +40,21 @@ from tavern_core.kernel.nodes.value_conversion import plain
 from tavern_core.kernel.plugins.tables import Tables
 from tavern_core.kernel.settings.result_redaction import masking, struck_outputs
 from tavern_core.model.call import CallContext
-from tavern_core.model.event import WORKFLOW_CHANGED, WORKFLOW_FINISHED, WORKFLOW_STARTED
+from tavern_core.model.event import (
+    UPDATE_WORKFLOW_STATE_FROM_AGENT,
+    WORKFLOW_CHANGED,
+    WORKFLOW_FINISHED,
+    WORKFLOW_STARTED,
+)
+from tavern_core.model.language import Language
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.node import NodeSpec
 from tavern_core.model.run import RunInfo, RunResult
 from tavern_core.model.workflow import Workflow
+
+if TYPE_CHECKING:
+    from tavern_core.flow.patching import Patching
+    from tavern_core.graph.problems import FlowProblem
 
 _OPTIONS: Final = frozenset(
     {field.name for field in fields(RunOptions)} | {"again", "start_at", "answers", "cache", "keep", "run_id"}
@@ -95,6 +106,7 @@ class Running:
         self._caches = caches
         self._host = rights.host
         self._note = base.recorder.note
+        self._note_large = base.recorder.note_large
         self._prepare = prepare
         self._defaults = {"concurrency": workflows.concurrency, "resources": workflows.resources}
         self._secrets: Callable[[], Collection[str]] = lambda: base.known_secrets.values
@@ -108,6 +120,19 @@ class Running:
         """A workflow, compiled. Raises WorkflowNotFound, WorkflowInvalid: as `Workflows.check`."""
         await self._prepare()
         return await self._compiling.make(self._read(what))
+
+    @cached_property
+    def patching(self) -> Patching:
+        """Applies patches; imported with the first one."""
+        from tavern_core.flow.patching import Patching, event_of_update
+
+        async def check(workflow: Workflow) -> tuple[FlowProblem, ...]:
+            return (await self.made(workflow)).problems
+
+        def updated(workflow: Workflow, summary: Mapping[Language, str], more: Mapping[str, Any]) -> None:
+            self._note_large(UPDATE_WORKFLOW_STATE_FROM_AGENT, *event_of_update(workflow, summary, more, self._mask))
+
+        return Patching(self._workflow_files, check, self._hooks, self._calls, updated)
 
     def _read(self, what: Any) -> Workflow:
         """`as_workflow`; the same object for equal content, so that it is compiled once."""

@@ -8,12 +8,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import sysconfig
 import weakref
 from asyncio import _get_running_loop as _running_loop
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -51,6 +53,8 @@ from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
     from tavern_core.agents.agents import Agents
+    from tavern_core.assistant.assistant import Assistant
+    from tavern_core.host.language_models import LanguageModels
 
 __all__ = ["Plugin", "Tavern"]
 
@@ -81,6 +85,7 @@ class Tavern:
         self.limits = host.limits
         self.metrics = host.metrics
         self.artifacts = host.artifacts
+        self.knowledge = host.knowledge
         self.approvals = host.pipeline.approvals.stored
         self.jobs = host.jobs
         self.tokens = host.tokens
@@ -194,6 +199,13 @@ class Tavern:
             self._shut()
             self._host.base.portal.run(self._close())
             self._host.release()
+
+    @cached_property
+    def assistant(self) -> Assistant:
+        """The creation assistant: a sentence becomes a checked change of a workflow, or a form layout."""
+        from tavern_core.host.assistant import assistant_of
+
+        return assistant_of(self._host)
 
     # Calls ------------------------------------------------------------------------------------------------------------
 
@@ -414,6 +426,13 @@ class Tavern:
         from tavern_core.host.model_calls import run_native_calls
 
         return await run_native_calls(response, context, self._host.descriptions, self.invoke_from)
+
+    @functools.cached_property
+    def llms(self) -> LanguageModels:
+        """The language models of tavern.yaml and of plugins."""
+        from tavern_core.host.language_models import LanguageModels
+
+        return LanguageModels(self._host.flow.models, self._host.base.portal.run)
 
     # Descriptions -----------------------------------------------------------------------------------------------------
 

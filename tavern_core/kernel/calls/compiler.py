@@ -112,7 +112,7 @@ class Compiler:
 
     async def _find_inner(self, name: str) -> Plan:
         spec = self._engines.inner[name]
-        await self._stand_guard(Entry(name, spec.plugin))
+        await self._stand_guard(Entry(spec.id, spec.plugin))
         state, known = self._specs.state, self._inner_plans.get(name)
         if known is None or known[0] != state:
             plan = self._compile(spec, self._specs.lifecycle.records[spec.plugin], is_kept=True)
@@ -142,7 +142,8 @@ class Compiler:
 
     async def still_holds(self, plan: Plan, context: CallContext) -> None:
         """Whether a plan that was looked up a while ago is what a look-up finds now; see `pipeline.Catalogue`."""
-        which: Any = Inner(plan.id) if plan.id in self._engines.inner else plan.id
+        inner = next((key for key, spec in self._engines.inner.items() if spec is plan.spec), None)
+        which: Any = plan.id if inner is None else Inner(inner)
         fresh = await self.find(which, context)
         if fresh.guarded or context.profile is not None:
             fresh = await self.admits(fresh, context)

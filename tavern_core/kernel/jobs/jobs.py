@@ -16,6 +16,7 @@ import contextvars
 import secrets
 import threading
 import time
+from asyncio import _get_running_loop as _running_loop
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -448,6 +449,13 @@ class Jobs(Mapping[str, Job]):
             self._starting.append((request, running, outer))
             if len(self._starting) > 1:  # the loop is about to look: waking it costs more than all the rest of this
                 return
+        # A woken thread takes the interpreter's lock from the caller, so the caller's loop finishes its turn first.
+        if (loop := _running_loop()) is not None:
+            loop.call_soon(self._wake)
+        else:
+            self._wake()
+
+    def _wake(self) -> None:
         # Nothing of the caller's surroundings comes along: neither its deadline nor the places that it holds.
         self._portal.loop().call_soon_threadsafe(self._start, context=contextvars.Context())
 

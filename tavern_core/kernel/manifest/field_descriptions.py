@@ -46,6 +46,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "Manifest.routes": "Routes of the server, by name.",
     "Manifest.ui": "Parts of the console, by name.",
     "Manifest.llms": "Language models, by name.",
+    "Manifest.rankers": "Rankers for the search for node types, by name.",
     "Manifest.resources": "What clients of an MCP server may read, by name.",
     "Manifest.prompts": "Prompts for clients of an MCP server, by name.",
     "Manifest.jobStores": "Stores of background jobs, by name.",
