@@ -11,7 +11,6 @@ import pytest
 
 from tavern_core import CallContext, LLMAnswer, Plugin, ScriptedLLM, Tavern, hookimpl, tool
 from tavern_core.contract.llm import ModelCall
-from tests.agents.test_resume import turns
 
 DONE = "It is done."
 TOOLS = ["desk:read", "desk:send"]
@@ -53,6 +52,11 @@ class Desk:
 
     def open(self, home: Path) -> Tavern:
         return Tavern.open(home=home, plugins=[Plugin(self, name="desk")])
+
+
+def turns(*answers: Any) -> Any:
+    """A model that answers by its place in the conversation, and so gives the same answers in every process."""
+    return lambda messages: answers[sum(message["role"] == "assistant" for message in messages)]
 
 
 def profile(**given: Any) -> dict[str, Any]:
