@@ -164,7 +164,7 @@ def judge_node(run: Reader, type_: str, capabilities: Collection[str], inputs: M
         has_read(run, (type_,))
 
 
-def may_reach(reader: Reader | None, capability: str) -> bool:
+def may_act(reader: Reader | None, capability: str) -> bool:
     """Whether services may act with a capability for what runs: not after reading, unless its own call was judged as one with an effect."""
     if not effect_with((capability,)) or restraint(reader)[0] == "allow":
         return True
