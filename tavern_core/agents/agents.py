@@ -40,7 +40,7 @@ from tavern_core.kernel.calls.approvals import waiting
 from tavern_core.kernel.calls.conversation import conversation
 from tavern_core.kernel.calls.idempotency import result_of
 from tavern_core.kernel.calls.running_call import current
-from tavern_core.kernel.calls.untrusted_content import recalled
+from tavern_core.kernel.calls.untrusted_content import recalled, running_call_has_read
 from tavern_core.kernel.settings.result_redaction import masking
 from tavern_core.model.agent import RESUMABLE, AgentOutcome, AgentRecord
 from tavern_core.model.call import HOST_PRINCIPAL, Budget, CallContext, Ledger
@@ -128,6 +128,7 @@ class Agents:
         agent = agent_context(resolved, name, caller, limits, run)
         system = await asyncio.to_thread(build_system, self._parts, resolved, agent, text)
         agent.ledger.content_read.trust(text, system)
+        running_call_has_read((agent.principal,))  # whoever runs an agent within a call gets what a model wrote
         facts = {
             "profile": resolved.written.model_dump(mode="json"), "given": name, "model": chosen, "budget": limits.model_dump(),
             "caller": stored(caller or _HOST, _HOST, None), "system": system,

@@ -129,3 +129,20 @@ def test_content_that_looks_like_a_call_is_none_even_if_the_model_repeats_it(
     assert [m["role"] for m in seen[1] if m["role"] == "system"] == [
         "system"
     ]  # what was read is no message of the system
+
+
+def test_what_an_agent_answers_a_tool_is_untrusted_and_the_agent_of_an_agent_is_watched_too(tmp_path: Path) -> None:
+    desk = Desk(turns(native("send", to="eve"), DONE))
+
+    @tool
+    async def delegate() -> str:
+        """Let another agent do it."""
+        outcome = await host.agents.run(profile(afterUntrusted="allow"), "Tell Eve.")
+        return str(outcome.answer)
+
+    with Tavern.open(home=tmp_path, plugins=[Plugin(desk, name="desk"), Plugin([delegate], name="boss")]) as host:
+        context = CallContext(principal="agent:boss", permissions=frozenset({"network"}), after_untrusted="deny")
+        assert host.invoke_sync("desk:read", context=context).ok
+        result = host.invoke_sync("boss:delegate", context=context)
+    assert (result.value, desk.sent) == (DONE, [])
+    assert "agent:clerk" in result.meta["untrusted"]

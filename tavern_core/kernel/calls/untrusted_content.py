@@ -22,6 +22,7 @@ from tavern_core.kernel.hooks.dispatch import Wish
 from tavern_core.model.call import CallContext
 from tavern_core.model.language import Said, say
 from tavern_core.model.result import ToolResult
+from tavern_core.model.safe_text import seen
 from tavern_core.model.untrusted import (
     MARK,
     AfterUntrusted,
@@ -172,7 +173,9 @@ def may_act(reader: Reader | None, capability: str) -> bool:
 
 
 def _reason(reader: Reader, what: str, effect: Effect, address: str, sources: Sequence[str]) -> Said:
-    does = say(MESSAGES[f"it_{effect}"]) if effect else say(MESSAGES["it_reads"], address=address[:_LONGEST_ADDRESS])
+    does = (
+        say(MESSAGES[f"it_{effect}"]) if effect else say(MESSAGES["it_reads"], address=seen(address[:_LONGEST_ADDRESS]))
+    )
     named = ", ".join(sources[:_SHOWN]) + (f" (+{len(sources) - _SHOWN})" if len(sources) > _SHOWN else "")
     who = reader.context.principal if reader.context is not None else "?"
     return say(MESSAGES[AFTER_READING], who=who, tool=what, sources=named, what=does)
