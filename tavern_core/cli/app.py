@@ -28,6 +28,7 @@ COMMANDS: Final = {
     "nodes": Lazy(f"{_HERE}.nodes", "nodes", "List, show and run nodes of workflows."),
     "workflows": Lazy(f"{_HERE}.workflows", "workflows", "List, check, draw and run workflows."),
     "skills": Lazy(f"{_HERE}.skills", "skills", "List, show, check and trust skills."),
+    "llms": Lazy(f"{_HERE}.llms", "llms", "List and try language models."),
     "run": Lazy(f"{_HERE}.run", "run", "Run the tool calls in the text of a model."),
     "config": Lazy(f"{_HERE}.config", "config", "Show and change configuration and settings."),
     "hooks": Lazy(f"{_HERE}.hooks", "hooks", "List the hooks and who implements them, in the order in which they run."),
