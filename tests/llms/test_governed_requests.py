@@ -1,0 +1,209 @@
+"""What is recorded of a request to a model, what it costs, and how much plugins may ask."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tavern_core import Budget, CallContext, Plugin, Tavern, hookimpl, tool
+from tavern_core.errors import CallError
+
+from .conftest import Open
+from .openai_server import OpenAIServer, Reply
+
+PRICE = {"input": 2, "output": 10, "currency": "EUR"}
+
+
+def scripted(**more: Any) -> dict[str, Any]:
+    return {"s": {"kind": "scripted", "answers": [{"text": "ok", "usage": {"input": 1000, "output": 100}}], **more}}
+
+
+class Asks:
+    """A plugin whose tool asks a model through the service."""
+
+    @hookimpl
+    def tavern_register_tools(self, ctx: Any) -> Any:
+        @tool
+        async def ask(text: str = "hi") -> str:
+            """Ask."""
+            return str((await ctx.service("llms").complete([{"role": "user", "content": text}]))["text"])
+
+        return [ask]
+
+
+def test_a_request_is_an_event_with_its_tokens_and_its_cost_and_without_what_was_said(
+    opened: Open, tmp_path: Path
+) -> None:
+    seen: list[Any] = []
+
+    class Watches:
+        @hookimpl
+        def tavern_on_event(self, event: Any) -> None:
+            if event.type == "MODEL_CALLED":
+                seen.append(dict(event.data))
+
+    host = opened(scripted(price=PRICE), [Plugin(Watches(), name="watches")])
+    with host:
+        host.wait(host.llms.complete("a secret talk", purpose="to greet"))
+        logged = [json.dumps(record.to_json()) for record in host.logs if record.type == "MODEL_CALLED"]
+    [data] = seen
+    assert data.pop("ms") > 0
+    assert data == {
+        "name": "s", "model": "scripted", "purpose": "to greet", "principal": "host", "ok": True,
+        "tokens": {"input": 1000, "output": 100}, "cost": 0.003, "currency": "EUR",
+    }  # fmt: skip
+    [line] = logged
+    assert '"cost": 0.003' in line
+    assert "talk" not in line
+
+
+@pytest.mark.parametrize(
+    ("reply", "ok", "error", "estimated"),
+    [
+        (Reply("four by four!", usage=None), True, None, True),
+        (Reply("four by four!"), True, None, None),
+        (Reply(status=401), False, "UPSTREAM_ERROR", None),
+        (Reply("four by four!", fault="cut"), False, "UPSTREAM_ERROR", True),
+    ],
+)
+def test_what_a_model_does_not_report_is_estimated(
+    opened: Open, reply: Reply, ok: bool, error: str | None, estimated: bool | None
+) -> None:
+    events: list[Any] = []
+    with OpenAIServer([reply]) as server:
+        host = opened({"far": {"kind": "openai", "baseUrl": server.url}})
+        host.events.subscribe(lambda event: events.append(event.data), "MODEL_CALLED")
+        with host, suppress(CallError):
+            host.wait(host.llms.complete("hi", tell=lambda _: None))
+    [event] = events
+    assert (event["ok"], event.get("error"), event.get("estimated")) == (ok, error, estimated)
+    assert ("cost" in event, event["tokens"]["input"] > 0) == (False, error is None or bool(estimated))
+
+
+def test_a_cancelled_request_is_recorded(opened: Open) -> None:
+    events: list[Any] = []
+
+    async def main(server: OpenAIServer) -> None:
+        host = opened({"far": {"kind": "openai", "baseUrl": server.url}})
+        host.events.subscribe(lambda event: events.append(event.data), "MODEL_CALLED")
+        async with host:
+            asking = asyncio.create_task(host.llms.complete("hi"))
+            await asyncio.to_thread(server.asked.wait, 30)
+            asking.cancel()
+            await asyncio.wait([asking])
+
+    with OpenAIServer([Reply(fault="timeout")]) as server:
+        asyncio.run(main(server))
+    assert [(event["ok"], event["error"]) for event in events] == [(False, "CANCELLED")]
+
+
+BUDGETS: dict[str, tuple[dict[str, Any], str]] = {
+    "calls": ({"asks": {"calls": 2}}, "asks has used up limits.llms.asks.calls: 2 of 2"),
+    "calls of each other plugin": ({"*": {"calls": 2}}, "limits.llms.*.calls: 2 of 2"),
+    "tokens": ({"asks": {"tokens": 2000}}, "limits.llms.asks.tokens: 2200 of 2000"),
+    "money": ({"asks": {"money": 0.005, "currency": "EUR"}}, "limits.llms.asks.money: 0.006 of 0.005"),
+}
+
+
+@pytest.mark.parametrize("what", BUDGETS)
+def test_a_plugin_asks_models_until_its_budget_is_used_up(opened: Open, what: str) -> None:
+    budget, said = BUDGETS[what]
+    with opened(scripted(price=PRICE), [Plugin(Asks(), name="asks")], limits={"llms": budget}) as host:
+        results = [host.invoke_sync("asks:ask") for _ in range(3)]
+        own = host.wait(host.llms.complete("hi")).text
+    assert [result.ok for result in results] == [True, True, False]
+    error = results[2].error
+    assert error is not None
+    assert (error.kind, own) == ("BUDGET_EXCEEDED", "ok")
+    assert said in error.message
+
+
+@pytest.mark.parametrize("price", [None, {"input": 1, "output": 1, "currency": "USD"}])
+def test_a_model_without_a_known_price_is_refused_where_money_is_limited(opened: Open, price: Any) -> None:
+    limits = {"llms": {"asks": {"money": 1, "currency": "EUR"}}}
+    with opened(scripted(price=price), [Plugin(Asks(), name="asks")], limits=limits) as host:
+        error = host.invoke_sync("asks:ask").error
+    assert error is not None
+    assert (error.kind, error.details["limit"]) == ("BUDGET_EXCEEDED", "limits.llms.asks.money")
+
+
+def test_the_budget_of_a_caller_counts_requests_as_calls(opened: Open) -> None:
+    with opened(scripted()) as host:
+        caller = CallContext(principal="guest", budget=Budget(max_tool_calls=1))
+        assert host.wait(host.llms.complete("hi", context=caller)).text == "ok"
+        with pytest.raises(CallError) as caught:
+            host.wait(host.llms.complete("hi", context=caller))
+    assert caught.value.code == "BUDGET_EXCEEDED"
+
+
+YAML = """\
+name: far
+version: "1"
+isolation: process
+nodes: {entry: nodes.py}
+permissions:
+  capabilities: [{name: network}]
+  services: {use: [llm, llms]}
+tools: [{id: ask, implementation: {type: python}}]
+"""
+CODE = """\
+import os
+from tavern_core import hookimpl, tool
+
+@hookimpl
+def tavern_register_tools(ctx):
+    @tool
+    async def ask(text: str = "hi") -> dict:
+        "Ask."
+        answer = await ctx.service("llms").complete([{"role": "user", "content": text}], "far")
+        return {**answer, "pid": os.getpid()}
+
+    return [ask]
+"""
+NODES = """\
+from tavern_core.contract.nodes import NodeContext, node
+
+@node("far:Ask")
+async def ask(ctx: NodeContext, text: str = "hi") -> dict:
+    "Ask."
+    answer = await ctx.llm("far").complete([{"role": "user", "content": text}])
+    return {"text": answer.text, "calls": [c.name for c in answer.tool_calls], "usage": dict(answer.usage)}
+"""
+
+
+def test_an_isolated_plugin_asks_models_from_its_worker_within_its_budget(opened: Open, tmp_path: Path) -> None:
+    folder = tmp_path / "plugins" / "far"
+    folder.mkdir(parents=True)
+    (folder / "plugin.yaml").write_text(YAML)
+    (folder / "__init__.py").write_text(CODE)
+    (folder / "nodes.py").write_text(NODES)
+
+    def host(url: str) -> Tavern:
+        far = {"kind": "openai", "baseUrl": url}
+        config: dict[str, Any] = {"isolation": {"level": "best-effort"}, "limits": {"llms": {"far": {"calls": 2}}}}
+        return opened({"far": far}, roots=[folder.parent], **config)
+
+    with OpenAIServer([Reply("hello", calls=[("t", {})])]) as server:
+        with host(server.url) as first:
+            first.wait(first.plugins.grant("far", "network", "service:use:llm", "service:use:llms"))
+        with host(server.url) as tavern:
+            called = tavern.invoke_sync("far:ask")
+            run = tavern.workflows.run_sync({"nodes": [{"id": "a", "type": "far:Ask"}], "edges": []})
+            refused = tavern.invoke_sync("far:ask")
+        asked = len(server.requests)
+    assert called.ok, called.error
+    assert called.value["pid"] != os.getpid()
+    assert (called.value["text"], called.value["toolCalls"][0]["name"]) == ("hello", "t")
+    assert run.outputs["a"]["result"] == {"text": "hello", "calls": ["t"], "usage": {"input": 7, "output": 5}}
+    assert refused.error is not None
+    assert (refused.error.kind, refused.error.details["limit"], asked) == (
+        "BUDGET_EXCEEDED",
+        "limits.llms.far.calls",
+        2,
+    )
