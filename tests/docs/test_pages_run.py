@@ -23,6 +23,7 @@ PAGES = (
     "governance.md",
     "upstreams.md",
     "skills.md",
+    "llms.md",
     "vcp.md",
 )
 SECTIONS = [(page, section) for page in PAGES for section in sections_of(DOCS / page)]
