@@ -153,14 +153,14 @@ class Models:
         known = self._contributions.all("llms")
         return next(iter(known.values())) if not name and len(known) == 1 else known.get(name)
 
-    def asked_by(self, name: str, context: CallContext | None, purpose: str, plugin: str = "") -> LLM:
+    def asked_by(self, name: str, context: CallContext | None, purpose: str, asker: str = "") -> LLM:
         """A model for the caller `context`; None: the host, or the caller of the tool that runs. Raises as `find`.
 
         Args:
-            plugin: whose budget its requests use.
+            asker: as for `ask`.
         """
         streams = self.replacement is None and isinstance(self.find(name), StreamingLLM)
-        return (_StreamingAsker if streams else _Asker)(self, name, context, purpose, plugin)
+        return (_StreamingAsker if streams else _Asker)(self, name, context, purpose, asker)
 
     async def ask(
         self,
@@ -171,14 +171,13 @@ class Models:
         purpose: str,
         *,
         asker: str = "",
-        plugin: str = "",
         tell: Callable[[str], object] | None = None,
     ) -> LLMAnswer:
         """Call a model. Cancelling the task cancels the request.
 
         Args:
-            asker: the calling plugin; one that replaces the service `llms` calls the original models.
-            plugin: whose budget is used and whose hooks do not see the request; default: `asker`.
+            asker: the calling plugin: its budget is used, and its own hooks do not see the request. One that replaces the
+                service `llms` calls the original models.
             tell: called with each piece of the text while a model streams.
 
         Raises:
@@ -190,14 +189,13 @@ class Models:
             Asked(name, [dict(message) for message in messages], dict(options), purpose),
             context,
             asker,
-            plugin or asker,
         )
         try:
             request.asked, request.changes = await self._around.hooks.change(
-                request.asked, request.plugin, lambda other: self._known(other) is not None
+                request.asked, request.asker, lambda other: self._known(other) is not None
             )
             request.use = self._use(request.asked)
-            self._around.budgets.begin(request.plugin, request.asked.model, request.use.price)
+            self._around.budgets.begin(request.asker, request.asked.model, request.use.price)
         except CallError as error:
             await self._around.events.deliver(self._note(request, error.code))
             raise
@@ -226,7 +224,7 @@ class Models:
             result = await self.invoke(which, use.question, request.context, request.asked.purpose)
         except BaseException:  # the caller's task is cancelled
             use.broke_off()
-            around.budgets.add(request.plugin, use)
+            around.budgets.add(request.asker, use)
             self._note(request, "CANCELLED")
             raise
         finally:
@@ -237,7 +235,7 @@ class Models:
             use.answered(answer)
         elif error is not None and error.outcome != "none":
             use.broke_off()
-        around.budgets.add(request.plugin, use)
+        around.budgets.add(request.asker, use)
         api_model = "" if answer is None else answer.model
         await around.events.deliver(self._note(request, error.kind if error else "", api_model, result.call_id))
         if error is not None:
@@ -279,7 +277,7 @@ class Models:
                 **{(data["name"], k): n for k, n in use.tokens.items()},
             }
         )
-        return self._around.recorder.note(MODEL_CALLED, data, plugin=request.plugin, call_id=call_id)
+        return self._around.recorder.note(MODEL_CALLED, data, plugin=request.asker, call_id=call_id)
 
     def _only(self) -> str:
         known = self.names()
@@ -305,7 +303,6 @@ class _Request:
     asked: Asked
     context: CallContext | None
     asker: str
-    plugin: str
     changes: Sequence[PromptChange] = ()
     use: Use = field(default_factory=lambda: Use({}, None))
     began: float = field(default_factory=time.perf_counter)
@@ -331,12 +328,12 @@ async def _complete(model: LLM, name: str, messages: Sequence[Message], options:
 class _Asker:
     """One model for one caller."""
 
-    def __init__(self, models: Models, name: str, context: CallContext | None, purpose: str, plugin: str) -> None:
-        self._models, self._name, self._context, self._purpose, self._plugin = models, name, context, purpose, plugin
+    def __init__(self, models: Models, name: str, context: CallContext | None, purpose: str, asker: str) -> None:
+        self._models, self._name, self._context, self._purpose, self._asker = models, name, context, purpose, asker
 
     async def complete(self, messages: Sequence[Message], /, **options: Any) -> LLMAnswer:
         """See `LLM.complete`."""
-        return await self._models.ask(self._name, messages, options, self._context, self._purpose, plugin=self._plugin)
+        return await self._models.ask(self._name, messages, options, self._context, self._purpose, asker=self._asker)
 
 
 class _StreamingAsker(_Asker):
@@ -352,7 +349,7 @@ class _StreamingAsker(_Asker):
                     options,
                     self._context,
                     self._purpose,
-                    plugin=self._plugin,
+                    asker=self._asker,
                     tell=pieces.put_nowait,
                 )
             finally:

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-from tavern_core.contract.llm import LLM, LLMAnswer, Message, Price, StreamingLLM, answer_json, answer_of
+from tavern_core.contract.llm import LLM, LLMAnswer, Message, StreamingLLM, answer_json, answer_of
 from tavern_core.errors import ToolFailed, UpstreamError
 
 
@@ -31,11 +31,7 @@ class RecordedModel:
         self,
         file: Path,
         source: Callable[[], LLM] | None = None,
-        *,
-        price: Price | None = None,
-        context_tokens: int | None = None,
     ) -> None:
-        self.price, self.context_tokens = price, context_tokens
         self.is_local = source is None
         self._file, self._source = file, source
         self._lock = threading.Lock()
