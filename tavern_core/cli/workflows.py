@@ -12,7 +12,7 @@ import click
 from tavern_core.cli import completion
 from tavern_core.cli.call import caller, json_arguments, named
 from tavern_core.cli.errors import FAILED, Told, exit_code_of, tell
-from tavern_core.cli.lazy_groups import Group
+from tavern_core.cli.lazy_groups import Group, Lazy
 from tavern_core.cli.output import shorten
 from tavern_core.cli.prompts import alone, answered, has_person, typed
 from tavern_core.cli.runs import complete_run, finished, show_record, tell_questions, through, typed_inputs
@@ -29,7 +29,14 @@ if TYPE_CHECKING:
 _WIDTH = 90
 
 
-@click.group(cls=Group)
+_PATCHES = "tavern_core.cli.workflow_patches"
+_LAZY = {
+    "patch": Lazy(_PATCHES, "patch", "Apply a JSON Patch to a workflow and write its file, completely or not at all."),
+    "layout": Lazy(_PATCHES, "layout", "Lay out the nodes of a workflow and write its file."),
+}
+
+
+@click.group(cls=Group, lazy=_LAZY)
 def workflows() -> None:
     """List, check, draw and run workflows. A workflow is an id, or the path of a file."""
 

@@ -18,6 +18,7 @@ WORKFLOW_MANAGER: Final = "workflowManager"
 LLMS: Final = "llms"
 JOB_MANAGER: Final = "jobManager"
 RESOURCE_MANAGER: Final = "resourceManager"
+KNOWLEDGE: Final = "knowledge"
 
 
 class SystemClock(Protocol):
@@ -136,6 +137,13 @@ class NodeManager(Protocol):
         """One node type, or None."""
         ...
 
+    @read_only
+    async def retrieve(
+        self, request: str, plan: Sequence[str] = (), workflow: Any = None, limit: int = 20
+    ) -> Sequence[dict[str, Any]]:
+        """The node types that a request may need: ``{type, score, why}``, best first; see `tavern.nodes.retrieve`."""
+        ...
+
 
 class WorkflowManager(Protocol):
     """The workflows of the host, and their runs for the calling plugin."""
@@ -163,6 +171,45 @@ class WorkflowManager(Protocol):
     @mutates
     def save(self, workflow: str, content: Mapping[str, Any]) -> dict[str, Any]:
         """Write a workflow into the first folder of `workflows.roots`; returns its new content."""
+        ...
+
+    @read_only
+    def project(self, workflow: str | Mapping[str, Any]) -> dict[str, Any]:
+        """A workflow (its id, or content) as a model sees and patches it, with nodes and edges by id.
+
+        Raises:
+            WorkflowNotFound, WorkflowInvalid: there is none, or it cannot be read (WORKFLOW_NOT_FOUND, WORKFLOW_INVALID).
+        """
+        ...
+
+    @read_only
+    async def try_patch(
+        self, workflow: str | Mapping[str, Any], operations: Sequence[Mapping[str, Any]], seed: int | None = None
+    ) -> dict[str, Any]:
+        """What `patch` would do; nothing is written. The workflow may be content, too; `content` is the result.
+
+        Raises:
+            PolicyDenied: a `tavern_before_patch` hook denied it (POLICY_DENIED).
+        """
+        ...
+
+    @mutates
+    async def patch(
+        self, workflow: str, operations: Sequence[Mapping[str, Any]], rev: int | None = None
+    ) -> dict[str, Any]:
+        """Apply a JSON Patch (RFC 6902) to a workflow and write its file, completely or not at all.
+
+        Args:
+            workflow: the id of a workflow in a folder.
+            operations: on the workflow as `project` returns it.
+            rev: the revision for which they were written.
+
+        Returns:
+            ``{ok, rev, ids, removedEdges, problems, summary, changes, changedBy, content}``: `problems` say why it was refused.
+
+        Raises:
+            PolicyDenied: a `tavern_before_patch` hook denied it (POLICY_DENIED).
+        """
         ...
 
 
@@ -240,4 +287,23 @@ class ResourceManager(Protocol):
     @mutates
     def changed(self, uri: str) -> None:
         """Report that a resource of the plugin changed: clients that subscribed to it are notified."""
+        ...
+
+
+class Knowledge(Protocol):
+    """The knowledge bases of tavern.yaml. A passage is ``{citation, heading, text}``, and ``untrusted`` if it was fetched from elsewhere."""
+
+    @read_only
+    def list(self) -> Sequence[dict[str, Any]]:
+        """The bases: ``{name, description}``, sorted by name."""
+        ...
+
+    @read_only
+    def search(self, query: str, limit: int = 5, base: str = "") -> Sequence[dict[str, Any]]:
+        """The passages that fit a query best, best first; from one base, or from all."""
+        ...
+
+    @read_only
+    def read(self, citation: str) -> Sequence[dict[str, Any]]:
+        """The passages of the section that a citation names, in order; empty: there is none."""
         ...

@@ -18,7 +18,7 @@ All may be `def` or `async def`. An implementation takes only the arguments it n
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, overload
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # they use pydantic, which takes as long to load as everythin
         Resource,
         Service,
     )
+    from tavern_core.contract.ranking import Ranker
     from tavern_core.contract.tools import ToolOffer
     from tavern_core.model.call import CallContext, ToolCall
     from tavern_core.model.capability import Risk
@@ -360,6 +361,15 @@ def tavern_register_llms(ctx: PluginContext) -> Mapping[str, LLM]:
     """
 
 
+@_hook("contribute", section="rankers")
+def tavern_register_rankers(ctx: PluginContext) -> Mapping[str, Ranker]:
+    """Called when the plugin is activated: return ``{name: ranker}``: further evidence for the search for node types.
+
+    A ranker is an object with ``rank(query, documents, limit)``, sync or async, which returns ids of documents, best first. An
+    existing name is a conflict. An error fails the activation. A ranker that fails or takes too long is left out of the answer.
+    """
+
+
 @_hook("contribute", section="jobStores", since="")
 def tavern_register_job_stores(ctx: PluginContext) -> Iterable[Any]:
     """Reserved for stores of background jobs."""
@@ -519,10 +529,16 @@ def tavern_after_node(node: NodeInfo, outputs: Mapping[str, Any], run: RunInfo, 
     "modify",
     "hook:server:workflow:before-patch",
     asks=Asked("high", "see and change edits of workflows", "查看并修改对工作流的编辑"),
-    since="",
 )
-def tavern_before_patch(patch: Any, workflow: Any, ctx: PluginContext) -> Any:
-    """Reserved: changes an edit of a workflow before it is applied."""
+def tavern_before_patch(
+    patch: Sequence[Mapping[str, Any]], workflow: Mapping[str, Any], ctx: PluginContext
+) -> Sequence[Mapping[str, Any]] | Deny | None:
+    """Called for each patch of a workflow before it is applied.
+
+    `patch` is the list of operations (RFC 6902), `workflow` the content of the file before it; both are copies. Return the
+    changed list of operations, `deny(why)`, or None. The host checks the result like any patch and records who changed it.
+    An error denies the patch. Do not patch workflows from it.
+    """
 
 
 # Settings, agents, installation, users ---------------------------------------------------------------------------------

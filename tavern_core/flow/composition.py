@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tavern_core.contract.llm import LLM
 from tavern_core.flow.llm_calls import Around, Models
 from tavern_core.flow.llm_use import PluginBudgets
 from tavern_core.flow.node_catalogue import Nodes
@@ -16,6 +17,7 @@ from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.flow.workflow_tools import Engine, WorkflowTools
 from tavern_core.flow.workflows import Workflows
 from tavern_core.frozen import dataclass
+from tavern_core.kernel.calls.pipeline import DRY_RUN
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.settings.result_redaction import judging, masking
 from tavern_core.model.artifact import media_type_of
@@ -38,6 +40,8 @@ class Flow:
     workflows: Workflows
     tools: WorkflowTools
     models: Models
+    rehearsal: Callable[[LLM], Workflows]
+    """The same workflows for a trial: this model answers for every model, and tools are checked instead of run."""
 
     @classmethod
     def build(cls, specs: ToolSpecs, inventories: Inventories, pipeline: Pipeline) -> Flow:
@@ -87,8 +91,26 @@ class Flow:
         ) -> ToolResult:
             return await pipeline.run(mode, tool, arguments, context, purpose, key, door)
 
+        async def dry(
+            tool: str, arguments: Mapping[str, Any] | None, context: CallContext | None, purpose: str
+        ) -> ToolResult:
+            return await pipeline.run(mode, tool, arguments, context, purpose, None, "workflow", DRY_RUN)
+
+        async def output_schema(tool: str, context: CallContext | None) -> Mapping[str, Any] | None:
+            return (await pipeline.catalogue.find(tool, context)).spec.output_schema
+
+        def rehearsal(llm: LLM) -> Workflows:
+            from tavern_core.flow.rehearsal import RehearsedModels, rehearsed
+
+            scripted = RehearsedModels(models, llm, rehearsed(dry, output_schema))
+
+            def trial() -> tuple[Running, Caches]:
+                return _running(specs, inventories, scripted, nodes, workflow_files, prepare, pipeline.artifacts)
+
+            return Workflows(workflow_files, trial, wait=base.portal.run, prepare=prepare)
+
         tables.engines.enter(engine, RunsAsJobs(workflows, engine, base.config.jobs), within_job, models.specs)
-        return cls(nodes, workflows, WorkflowTools(workflow_files, tables), models)
+        return cls(nodes, workflows, WorkflowTools(workflow_files, tables), models, rehearsal)
 
 
 def _running(

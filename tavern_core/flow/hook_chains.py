@@ -9,6 +9,7 @@ from tavern_core.errors import PolicyDenied
 from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.hooks.dispatch import HookCalls
 from tavern_core.kernel.hooks.table import Implementation
+from tavern_core.model.workflow import Workflow
 from tavern_core.schema.limits import copied_parts
 
 _ABSENT: Final = object()
@@ -59,6 +60,35 @@ class FlowCalls:
                 changes.append((impl.plugin, ", ".join(names)))
                 current = changed
         return current, changes
+
+    async def change_patch(
+        self, implementations: Iterable[Implementation], patch: list[Any], workflow: Workflow
+    ) -> tuple[list[Any], tuple[str, ...]]:
+        """Chain `tavern_before_patch`: each gets a copy of the previous result.
+
+        Returns:
+            The operations, and the plugins that changed them.
+
+        Raises:
+            PolicyDenied: one denied, failed, took too long or returned something else (POLICY_DENIED).
+        """
+        changed_by: list[str] = []
+        what = f"the patch of workflow {workflow.id or 'without a name'}"
+        for impl in implementations:
+            given = {"patch": copied_parts(patch), "workflow": copied_parts(workflow.raw)}
+            answer = await self._calls.guard(impl, given, self._mode, what)
+            if answer is None:
+                continue
+            if not isinstance(answer, list | tuple):
+                raise PolicyDenied(
+                    f"{what} was refused: {impl.plugin} answered {type(answer).__name__} from {impl.hook.name}",
+                    hint="return a list of operations, deny(...) or None", plugin=impl.plugin,
+                )  # fmt: skip
+            changed = copied_parts(list(answer))
+            if not _same(changed, patch):
+                changed_by.append(impl.plugin)
+                patch = changed
+        return patch, tuple(changed_by)
 
     async def tell(self, implementations: Iterable[Implementation], values: Mapping[str, Any]) -> None:
         """Call observers; their errors are diagnostics."""

@@ -38,6 +38,8 @@ Invoke = Callable[[str, Mapping[str, Any] | None, CallContext | None, str], Coro
 ASK: Final = "core:LLM"
 _ASK_LOCAL: Final = "core:LLM, local"
 """The key of the same operation for models that are local."""
+STOPPED: Final = "stopped"
+"""The finish reason of an answer that its receiver ended."""
 CAPABILITY: Final = "network"
 """The capability for requests to a model, because their content leaves the host; local models do not need it."""
 _QUESTION: Final[Mapping[str, Any]] = {
@@ -178,7 +180,7 @@ class Models:
         Args:
             asker: the calling plugin: its budget is used, and its own hooks do not see the request. One that replaces the
                 service `llms` calls the original models.
-            tell: called with each piece of the text while a model streams.
+            tell: called with each piece of the text while a model streams; True ends the request, and the answer is what has arrived.
 
         Raises:
             CallError: it was refused, or failed.
@@ -210,10 +212,9 @@ class Models:
         """The governed call, what it used, and its event."""
         use, around = request.use, self._around
 
-        def passed_on(piece: str) -> None:
+        def passed_on(piece: str) -> object:
             use.streamed += len(piece)
-            if tell is not None:
-                tell(piece)
+            return tell(piece) if tell is not None else None
 
         is_beneath = self._contributions.overrides(LLMS, request.asker)
         is_original = is_beneath or self.replacement is None
@@ -321,7 +322,8 @@ async def _complete(model: LLM, name: str, messages: Sequence[Message], options:
                 whole = piece
                 continue
             text.append(piece)
-            tell(piece)
+            if tell(piece) is True:
+                return LLMAnswer("".join(text), STOPPED, model=name)
     return whole or LLMAnswer("".join(text), model=name)
 
 

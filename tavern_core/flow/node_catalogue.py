@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from tavern_core.contract.decisions import Deny
 from tavern_core.errors import NodeNotFound, PluginError
@@ -17,6 +18,7 @@ from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.ids import split_id
 from tavern_core.model.nearest import did_you_mean, fold, nearest
 from tavern_core.model.node import NodeSpec
+from tavern_core.model.node_match import NodeMatch
 from tavern_core.model.safe_text import printed
 
 HOST_NAMESPACE: Final = "core"
@@ -61,6 +63,14 @@ _MEANT: Final[Mapping[str, str]] = {
 """Names of this host's nodes in other products, folded and without ``Node`` at the end → their local name."""
 
 
+class Retrieval(Protocol):
+    """The search for node types (`assistant.node_retrieval`)."""
+
+    async def retrieve(
+        self, request: str, plan: Sequence[str] = (), workflow: Any = None, limit: int = 20
+    ) -> builtins.list[NodeMatch]: ...
+
+
 class Nodes(Mapping[str, NodeSpec]):
     """Node types by full id; ``tavern.nodes["text:Template"]``.
 
@@ -76,6 +86,9 @@ class Nodes(Mapping[str, NodeSpec]):
         self._diagnostics = tables.diagnostics
         self._mode = tables.mode
         self._wait = tables.base.portal.run
+        self._make_retrieval: Callable[[], Retrieval]
+        self._retrieval: Retrieval | None = None
+        self._making = threading.Lock()
         self._seen: tuple[Any, Mapping[str, NodeSpec | None], dict[str, NodeSpec | None]] = (None, {}, {})
 
     # Looking -------------------------------------------------------------------------------------------------------------
@@ -105,7 +118,7 @@ class Nodes(Mapping[str, NodeSpec]):
         words = query.casefold().split()
         return [
             spec
-            for spec in self._wait(self._listed())
+            for spec in self._wait(self.listed())
             if (not category or spec.category == category) and has_words(spec, words)
         ]
 
@@ -125,6 +138,35 @@ class Nodes(Mapping[str, NodeSpec]):
     def catalogue(self) -> builtins.list[dict[str, Any]]:
         """All node types as JSON, for editors."""
         return [spec.to_json() for spec in self.list()]
+
+    def retrieve(
+        self, request: str, *, plan: Sequence[str] = (), workflow: Any = None, limit: int = 20
+    ) -> builtins.list[NodeMatch]:
+        """The node types that a request may need, best first; equal requests to an unchanged host give equal answers.
+
+        Args:
+            request: what is to be built, in the words of a person.
+            plan: the steps of the way there, if they are known: each finds node types of its own.
+            workflow: the workflow that is to be changed: its id, the path of its file, its content, or a `Workflow`.
+            limit: at most so many (never more than 1,000).
+
+        Raises:
+            WorkflowNotFound, WorkflowInvalid: `workflow` is none (WORKFLOW_NOT_FOUND, WORKFLOW_INVALID).
+            UsageError: an argument has the wrong type (USAGE).
+        """
+        return self._wait(self.retrieved(request, plan=plan, workflow=workflow, limit=limit))
+
+    async def retrieved(
+        self, request: str, *, plan: Sequence[str] = (), workflow: Any = None, limit: int = 20
+    ) -> builtins.list[NodeMatch]:
+        """`retrieve` for code in an event loop."""
+        with self._making:
+            self._retrieval = self._retrieval or self._make_retrieval()
+        return await self._retrieval.retrieve(request, plan, workflow, limit)
+
+    def search_with(self, make: Callable[[], Retrieval]) -> None:
+        """Name the search behind `retrieve`, which is made at its first use."""
+        self._make_retrieval = make
 
     def why_not(self, type_: str) -> str:
         """Why a node type is missing, and the repair."""
@@ -166,11 +208,11 @@ class Nodes(Mapping[str, NodeSpec]):
             for plugin in self._own if namespace == HOST_NAMESPACE else (namespace,):
                 await self._activate(plugin)
         missing = {type_ for type_ in types if self.find(type_) is None}
-        for spec in await self._listed() if missing else ():  # perhaps replaced by one of another plugin
+        for spec in await self.listed() if missing else ():  # perhaps replaced by one of another plugin
             if missing.intersection(spec.replaces):
                 await self._activate(spec.plugin)
 
-    async def _listed(self) -> builtins.list[NodeSpec]:
+    async def listed(self) -> builtins.list[NodeSpec]:
         """The node types of all usable plugins, sorted; for inactive plugins, from the cache."""
         remembered: builtins.list[NodeSpec] = []
         for record in list(self._lifecycle.records.values()):

@@ -10,7 +10,8 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from dataclasses import fields, replace
-from typing import Any, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.nodes import MisfitInput
 from tavern_core.errors import InputInvalid, UsageError
@@ -34,15 +35,26 @@ from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen import dataclass
 from tavern_core.graph.slots import chosen
 from tavern_core.kernel.calls.running_call import Frame, current
+from tavern_core.kernel.calls.untrusted_content import has_read, is_watched
 from tavern_core.kernel.nodes.value_conversion import plain
 from tavern_core.kernel.plugins.tables import Tables
 from tavern_core.kernel.settings.result_redaction import masking, struck_outputs
 from tavern_core.model.call import CallContext
-from tavern_core.model.event import WORKFLOW_CHANGED, WORKFLOW_FINISHED, WORKFLOW_STARTED
+from tavern_core.model.event import (
+    UPDATE_WORKFLOW_STATE_FROM_AGENT,
+    WORKFLOW_CHANGED,
+    WORKFLOW_FINISHED,
+    WORKFLOW_STARTED,
+)
+from tavern_core.model.language import Language
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.node import NodeSpec
 from tavern_core.model.run import RunInfo, RunResult
 from tavern_core.model.workflow import Workflow
+
+if TYPE_CHECKING:
+    from tavern_core.flow.patching import Patching
+    from tavern_core.graph.problems import FlowProblem
 
 _OPTIONS: Final = frozenset(
     {field.name for field in fields(RunOptions)} | {"again", "start_at", "answers", "cache", "keep", "run_id"}
@@ -94,6 +106,7 @@ class Running:
         self._caches = caches
         self._host = rights.host
         self._note = base.recorder.note
+        self._note_large = base.recorder.note_large
         self._prepare = prepare
         self._defaults = {"concurrency": workflows.concurrency, "resources": workflows.resources}
         self._secrets: Callable[[], Collection[str]] = lambda: base.known_secrets.values
@@ -107,6 +120,19 @@ class Running:
         """A workflow, compiled. Raises WorkflowNotFound, WorkflowInvalid: as `Workflows.check`."""
         await self._prepare()
         return await self._compiling.make(self._read(what))
+
+    @cached_property
+    def patching(self) -> Patching:
+        """Applies patches; imported with the first one."""
+        from tavern_core.flow.patching import Patching, event_of_update
+
+        async def check(workflow: Workflow) -> tuple[FlowProblem, ...]:
+            return (await self.made(workflow)).problems
+
+        def updated(workflow: Workflow, summary: Mapping[Language, str], more: Mapping[str, Any]) -> None:
+            self._note_large(UPDATE_WORKFLOW_STATE_FROM_AGENT, *event_of_update(workflow, summary, more, self._mask))
+
+        return Patching(self._workflow_files, check, self._hooks, self._calls, updated)
 
     def _read(self, what: Any) -> Workflow:
         """`as_workflow`; the same object for equal content, so that it is compiled once."""
@@ -213,6 +239,7 @@ class Running:
             beginning=Beginning(run_id, cache, answers or {}, log),
         )  # fmt: skip
         cache.on_lost = lambda path, why: run.note("again", path, {"why": why})
+        self._watch_reading(run, cache, again if taken is None else run_id)
         info = RunInfo(run.id, made.workflow.id, caller.principal or "")
         if taken is None or taken.seen is None:
             seen, is_changed = await self._changed(inputs, run, info)
@@ -232,6 +259,16 @@ class Running:
             run.turn, run.times_taken_up = f"{run.id}#{secrets.token_hex(4)}", taken.kept.times_taken_up
         self.remembered.add(run, cache, is_taken_up=taken is not None)
         return Begun(run, info, keeper)
+
+    def _watch_reading(self, run: Run, cache: RunCache, earlier: str | None) -> None:
+        """From now on the run knows what its nodes read; from an earlier run it takes over what that had read."""
+        run.outer = current.get()
+        if is_watched(run.context, run.outer):
+            run.reads = {}
+        cache.sources, cache.on_read = lambda: tuple(run.reads or ()), lambda sources: has_read(run, sources)
+        if earlier is not None:
+            known = self.remembered.get(earlier)
+            has_read(run, (known[0].reads or ()) if known is not None else self._caches.runs.sources(earlier))
 
     async def _about(
         self,
@@ -271,7 +308,7 @@ class Running:
             call_id=outer[3] if outer else "",
         )
         result: RunResult | None = None
-        token = current.set(self._frame(run.context))
+        token = current.set(self._frame(run))
         try:
             if keeper is not None:
                 await keeper.begin()
@@ -289,16 +326,18 @@ class Running:
             took = 0.0 if result is None else round(result.latency_ms, 3)
             errors = [error.to_json() for error in run.errors[:20]]
             self._note(WORKFLOW_FINISHED, {**told, "latencyMs": took, "errors": self._mask(errors)})
-        result = replace(result, outputs=struck_outputs(result.outputs, self._secrets()))
+        result = replace(
+            result, outputs=struck_outputs(result.outputs, self._secrets()), untrusted=tuple(run.reads or ())
+        )
         if observers := self._hooks.of("tavern_after_workflow"):
             seen = RunInfo(run.id, info.workflow, info.principal, result.state)
             await self._calls.tell(observers, {"run": seen, "outputs": dict(result.outputs)})
         return result
 
-    def _frame(self, caller: CallContext) -> Frame:
+    def _frame(self, run: Run) -> Frame:
         """The caller for services in node code: that of the run; without one, that of the call in which it started."""
-        outer: Frame = current.get() or (0, None, None, "")
-        return outer if caller is self._host else (outer[0], outer[1], caller, outer[3])
+        depth, deadline, caller, call_id, _ = current.get() or (0, None, None, "", None)
+        return depth, deadline, caller if run.context is self._host else run.context, call_id, run
 
     async def _changed(self, inputs: Mapping[str, Any], run: Run, info: RunInfo) -> tuple[dict[str, Any], bool]:
         """The inputs after the `tavern_before_workflow` hooks, and whether they changed any."""

@@ -61,6 +61,18 @@ class Shelved:
     """Its entry in the plugin's workflows."""
 
 
+class SavedMeanwhile(UsageError):
+    """A workflow was saved by someone else since it was read."""
+
+    def __init__(self, id_: str, now: int, edited: int) -> None:
+        super().__init__(
+            sayable(f"workflow {id_!r:.300} was saved meanwhile: it is at rev {now}, you edited rev {edited}"),
+            hint="load it again",
+        )
+        self.rev = now
+        """The revision that is stored now."""
+
+
 class WorkflowFiles:
     """The workflows of one host.
 
@@ -164,14 +176,16 @@ class WorkflowFiles:
             raise WorkflowInvalid(found.message, hint=found.hint, findings=found.findings, **found.details)
         return found
 
-    def save(self, id_: str, workflow: Workflow, *, rev: int | None = None) -> Workflow:
+    def save(self, id_: str, workflow: Workflow, *, rev: int | None = None, least: int = 0) -> Workflow:
         """Write a workflow into the first folder, completely or not at all; its `rev` is incremented.
 
         Args:
             rev: the revision that was edited; another one on disk means that it was saved by someone else meanwhile.
+            least: the smallest revision that it may get.
 
         Raises:
-            UsageError: no folder, no such id, content that a file cannot hold, or a conflict (USAGE).
+            SavedMeanwhile: another revision is on disk (USAGE).
+            UsageError: no folder, no such id, or content that a file cannot hold (USAGE).
         """
         if not self.folders:
             raise UsageError("there is no folder for workflows", hint="tavern.yaml: workflows: {roots: [workflows]}")
@@ -182,22 +196,26 @@ class WorkflowFiles:
         with locked(path):
             now = self.read(path).rev if path.is_file() else 0
             if rev is not None and rev != now:
-                raise UsageError(
-                    f"workflow {id_!r} was saved meanwhile: it is at rev {now}, you edited rev {rev}",
-                    hint="load it again",
-                )
-            raw = {**document_of(workflow), "rev": now + 1}
-            saved = workflow.model_copy(update={"id": id_, "rev": now + 1, "raw": raw})
-            try:
-                text = write_workflow(saved)
-                text.encode()
-            except (TypeError, ValueError, RecursionError) as error:
-                raise UsageError(
-                    f"workflow {id_!r} holds something that JSON cannot hold: {error}",
-                    hint="use text, numbers, lists and objects",
-                ) from error
-            write_atomic(path, text, 0o644)
-        return saved
+                raise SavedMeanwhile(id_, now, rev)
+            return _written(path, id_, workflow, max(now + 1, least))
+
+    def replace(self, path: Path, before: Workflow, after: Workflow) -> Workflow:
+        """Write a changed workflow into the file from which it was read; its `rev` is that of `after`, or the next one.
+
+        Raises:
+            SavedMeanwhile: the file no longer holds `before` (USAGE).
+            UsageError: content that a file cannot hold (USAGE).
+        """
+        with locked(path):
+            now = self.read(path, before.id) if path.is_file() else None
+            if now is None or (now is not before and now.raw != before.raw):
+                raise SavedMeanwhile(before.id, now.rev if now is not None else 0, before.rev)
+            return _written(path, before.id, after, max(after.rev, now.rev + 1))
+
+    def write(self, path: Path, workflow: Workflow) -> Workflow:
+        """Write a workflow into any file, whatever it holds now; its `rev` stays. Raises UsageError (USAGE)."""
+        with locked(path):
+            return _written(path, path.name.removesuffix(SUFFIX), workflow, workflow.rev)
 
     def _judge_name(self, folder: Path, id_: str) -> None:
         """Refuse an id that is not a portable and unambiguous file name in `folder`."""
@@ -247,6 +265,25 @@ class WorkflowFiles:
             for path in workflow_files(folder):
                 found.setdefault(path.name.removesuffix(SUFFIX), path)
         return found
+
+
+def _written(path: Path, id_: str, workflow: Workflow, rev: int) -> Workflow:
+    """Write a workflow with a revision, completely or not at all. Raises UsageError (USAGE)."""
+    saved = workflow.model_copy(update={"id": id_, "rev": rev, "raw": {**document_of(workflow), "rev": rev}})
+    try:
+        text = write_workflow(saved)
+        data = text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(
+            f"workflow {id_!r} holds something that JSON cannot hold: {error}",
+            hint="use text, numbers, lists and objects",
+        ) from error
+    if len(data) > LARGEST_FILE:
+        raise UsageError(
+            f"workflow {id_!r} has {len(data):,} bytes; at most {LARGEST_FILE:,}", hint="split it into groups"
+        )
+    write_atomic(path, text, 0o644)
+    return saved
 
 
 def workflow_files(folder: Path) -> Iterator[Path]:

@@ -27,10 +27,12 @@ if TYPE_CHECKING:
     from tavern_core.flow.engine.plan_tables import Prepared
     from tavern_core.flow.engine.run import Question, Run
     from tavern_core.flow.engine.run_store import KeptRun
+    from tavern_core.flow.patching import PatchOutcome
     from tavern_core.flow.recent_runs import Remembered
     from tavern_core.flow.run_handle import RunHandle
     from tavern_core.flow.run_steps import Begun, Caches, Running
     from tavern_core.flow.workflow_files import Shelved, WorkflowFiles
+    from tavern_core.flow.workflow_session import WorkflowSession
     from tavern_core.graph.edit import WorkflowEditor
     from tavern_core.graph.problems import FlowProblem
     from tavern_core.model.call import CallContext
@@ -121,9 +123,13 @@ class Workflows(Mapping[str, "Workflow"]):
 
     def find(self, what: Any) -> Workflow:
         """A workflow by its id, the path of its file, or its content. Raises as `get_workflow`."""
+        return self._wait(self.found(what))  # type: ignore[no-any-return]
+
+    async def found(self, what: Any) -> Workflow:
+        """`find` for code in an event loop."""
         from tavern_core.flow.compiler import as_workflow
 
-        self._wait(self._prepare())
+        await self._prepare()
         return as_workflow(what, self._workflow_files)
 
     def file(self, path: str, plugin: str) -> Workflow:
@@ -174,6 +180,68 @@ class Workflows(Mapping[str, "Workflow"]):
 
         workflow = as_workflow({"nodes": [], "edges": []} if what is None else what, self._workflow_files)
         return WorkflowEditor(workflow, self.check, workflow_of)
+
+    # Patching ------------------------------------------------------------------------------------------------------------
+
+    def project(self, what: Any) -> dict[str, Any]:
+        """A workflow as a model sees and patches it: nodes and edges by id (docs/workflows.md). Raises as `check`."""
+        from tavern_core.flow.patching import projected
+
+        return projected(self.find(what))
+
+    def patch(
+        self, what: Any, operations: Any, *, rev: int | None = None, seed: int | None = None, dry_run: bool = False
+    ) -> PatchOutcome:
+        """Apply a JSON Patch (RFC 6902) to a workflow, completely or not at all.
+
+        Args:
+            what: the id of a workflow in a folder, or the path of a file: the file is written. Content, or a Workflow: the
+                outcome has the patched one.
+            operations: on the workflow as `project` returns it, or with places in lists (``/nodes/-``).
+            rev: the revision for which the patch was written; another one is refused. None: the current one.
+            seed: makes the new ids reproducible.
+            dry_run: write nothing.
+
+        Raises:
+            PolicyDenied: a `tavern_before_patch` hook denied or failed (POLICY_DENIED).
+            UsageError: the workflow belongs to a plugin (USAGE).
+            WorkflowNotFound, WorkflowInvalid: as `check`.
+        """
+        outcome: PatchOutcome = self._wait(self.patched(what, operations, rev=rev, seed=seed, dry_run=dry_run))
+        return outcome
+
+    async def patched(
+        self, what: Any, operations: Any, *, rev: int | None = None, seed: int | None = None, dry_run: bool = False
+    ) -> PatchOutcome:
+        """`patch` for code in an event loop."""
+        await self._prepare()
+        return await self._running.patching.patch(what, operations, rev=rev, seed=seed, dry_run=dry_run)
+
+    async def stored(self, what: str | Path, outcome: PatchOutcome) -> PatchOutcome:
+        """Write a patched workflow elsewhere: into the file of a path, or under a new id. Raises as `save`."""
+        await self._prepare()
+        return self._running.patching.store(what, outcome)
+
+    def session(self, what: Any = None) -> WorkflowSession:
+        """The editing of a workflow, with undo and redo; `save` writes it. None: start with an empty one. Raises as `check`."""
+        from tavern_core.flow.workflow_session import WorkflowSession
+
+        workflow = self.find({"nodes": [], "edges": []} if what is None else what)
+        patching = self._running.patching
+        return WorkflowSession(workflow, patching.file(what, or_none=True), patching, self._workflow_files, self._wait)
+
+    def layout(self, what: Any, *, keep: bool = False, dry_run: bool = False) -> Workflow:
+        """A workflow with all nodes laid out again; `what` and `dry_run` as of `patch`.
+
+        Args:
+            keep: only nodes without a position.
+
+        Raises:
+            SavedMeanwhile: its file was changed by someone else meanwhile (USAGE).
+            WorkflowNotFound, WorkflowInvalid: as `check`.
+        """
+        self._wait(self._prepare())
+        return self._running.patching.arrange(what, keep=keep, dry_run=dry_run)
 
     # Running -------------------------------------------------------------------------------------------------------------
 

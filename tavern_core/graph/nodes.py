@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -24,7 +25,7 @@ from tavern_core.graph.plan import (
     Kind,
     map_keys,
 )
-from tavern_core.graph.problems import FlowProblem, Report, did_you_mean_one_of
+from tavern_core.graph.problems import MOST_ALLOWED, FlowProblem, Report, did_you_mean_one_of
 from tavern_core.graph.slots import chosen, value_misfit
 from tavern_core.model.node import JSON_TYPES, NodeSpec, PassThrough, Slot
 from tavern_core.model.workflow import EXEC_KEY, NodeExec, Workflow, WorkflowNode
@@ -193,13 +194,19 @@ class NodeReader:
                     continue
                 near = self._report.near(key, placed.inputs)
                 text = f"{node.id!r} has no input {key!r}; its value is ignored"
-                self._say("UNKNOWN_INPUT", text, node, key, _list_of(near, placed.inputs), near, is_warning=True)
+                self._report.add(
+                    FlowProblem(
+                        "UNKNOWN_INPUT", text, node.id, key, "", _list_of(near, placed.inputs), near, "warning",
+                        tuple(islice(placed.inputs, MOST_ALLOWED)),
+                    )
+                )  # fmt: skip
                 continue
             value = chosen(slot, value)
             if why := value_misfit(slot, value):
-                self._say(
-                    "BAD_VALUE", f"input {key!r} of {node.id!r} {why}", node, key, "correct inputValues of the node"
-                )
+                choices = tuple(str(each) for each in slot.choices[:MOST_ALLOWED]) if slot.is_closed else ()
+                text = f"input {key!r} of {node.id!r} {why}"
+                hint = "correct inputValues of the node"
+                self._report.add(FlowProblem("BAD_VALUE", text, node.id, key, hint=hint, allowed=choices))
             placed.values[key] = value
         for key, slot in placed.inputs.items():
             if key not in placed.values and slot.config and "default" in slot.config:

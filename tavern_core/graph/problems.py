@@ -59,6 +59,8 @@ class FlowProblem:
     hint: str = ""
     nearest: tuple[str, ...] = ()
     severity: Literal["error", "warning"] = "error"
+    allowed: tuple[str, ...] = ()
+    """The names or values that would be accepted, if there are any to choose from."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "message", sayable(self.message))
@@ -77,6 +79,7 @@ class FlowProblem:
             "edge": self.edge,
             "hint": self.hint,
             "nearest": list(self.nearest),
+            "allowed": list(self.allowed),
         }
         return {key: value for key, value in data.items() if value}
 
@@ -86,6 +89,10 @@ class FlowProblem:
         return Finding(
             "WORKFLOW_INVALID", f"{self.code}: {self.message}", self.hint, where, self.severity, self.to_json()
         )
+
+
+MOST_ALLOWED: Final = 50
+"""Names in `FlowProblem.allowed`."""
 
 
 class Report:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import islice
 from typing import Final
 
 from tavern_core.graph.nodes import Placed, bypass_of
 from tavern_core.graph.plan import GROUP_OUTPUT, Binding, Source, Step
-from tavern_core.graph.problems import FlowProblem, Report, did_you_mean_one_of
+from tavern_core.graph.problems import MOST_ALLOWED, FlowProblem, Report, did_you_mean_one_of
 from tavern_core.graph.slots import chosen, misfit, value_misfit
 from tavern_core.model.node import ABSENT, NodeSpec, Slot
 from tavern_core.model.workflow import Workflow, WorkflowEdge
@@ -120,7 +121,8 @@ class Wiring:
             if len(slots) == 1:
                 return next(iter(slots.values()))
             text = f"edge {edge.id!r} does not say which {side} of {node!r} it means"
-            self._say("UNKNOWN_HANDLE", text, edge, node, hint=_known(slots))
+            allowed = tuple(islice(slots, MOST_ALLOWED))
+            self._report.add(FlowProblem("UNKNOWN_HANDLE", text, node, "", edge.id, _known(slots), allowed=allowed))
             return None
         if (slot := slots.get(handle)) is not None:
             return slot
@@ -131,9 +133,9 @@ class Wiring:
             return Slot(handle)
         near = self._report.near(handle, slots)
         hint = did_you_mean_one_of(near) or _known(slots)
-        self._say(
-            "UNKNOWN_HANDLE", f"{node!r} ({placed.node.type}) has no {side} {handle!r}", edge, node, handle, hint, near
-        )
+        text = f"{node!r} ({placed.node.type}) has no {side} {handle!r}"
+        allowed = tuple(islice(slots, MOST_ALLOWED))
+        self._report.add(FlowProblem("UNKNOWN_HANDLE", text, node, handle, edge.id, hint, near, allowed=allowed))
         return None
 
     def _bindings(self, placed: Placed) -> list[Binding]:

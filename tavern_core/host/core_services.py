@@ -8,16 +8,18 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.core_services import (
     JOB_MANAGER,
+    KNOWLEDGE,
     LLMS,
     NODE_MANAGER,
     RESOURCE_MANAGER,
     TOOL_MANAGER,
     WORKFLOW_MANAGER,
     JobManager,
+    Knowledge,
     Llms,
     NodeManager,
     ResourceManager,
@@ -34,9 +36,13 @@ from tavern_core.frozen import dataclass
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.kernel.jobs.jobs import Jobs
+from tavern_core.kernel.knowledge.knowledge import Knowledge as KnowledgeBases
 from tavern_core.kernel.nodes.json_values import to_plain
 from tavern_core.model.call import CallContext
 from tavern_core.model.capability import CAPABILITIES, is_dangerous
+
+if TYPE_CHECKING:
+    from tavern_core.flow.patching import PatchOutcome
 
 HOST: Final = ServiceUser("core", lambda capability: None, is_builtin=True)
 
@@ -50,6 +56,7 @@ class Parts:
     workflows: Workflows
     models: Models
     jobs: Jobs
+    knowledge: KnowledgeBases
     invoke: Invoke
     changed: Callable[[str, str], None]
     """Tells of a resource that is not what it was: its address, the plugin that says so."""
@@ -70,6 +77,7 @@ def core_services(parts: Parts) -> dict[str, Service]:
         made(JOB_MANAGER, _Jobs, JobManager, "The jobs of whoever calls."),
         made(RESOURCE_MANAGER, _Resources, ResourceManager, "What clients of an MCP server read."),
         made(LLMS, _Models, Llms, "The language models that plugins bring."),
+        made(KNOWLEDGE, _Knowledge, Knowledge, "The knowledge bases of tavern.yaml."),
     )
     return {service.name: service for service in services}
 
@@ -130,6 +138,12 @@ class _Nodes(_Part):
         found = self._parts.nodes.find(node_type)
         return None if found is None else found.to_json()
 
+    async def retrieve(
+        self, request: str, plan: Sequence[str] = (), workflow: Any = None, limit: int = 20
+    ) -> builtins.list[dict[str, Any]]:
+        found = await self._parts.nodes.retrieved(request, plan=plan, workflow=workflow, limit=limit)
+        return [match.to_json() for match in found]
+
 
 class _Workflows(_Part):
     def list(self) -> list[dict[str, Any]]:
@@ -179,6 +193,33 @@ class _Workflows(_Part):
     def save(self, workflow: str, content: Mapping[str, Any]) -> dict[str, Any]:
         return dict(self._parts.workflows.save(workflow, content).raw)
 
+    def project(self, workflow: str | Mapping[str, Any]) -> dict[str, Any]:
+        from tavern_core.flow.compiler import as_workflow
+        from tavern_core.flow.patching import projected
+
+        return projected(as_workflow(_named(workflow), self._parts.workflows.workflow_files))
+
+    async def try_patch(
+        self, workflow: str | Mapping[str, Any], operations: Sequence[Mapping[str, Any]], seed: int | None = None
+    ) -> dict[str, Any]:
+        return _outcome(await self._parts.workflows.patched(_named(workflow), operations, seed=seed, dry_run=True))
+
+    async def patch(
+        self, workflow: str, operations: Sequence[Mapping[str, Any]], rev: int | None = None
+    ) -> dict[str, Any]:
+        return _outcome(await self._parts.workflows.patched(_named(workflow), operations, rev=rev))
+
+
+def _named(workflow: Any) -> Any:
+    """An id or content; a plugin names no files by their paths."""
+    if isinstance(workflow, str) and ("/" in workflow or workflow.endswith(".json")):
+        raise WorkflowNotFound(f"there is no workflow {workflow!r:.300}", hint="give the id of a workflow")
+    return workflow
+
+
+def _outcome(outcome: PatchOutcome) -> dict[str, Any]:
+    return {**outcome.to_json(), "content": dict(outcome.workflow.raw)}
+
 
 class _Jobs(_Part):
     def list(self, status: str = "", limit: int = 100) -> list[dict[str, Any]]:
@@ -205,6 +246,19 @@ class _Jobs(_Part):
 class _Resources(_Part):
     def changed(self, uri: str) -> None:
         self._parts.changed(str(uri)[:2_000], self._user.plugin)
+
+
+class _Knowledge(_Part):
+    def list(self) -> list[dict[str, Any]]:
+        bases = map(self._parts.knowledge.get, self._parts.knowledge.names())
+        return [{"name": base.name, "description": base.description} for base in bases]
+
+    def search(self, query: str, limit: int = 5, base: str = "") -> builtins.list[dict[str, Any]]:
+        found = self._parts.knowledge.search(query, [base] if base else None, limit)
+        return [passage.to_json() for passage in found]
+
+    def read(self, citation: str) -> builtins.list[dict[str, Any]]:
+        return [passage.to_json() for passage in self._parts.knowledge.read(citation)]
 
 
 class _Models(_Part):

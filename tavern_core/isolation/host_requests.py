@@ -61,7 +61,7 @@ class Answering:
         self._portal = portal
         self._printed = printed
         self._changed = changed
-        self._stranger: Frame = (0, None, CallContext(principal=f"plugin:{plugin}"), "")
+        self._stranger: Frame = (0, None, CallContext(principal=f"plugin:{plugin}"), "", None)
         self._open: dict[Incarnation, int] = {}
         self._uploads = Uploads(artifact_bytes)
 

@@ -5,6 +5,7 @@ Layers: defaults < user `config.yaml` < project `tavern.yaml` or `[tool.tavern]`
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
@@ -238,6 +239,37 @@ class SkillsConfig(_Section):
     """The operator's own, for all projects."""
 
 
+class AssistantConfig(_Section):
+    """The creation assistant, and the search for node types (docs/node-retrieval.md)."""
+
+    examples: tuple[str, ...] = ()
+    """Folders with further example workflows, relative to the file that names them; they are read, and never run."""
+
+
+class KnowledgeConfig(_Section):
+    """One knowledge base: folders of Markdown (``.md``) and text (``.txt``), for `kb:` and the prompts of agents."""
+
+    path: str = ""
+    """Its folder."""
+    paths: tuple[str, ...] = ()
+    """Its folders, if there are several."""
+    description: str = ""
+    """What it is about, for models."""
+    trusted: bool = True
+    """False: its documents were fetched from elsewhere."""
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """All its folders."""
+        return (*((self.path,) if self.path else ()), *self.paths)
+
+
+def _knowledge_name(name: str) -> str:
+    if re.fullmatch(r"[^\W_][\w-]{0,63}", name) is None:
+        raise ValueError(f"{name!r:.80} is no name of a knowledge base: use letters, digits, _ and -")
+    return name
+
+
 class TamConfig(_Section):
     references: bool = False
     """Let a chain step use the answer of an earlier step (docs/tam.md)."""
@@ -383,6 +415,9 @@ class HostConfig(_Section):
     tam: TamConfig = TamConfig()
     workflows: WorkflowsConfig = WorkflowsConfig()
     skills: SkillsConfig = SkillsConfig()
+    assistant: AssistantConfig = AssistantConfig()
+    knowledge: dict[Annotated[str, AfterValidator(_knowledge_name)], KnowledgeConfig] = Field(default_factory=dict)
+    """Knowledge bases by name."""
     upstreams: dict[str, Any] = Field(default_factory=dict)
     """Systems whose tools become tools of this host: name → `model.upstream.UpstreamConfig`."""
     llms: dict[str, Any] = Field(default_factory=dict)

@@ -191,6 +191,7 @@ class Manifest(_Part):
     routes: tuple[Declared, ...] | None = None
     ui: tuple[Declared, ...] | None = None
     llms: tuple[Declared, ...] | None = None
+    rankers: tuple[Declared, ...] | None = None
     resources: tuple[Declared, ...] | None = None
     prompts: tuple[Declared, ...] | None = None
     job_stores: tuple[Declared, ...] | None = None
@@ -210,6 +211,7 @@ class Manifest(_Part):
         "routes",
         "ui",
         "llms",
+        "rankers",
         "resources",
         "prompts",
         "job_stores",

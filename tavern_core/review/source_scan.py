@@ -27,7 +27,7 @@ from tavern_core.review.signature_scan import tool_findings
 CODE: Final = "PLUGIN_FAILED"
 _KINDS: Final[Mapping[str, str]] = {
     "services": "Service", "commands": "Command", "channels": "Contribution", "providers": "Contribution",
-    "executors": "", "namespaces": "", "llms": "", "workflows": "", "resources": "Resource", "prompts": "Prompt",
+    "executors": "", "namespaces": "", "llms": "", "rankers": "", "workflows": "", "resources": "Resource", "prompts": "Prompt",
 }  # fmt: skip
 """Section → the item type of its hook's list; empty: a mapping by name."""
 _HOOKIMPL: Final = frozenset({"tavern_core.hookimpl", "tavern_core.contract.hookspecs.hookimpl"})

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 CONTRIBUTIONS: Final = (
     "services", "commands", "channels", "providers", "executors", "adapters", "namespaces", "profiles", "workflows",
-    "settings", "routes", "ui", "llms", "resources", "prompts", "jobStores", "hookspecs",
+    "settings", "routes", "ui", "llms", "rankers", "resources", "prompts", "jobStores", "hookspecs",
 )  # fmt: skip
 """Sections that declare names (besides `nodes` and `tools`), as written in YAML."""
 

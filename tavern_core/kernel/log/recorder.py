@@ -257,6 +257,12 @@ class Recorder:
         self.tell(event)
         return event
 
+    def note_large(self, type_: str, data: Mapping[str, Any], logged: Mapping[str, Any]) -> Event:
+        """`note` for an event that is too large for the log, which gets `logged` in place of `data`."""
+        event = Event(type_, time.time(), data)
+        self.tell(event, Event(type_, event.time, logged))
+        return event
+
     def show(self, type_: str, data: Mapping[str, Any], *, plugin: str = "", call_id: str = "") -> None:
         """An event for subscribers alone: there are too many of its kind for the log."""
         if self._subscribers:
@@ -264,10 +270,10 @@ class Recorder:
             object.__setattr__(event, "seq", next(self._numbers))
             self._call(event)
 
-    def tell(self, event: Event) -> bool:
-        """Number `event`, log it and call subscribers; False when the log failed."""
+    def tell(self, event: Event, logged: Event | None = None) -> bool:
+        """Number `event`, log it (or `logged` in its place) and call subscribers; False when the log failed."""
         object.__setattr__(event, "seq", next(self._numbers))  # ours until now: everybody else gets it from here
-        kept = self._log is None or self._keep(self._log.append, event)
+        kept = self._log is None or self._keep(self._log.append, logged or event)
         if self._subscribers:
             self._call(event)
         return kept

@@ -23,6 +23,7 @@ from tavern_core.contract.protocols import (
     Resource,
     Service,
 )
+from tavern_core.contract.ranking import Ranker
 from tavern_core.errors import ActivationFailed, NameConflict
 from tavern_core.kernel.plugins.service_overrides import Override, standing_in, winner
 from tavern_core.kernel.signal import Signal
@@ -44,6 +45,7 @@ SECTIONS: Final[Mapping[str, str]] = {
     "nodes": "tavern_register_nodes",
     "workflows": "tavern_register_workflows",
     "llms": "tavern_register_llms",
+    "rankers": "tavern_register_rankers",
     "resources": "tavern_register_resources",
     "prompts": "tavern_register_prompts",
 }
@@ -342,6 +344,7 @@ _READERS: Final[Mapping[str, tuple[Callable[[Any], Iterable[tuple[str, Any]]], s
     "providers": (_contributions, _CONTRIBUTIONS),
     "nodes": (_offered_nodes, "[node, ...]: functions marked with @node, subclasses of Node"),
     "llms": (_mapping_of(LLM, "language model with a complete method"), '{"name": model}'),
+    "rankers": (_mapping_of(Ranker, "ranker with a rank method"), '{"name": ranker}'),
     "resources": (_list_of(Resource, "Resource"), '[Resource("name", "docs://address", "tool")]'),
     "prompts": (_list_of(Prompt, "Prompt"), '[Prompt("name", "tool")]'),
     "workflows": (_offered_workflows, '{"id": the content or the path of a workflow file}'),

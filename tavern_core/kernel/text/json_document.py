@@ -127,6 +127,8 @@ def _hint(error: json.JSONDecodeError) -> str:
     rest = error.doc[error.pos : error.pos + 2]
     if error.msg.startswith("Expecting property name") and rest[:1] == "}":
         return "delete the comma before }"
+    if error.msg.startswith("Expecting value") and rest[:1] == "]" and error.doc[: error.pos].rstrip().endswith(","):
+        return "delete the comma before ]"
     if rest[:1] == "'":
         return "JSON strings are in double quotes"
     if error.doc.startswith(("True", "False", "None"), error.pos):

@@ -1,0 +1,63 @@
+"""The requests of one proposal to one model, each of them governed, and what they took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from tavern_core.assistant.proposal import Spent
+from tavern_core.contract.llm import LLMAnswer, Message, Price
+from tavern_core.errors import CallError, TavernError
+from tavern_core.flow.composition import Flow
+from tavern_core.model.call import CallContext
+
+_NO_SCHEMA: Final = frozenset({"UPSTREAM_ERROR", "TOOL_ERROR", "OUTPUT_SCHEMA_INVALID"})
+"""Codes with which an API may refuse structured output."""
+
+
+class Asked:
+    """One model for one proposal.
+
+    Args:
+        purpose: for the audit log.
+    """
+
+    def __init__(self, flow: Flow, model: str, context: CallContext | None, purpose: str) -> None:
+        self._models = flow.models
+        self._name, self.context, self._purpose = model, context, purpose
+        self._takes_schema = True
+        self.usages: list[Mapping[str, int]] = []
+
+    async def __call__(self, messages: Sequence[Message], schema: Mapping[str, Any]) -> LLMAnswer:
+        """Ask for structured output; a model whose API refuses that is asked for text. Raises CallError."""
+        if self._takes_schema:
+            try:
+                return await self._ask(messages, {"schema": schema})
+            except CallError as error:
+                if error.retryable or error.code not in _NO_SCHEMA:
+                    raise
+                self._takes_schema = False
+        return await self._ask(messages, {})
+
+    async def _ask(self, messages: Sequence[Message], options: Mapping[str, Any]) -> LLMAnswer:
+        answer = await self._models.ask(self._name, messages, options, self.context, self._purpose)
+        self.usages.append(answer.usage)
+        return answer
+
+    @property
+    def context_tokens(self) -> int | None:
+        """The window of the model, if it is known."""
+        found = self._attribute("context_tokens")
+        return found if isinstance(found, int) and found > 0 else None
+
+    @property
+    def spent(self) -> Spent:
+        """What the requests so far took."""
+        price = self._attribute("price")
+        return Spent.of(self.usages, price if isinstance(price, Price) else None)
+
+    def _attribute(self, name: str) -> Any:
+        try:
+            return getattr(self._models.find(self._name), name, None)
+        except TavernError:  # a replacement of the service knows other models
+            return None

@@ -1,0 +1,175 @@
+"""`tavern.assistant`: a sentence becomes a checked change of a workflow, or a form layout."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tavern_core.assistant.asked import Asked
+from tavern_core.assistant.drafting import Drafting
+from tavern_core.assistant.dry_run import Trial
+from tavern_core.assistant.panel_cycle import panel
+from tavern_core.assistant.prompt import TokensOf
+from tavern_core.assistant.proposal import Panel, Proposal
+from tavern_core.errors import UsageError
+from tavern_core.flow.composition import Flow
+from tavern_core.flow.patching import PatchOutcome
+from tavern_core.flow.workflow_tools import workflow_tool
+from tavern_core.model.call import CallContext
+from tavern_core.model.language import Language
+from tavern_core.model.tool import ToolSpec
+from tavern_core.model.workflow import Workflow
+
+_CHINESE: Final = re.compile("[\u4e00-\u9fff]")
+_EMPTY: Final[Mapping[str, Any]] = {"nodes": [], "edges": []}
+
+
+class Assistant:
+    """The creation assistant of one host.
+
+    Args:
+        flow: its nodes, workflows and models.
+        language: of the configuration; a request in Chinese is always answered in Chinese.
+        tool: finds a tool by its id; raises ToolNotFound.
+        tokens_of: how many tokens a text has.
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        language: Language | None,
+        tool: Callable[[str], Awaitable[ToolSpec]],
+        tokens_of: TokensOf,
+    ) -> None:
+        self._flow = flow
+        self._tool = tool
+        self._language = language
+        self._tokens_of = tokens_of
+        self._trial = Trial(flow.rehearsal, flow.nodes.find, flow.workflows)
+
+    async def propose(
+        self,
+        request: str,
+        workflow: Any = None,
+        *,
+        model: str = "",
+        plan: bool | Sequence[str] | None = None,
+        rounds: int = 2,
+        dry_run: bool = False,
+        context: CallContext | None = None,
+    ) -> Proposal:
+        """Ask a model for a change of a workflow. Nothing is stored or run; `apply` stores it.
+
+        Args:
+            request: what is wanted, in the words of a person.
+            workflow: its id, the path of its file, its content, a `Workflow` or a session; None: a new one.
+            model: its name; empty: the only one.
+            plan: True: the model first plans the steps, which finds node types better; or the steps themselves.
+            rounds: how often problems are reported and the model is asked again, at most 10.
+            dry_run: also run a valid change with sample values, a scripted model and no effects; failures are reported to the model.
+            context: the caller and its permissions; None: the host.
+
+        Returns:
+            The proposal; without a valid change, `ok` is False.
+
+        Raises:
+            UsageError: the request is empty, or too large for the model together with the workflow (USAGE).
+            WorkflowNotFound, WorkflowInvalid: `workflow` is none (WORKFLOW_NOT_FOUND, WORKFLOW_INVALID).
+            CallError: the model does not exist, may not be used, or fails.
+        """
+        if not isinstance(request, str) or not request.strip():
+            raise UsageError(
+                "the request is empty", hint='say what is wanted: propose("translate the text", "flow.json")'
+            )
+        before = await self._found(workflow)
+        asked = Asked(self._flow, model, context, f"the assistant asks: {request[:100]}")
+        trial = self._trial if dry_run else None
+        drafting = Drafting(self._flow, request, before, asked, trial, self.language_of(request), self._tokens_of)
+        return await drafting.proposal(plan, rounds)
+
+    async def apply(self, proposal: Proposal, to: str | Path = "", *, session: Any = None) -> PatchOutcome:
+        """Store a proposed change, if the workflow is still as it was; sends UPDATE_WORKFLOW_STATE_FROM_AGENT.
+
+        Args:
+            to: the id or the path of the file of the workflow; empty: its id.
+            session: change the workflow of this session instead; one proposal is one entry of its history.
+
+        Returns:
+            The outcome; `ok` is False if the workflow was changed meanwhile (REV_CONFLICT).
+
+        Raises:
+            UsageError: the proposal is not `ok`, or the workflow has no name yet (USAGE).
+        """
+        _judge(proposal)
+        patch, rev, seed = list(proposal.patch), proposal.before.rev, proposal.seed
+        if session is not None:
+            return await session.applied(patch, rev=rev, seed=seed)  # type: ignore[no-any-return]
+        target = to or proposal.before.id
+        if not target:
+            raise UsageError("a new workflow needs a name", hint='apply(proposal, "summarize")')
+        workflows = self._flow.workflows
+        is_new = not Path(target).exists() and str(target) not in workflows.workflow_files
+        return await (self.write(proposal, target) if is_new else workflows.patched(target, patch, rev=rev, seed=seed))
+
+    async def write(self, proposal: Proposal, to: str | Path) -> PatchOutcome:
+        """Write the changed workflow into another file, whatever it holds now, or under a new id; the old one stays.
+
+        Raises:
+            UsageError: the proposal is not `ok`, or it cannot be written (USAGE).
+        """
+        _judge(proposal)
+        outcome = await self._flow.workflows.patched(proposal.before, list(proposal.patch), seed=proposal.seed)
+        return outcome if not outcome.ok else await self._flow.workflows.stored(to, outcome)
+
+    async def panel(
+        self,
+        tool_or_workflow: Any,
+        request: str = "",
+        *,
+        model: str = "",
+        layout: Mapping[str, Any] | None = None,
+        rounds: int = 2,
+        context: CallContext | None = None,
+    ) -> Panel:
+        """A form layout for the inputs and results of a tool or workflow.
+
+        Args:
+            tool_or_workflow: a tool's id; or a workflow: its id, file, content or a `Workflow`.
+            request: how the form should be, for a model; empty: a layout by rule, without a model.
+            layout: the current layout, to be changed; None: the one by rule.
+            model, rounds, context: as for `propose`.
+
+        Raises:
+            ToolNotFound, WorkflowNotFound, WorkflowInvalid: there is no such tool or workflow.
+            UsageError: `layout` does not fit the schema, or the request is too large (USAGE).
+            CallError: as `propose`.
+        """
+        subject = await self._subject(tool_or_workflow)
+        asked = Asked(self._flow, model, context, f"the assistant asks for a form: {request[:100]}")
+        return await panel(subject, request, asked, layout, rounds, self.language_of(request), self._tokens_of)
+
+    def language_of(self, request: str) -> Language:
+        """Chinese for a request with Chinese characters, else the configured language, else English."""
+        return "zh" if _CHINESE.search(request) else self._language or "en"
+
+    # Parts -----------------------------------------------------------------------------------------------------------
+
+    async def _subject(self, what: Any) -> ToolSpec:
+        """A tool, or a workflow as a tool."""
+        if isinstance(what, str) and ":" in what:
+            return await self._tool(what)
+        return workflow_tool("panel", await self._found(what))
+
+    async def _found(self, what: Any) -> Workflow:
+        found = getattr(what, "workflow", what)  # of a session
+        if isinstance(found, Workflow):
+            return found
+        return await self._flow.workflows.found(_EMPTY if found is None else found)
+
+
+def _judge(proposal: Proposal) -> None:
+    """Refuse a proposal without a valid change. Raises UsageError (USAGE)."""
+    if not proposal.ok:
+        raise UsageError("there is nothing to apply: the proposal has no valid change", hint="see its problems")

@@ -1,0 +1,136 @@
+"""Ask a model for a patch, judge it, report what is wrong, and ask again, a bounded number of times."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import field
+from typing import Any, Final, Generic, TypeVar
+
+from tavern_core.assistant.answers import ANSWER_SCHEMA, Answered, read_answer
+from tavern_core.assistant.report import line, report
+from tavern_core.contract.llm import LLMAnswer, Message
+from tavern_core.errors import CallError
+from tavern_core.frozen import dataclass
+from tavern_core.graph.patch_problems import PatchProblem
+from tavern_core.model.language import Language
+
+T = TypeVar("T")
+Ask = Callable[[Sequence[Message], Mapping[str, Any]], Awaitable[LLMAnswer]]
+"""(messages, schema of the answer) → the answer of a model."""
+MOST_ROUNDS: Final = 10
+_LONGEST_SHOWN: Final = 20_000
+"""Characters of a wrong answer that the model sees again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One answer and what was wrong with it."""
+
+    answer: str
+    problems: tuple[PatchProblem, ...] = ()
+    usage: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "answer": self.answer,
+            "problems": [problem.to_json() for problem in self.problems],
+            "usage": dict(self.usage),
+        }
+
+
+class Judged(Generic[T]):
+    """What became of one patch.
+
+    Args:
+        result: the patched document, if it is valid.
+        problems: errors, or only warnings if there is a result.
+        definitions: texts that help to correct them.
+    """
+
+    def __init__(
+        self, result: T | None, problems: Sequence[PatchProblem] = (), definitions: Sequence[str] = ()
+    ) -> None:
+        self.result, self.problems, self.definitions = result, tuple(problems), tuple(definitions)
+
+
+class Ended(Generic[T]):
+    """How a cycle ended."""
+
+    def __init__(self) -> None:
+        self.rounds: list[Round] = []
+        self.answered: Answered | None = None
+        """The answer with the result."""
+        self.result: T | None = None
+        self.problems: tuple[PatchProblem, ...] = ()
+        """Warnings of the result; without one, what is wrong with the last answer."""
+        self.declined = ""
+        """The reason of a model that changed nothing."""
+
+    def better(self, answered: Answered, judged: Judged[T]) -> None:
+        """Keep a result that has fewer warnings than the one so far."""
+        if judged.result is not None and (self.result is None or len(judged.problems) < len(self.problems)):
+            self.answered, self.result, self.problems = answered, judged.result, judged.problems
+
+
+async def negotiate(
+    ask: Ask,
+    messages: Sequence[Message],
+    judge: Callable[[Answered], Awaitable[Judged[T]]],
+    *,
+    rounds: int,
+    language: Language,
+) -> Ended[T]:
+    """Ask until a patch has no problems, at most `rounds` times again.
+
+    It ends early if a report is the same as the one before: the model does not understand it. A result with warnings
+    alone is kept, also if a later answer is worse.
+
+    Raises:
+        CallError: the model cannot be asked, and there is no result yet.
+    """
+    ended: Ended[T] = Ended()
+    conversation = [*messages]
+    before: list[str] = []
+    for number in range(max(0, min(rounds, MOST_ROUNDS)) + 1):
+        try:
+            answer = await ask(conversation, ANSWER_SCHEMA)
+        except CallError:
+            if ended.result is None:
+                raise
+            break
+        answered = read_answer(answer)
+        judged = await _judged(answered, judge)
+        ended.rounds.append(Round(answer.text or _written(answer), judged.problems, dict(answer.usage)))
+        if isinstance(answered, Answered):
+            if not answered.patch and answered.reason:
+                ended.declined = "" if ended.result is not None else answered.reason
+                break
+            ended.better(answered, judged)
+        if ended.result is None:
+            ended.problems = judged.problems
+        lines = [line(problem, language) for problem in judged.problems]
+        if not lines or lines == before:
+            break
+        before = lines
+        said = ended.rounds[number].answer[:_LONGEST_SHOWN]
+        conversation = [
+            *messages,
+            {"role": "assistant", "content": said},
+            {"role": "user", "content": report(judged.problems, language, judged.definitions)},
+        ]
+    return ended
+
+
+async def _judged(answered: Answered | PatchProblem, judge: Callable[[Answered], Awaitable[Judged[T]]]) -> Judged[T]:
+    if isinstance(answered, PatchProblem):
+        return Judged(None, (answered,))
+    if answered.patch:
+        return await judge(answered)
+    fix = 'add operations, or say why nothing is to be changed: {"reason": "...", "patch": []}'
+    return Judged(None, () if answered.reason else (PatchProblem("NO_CHANGE", "the patch is empty", fix=fix),))
+
+
+def _written(answer: LLMAnswer) -> str:
+    import json
+
+    return "" if answer.data is None else json.dumps(answer.data, ensure_ascii=False, default=str)

@@ -1,0 +1,215 @@
+"""One proposal in the making: plan, prompt, judging of patches, and what a report explains."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any, Final
+
+from tavern_core.assistant.answers import Answered, Needs, read_json_object, read_needs
+from tavern_core.assistant.asked import Asked
+from tavern_core.assistant.completeness import missing
+from tavern_core.assistant.cycle import Ended, Judged, negotiate
+from tavern_core.assistant.dry_run import Trial
+from tavern_core.assistant.node_text import node_documents
+from tavern_core.assistant.prompt import PLAN_SCHEMA, TokensOf, patch_messages, plan_messages, prompt_tokens
+from tavern_core.assistant.proposal import Candidate, Proposal
+from tavern_core.contract.llm import Message
+from tavern_core.flow.composition import Flow
+from tavern_core.flow.patching import projected
+from tavern_core.graph.patch_problems import PatchProblem
+from tavern_core.model.ids import split_id
+from tavern_core.model.language import Language
+from tavern_core.model.workflow import Workflow
+
+RETRIEVED: Final = 40
+"""Node types that are looked up for a prompt; how many are in it depends on its size."""
+_ALWAYS: Final = ("core:GroupInput", "core:GroupOutput")
+_MOST_STEPS: Final = 8
+_MOST_DEFINITIONS: Final = 5
+_DEFINITION_TOKENS: Final = 2_000
+_ABOUT_TYPES: Final = frozenset({"UNKNOWN_TYPE", "NEED_NODE"})
+_ABOUT_SLOTS: Final = frozenset(
+    {"UNKNOWN_HANDLE", "MISSING_INPUT", "BAD_VALUE", "BAD_CONFIG", "TYPE_MISMATCH", "STREAM_MISMATCH", "UNKNOWN_INPUT"}
+)
+_QUOTED: Final = re.compile("'([^']*)'")
+_WORD: Final = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])|[^\W_a-zA-Z0-9]+")
+_HARMLESS: Final = frozenset({"DEPRECATED"})
+"""Codes of warnings that a model is not asked to correct."""
+
+
+class Drafting:
+    """Makes one proposal. Used once.
+
+    Args:
+        trial: for dry runs; None: none.
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        request: str,
+        before: Workflow,
+        asked: Asked,
+        trial: Trial | None,
+        language: Language,
+        tokens_of: TokensOf,
+    ) -> None:
+        self._flow = flow
+        self._request, self._before = request, before
+        self._asked, self._trial = asked, trial
+        self._language, self._tokens_of = language, tokens_of
+        self._tokens = prompt_tokens(asked.context_tokens)
+        self._seed = zlib.crc32(f"{request}\n{before.rev}".encode("utf-8", "replace"))
+        self._stated = Needs()
+        self._old: set[tuple[str, str, str, str]] = set()
+        """Warnings of the workflow before."""
+        self._shown: set[str] = set()
+        """Node types whose documents the model has."""
+
+    async def proposal(self, plan: bool | Sequence[str] | None, rounds: int) -> Proposal:
+        """See `Assistant.propose`."""
+        found = await self._flow.workflows.checked(self._before)
+        self._old = {(p.code, p.node, p.slot, p.edge) for p in found}
+        steps = await self._steps(plan)
+        messages = await self._messages(steps)
+        ended = await negotiate(self._asked, messages, self._judge, rounds=rounds, language=self._language)
+        return self._finished(ended, steps)
+
+    # What is asked ---------------------------------------------------------------------------------------------------
+
+    async def _steps(self, plan: bool | Sequence[str] | None) -> tuple[str, ...]:
+        """The steps of the plan; those of the model come with its needs."""
+        if plan is None or isinstance(plan, bool):
+            if not plan:
+                return ()
+            messages = plan_messages(
+                self._request, projected(self._before), self._language, tokens=self._tokens, tokens_of=self._tokens_of
+            )
+            data = read_json_object(await self._asked(messages, PLAN_SCHEMA))
+            self._stated = read_needs(data)
+            planned = data.get("steps")
+            plan = planned if isinstance(planned, list) else ()
+        steps = (step.strip()[:500] for step in plan if isinstance(step, str) and step.strip())
+        return tuple(step for step, _ in zip(steps, range(_MOST_STEPS), strict=False))
+
+    async def _messages(self, steps: Sequence[str]) -> list[Message]:
+        present = dict.fromkeys(node.type for node in self._before.nodes)
+        matches = await self._flow.nodes.retrieved(self._request, plan=steps, workflow=self._before, limit=RETRIEVED)
+        types = dict.fromkeys((*_ALWAYS, *present, *(match.type for match in matches)))
+        await self._flow.nodes.activate_for(list(types))
+        more = (spec.type for spec in self._flow.nodes.known() if spec.namespace == "core" and spec.type not in types)
+        types |= dict.fromkeys(islice(more, max(RETRIEVED - len(types), 0)))
+        return patch_messages(
+            self._request,
+            projected(self._before),
+            lambda tokens: self._documents(types, tokens),
+            steps=steps,
+            language=self._language,
+            tokens=self._tokens,
+            tokens_of=self._tokens_of,
+        )
+
+    def _documents(self, types: Iterable[str], tokens: int) -> list[str]:
+        """Texts about node types, which the model has seen from now on."""
+        found = (self._flow.nodes.find(type_) for type_ in types)
+        specs = [spec for spec in found if spec is not None and not spec.is_ui_node]
+        texts = node_documents(specs, tokens, self._tokens_of)
+        self._shown.update(spec.type for spec in specs[: len(texts)])
+        return texts
+
+    # What is answered ------------------------------------------------------------------------------------------------
+
+    async def _judge(self, answered: Answered) -> Judged[Candidate]:
+        outcome = await self._flow.workflows.patched(self._before, list(answered.patch), seed=self._seed)
+        errors = [problem for problem in outcome.problems if problem.severity == "error" and not problem.is_old]
+        if not outcome.ok:
+            shown = [await self._with_types(problem) for problem in errors or outcome.problems]
+            return Judged(None, shown, await self._definitions(shown))
+        names = {id_: local for local, id_ in outcome.ids.items()}
+        warnings = [problem for problem in outcome.problems if self._is_new_warning(problem)]
+        said = {(problem.code, problem.pointer) for problem in warnings}
+        needs = answered.needs | self._stated
+        lacks = missing(self._before, outcome.workflow, needs)
+        warnings += [problem for problem in lacks if (problem.code, problem.pointer) not in said]
+        tried = None
+        if self._trial is not None:
+            tried = await self._trial.run(outcome.workflow, self._asked.context)
+            warnings += tried.problems
+        warnings = [_under_names(problem, names) for problem in warnings]
+        return Judged(Candidate(outcome, tried), warnings, await self._definitions(warnings))
+
+    def _is_new_warning(self, problem: PatchProblem) -> bool:
+        key = (problem.code, problem.node, problem.slot, problem.edge)
+        return problem.severity == "warning" and problem.code not in _HARMLESS and key not in self._old
+
+    async def _with_types(self, problem: PatchProblem) -> PatchProblem:
+        """An unknown node type, with the types that its name may mean."""
+        if problem.code not in _ABOUT_TYPES or problem.nearest:
+            return problem
+        words = " ".join(_WORD.findall(split_id(_last_quoted(problem.message))[1]))
+        found = await self._flow.nodes.retrieved(
+            f"{words} {self._request}", workflow=self._before, limit=_MOST_DEFINITIONS
+        )
+        types = tuple(match.type for match in found)
+        return (
+            replace(problem, nearest=types, fix=f"use a node type listed above; {', '.join(types)} may fit")
+            if types
+            else problem
+        )
+
+    async def _definitions(self, problems: Sequence[PatchProblem]) -> list[str]:
+        """Documents of the node types that the problems are about, which the model has not seen."""
+        types: list[str] = []
+        for problem in problems[:_MOST_DEFINITIONS]:
+            if problem.code in _ABOUT_TYPES:
+                types += problem.nearest
+            elif problem.code in _ABOUT_SLOTS:
+                types += self._types_in(problem.message)
+        fresh = [type_ for type_ in dict.fromkeys(types) if type_ not in self._shown][:_MOST_DEFINITIONS]
+        await self._flow.nodes.activate_for(fresh)
+        return self._documents(fresh, _DEFINITION_TOKENS)
+
+    def _types_in(self, message: str) -> Iterator[str]:
+        for word in message.replace("(", " ").replace(")", " ").split():
+            if ":" in word and self._flow.nodes.find(word) is not None:
+                yield word
+
+    def _finished(self, ended: Ended[Candidate], steps: tuple[str, ...]) -> Proposal:
+        common: dict[str, Any] = {
+            "plan": steps, "rounds": tuple(ended.rounds), "spent": self._asked.spent, "seed": self._seed,
+            "language": self._language,
+        }  # fmt: skip
+        if ended.result is None or ended.answered is None:
+            return Proposal(
+                False,
+                self._request,
+                self._before,
+                self._before,
+                declined=ended.declined,
+                problems=ended.problems,
+                **common,
+            )
+        outcome, answered = ended.result.outcome, ended.answered
+        return Proposal(
+            True, self._request, self._before, outcome.workflow, patch=answered.patch, ids=outcome.ids,
+            changes=outcome.changes, summary=outcome.summary[self._language], reason=answered.reason,
+            needs=answered.needs | self._stated, warnings=ended.problems, removed_edges=outcome.removed_edges,
+            dry_run=ended.result.dry_run, **common,
+        )  # fmt: skip
+
+
+def _last_quoted(message: str) -> str:
+    return str((_QUOTED.findall(message) or [""])[-1])
+
+
+def _under_names(problem: PatchProblem, names: Mapping[str, str]) -> PatchProblem:
+    """The problem under the names of the model instead of final ids."""
+    text, place, fix = problem.message, problem.pointer, problem.fix
+    for id_, name in names.items():
+        text, fix = text.replace(id_, name), fix.replace(id_, name)
+        place = place.replace(f"/{id_}", f"/{name}")
+    return replace(problem, message=text, pointer=place, fix=fix, node=names.get(problem.node, problem.node))

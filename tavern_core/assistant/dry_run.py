@@ -1,0 +1,164 @@
+"""A changed workflow is run once without consequences: sample inputs, a scripted model for every model, tools only checked.
+
+Nodes that could change or read something outside do not run, nor do those that need their results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from tavern_core.contract.llm import LLM, LLMAnswer, Message, ScriptedLLM
+from tavern_core.errors import TavernError
+from tavern_core.flow.workflows import Workflows
+from tavern_core.frozen import dataclass
+from tavern_core.graph.patch_problems import PatchProblem
+from tavern_core.model.call import CallContext
+from tavern_core.model.node import ABSENT, NodeSpec, Slot
+from tavern_core.model.run import NodeError
+from tavern_core.model.workflow import Workflow
+
+TIMEOUT_MS: Final = 10_000
+_STOOD_IN: Final = frozenset({"core:LLM", "core:CallTool"})
+"""Types that a scripted model and a dry call stand in for."""
+_WAITING: Final = frozenset({"core:Ask", "core:Delay"})
+"""Types that need a person or time."""
+_GROUPS: Final = frozenset({"core:NodeGroup", "core:Map", "core:Loop"})
+_REFERENCE: Final = "referencedWorkflowId"
+_SAMPLES: Final[Mapping[str, Any]] = {
+    "STRING": "sample text", "INTEGER": 1, "FLOAT": 1.0, "BOOLEAN": True, "OBJECT": {}, "ARRAY": [], "BINARY": b"sample",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What a dry run found."""
+
+    state: str
+    """A RunState, or ``skipped``: nothing could run."""
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, Any]
+    left_out: tuple[str, ...]
+    """Nodes that did not run, because they or what they need have effects outside."""
+    problems: tuple[PatchProblem, ...] = ()
+    """Failures that the workflow itself explains."""
+    uncertain: tuple[PatchProblem, ...] = ()
+    """Failures behind a node whose result was invented: the real one may fit."""
+
+    def to_json(self) -> dict[str, Any]:
+        from tavern_core.kernel.nodes.json_values import to_plain
+
+        return {
+            "state": self.state, "inputs": to_plain(dict(self.inputs), tagged=False),
+            "outputs": to_plain(dict(self.outputs), tagged=False), "leftOut": list(self.left_out),
+            "problems": [problem.to_json() for problem in self.problems],
+            "uncertain": [problem.to_json() for problem in self.uncertain],
+        }  # fmt: skip
+
+
+class Trial:
+    """Dry runs of one host.
+
+    Args:
+        rehearsal: makes the workflows for a trial (`Flow.rehearsal`).
+        spec: finds an active node type.
+        workflows: the host's workflows, for groups.
+    """
+
+    def __init__(
+        self, rehearsal: Callable[[LLM], Workflows], spec: Callable[[str], NodeSpec | None], workflows: Workflows
+    ) -> None:
+        self._rehearsal, self._spec, self._workflows = rehearsal, spec, workflows
+        self._made: Workflows | None = None
+
+    async def run(self, workflow: Workflow, context: CallContext | None) -> DryRun:
+        """Run a valid workflow without consequences. Never raises."""
+        out = self._left_out(workflow)
+        inputs = {key: sample(slot) for key, slot in workflow.inputs().items()}
+        targets = tuple(node.id for node in workflow.nodes if node.id not in out and not self._is_drawn(node.type))
+        if not targets:
+            return DryRun("skipped", inputs, {}, tuple(sorted(out)))
+        self._made = self._made or self._rehearsal(ScriptedLLM(_answer))
+        options: dict[str, Any] = {"to": targets} if out else {}
+        try:
+            result = await self._made.run(
+                workflow, inputs, context=context, cache=False, keep=False, timeout_ms=TIMEOUT_MS, **options
+            )
+        except TavernError as error:
+            problem = PatchProblem("DRY_RUN", error.message, fix=error.hint, severity="warning")
+            return DryRun("error", inputs, {}, tuple(sorted(out)), (problem,))
+        invented = _with_dependents(workflow, [node.id for node in workflow.nodes if node.type in _STOOD_IN])
+        failed = [(error.path.partition("/")[0] in invented, _problem(error)) for error in result.errors]
+        sure, unsure = (tuple(problem for behind, problem in failed if behind is which) for which in (False, True))
+        return DryRun(result.state, inputs, result.outputs, tuple(sorted(out)), sure, unsure)
+
+    def _left_out(self, workflow: Workflow) -> set[str]:
+        return _with_dependents(
+            workflow, [node.id for node in workflow.nodes if self._has_effects(node.type, self._reference(node), 0)]
+        )
+
+    def _reference(self, node: Any) -> str:
+        found = node.config_values.get(_REFERENCE)
+        return found if isinstance(found, str) else ""
+
+    def _has_effects(self, type_: str, reference: str, depth: int) -> bool:
+        if type_ in _STOOD_IN:
+            return False
+        if type_ in _GROUPS:
+            return depth > 20 or self._inside(reference, depth)
+        spec = self._spec(type_)
+        return type_ in _WAITING or spec is None or bool(spec.capabilities)
+
+    def _inside(self, reference: str, depth: int) -> bool:
+        try:
+            inner = self._workflows.workflow_files.get(reference)
+        except TavernError:
+            return True
+        return any(self._has_effects(node.type, self._reference(node), depth + 1) for node in inner.nodes)
+
+    def _is_drawn(self, type_: str) -> bool:
+        spec = self._spec(type_)
+        return spec is not None and spec.is_ui_node
+
+
+def _with_dependents(workflow: Workflow, nodes: Iterable[str]) -> set[str]:
+    """Nodes, and all that need their results."""
+    after: dict[str, list[str]] = {}
+    for edge in workflow.edges:
+        after.setdefault(edge.source, []).append(edge.target)
+    found = set(nodes)
+    waiting = list(found)
+    while waiting:
+        for target in after.get(waiting.pop(), ()):
+            if target not in found:
+                found.add(target)
+                waiting.append(target)
+    return found
+
+
+def _problem(error: NodeError) -> PatchProblem:
+    text = f"{error.path} ({error.type}) failed with sample values: {error.kind}: {error.message}"
+    place = f"/nodes/{error.path.partition('/')[0]}"
+    return PatchProblem(
+        "DRY_RUN", text, pointer=place, fix=error.hint, node=error.path, slot=error.slot, severity="warning"
+    )
+
+
+def sample(slot: Slot) -> Any:
+    """A value for an input of the workflow."""
+    if slot.default is not ABSENT and slot.default is not None:
+        return slot.default
+    value = slot.choices[0] if slot.choices else _SAMPLES.get(slot.type, "sample text")
+    if "Url" in slot.categories:
+        value = "https://example.com/"
+    low, high = slot.config.get("min"), slot.config.get("max")
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = max(value, low) if isinstance(low, int | float) else value
+        value = min(value, high) if isinstance(high, int | float) else value
+    return [value] if slot.multi else value
+
+
+def _answer(messages: Any) -> LLMAnswer:
+    """A short text, as a model might answer."""
+    last: Message = messages[-1] if messages else {}
+    return LLMAnswer(f"sample answer to: {str(last.get('content', ''))[:80]}", model="scripted")

@@ -1,0 +1,170 @@
+"""The words, ports and uses of node types, kept for many requests and changed with the types.
+
+The evidence for a request, as measured (docs/benchmarks.md): what its nearest example workflows use, what is popular
+in all examples, and what the words of a request or of the steps of a plan find in the documents of node types.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from tavern_core.assistant.node_ports import Ports
+from tavern_core.assistant.ranking import Ranking
+from tavern_core.frozen import dataclass
+from tavern_core.kernel.catalogue.full_text import FullText
+from tavern_core.kernel.catalogue.tokenizer import query_words, words_of
+from tavern_core.model.node import NodeSpec, Slot
+from tavern_core.model.workflow import Workflow
+
+NEAREST: Final = 20
+"""How many example workflows count; the nearer, the more."""
+_NEARNESS: Final = 3
+"""The power of their BM25 scores: the nearest three decide mostly."""
+_MOST_WORDS: Final = 64
+_MOST_TEXT: Final = 4_000
+_MOST_SLOTS: Final = 200
+_MOST_FROM_EXAMPLES: Final = 200
+_MOST_FOUND: Final = 40
+_MOST_CLAUSES: Final = 12
+_MOST_STEPS: Final = 32
+_EACH: Final = 5
+"""Of one clause or one step."""
+_BY_EXAMPLES, _BY_WORDS, _BY_CLAUSE, _BY_STEP = 1.0, 0.5, 0.1, 0.6
+_CLAUSE: Final = re.compile(r"[.,;:!?。，；：！？、\n]+|\b(?:and|then|with)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One example workflow."""
+
+    id: str
+    types: frozenset[str]
+    words: Mapping[str, Sequence[str]]
+
+    @classmethod
+    def of(cls, workflow: Workflow) -> Example:
+        slots = (*workflow.inputs().values(), *workflow.outputs().values())
+        texts = {
+            "name": f"{workflow.id} {workflow.name}",
+            "description": workflow.description,
+            "parameters": " ".join(_slot_texts(slots)),
+        }
+        types = frozenset(node.type for node in workflow.nodes)
+        return cls(workflow.id, types, {key: words_of(text[:_MOST_TEXT]) for key, text in texts.items()})
+
+
+class NodeIndex:
+    """Node types and example workflows, searchable. Used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self.specs: dict[str, NodeSpec] = {}
+        """The searchable types, sorted."""
+        self._words = FullText()
+        self._examples: dict[str, tuple[Workflow, Example]] = {}
+        self._near = FullText()
+        self._uses: Counter[str] = Counter()
+        self.ports = Ports.of(())
+
+    def sync(self, specs: Iterable[NodeSpec], examples: Mapping[str, Workflow]) -> bool:
+        """Make these all that is in it; only what changed is read again.
+
+        Returns:
+            Whether a node type changed.
+        """
+        wanted = {spec.type: spec for spec in specs if not spec.deprecated}
+        stale, fresh = _changes(self.specs, wanted)
+        if stale or fresh:
+            self._words.drop(stale)
+            self._words.put([(type_, _words_of_node(wanted[type_])) for type_ in fresh])
+            self.specs = dict(sorted(wanted.items()))
+        known = {id_: workflow for id_, (workflow, _) in self._examples.items()}
+        gone, new = _changes(known, examples)
+        if gone or new:
+            self._near.drop(gone)
+            made = {id_: (examples[id_], Example.of(examples[id_])) for id_ in new}
+            self._examples = {id_: made.get(id_) or self._examples[id_] for id_ in sorted(examples)}
+            self._near.put([(id_, made[id_][1].words) for id_ in new])
+        if stale or fresh or gone or new:
+            used = (type_ for _, example in self._examples.values() for type_ in example.types if self._counts(type_))
+            self._uses = Counter(used)
+            self.ports = Ports.of(sorted(self.specs.values(), key=lambda spec: (-self._uses[spec.type], spec.type)))
+        return bool(stale or fresh)
+
+    def _counts(self, type_: str) -> bool:
+        """Notes and frames occur everywhere and do nothing."""
+        spec = self.specs.get(type_)
+        return spec is not None and not spec.is_ui_node
+
+    def evidence(self, request: str, plan: Sequence[str]) -> Iterator[Ranking]:
+        """What speaks for which types: the examples, the words of the request, of its clauses, and of each step of a plan."""
+        yield Ranking(_BY_EXAMPLES, self._by_examples(f"{request}\n{' '.join(plan)}" if plan else request))
+        yield Ranking(_BY_WORDS, self.by_words(request, _MOST_FOUND, "matches the request"))
+        clauses = [part for part in _CLAUSE.split(request[:_MOST_TEXT]) if part.strip()]
+        for clause in clauses[:_MOST_CLAUSES] if len(clauses) > 1 else ():
+            yield Ranking(_BY_CLAUSE, self.by_words(clause, _EACH, "matches a part of the request"))
+        for number, step in enumerate(plan[:_MOST_STEPS], 1):
+            yield Ranking(_BY_STEP, self.by_words(step, _EACH, f"matches step {number} of the plan"))
+
+    def by_words(self, text: str, most: int, why: str) -> dict[str, str]:
+        words = query_words(text, _MOST_WORDS)
+        return {type_: why for type_, _ in self._words.rank(words, most, self.specs.__contains__)}
+
+    def _by_examples(self, text: str) -> dict[str, str]:
+        """The share of each type in the nearest examples, plus its share in all of them."""
+        if not self._examples:
+            return {}
+        near = self._near.rank(query_words(text, _MOST_WORDS), NEAREST, self._examples.__contains__)
+        weights = [(self._examples[id_][1], max(score, 1e-9) ** _NEARNESS) for id_, score in near]
+        total = sum(weight for _, weight in weights)
+        shares = {type_: uses / len(self._examples) for type_, uses in self._uses.items()}
+        seen_in: dict[str, list[str]] = {}
+        for example, weight in weights:
+            for type_ in example.types & self._uses.keys():
+                shares[type_] += weight / total
+                seen_in.setdefault(type_, []).append(example.id)
+        best = sorted(shares, key=lambda type_: (-shares[type_], type_))[:_MOST_FROM_EXAMPLES]
+        return {type_: self._use(type_, seen_in.get(type_, ())) for type_ in best}
+
+    def _use(self, type_: str, examples: Sequence[str]) -> str:
+        if examples:
+            return f"used in similar examples: {', '.join(examples[:3])}"
+        return f"used in {self._uses[type_]} of {len(self._examples)} examples"
+
+
+def document_text(spec: NodeSpec) -> str:
+    """A node type as one text, for rankers."""
+    ports = " ".join(_slot_texts((*spec.inputs.values(), *spec.outputs.values())))
+    head = f"{spec.display_name or spec.name} ({spec.type}). {spec.category}\n{spec.description[:_MOST_TEXT]}"
+    return f"{head}\n{ports}"[: 2 * _MOST_TEXT]
+
+
+def _words_of_node(spec: NodeSpec) -> dict[str, list[str]]:
+    texts = {
+        "id": spec.type,
+        "name": spec.display_name,
+        "tags": spec.category,
+        "parameters": " ".join((*_slot_texts((*spec.inputs.values(), *spec.outputs.values())), *_config_keys(spec))),
+        "description": spec.description,
+    }
+    return {column: words_of(text[:_MOST_TEXT]) for column, text in texts.items()}
+
+
+def _config_keys(spec: NodeSpec) -> Iterator[str]:
+    yield from (key for key in list(spec.config_schema)[:_MOST_SLOTS] if isinstance(key, str))
+    for mode in list(spec.modes.values())[:_MOST_SLOTS]:
+        yield mode.display_name or mode.id
+
+
+def _slot_texts(slots: Iterable[Slot]) -> Iterator[str]:
+    for _, slot in zip(range(_MOST_SLOTS), slots, strict=False):
+        yield from (slot.key, slot.display_name, slot.description[:_MOST_TEXT])
+        yield from (choice for choice in slot.choices[:50] if isinstance(choice, str))
+
+
+def _changes(known: Mapping[str, object], wanted: Mapping[str, object]) -> tuple[list[str], list[str]]:
+    """Keys to take out, and keys to put in."""
+    fresh = [key for key, value in wanted.items() if (old := known.get(key)) is not value and old != value]
+    return [key for key in known if key not in wanted] + [key for key in fresh if key in known], fresh

@@ -1,0 +1,211 @@
+"""`tavern.nodes.retrieve`: the node types that a request may need, from examples, words, rankers of plugins and ports.
+
+The index is built by the first request and changed with node types, plugins and workflow files.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final
+
+from tavern_core.assistant.node_index import NodeIndex, document_text
+from tavern_core.assistant.ranking import Ranking, fused
+from tavern_core.contract.ranking import NodeDocument
+from tavern_core.errors import PluginError, TavernError, UsageError
+from tavern_core.flow.composition import Flow
+from tavern_core.flow.workflow_files import workflow_files
+from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
+from tavern_core.kernel.execution.modes import Mode
+from tavern_core.kernel.manifest.workflow_files import SUFFIX
+from tavern_core.model.node import ABSENT, NodeSpec, Slot
+from tavern_core.model.node_match import NodeMatch
+from tavern_core.model.safe_text import printed
+from tavern_core.model.workflow import Workflow
+
+MOST_RESULTS: Final = 1_000
+MOST_EXAMPLES: Final = 5_000
+_MOST_REQUEST: Final = 20_000
+_SECTION: Final = "rankers"
+_MOST_RANKED: Final = 100
+_BY_RANKER, _BY_WORKFLOW, _BY_PORTS = 0.5, 0.3, 0.05
+_CHOSEN: Final = 12
+"""How many of the best types are looked at for inputs that none of them feeds."""
+_MOST_PORTS: Final = 8
+_MOST_PER_PORT: Final = 3
+
+
+class NodeRetrieval:
+    """The search for node types of one host. Safe for threads.
+
+    Args:
+        examples: folders with further example workflows.
+    """
+
+    def __init__(self, specs: ToolSpecs, flow: Flow, examples: Sequence[Path]) -> None:
+        base, tables = specs.base, specs.lifecycle.tables
+        self._flow = flow
+        self._lifecycle = specs.lifecycle
+        self._contributions = tables.contributions
+        self._calls = tables.calls
+        self._diagnostics = base.diagnostics
+        self._mode: Mode = base.mode
+        self._rest_s = base.config.limits.hook_rest_ms / 1000
+        self._folders = tuple(examples)
+        self._lock = Lock()
+        self._index = NodeIndex()
+        self._documents: tuple[NodeDocument, ...] | None = None
+        self._types: list[NodeSpec] | None = None
+        self._resting: dict[str, tuple[Any, float]] = {}
+        """Ranker → the object that hung, and until when it is not asked (monotonic clock)."""
+        for signal in (base.signals.tools, base.signals.rights):
+            signal.subscribe(self._changed)
+
+    def _changed(self) -> None:
+        self._types = None
+
+    async def retrieve(
+        self, request: str, plan: Sequence[str] = (), workflow: Any = None, limit: int = 20
+    ) -> list[NodeMatch]:
+        """See `Nodes.retrieve`."""
+        if not isinstance(request, str) or isinstance(plan, str) or not all(isinstance(step, str) for step in plan):
+            raise UsageError(
+                "a request is a text, and a plan is a list of texts", hint='retrieve("...", plan=["...", "..."])'
+            )
+        await self._activate_rankers()
+        current = None if workflow is None else self._workflow(workflow)
+        types = self._types
+        if types is None:
+            types = await self._flow.nodes.listed()
+            self._types = types
+        request, steps = request[:_MOST_REQUEST], [step[:_MOST_REQUEST] for step in islice(plan, 100)]
+        found: list[Ranking] = await self._mode.blocking(self._by_index, types, request, steps, current, seconds=None)
+        ranked = [await self._by_ranker(name, f"{request}\n{' '.join(steps)}".strip()) for name in self._rankers()]
+        found += [Ranking(_BY_RANKER, reasons) for reasons in ranked]
+        best: list[NodeMatch] = await self._mode.blocking(
+            self._completed, found, min(limit, MOST_RESULTS), seconds=None
+        )
+        return best
+
+    # The evidence of the index ---------------------------------------------------------------------------------------
+
+    def _by_index(
+        self, types: list[NodeSpec], request: str, plan: Sequence[str], current: Workflow | None
+    ) -> list[Ranking]:
+        with self._lock:
+            if self._index.sync(types, self._examples()):
+                self._documents = None
+            found = list(self._index.evidence(request, plan))
+            if current is not None:
+                found.append(Ranking(_BY_WORKFLOW, self._beside(current)))
+        return found
+
+    def _completed(self, found: list[Ranking], limit: int) -> list[NodeMatch]:
+        """The best types, among them some that feed an input which none of the best feeds."""
+        with self._lock:
+            chosen = [match.type for match in fused(found, _CHOSEN)]
+            specs = [self._index.specs[type_] for type_ in chosen]
+            given = [slot for spec in specs for slot in spec.outputs.values()]
+            needs = [(spec, slot) for spec in specs for slot in spec.inputs.values() if _is_open(slot)]
+            fed = {type_ for slot in given for type_ in self._index.ports.taking(slot)}
+            open_ = [(spec, slot) for spec, slot in needs if spec.type not in fed]
+            return fused([*found, Ranking(_BY_PORTS, self._feeding(open_))], limit)
+
+    def _beside(self, workflow: Workflow) -> dict[str, str]:
+        """What fits the open inputs and the unused outputs of the current workflow."""
+        ends = {(edge.target, (edge.target_handle or "").partition("__")[0]) for edge in workflow.edges}
+        starts = {edge.source for edge in workflow.edges}
+        nodes = [
+            (node, spec) for node in workflow.nodes[:500] if (spec := self._index.specs.get(node.type)) is not None
+        ]
+        feeding = self._feeding(
+            (spec, slot)
+            for node, spec in nodes
+            for key, slot in spec.inputs.items()
+            if _is_open(slot) and key not in node.input_values and (node.id, key) not in ends
+        )
+        taking = {
+            type_: f"takes {slot.key} of {spec.type}"
+            for node, spec in nodes
+            if node.id not in starts
+            for slot in islice(spec.outputs.values(), _MOST_PORTS)
+            for type_ in self._index.ports.taking(slot)[:_MOST_PER_PORT]
+        }
+        return dict(islice((taking | feeding).items(), _MOST_RANKED)) if taking or feeding else {}
+
+    def _feeding(self, open_: Iterable[tuple[NodeSpec, Slot]]) -> dict[str, str]:
+        reasons: dict[str, str] = {}
+        for spec, slot in islice(open_, _MOST_PORTS):
+            for type_ in self._index.ports.giving(slot)[:_MOST_PER_PORT]:
+                reasons.setdefault(type_, f"gives {slot.key} to {spec.type}")
+        return reasons
+
+    def _examples(self) -> dict[str, Workflow]:
+        """The host's own workflows, those of plugins, and those of `assistant.examples`; files that are none are left out."""
+        files, found = self._flow.workflows.workflow_files, {}
+        for id_, shelved in islice(files.list().items(), MOST_EXAMPLES):
+            try:
+                found[id_] = files.open(shelved)
+            except TavernError:
+                continue
+        for path in (path for folder in self._folders for path in workflow_files(folder)):
+            if len(found) >= MOST_EXAMPLES:
+                break
+            id_ = path.name.removesuffix(SUFFIX)
+            if id_ not in found:
+                try:
+                    found[id_] = files.read(path, id_)
+                except TavernError:
+                    continue
+        return found
+
+    def _workflow(self, what: Any) -> Workflow:
+        from tavern_core.flow.compiler import as_workflow
+
+        return as_workflow(what, self._flow.workflows.workflow_files)
+
+    # Rankers of plugins ----------------------------------------------------------------------------------------------
+
+    def _rankers(self) -> list[str]:
+        return sorted(self._contributions.all(_SECTION))
+
+    async def _activate_rankers(self) -> None:
+        for record in list(self._lifecycle.records.values()):
+            if record.usable and not record.active and _SECTION in record.candidate.facts.sections:
+                try:
+                    await self._lifecycle.activate(record.name)
+                except PluginError:
+                    continue  # the record says why
+
+    async def _by_ranker(self, name: str, query: str) -> dict[str, str]:
+        """The order of one ranker; none if it fails, is still resting, or names nothing that exists."""
+        ranker, owner = self._contributions.get(_SECTION, name), self._contributions.owner(_SECTION, name) or ""
+        kept, until = self._resting.get(name, (None, 0.0))
+        if ranker is None or (kept is ranker and time.monotonic() < until):
+            return {}
+        try:
+            answer = await self._calls.work("it", ranker.rank, query, self._described(), _MOST_RANKED, mode=self._mode)
+            ids = [id_ for id_ in islice(answer, _MOST_RANKED) if isinstance(id_, str) and id_ in self._index.specs]
+        except Exception as error:  # noqa: BLE001 - any error of a plugin
+            if isinstance(error, TimeoutError):
+                self._resting[name] = ranker, time.monotonic() + self._rest_s
+            text = f"the ranker {name!r} of {owner} was not used: {printed(error):.300}"
+            self._diagnostics.add("RANKER_FAILED", text, plugin=owner, hint=f"tavern plugins info {owner}")
+            return {}
+        return dict.fromkeys(ids, f"ranked by {name}")
+
+    def _described(self) -> tuple[NodeDocument, ...]:
+        with self._lock:
+            if self._documents is None:
+                self._documents = tuple(
+                    NodeDocument(type_, document_text(spec)) for type_, spec in self._index.specs.items()
+                )
+            return self._documents
+
+
+def _is_open(slot: Slot) -> bool:
+    """Whether a node cannot run without an edge or a value here."""
+    return slot.required is True and slot.default is ABSENT

@@ -1,0 +1,150 @@
+"""What the assistant proposes: a checked change that nobody has applied yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any
+
+from tavern_core.assistant.answers import Needs
+from tavern_core.assistant.cycle import Round
+from tavern_core.assistant.dry_run import DryRun
+from tavern_core.contract.llm import Price
+from tavern_core.flow.patching import PatchOutcome
+from tavern_core.frozen import dataclass
+from tavern_core.graph.changes import Change
+from tavern_core.graph.patch import RemovedEdge
+from tavern_core.graph.patch_problems import PatchProblem
+from tavern_core.model.language import Language
+from tavern_core.model.workflow import Workflow
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What the requests to the model took."""
+
+    requests: int = 0
+    input: int = 0
+    output: int = 0
+    cost: float | None = None
+    """None: the price of the model is not known."""
+    currency: str = ""
+
+    @classmethod
+    def of(cls, usages: list[Mapping[str, int]], price: Price | None) -> Spent:
+        read, written = (sum(usage.get(side, 0) for usage in usages) for side in ("input", "output"))
+        cost = None if price is None else (read * price.input + written * price.output) / 1_000_000
+        return cls(len(usages), read, written, cost, price.currency if price is not None else "")
+
+    def to_json(self) -> dict[str, Any]:
+        data: dict[str, Any] = {"requests": self.requests, "input": self.input, "output": self.output}
+        return data if self.cost is None else data | {"cost": self.cost, "currency": self.currency}
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A change of a workflow."""
+
+    ok: bool
+    """False: there is no valid change; `problems` or `declined` say why, and `workflow` is the old one."""
+    request: str
+    before: Workflow
+    workflow: Workflow
+    """The changed workflow: final ids, positions, the next `rev`."""
+    patch: tuple[Any, ...] = ()
+    """The operations of the model."""
+    seed: int = 0
+    """Of the ids: `Workflows.patch` with it makes the same workflow."""
+    ids: Mapping[str, str] = field(default_factory=dict)
+    """Names of the model (localIds) → ids."""
+    changes: tuple[Change, ...] = ()
+    summary: str = ""
+    """The changes in words, in the language of the request."""
+    reason: str = ""
+    """The change in the words of the model."""
+    declined: str = ""
+    """Why the model changed nothing."""
+    needs: Needs = Needs()
+    problems: tuple[PatchProblem, ...] = ()
+    """Without a valid change: what is wrong with the last answer."""
+    warnings: tuple[PatchProblem, ...] = ()
+    """Of a valid change."""
+    removed_edges: tuple[RemovedEdge, ...] = ()
+    """Edges that went with removed nodes."""
+    plan: tuple[str, ...] = ()
+    rounds: tuple[Round, ...] = ()
+    """Every answer, with its problems."""
+    spent: Spent = Spent()
+    dry_run: DryRun | None = None
+    language: Language = "en"
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """Tokens of all requests: input, output."""
+        return {"input": self.spent.input, "output": self.spent.output}
+
+    @property
+    def cost(self) -> float | None:
+        """The price of all requests; None: not known."""
+        return self.spent.cost
+
+    def to_json(self) -> dict[str, Any]:
+        """The proposal as data; `workflow` is the complete changed document, or null."""
+        return {
+            "ok": self.ok,
+            "request": self.request,
+            "rev": self.before.rev,
+            "workflow": dict(self.workflow.raw) if self.ok else None,
+            "patch": list(self.patch),
+            "ids": dict(self.ids),
+            "changes": [change.to_json() for change in self.changes],
+            "summary": self.summary,
+            "reason": self.reason,
+            "declined": self.declined,
+            "problems": [problem.to_json() for problem in self.problems],
+            "warnings": [problem.to_json() for problem in self.warnings],
+            "removedEdges": [edge.to_json() for edge in self.removed_edges],
+            "plan": list(self.plan),
+            "rounds": [each.to_json() for each in self.rounds],
+            "usage": self.spent.to_json(),
+            "dryRun": None if self.dry_run is None else self.dry_run.to_json(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A patch that passed all checks, while the cycle goes on."""
+
+    outcome: PatchOutcome
+    dry_run: DryRun | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A form layout."""
+
+    ok: bool
+    """False: the model found no valid change; `layout` is then the one without it."""
+    layout: Mapping[str, Any]
+    inputs: Mapping[str, Any]
+    """The schema of the inputs."""
+    outputs: Mapping[str, Any]
+    """Output → its schema."""
+    reason: str = ""
+    declined: str = ""
+    problems: tuple[PatchProblem, ...] = ()
+    rounds: tuple[Round, ...] = ()
+    spent: Spent = Spent()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "layout": dict(self.layout),
+            "inputs": dict(self.inputs),
+            "outputs": dict(self.outputs),
+            "reason": self.reason,
+            "declined": self.declined,
+            "problems": [problem.to_json() for problem in self.problems],
+            "rounds": [each.to_json() for each in self.rounds],
+            "usage": self.spent.to_json(),
+        }

@@ -1,0 +1,164 @@
+"""``tavern assist``: change a workflow in your own words."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from tavern_core.cli.errors import FAILED, INVALID, Told, tell
+from tavern_core.cli.output import write
+from tavern_core.cli.previous_versions import PreviousVersions
+from tavern_core.cli.prompts import alone, has_person, read_line
+from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.errors import UsageError
+
+if TYPE_CHECKING:
+    from tavern_core.assistant.proposal import Proposal
+    from tavern_core.graph.patch_problems import PatchProblem
+    from tavern_core.host import Tavern
+
+_YES: Final = ("y", "yes", "是")
+
+
+@click.command(cls=Command)
+@click.argument("words", metavar="[REQUEST] FILE|ID", nargs=-1, required=True)
+@click.option("--model", default="", metavar="MODEL", help="The language model; by default the only one.")
+@click.option("--plan", is_flag=True, help="Let the model plan the steps first.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(0, 10),
+    default=2,
+    show_default=True,
+    help="How often the model may correct its answer.",
+)
+@click.option("--try", "tries", is_flag=True, help="Also run the change with sample values and without effects.")
+@click.option("--yes", "-y", is_flag=True, help="Apply the change without asking.")
+@click.option("--dry-run", is_flag=True, help="Only show the change.")
+@click.option("--output", "-o", metavar="FILE", help="Write the changed workflow there; leave FILE as it is.")
+@click.option("--undo", is_flag=True, help="Take the last change of FILE back: `tavern assist --undo FILE`.")
+@json_option
+@pass_session
+def assist(
+    session: Session, words: tuple[str, ...], model: str, plan: bool, rounds: int, tries: bool, yes: bool, dry_run: bool,
+    output: str | None, undo: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Change a workflow in your own words: `tavern assist "summarize the text first" flow.json`.
+
+    The change is checked, shown, and applied after your consent. A file that does not exist is created. The text of the request and the
+    workflow are sent to the model.
+    """
+    *request, file = words
+    if undo:
+        if request or yes or dry_run or output:
+            raise UsageError("--undo takes nothing but a FILE", hint="tavern assist --undo flow.json")
+        _undo(session, file, as_json=as_json)
+        return
+    if len(request) != 1:
+        raise UsageError(
+            "a request and a file are needed", hint='quote the request: tavern assist "translate it" flow.json'
+        )
+    if yes and dry_run:
+        raise UsageError("--yes and --dry-run exclude each other", hint="leave one of them out")
+    host = session.host()
+    path = _path(host, file)
+    current: Any = path if path.exists() else {"name": path.stem, "nodes": [], "edges": []}
+    proposal = host.wait(
+        host.assistant.propose(request[0], current, model=model, plan=plan, rounds=rounds, dry_run=tries)
+    )
+    target = Path(output).absolute() if output else path
+    if not proposal.ok:
+        _refused(session, proposal, as_json=as_json)
+    if not as_json:
+        _show(session, proposal)
+    applied = not dry_run and (yes or output is not None or _consents(target))
+    if applied:
+        _apply(session, host, proposal, target, is_same=target == path)
+    if as_json:
+        session.out.json({**proposal.to_json(), "file": str(target), "applied": applied})
+    elif applied:
+        write(sys.stderr, f"written: {target}\n")
+    if not applied and not dry_run and not has_person():
+        tell("note", "USAGE", "nothing was written", "apply the change with --yes")
+
+
+def _path(host: Tavern, file: str) -> Path:
+    """The file that is meant: a path, or the id of a workflow with a file."""
+    path = Path(file)
+    if not path.exists() and (shelved := host.workflows.list().get(file)) is not None:
+        if shelved.plugin or shelved.path is None:
+            raise UsageError(
+                f"workflow {file!r} belongs to plugin {shelved.plugin}, whose files are not changed",
+                hint="write the result elsewhere: tavern assist REQUEST COPY.json",
+            )
+        return shelved.path.absolute()
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise UsageError(f"{file} cannot be a workflow file", hint="name a file in an existing folder: flow.json")
+    return path.absolute()
+
+
+def _show(session: Session, proposal: Proposal) -> None:
+    if proposal.reason:
+        session.out.text(proposal.reason)
+    session.out.text("\n".join(f"  {text}" for text in proposal.summary.replace("；", "; ").split("; ")))
+    for edge in proposal.removed_edges:
+        session.out.text(f"  with {edge.node} went its edge from {edge.source} to {edge.target}")
+    _tell_all(proposal.warnings, "warning")
+    if (trial := proposal.dry_run) is not None:
+        left_out = f"; not run: {', '.join(trial.left_out)}" if trial.left_out else ""
+        session.out.text(f"dry run: {trial.state}{left_out}")
+    spent = proposal.spent
+    cost = f", {spent.cost:.4f} {spent.currency}" if spent.cost is not None else ""
+    write(sys.stderr, f"{spent.requests} request(s), {spent.input} + {spent.output} tokens{cost}\n")
+
+
+def _refused(session: Session, proposal: Proposal, *, as_json: bool) -> None:
+    """Report a proposal without a valid change. Raises Told."""
+    if as_json:
+        session.out.json({**proposal.to_json(), "file": None, "applied": False})
+    elif proposal.declined:
+        tell("error", "TOOL_ERROR", f"the model changed nothing: {proposal.declined}", "ask in other words")
+    else:
+        _tell_all(proposal.problems, "error")
+        hint = "ask in other words, allow more --rounds, or use another model"
+        tell("error", "WORKFLOW_INVALID", f"no valid change after {len(proposal.rounds)} answer(s)", hint)
+    raise Told(FAILED if proposal.declined else INVALID)
+
+
+def _tell_all(problems: tuple[PatchProblem, ...], severity: str) -> None:
+    for problem in problems:
+        place = f"  --> {problem.pointer}" if problem.pointer else ""
+        tell(severity, problem.code, problem.message, problem.fix, [place] if place else [])
+
+
+def _consents(target: Path) -> bool:
+    """Whether the person agrees; without a terminal, nobody can."""
+    if not has_person():
+        return False
+    with alone():
+        return (read_line(f"Write {target}? [y/N] ") or "").strip().lower() in _YES
+
+
+def _apply(session: Session, host: Tavern, proposal: Proposal, target: Path, *, is_same: bool) -> None:
+    before = target.read_text("utf-8") if target.is_file() else None
+    if is_same:
+        outcome = host.wait(host.assistant.apply(proposal, target))
+        if not outcome.ok:
+            problem = outcome.problems[0]
+            raise UsageError(f"{target}: {problem.message}", hint=problem.fix)
+    else:
+        host.wait(host.assistant.write(proposal, target))
+    PreviousVersions(session.loaded().home, target).keep(before, target.read_text("utf-8"))
+
+
+def _undo(session: Session, file: str, *, as_json: bool) -> None:
+    path = Path(file)
+    if not path.exists():
+        path = _path(session.host(), file)
+    existed = PreviousVersions(session.loaded().home, path).restore()
+    if as_json:
+        session.out.json({"file": str(path.absolute()), "restored": existed, "deleted": not existed})
+    else:
+        session.out.text(f"restored: {path}" if existed else f"deleted: {path}, which did not exist before")

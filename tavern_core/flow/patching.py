@@ -1,0 +1,297 @@
+"""Patches of workflows for one host: hooks, one check of the result, positions, ids, and the file.
+
+    read → tavern_before_patch → apply to a copy (`graph/patch.py`) → compile once → lay out new nodes → give ids → save
+
+A patch is applied completely or not at all. Whether its result may have errors is decided by comparison: errors that the
+workflow had before do not refuse a patch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import field, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic_core import to_json
+
+from tavern_core.errors import UsageError, WorkflowInvalid
+from tavern_core.flow.compiler import as_workflow
+from tavern_core.flow.hook_chains import FlowCalls
+from tavern_core.flow.workflow_files import SavedMeanwhile, WorkflowFiles
+from tavern_core.frozen import dataclass
+from tavern_core.graph.changes import Change, differences, in_words
+from tavern_core.graph.layout import layout
+from tavern_core.graph.operations import MOST_VALUES
+from tavern_core.graph.patch import Patched, RemovedEdge, conflict, patched, revised
+from tavern_core.graph.patch_blame import blamed
+from tavern_core.graph.patch_ids import with_ids
+from tavern_core.graph.patch_problems import PatchProblem, PatchRefused
+from tavern_core.graph.problems import FlowProblem
+from tavern_core.graph.projection import project
+from tavern_core.kernel.hooks.table import HookTable
+from tavern_core.kernel.manifest.workflow_files import SUFFIX
+from tavern_core.model import depths
+from tavern_core.model.language import Language
+from tavern_core.model.workflow import Workflow
+from tavern_core.schema.limits import json_copy
+
+Check = Callable[[Workflow], Awaitable[tuple[FlowProblem, ...]]]
+"""All problems of a workflow; the plugins of its nodes are activated."""
+Updated = Callable[[Workflow, Mapping[Language, str], Mapping[str, Any]], None]
+"""Emits the event of a change: the complete workflow, the change in words, further members."""
+_LARGEST_LOGGED: Final = 32_000
+"""Bytes of a workflow that is written into the log with each change."""
+_LIMITS: Final = {"nested": "PATCH_TOO_DEEP", "holds more than": "PATCH_TOO_LARGE"}
+"""Words of a problem of `json_copy` → code."""
+_NO_WORDS: Final[Mapping[Language, str]] = {"en": "", "zh": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class PatchOutcome:
+    """What a patch did, or why it did nothing."""
+
+    ok: bool
+    workflow: Workflow
+    """The patched workflow; if `ok` is False, the workflow as it was."""
+    ids: Mapping[str, str] = field(default_factory=dict)
+    """localId → the id of the new node or edge."""
+    removed_edges: tuple[RemovedEdge, ...] = ()
+    """Edges that were removed because a node at their end was."""
+    problems: tuple[PatchProblem, ...] = ()
+    """Why it was refused; also warnings, and errors that the workflow had before."""
+    summary: Mapping[Language, str] = field(default_factory=lambda: _NO_WORDS)
+    """The change in words, by language: ``en`` and ``zh``."""
+    changes: tuple[Change, ...] = ()
+    """The change as data."""
+    changed_by: tuple[str, ...] = ()
+    """Plugins whose `tavern_before_patch` hooks changed the operations."""
+    operations: tuple[Mapping[str, Any], ...] = ()
+    """The operations as they were applied, after the hooks."""
+
+    @property
+    def errors(self) -> tuple[PatchProblem, ...]:
+        """The problems for which it was refused."""
+        return tuple(each for each in self.problems if each.severity == "error" and not each.is_old)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "rev": self.workflow.rev,
+            "ids": dict(self.ids),
+            "removedEdges": [edge.to_json() for edge in self.removed_edges],
+            "problems": [problem.to_json() for problem in self.problems],
+            "summary": dict(self.summary),
+            "changes": [change.to_json() for change in self.changes],
+            "changedBy": list(self.changed_by),
+        }
+
+
+class Patching:
+    """Applies patches for one host.
+
+    Args:
+        check: all problems of a workflow.
+        updated: emits the event of a change.
+    """
+
+    def __init__(
+        self,
+        workflow_files: WorkflowFiles,
+        check: Check,
+        hooks: HookTable,
+        calls: FlowCalls,
+        updated: Updated,
+    ) -> None:
+        self._workflow_files = workflow_files
+        self._check = check
+        self._hooks = hooks
+        self._calls = calls
+        self.updated = updated
+
+    async def patch(
+        self, what: Any, operations: Any, *, rev: int | None, seed: int | None, dry_run: bool
+    ) -> PatchOutcome:
+        """See `Workflows.patch`."""
+        path = self.file(what)
+        before = as_workflow(what, self._workflow_files)
+        if rev is not None and rev != before.rev:
+            return PatchOutcome(False, before, problems=(conflict(before.rev, wanted=rev),))
+        outcome = await self.apply(before, operations, seed=seed)
+        if not outcome.ok or dry_run or path is None:
+            return outcome
+        try:
+            saved = self._workflow_files.replace(path, before, outcome.workflow)
+        except SavedMeanwhile as error:
+            return PatchOutcome(False, before, problems=(conflict(error.rev, wanted=before.rev),))
+        outcome = replace(outcome, workflow=saved)
+        self.updated(saved, outcome.summary, {"changedBy": list(outcome.changed_by)})
+        return outcome
+
+    def store(self, what: str | Path, outcome: PatchOutcome) -> PatchOutcome:
+        """Write a patched workflow into another file (a path), or under the id of a new one.
+
+        Raises:
+            SavedMeanwhile: there is a workflow of this id (USAGE).
+            UsageError: it cannot be written (USAGE).
+        """
+        if isinstance(what, Path) or what.endswith(SUFFIX) or "/" in what:
+            saved = self._workflow_files.write(Path(what).absolute(), outcome.workflow)
+        else:
+            saved = self._workflow_files.save(what, outcome.workflow, rev=0)
+        outcome = replace(outcome, workflow=saved)
+        self.updated(saved, outcome.summary, {"changedBy": list(outcome.changed_by)})
+        return outcome
+
+    async def apply(self, before: Workflow, operations: Any, *, seed: int | None = None) -> PatchOutcome:
+        """The outcome of a patch of a workflow; nothing is stored.
+
+        Raises:
+            PolicyDenied: a `tavern_before_patch` hook denied or failed (POLICY_DENIED).
+        """
+        changed_by: tuple[str, ...] = ()
+        try:
+            patch = plain_patch(operations)
+            if implementations := self._hooks.of("tavern_before_patch"):
+                patch, changed_by = await self._calls.change_patch(implementations, patch, before)
+                patch = plain_patch(patch)
+            done = patched(before, patch)
+        except PatchRefused as refused:
+            return PatchOutcome(False, before, problems=refused.problems, changed_by=changed_by)
+        problems = await self._problems(before, done)
+        if any(each.severity == "error" and not each.is_old for each in problems):
+            return PatchOutcome(False, before, problems=problems, changed_by=changed_by)
+        workflow, ids = with_ids(done, seed)
+        after = revised(placed(workflow), before.rev + 1)
+        changes = differences(before, after)
+        return PatchOutcome(
+            True, after, ids, done.removed_edges, problems, in_words(changes, before, after), changes, changed_by,
+            tuple(patch),
+        )  # fmt: skip
+
+    def arrange(self, what: Any, *, keep: bool, dry_run: bool) -> Workflow:
+        """See `Workflows.layout`."""
+        path = self.file(what)
+        before = as_workflow(what, self._workflow_files)
+        after = placed(before, keep=keep)
+        if after is before or dry_run or path is None:
+            return after
+        saved = self._workflow_files.replace(path, before, revised(after, before.rev + 1))
+        self.updated(saved, {"en": "nodes laid out", "zh": "重新排列了节点"}, {"changedBy": []})
+        return saved
+
+    async def _problems(self, before: Workflow, done: Patched) -> tuple[PatchProblem, ...]:
+        """The problems of the result; the workflow before is only checked if there are errors."""
+        found = tuple(blamed(await self._check(done.workflow), done))
+        if not any(each.severity == "error" for each in found):
+            return found
+        old = {
+            (each.code, each.node, each.slot, each.edge)
+            for each in await self._check(before)
+            if each.severity == "error"
+        }
+        return tuple(
+            replace(each, is_old=True, op=None)
+            if each.severity == "error" and (each.code, each.node, each.slot, each.edge) in old
+            else each
+            for each in found
+        )
+
+    def file(self, what: Any, *, or_none: bool = False) -> Path | None:
+        """The file of a stored workflow, where a patch is written; None for content.
+
+        Args:
+            or_none: None also for a workflow of a plugin.
+
+        Raises:
+            UsageError: it belongs to a plugin (USAGE).
+            WorkflowNotFound: there is none (WORKFLOW_NOT_FOUND).
+        """
+        if not isinstance(what, str | Path):
+            return None
+        text = str(what)
+        if isinstance(what, Path) or ((text.endswith(SUFFIX) or "/" in text) and text not in self._workflow_files):
+            return Path(text).absolute()
+        id_ = text.removeprefix("workflow:")
+        found = self._workflow_files.list().get(id_)
+        if found is None:
+            self._workflow_files.get(id_)  # names the closest
+        if found is None or (found.path is None and not or_none):
+            raise UsageError(
+                f"workflow {id_!r} belongs to plugin {found.plugin if found else ''}, whose files are not changed",
+                hint="patch its content, and save the result under another id",
+            )
+        return found.path
+
+
+def plain_patch(operations: Any) -> list[Any]:
+    """The operations as JSON that shares nothing with `operations`.
+
+    Raises:
+        PatchRefused: they are not JSON, or too large.
+    """
+    if isinstance(operations, str | bytes) or not isinstance(operations, list | tuple):
+        kind = type(operations).__name__
+        fix = "parse the JSON text" if isinstance(operations, str | bytes) else "pass a list"
+        raise PatchRefused(PatchProblem("NOT_A_PATCH", f"a patch is a list of operations, got {kind}", fix=fix))
+    found, problem = json_copy(list(operations), max_depth=depths.VALUE, max_nodes=MOST_VALUES)
+    if problem is None:
+        return found  # type: ignore[no-any-return]
+    code = next((code for part, code in _LIMITS.items() if part in problem.message), "NOT_JSON")
+    first = problem.path.split("/")[1:2]
+    at = int(first[0]) if first and first[0].isdecimal() else None
+    raise PatchRefused(PatchProblem(code, f"the patch {problem.message}", at, fix=problem.hint))
+
+
+def projected(workflow: Workflow) -> dict[str, Any]:
+    """The workflow as a model sees it. Raises WorkflowInvalid: an id is there twice (WORKFLOW_INVALID)."""
+    try:
+        return project(workflow)
+    except PatchRefused as refused:
+        problem = refused.problems[0]
+        raise WorkflowInvalid(f"workflow {workflow.id!r}: {problem.message}", hint=problem.fix) from None
+
+
+def event_of_update(
+    workflow: Workflow, summary: Mapping[Language, str], more: Mapping[str, Any], mask: Callable[[Any], Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The data of `UPDATE_WORKFLOW_STATE_FROM_AGENT`, and what the log gets of it: of a large workflow, its size and hash.
+
+    Args:
+        mask: replaces secrets.
+    """
+    about = {"workflow": workflow.id, "rev": workflow.rev, "summary": mask(dict(summary)), **more}
+    content = mask(dict(workflow.raw))
+    text = to_json(content)
+    data = {**about, "content": content}
+    if len(text) <= _LARGEST_LOGGED:
+        return data, data
+    about["reference"] = {"bytes": len(text), "sha256": sha256(text).hexdigest(), "nodes": len(workflow.nodes)}
+    return data, about
+
+
+def placed(workflow: Workflow, *, keep: bool = True) -> Workflow:
+    """The workflow with a position for each node that has none.
+
+    Args:
+        keep: keep existing positions; False: lay out everything again.
+    """
+    if keep and all(node.position for node in workflow.nodes):
+        return workflow
+    places = layout(workflow, keep=keep)
+    raw, made = [], []
+    for item, node in zip(workflow.raw.get("nodes") or (), workflow.nodes, strict=True):
+        x, y = places[node.id]
+        at = {"x": round(x, 2), "y": round(y, 2)}
+        if node.position is None or {axis: node.position.get(axis) for axis in "xy"} != at:
+            item = {
+                "id": item["id"],
+                "type": item["type"],
+                "position": at,
+                **{k: v for k, v in item.items() if k != "position"},
+            }
+            node = node.model_copy(update={"position": at})
+        raw.append(item)
+        made.append(node)
+    return workflow.model_copy(update={"nodes": tuple(made), "raw": {**workflow.raw, "nodes": raw}})

@@ -1,0 +1,61 @@
+"""The problems of a patched workflow, each with the operation that probably caused it and a place in the projection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from tavern_core.graph.operations import Operation, Parts, pointer
+from tavern_core.graph.patch import INTERFACE, Patched
+from tavern_core.graph.patch_problems import PatchProblem
+from tavern_core.graph.problems import FlowProblem
+
+
+def blamed(problems: Iterable[FlowProblem], done: Patched) -> Iterator[PatchProblem]:
+    """Problems of the compiled result in the words of the patch: its localIds are the ids of the result."""
+    ends = _by_target(done)
+    sources = {edge.id: edge.source for edge in done.workflow.edges}
+    for each in problems:
+        place, operation = _place(each, done, ends, sources)
+        fix = done.names.advice(each.node) if each.code == "DANGLING_EDGE" else ""
+        yield PatchProblem(
+            each.code, each.message, operation.at if operation is not None else None, pointer(place), fix or each.hint,
+            each.allowed, each.nearest, each.node, each.slot, each.edge, each.severity,
+        )  # fmt: skip
+
+
+def _by_target(done: Patched) -> dict[str, list[Operation]]:
+    """Node → the operations that gave it an edge or took one away."""
+    found: dict[str, list[Operation]] = {}
+    for edge in done.workflow.edges:
+        found.setdefault(edge.target, []).extend(done.touched.get(("edges", edge.id), ()))
+    for lost in done.removed_edges:
+        found.setdefault(lost.target, []).extend(done.touched.get(("nodes", lost.node), ()))
+    return found
+
+
+def _place(
+    each: FlowProblem, done: Patched, ends: Mapping[str, Sequence[Operation]], sources: Mapping[str, str]
+) -> tuple[Parts, Operation | None]:
+    touched = done.touched
+    if each.edge:
+        side = "source" if each.node == sources.get(each.edge) else "target"
+        parts: Parts = ("edges", each.edge, side if each.code == "DANGLING_EDGE" else f"{side}Handle")
+        return parts, _last(parts, touched.get(("edges", each.edge)) or touched.get(("nodes", each.node)) or ())
+    if not each.node:
+        section = next((key for key in INTERFACE if (key, each.slot) in touched), "")
+        every = [operation for (at, _), done_ in touched.items() if at in INTERFACE for operation in done_]
+        return ((section, each.slot) if section else ()), _last((), every)
+    node = each.node.partition("/")[0]
+    parts = ("nodes", node, "inputValues", each.slot) if each.slot else ("nodes", node)
+    if each.code in ("UNKNOWN_TYPE", "DEPRECATED"):
+        parts = ("nodes", node, "type")
+    elif each.code in ("BAD_CONFIG", "BAD_EXEC"):
+        parts = ("nodes", node, "configValues")
+    return parts, _last(parts, touched.get(("nodes", node)) or ends.get(node) or ())
+
+
+def _last(parts: Parts, operations: Sequence[Operation]) -> Operation | None:
+    """The last operation at or below a place, else the last one."""
+    exact = [operation for operation in operations if parts and operation.path[: len(parts)] == parts]
+    every = exact or operations
+    return every[-1] if every else None
