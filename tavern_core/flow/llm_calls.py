@@ -5,9 +5,8 @@ find the model → tavern_before_prompt → budget of the plugin → the governe
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from tavern_core.contract.core_services import LLMS, Llms
 from tavern_core.contract.llm import DEADLINE, LLM, LLMAnswer, Message, Price, StreamingLLM, answer_json, answer_of
 from tavern_core.contract.targets import PythonTarget
 from tavern_core.errors import CallError, ToolFailed, call_error_of
+from tavern_core.flow.asking_llm import AskingLLM, StreamingAskingLLM
 from tavern_core.flow.llm_use import PluginBudgets, Use
 from tavern_core.flow.prompt_hooks import Asked, PromptChange, PromptHooks
 from tavern_core.frozen import dataclass as frozen_dataclass
@@ -162,7 +162,13 @@ class Models:
             asker: as for `ask`.
         """
         streams = self.replacement is None and isinstance(self.find(name), StreamingLLM)
-        return (_StreamingAsker if streams else _Asker)(self, name, context, purpose, asker)
+
+        def ask(
+            messages: Sequence[Message], options: Mapping[str, Any], tell: Callable[[str], object] | None
+        ) -> Awaitable[LLMAnswer]:
+            return self.ask(name, messages, options, context, purpose, asker=asker, tell=tell)
+
+        return (StreamingAskingLLM if streams else AskingLLM)(ask)
 
     async def ask(
         self,
@@ -325,43 +331,3 @@ async def _complete(model: LLM, name: str, messages: Sequence[Message], options:
             if tell(piece) is True:
                 return LLMAnswer("".join(text), STOPPED, model=name)
     return whole or LLMAnswer("".join(text), model=name)
-
-
-class _Asker:
-    """One model for one caller."""
-
-    def __init__(self, models: Models, name: str, context: CallContext | None, purpose: str, asker: str) -> None:
-        self._models, self._name, self._context, self._purpose, self._asker = models, name, context, purpose, asker
-
-    async def complete(self, messages: Sequence[Message], /, **options: Any) -> LLMAnswer:
-        """See `LLM.complete`."""
-        return await self._models.ask(self._name, messages, options, self._context, self._purpose, asker=self._asker)
-
-
-class _StreamingAsker(_Asker):
-    async def stream(self, messages: Sequence[Message], /, **options: Any) -> AsyncIterator[str | LLMAnswer]:
-        """The pieces of the text. Closing the iterator cancels the request."""
-        pieces: asyncio.Queue[str | None] = asyncio.Queue()
-
-        async def work() -> None:
-            try:
-                await self._models.ask(
-                    self._name,
-                    messages,
-                    options,
-                    self._context,
-                    self._purpose,
-                    asker=self._asker,
-                    tell=pieces.put_nowait,
-                )
-            finally:
-                pieces.put_nowait(None)
-
-        asking = asyncio.create_task(work())
-        try:
-            while (piece := await pieces.get()) is not None:
-                yield piece
-            await asking
-        finally:
-            asking.cancel()
-            await asyncio.wait([asking])

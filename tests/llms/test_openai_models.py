@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -155,6 +156,84 @@ def test_every_failure_is_an_error_that_says_what_happened(opened: Open, what: s
     assert (caught.value.code, caught.value.outcome) == (code, outcome)
     assert said in caught.value.message
     assert server.url in caught.value.message
+
+
+ODD: dict[str, tuple[Any, str]] = {
+    "a list": ([], "no object"),
+    "a text": ("hello", "no object"),
+    "nothing": ({}, "no `choices`"),
+    "no choice": ({"choices": []}, "no choice"),
+    "a choice that is none": ({"choices": ["a"]}, "a choice without a message"),
+    "a message that is none": ({"choices": [{"message": "a"}]}, "a choice without a message"),
+    "calls that are no list": ({"choices": [{"message": {"tool_calls": 5}}]}, "`tool_calls` that are no list"),
+    "a call that is none": ({"choices": [{"message": {"tool_calls": [5]}}]}, "a tool call without a function"),
+    "an error that is a text": ({"error": "out of memory"}, "reports an error: out of memory"),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_json_that_is_no_completion_is_an_error_that_says_so(opened: Open, what: str) -> None:
+    body, said = ODD[what]
+    with OpenAIServer([Reply(body=json.dumps(body).encode())]) as server, pytest.raises(CallError) as caught:
+        ask(opened, server, False)
+    assert (caught.value.code, caught.value.outcome) == ("UPSTREAM_ERROR", "unknown")
+    assert said in caught.value.message
+
+
+LOOSE: dict[str, tuple[Any, LLMAnswer]] = {
+    "the least": ({"choices": [{"message": {"content": "a"}}]}, LLMAnswer("a")),
+    "text in parts": ({"choices": [{"message": {"content": [{"text": "a"}, {"text": "b"}, 5]}}]}, LLMAnswer("ab")),
+    "odd usage": (
+        {"usage": {"prompt_tokens": "many", "completion_tokens": -1}, "choices": [{"message": {"content": "a"}}]},
+        LLMAnswer("a"),
+    ),
+    "arguments as an object": (
+        {"choices": [{"message": {"tool_calls": [{"function": {"name": "t", "arguments": {"a": 1}}}]}}]},
+        LLMAnswer("", tool_calls=(ModelCall("call_0", "t", '{"a": 1}'),)),
+    ),
+    "a call without a name": (
+        {"choices": [{"message": {"tool_calls": [{"id": "c", "function": {}}]}}]},
+        LLMAnswer("", tool_calls=(ModelCall("c", "", ""),)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", LOOSE)
+def test_small_deviations_of_other_servers_are_understood(opened: Open, what: str) -> None:
+    body, expected = LOOSE[what]
+    with OpenAIServer([Reply(body=json.dumps(body).encode())]) as server:
+        assert ask(opened, server, False)[0] == expected
+
+
+def test_a_server_that_cannot_stream_answers_as_a_whole(opened: Open) -> None:
+    body = {"choices": [{"message": {"content": "hello"}, "finish_reason": "stop"}]}
+    with OpenAIServer([Reply(body=json.dumps(body).encode())]) as server:
+        answer, pieces = ask(opened, server, True)
+    assert (answer.text, pieces) == ("hello", ["hello"])
+
+
+def test_a_call_in_very_many_pieces_is_put_together_in_time(opened: Open) -> None:
+    size = 400_000
+    deltas = [
+        {"index": 0, "delta": {"tool_calls": [{"index": 0, "function": {"arguments": "x" * 20}}]}}
+        for _ in range(size // 20)
+    ]
+    events = [f"data: {json.dumps({'choices': [delta]})}\n\n" for delta in deltas]
+    events.append(f"data: {json.dumps({'choices': [{'delta': {}, 'finish_reason': 'tool_calls'}]})}\n\n")
+    reply = Reply(body="".join(events).encode(), headers={"content-type": "text/event-stream"})
+    with OpenAIServer([reply]) as server:
+        [call] = ask(opened, server, True)[0].tool_calls
+    assert len(call.arguments) == size
+
+
+@pytest.mark.parametrize("key", ["clé", "two\nlines"])
+def test_a_key_that_cannot_be_sent_is_an_error_without_the_key(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("MODEL_KEY", key)
+    with OpenAIServer() as server, pytest.raises(CallError, match="not plain ASCII") as caught:
+        ask(opened, server, False, more={"key": {"$env": "MODEL_KEY"}})
+    assert key not in str(caught.value)
 
 
 def test_a_server_that_does_not_run_is_named(opened: Open) -> None:

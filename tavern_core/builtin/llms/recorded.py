@@ -60,15 +60,15 @@ class RecordedModel:
                 yield answer.text[at : at + 16]
             yield answer
             return
-        text, whole = "", None
+        text, whole = list[str](), None
         async with aclosing(source.stream(messages, **options)) as pieces:  # type: ignore[type-var]
             async for piece in pieces:
                 if isinstance(piece, LLMAnswer):
                     whole = piece
                 else:
-                    text += piece
+                    text.append(piece)
                     yield piece
-        whole = whole or LLMAnswer(text)
+        whole = whole or LLMAnswer("".join(text))
         self._record(messages, options, whole)
         yield whole
 

@@ -76,6 +76,7 @@ class OpenAILLM:
             async with self._limit():
                 read = b"".join([chunk async for chunk in self._chunks(response)])
             completion.add(self._parsed(read))
+        completion.check_choice()
         return self._finished(completion, validator)
 
     async def stream(self, messages: Sequence[Message], /, **options: Any) -> AsyncIterator[str | LLMAnswer]:
@@ -122,6 +123,8 @@ class OpenAILLM:
         httpx2 = _library()
         key, headers = self.key().strip(), dict(self.headers())
         sent = {"accept-encoding": "identity", **({"authorization": f"Bearer {key}"} if key else {}), **headers}
+        if not all(value.isascii() and value.isprintable() for value in sent.values()):
+            raise ToolFailed(f"the key or a header for {self._who} is not plain ASCII in one line", fixFor="operator")
         content = json.dumps(body, ensure_ascii=False).encode("utf-8", "backslashreplace")
         timeout = httpx2.Timeout(self.timeout_s)
         try:
