@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tavern_core.contract.core_services import LLMS, Llms
 from tavern_core.contract.llm import DEADLINE, LLM, LLMAnswer, Message, Price, StreamingLLM, answer_json, answer_of
 from tavern_core.contract.targets import PythonTarget
-from tavern_core.errors import CallError, ToolFailed, call_error_of
+from tavern_core.errors import CallError, OutputTooLarge, ToolFailed, call_error_of
 from tavern_core.flow.asking_llm import AskingLLM, StreamingAskingLLM
 from tavern_core.flow.llm_use import PluginBudgets, Use
 from tavern_core.flow.prompt_hooks import Asked, PromptChange, PromptHooks
@@ -79,6 +79,7 @@ class Around:
     Args:
         prepare: activates the plugins that declare models.
         mask: removes secrets from the data of an event.
+        most: characters of one streamed answer.
     """
 
     hooks: PromptHooks
@@ -87,6 +88,7 @@ class Around:
     recorder: Recorder
     prepare: Callable[[], Awaitable[None]]
     mask: Callable[[Any], Any]
+    most: int
 
 
 class Models:
@@ -298,9 +300,36 @@ class Models:
         found, frame = self.find(model), current.get()
         deadline = DEADLINE.set(None if frame is None else frame[1])
         try:
-            return answer_json(await _complete(found, model, messages, options or {}))
+            return answer_json(await self._complete(found, model, messages, options or {}))
         finally:
             DEADLINE.reset(deadline)
+
+    async def _complete(
+        self, model: LLM, name: str, messages: Sequence[Message], options: Mapping[str, Any]
+    ) -> LLMAnswer:
+        """The answer of a model; it is streamed if somebody receives the pieces."""
+        tell, most = _tell.get(), self._around.most
+        if tell is None or not isinstance(model, StreamingLLM):
+            return await model.complete(messages, **options)
+        text, left, whole = list[str](), most, None
+        pieces = model.stream(messages, **options)
+        async with aclosing(pieces) if hasattr(pieces, "aclose") else nullcontext():  # type: ignore[type-var]
+            async for piece in pieces:
+                if isinstance(piece, LLMAnswer):
+                    whole = piece
+                    continue
+                text.append(piece)
+                left -= len(piece)
+                if left < 0:
+                    raise OutputTooLarge(
+                        f"the language model answers more than {most:,} characters (limits.outputBytes)",
+                        hint="set max_tokens",
+                        outcome="unknown",
+                        limit=most,
+                    )
+                if tell(piece) is True:
+                    return LLMAnswer("".join(text), STOPPED, model=name)
+        return whole or LLMAnswer("".join(text), model=name)
 
 
 @dataclass(slots=True)
@@ -313,21 +342,3 @@ class _Request:
     changes: Sequence[PromptChange] = ()
     use: Use = field(default_factory=lambda: Use({}, None))
     began: float = field(default_factory=time.perf_counter)
-
-
-async def _complete(model: LLM, name: str, messages: Sequence[Message], options: Mapping[str, Any]) -> LLMAnswer:
-    """The answer of a model; it is streamed if somebody receives the pieces."""
-    tell = _tell.get()
-    if tell is None or not isinstance(model, StreamingLLM):
-        return await model.complete(messages, **options)
-    text, whole = [], None
-    pieces = model.stream(messages, **options)
-    async with aclosing(pieces) if hasattr(pieces, "aclose") else nullcontext():  # type: ignore[type-var]
-        async for piece in pieces:
-            if isinstance(piece, LLMAnswer):
-                whole = piece
-                continue
-            text.append(piece)
-            if tell(piece) is True:
-                return LLMAnswer("".join(text), STOPPED, model=name)
-    return whole or LLMAnswer("".join(text), model=name)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tavern_core import CallContext, Plugin, Tavern, deny, hookimpl
+from tavern_core import CallContext, NodeContext, Plugin, Tavern, deny, hookimpl, node, tool
 from tavern_core.contract.llm import LLMAnswer
 from tavern_core.errors import CallError
 
@@ -70,6 +70,43 @@ def test_a_hook_sees_the_prompt_and_the_conversation_apart(opened: Open) -> None
             [{"role": "user", "content": "hi"}],
         )
     ]
+
+
+@node("asks:Ask")
+async def ask_node(ctx: NodeContext) -> str:
+    """Ask."""
+    return (await ctx.llm("echo").complete(ASKED)).text
+
+
+class AsksEverywhere:
+    """A plugin that asks from a node and from a tool."""
+
+    @hookimpl
+    def tavern_register_nodes(self) -> Any:
+        return [ask_node]
+
+    @hookimpl
+    def tavern_register_tools(self, ctx: Any) -> Any:
+        @tool
+        async def ask() -> str:
+            """Ask."""
+            return str((await ctx.service("llms").complete(ASKED, "echo"))["text"])
+
+        return [ask]
+
+
+def test_requests_of_nodes_plugins_and_programs_all_pass_the_hook(opened: Open) -> None:
+    seen: list[Any] = []
+    plugins = [Plugin(Models(), name="models"), Plugin(AsksEverywhere(), name="asks"), hook(None, seen)]
+    core = {"id": "c", "type": "core:LLM", "inputValues": {"prompt": "hi", "system": "Be brief.", "model": "echo"}}
+    with opened({}, plugins) as host:
+        result = host.workflows.run_sync({"nodes": [core, {"id": "n", "type": "asks:Ask"}], "edges": []})
+        called = host.invoke_sync("asks:ask")
+        host.wait(host.llms.complete(ASKED, "echo"))
+    assert (result.state, called.ok) == ("complete", True)
+    assert [conversation for _, conversation in seen] == [ASKED[1:]] * 4
+    purposes = [prompt["purpose"].split(" of ")[0] for prompt, _ in seen]
+    assert sorted(purposes) == ["", "asks asks a language model", "node c", "node n"]
 
 
 CHANGES: dict[str, tuple[dict[str, Any], list[Any], Any, str]] = {

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tavern_core import Budget, CallContext, Plugin, Tavern, hookimpl, tool
+from tavern_core import Budget, CallContext, LLMAnswer, Plugin, Tavern, hookimpl, tool
 from tavern_core.errors import CallError
 
 from .conftest import Open
@@ -84,6 +84,39 @@ def test_what_a_model_does_not_report_is_estimated(
     [event] = events
     assert (event["ok"], event.get("error"), event.get("estimated")) == (ok, error, estimated)
     assert ("cost" in event, event["tokens"]["input"] > 0) == (False, error is None or bool(estimated))
+
+
+def test_an_endless_stream_of_any_model_ends_at_the_limit_of_answers(opened: Open) -> None:
+    closed: list[bool] = []
+
+    class Endless:
+        async def complete(self, messages: Any, /, **options: Any) -> LLMAnswer:
+            return LLMAnswer("")
+
+        async def stream(self, messages: Any, /, **options: Any) -> Any:
+            try:
+                while True:
+                    yield "and on " * 100
+            finally:
+                closed.append(True)
+
+    class Brings:
+        @hookimpl
+        def tavern_register_llms(self) -> Any:
+            return {"endless": Endless()}
+
+    host = opened({}, [Plugin(Brings(), name="brings")], limits={"outputBytes": 100_000})
+    with host, pytest.raises(CallError) as caught:
+        host.wait(host.llms.complete("hi", tell=lambda _: None))
+    assert (caught.value.code, closed) == ("OUTPUT_TOO_LARGE", [True])
+
+
+def test_requests_and_tokens_are_in_the_metrics(opened: Open) -> None:
+    with opened(scripted(), metrics={"enabled": True}) as host:
+        host.wait(host.llms.complete("hi"))
+        lines = host.metrics.text().splitlines()
+    assert 'llm_requests_total{llm="s",ok="true"} 1.0' in lines
+    assert 'llm_tokens_total{direction="input",llm="s"} 1000.0' in lines
 
 
 def test_a_cancelled_request_is_recorded(opened: Open) -> None:
