@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tavern_core.contract.core_services import LLMS, Llms
 from tavern_core.contract.llm import DEADLINE, LLM, LLMAnswer, Message, Price, StreamingLLM, answer_json, answer_of
 from tavern_core.contract.targets import PythonTarget
-from tavern_core.errors import CallError, OutputTooLarge, ToolFailed, call_error_of
+from tavern_core.errors import CallError, InputInvalid, OutputTooLarge, ToolFailed, call_error_of
 from tavern_core.flow.asking_llm import AskingLLM, StreamingAskingLLM
 from tavern_core.flow.llm_use import PluginBudgets, Use
 from tavern_core.flow.prompt_hooks import Asked, PromptChange, PromptHooks
@@ -59,7 +59,14 @@ _ANSWER: Final[Mapping[str, Any]] = {
         "finishReason": {"type": "string"},
         "usage": {"type": "object"},
         "model": {"type": "string"},
-        "toolCalls": {"type": "array"},
+        "toolCalls": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {name: {"type": "string"} for name in ("id", "name", "arguments")},
+                "required": ["id", "name", "arguments"],
+            },
+        },
         "data": {},
     },
     "required": ["text", "finishReason", "usage", "model"],
@@ -195,11 +202,7 @@ class Models:
         """
         if self._known(name) is None:
             await self._around.prepare()
-        request = _Request(
-            Asked(name, [dict(message) for message in messages], dict(options), purpose),
-            context,
-            asker,
-        )
+        request = _Request(Asked(name, _copied(messages), dict(options), purpose), context, asker)
         try:
             request.asked, request.changes = await self._around.hooks.change(
                 request.asked, request.asker, lambda other: self._known(other) is not None
@@ -260,11 +263,12 @@ class Models:
         return answer
 
     def _note(self, request: _Request, error: str, api_model: str = "", call_id: str = "") -> Event:
-        """Put MODEL_CALLED on the record: what was used, never what was said."""
+        """Put MODEL_CALLED on the record: what was used, never what was said. A model that does not exist has no name there."""
         asked, use = request.asked, request.use
+        name = asked.model if asked.model in self.names() else "" if asked.model else self._only()
         context = request.context or (current.get() or (0, None, None, ""))[2]
         data: dict[str, Any] = {
-            "name": asked.model or self._only(),
+            "name": name,
             "model": api_model,
             "purpose": self._around.mask(asked.purpose),
             "principal": HOST_PRINCIPAL if context is None else context.principal,
@@ -280,12 +284,8 @@ class Models:
             data["error"] = error
         if request.changes:
             data["changedBy"] = [{"plugin": plugin, "changed": names} for plugin, names in request.changes]
-        self._around.recorder.model_use.update(
-            {
-                (data["name"], "ok" if not error else "failed"): 1,
-                **{(data["name"], k): n for k, n in use.tokens.items()},
-            }
-        )
+        counts = {(name, "failed" if error else "ok"): 1} | {(name, key): count for key, count in use.tokens.items()}
+        self._around.recorder.model_use.update(counts)
         return self._around.recorder.note(MODEL_CALLED, data, plugin=request.asker, call_id=call_id)
 
     def _only(self) -> str:
@@ -330,6 +330,13 @@ class Models:
                 if tell(piece) is True:
                     return LLMAnswer("".join(text), STOPPED, model=name)
         return whole or LLMAnswer("".join(text), model=name)
+
+
+def _copied(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Copies of the messages. Raises InputInvalid: something is not one (INPUT_SCHEMA_INVALID)."""
+    if not all(isinstance(message, Mapping) for message in messages):
+        raise InputInvalid("messages are mappings", hint='[{"role": "user", "content": "Hello"}]')
+    return [dict(message) for message in messages]
 
 
 @dataclass(slots=True)

@@ -119,6 +119,52 @@ def test_requests_and_tokens_are_in_the_metrics(opened: Open) -> None:
     assert 'llm_tokens_total{direction="input",llm="s"} 1000.0' in lines
 
 
+def test_odd_usage_of_a_model_is_not_believed(opened: Open) -> None:
+    events: list[Any] = []
+
+    class Odd:
+        async def complete(self, messages: Any, /, **options: Any) -> LLMAnswer:
+            return LLMAnswer("ok", usage={"input": "many", "output": -5})  # type: ignore[dict-item]
+
+    class Brings:
+        @hookimpl
+        def tavern_register_llms(self) -> Any:
+            return {"odd": Odd()}
+
+    host = opened({}, [Plugin(Brings(), name="brings")], limits={"llms": {"*": {"tokens": 10_000}}})
+    host.events.subscribe(lambda event: events.append(event.data), "MODEL_CALLED")
+    with host:
+        assert host.wait(host.llms.complete("hi")).text == "ok"
+    assert (events[0]["tokens"]["input"] > 0, events[0]["tokens"]["output"], events[0]["estimated"]) == (True, 1, True)
+
+
+def test_an_answer_that_a_hook_spoils_is_not_used(opened: Open) -> None:
+    class Spoils:
+        @hookimpl
+        def tavern_transform_result(self, call: Any, result: Any) -> Any:
+            return result.replace(value={**result.value, "toolCalls": [{"name": "t"}]})
+
+    with opened(scripted(), [Plugin(Spoils(), name="spoils")]) as host:
+        answer = host.wait(host.llms.complete("hi"))
+    assert (answer.text, answer.tool_calls) == ("ok", ())
+
+
+@pytest.mark.parametrize("messages", [["hi"], [5], [None, {"role": "user", "content": "hi"}]])
+def test_what_is_no_message_is_refused(opened: Open, messages: Any) -> None:
+    with opened(scripted()) as host, pytest.raises(CallError) as caught:
+        host.wait(host.llms.complete(messages))
+    assert caught.value.code == "INPUT_SCHEMA_INVALID"
+
+
+def test_names_that_do_not_exist_are_not_counted_one_by_one(opened: Open) -> None:
+    with opened(scripted(), metrics={"enabled": True}) as host:
+        for name in ("a", "b"):
+            with pytest.raises(CallError):
+                host.wait(host.llms.complete("hi", name))
+        lines = [line for line in host.metrics.text().splitlines() if line.startswith("llm_requests_total")]
+    assert lines == ['llm_requests_total{llm="",ok="false"} 2.0']
+
+
 def test_a_cancelled_request_is_recorded(opened: Open) -> None:
     events: list[Any] = []
 
