@@ -27,6 +27,7 @@ PAGES = (
     "upstreams.md",
     "skills.md",
     "knowledge.md",
+    "llms.md",
     "vcp.md",
 )
 SECTIONS = [(page, section) for page in PAGES for section in sections_of(DOCS / page)]

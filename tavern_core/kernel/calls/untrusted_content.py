@@ -219,14 +219,6 @@ def sources_of(result: ToolResult) -> tuple[str, ...]:
     return sources_in((result._meta or {}).get(MARK))
 
 
-def recalled(context: CallContext, arguments: Mapping[str, Any], result: ToolResult) -> None:
-    """Record what a stored answer brings in where no call is made again: a run that is resumed."""
-    if sources := sources_of(result):
-        read = context.ledger.content_read
-        read.add(sources, time.time())
-        read.learn([result.value, [dict(block) for block in result._content]], _addresses_of(arguments))
-
-
 def _addresses_of(values: Any) -> set[str]:
     return {address for text in texts_in(values) for address in addresses_in(text)}
 
