@@ -163,7 +163,10 @@ class Assistant:
         if isinstance(what, str) and ":" in what:
             return await self._tool(what)
         workflow = await self._found(what)
-        outputs = {key: {"type": JSON_TYPES[slot.type]} if JSON_TYPES[slot.type] else {} for key, slot in workflow.outputs().items()}
+        outputs = {
+            key: {"type": JSON_TYPES[slot.type]} if JSON_TYPES[slot.type] else {}
+            for key, slot in workflow.outputs().items()
+        }
         return replace(
             workflow_tool(workflow.id or "workflow", workflow), display_name=workflow.name,
             output_schema={"type": "object", "properties": outputs},

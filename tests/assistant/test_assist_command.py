@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
 import select
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import pytest
+
+from tavern_core.__main__ import main
 
 from .answers import CAPITALS, answer
 
@@ -37,33 +41,37 @@ MANIFEST = "name: writer\nversion: '1.0.0'\ndescription: A scripted model.\nllms
 LOWER = [{"op": "replace", "path": "/nodes/caps/inputValues/form", "value": "lower"}]
 
 
-class Project:
-    """A folder with a plugin that brings a model, and the command line in it."""
+class Done(NamedTuple):
+    """What one command line came to."""
 
-    def __init__(self, folder: Path, *answers: str) -> None:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Project:
+    """A folder with a plugin that brings a model, and the command line in it: in this process, or at a terminal."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], answers: tuple[str, ...]) -> None:
         self.folder, plugin = folder, folder / "plugins" / "writer"
+        self._capsys = capsys
         plugin.mkdir(parents=True)
         (plugin / "plugin.yaml").write_text(MANIFEST)
         (plugin / "__init__.py").write_text(PLUGIN)
-        (plugin / "answers.json").write_text(json.dumps(list(answers)))
-        (folder / "tavern.yaml").write_text("plugins: {roots: [plugins], entryPoints: false}\n")
-        self.environment = {**os.environ, "TAVERN_HOME": str(folder / "home"), "NO_COLOR": "1"}
+        (plugin / "answers.json").write_text(json.dumps(answers))
+        (folder / "tavern.yaml").write_text("plugins: {roots: [plugins], entryPoints: false, probe: never}\n")
 
-    def line(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "tavern_core", *words]
-
-    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.line(*words), cwd=self.folder, env=self.environment, capture_output=True, text=True, stdin=subprocess.DEVNULL,
-            timeout=120,
-        )  # fmt: skip
+    def run(self, *words: str) -> Done:
+        code = main(["--home", str(self.folder / "home"), *words])
+        return Done(code, *self._capsys.readouterr())
 
     def typed(self, said: str, *words: str) -> tuple[int, str]:
         """The command at a terminal, with one line typed when it asks; exit code and output."""
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
-            self.line(*words), cwd=self.folder, env=self.environment, stdin=theirs, stdout=theirs, stderr=theirs
-        )
+            [sys.executable, "-m", "tavern_core", "--home", str(self.folder / "home"), *words],
+            cwd=self.folder, stdin=theirs, stdout=theirs, stderr=theirs,
+        )  # fmt: skip
         os.close(theirs)
         shown, has_typed = b"", False
         while select.select([ours], [], [], 60)[0]:
@@ -81,7 +89,20 @@ class Project:
         return process.wait(60), shown.decode("utf-8", "replace")
 
 
-def workflow(**more: Any) -> str:
+Start = Callable[..., Project]
+
+
+@pytest.fixture
+def start(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Start:
+    for name in [name for name in os.environ if name.startswith("TAVERN_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    return lambda *answers: Project(tmp_path, capsys, answers)
+
+
+def workflow(**more: int) -> str:
     node = {"id": "caps", "type": "core:Case", "inputValues": {"form": "upper", "text": "a"}}
     return json.dumps({"name": "caps", "rev": 1, "nodes": [node], "edges": [], **more})
 
@@ -90,8 +111,8 @@ def form(file: Path) -> str:
     return str(json.loads(file.read_text())["nodes"][0]["inputValues"]["form"])
 
 
-def test_without_a_terminal_a_change_is_only_shown(tmp_path: Path) -> None:
-    project, file = Project(tmp_path, answer(LOWER, "lower case")), tmp_path / "caps.json"
+def test_without_a_terminal_a_change_is_only_shown(start: Start, tmp_path: Path) -> None:
+    project, file = start(answer(LOWER, "lower case")), tmp_path / "caps.json"
     file.write_text(workflow())
     done = project.run("assist", "lower case, please", "caps.json")
     assert (done.returncode, file.read_text()) == (0, workflow())
@@ -100,8 +121,8 @@ def test_without_a_terminal_a_change_is_only_shown(tmp_path: Path) -> None:
     assert "1 request(s), 100 + 20 tokens" in done.stderr
 
 
-def test_with_yes_it_is_written_and_can_be_taken_back_and_only_once(tmp_path: Path) -> None:
-    project, file = Project(tmp_path, "sorry", answer(LOWER)), tmp_path / "caps.json"
+def test_with_yes_it_is_written_and_can_be_taken_back_and_only_once(start: Start, tmp_path: Path) -> None:
+    project, file = start("sorry", answer(LOWER)), tmp_path / "caps.json"
     file.write_text(workflow())
     assert project.run("assist", "lower case, please", "caps.json", "--yes").returncode == 0
     assert form(file) == "lower"
@@ -111,8 +132,8 @@ def test_with_yes_it_is_written_and_can_be_taken_back_and_only_once(tmp_path: Pa
     assert (again.returncode, "no change to take back" in again.stderr) == (2, True)
 
 
-def test_what_was_changed_since_is_not_taken_back(tmp_path: Path) -> None:
-    project, file = Project(tmp_path, answer(LOWER)), tmp_path / "caps.json"
+def test_what_was_changed_since_is_not_taken_back(start: Start, tmp_path: Path) -> None:
+    project, file = start(answer(LOWER)), tmp_path / "caps.json"
     file.write_text(workflow())
     project.run("assist", "lower case, please", "caps.json", "--yes")
     file.write_text(workflow(mine=1))
@@ -120,8 +141,8 @@ def test_what_was_changed_since_is_not_taken_back(tmp_path: Path) -> None:
     assert (refused.returncode, "was changed since" in refused.stderr, file.read_text()) == (2, True, workflow(mine=1))
 
 
-def test_a_file_that_does_not_exist_is_created_and_its_undo_deletes_it(tmp_path: Path) -> None:
-    project, file = Project(tmp_path, answer(CAPITALS)), tmp_path / "new.json"
+def test_a_file_that_does_not_exist_is_created_and_its_undo_deletes_it(start: Start, tmp_path: Path) -> None:
+    project, file = start(answer(CAPITALS)), tmp_path / "new.json"
     done = project.run("assist", "capitals", "new.json", "--yes", "--try", "--json")
     data = json.loads(done.stdout)
     assert (data["ok"], data["applied"], data["file"]) == (True, True, str(file))
@@ -133,16 +154,16 @@ def test_a_file_that_does_not_exist_is_created_and_its_undo_deletes_it(tmp_path:
     assert not file.exists()
 
 
-def test_the_result_can_be_written_elsewhere(tmp_path: Path) -> None:
-    project, file = Project(tmp_path, answer(LOWER)), tmp_path / "caps.json"
+def test_the_result_can_be_written_elsewhere(start: Start, tmp_path: Path) -> None:
+    project, file = start(answer(LOWER)), tmp_path / "caps.json"
     file.write_text(workflow())
     done = project.run("assist", "lower case, please", "caps.json", "--output", "copy.json")
     assert (done.returncode, form(tmp_path / "copy.json"), file.read_text()) == (0, "lower", workflow())
 
 
 @pytest.mark.parametrize(("said", "wanted"), [("y", "lower"), ("是", "lower"), ("n", "upper"), ("", "upper")])
-def test_at_a_terminal_it_asks(tmp_path: Path, said: str, wanted: str) -> None:
-    project, file = Project(tmp_path, answer(LOWER)), tmp_path / "caps.json"
+def test_at_a_terminal_it_asks(start: Start, tmp_path: Path, said: str, wanted: str) -> None:
+    project, file = start(answer(LOWER)), tmp_path / "caps.json"
     file.write_text(workflow())
     code, shown = project.typed(said, "assist", "lower case, please", "caps.json")
     assert (code, form(file)) == (0, wanted), shown
@@ -161,9 +182,9 @@ FAILURES: dict[str, tuple[list[str], list[str], int, str]] = {
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_a_failure_has_an_exit_code_and_changes_nothing(tmp_path: Path, failure: str) -> None:
+def test_a_failure_has_an_exit_code_and_changes_nothing(start: Start, tmp_path: Path, failure: str) -> None:
     answers, words, code, said = FAILURES[failure]
-    project, file = Project(tmp_path, *answers), tmp_path / "caps.json"
+    project, file = start(*answers), tmp_path / "caps.json"
     file.write_text(workflow())
     (tmp_path / "broken.json").write_text('{"nodes": [}')
     done = project.run(*words)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-
 from pydantic import Field
 
 from tavern_core import hookimpl, tool
@@ -69,7 +68,10 @@ async def test_a_workflow_has_a_panel_too(tmp_path: Path) -> None:
     async with host(tmp_path, Models()) as tavern:
         panel = await tavern.assistant.panel(written)
     assert list(panel.layout["fields"]) == ["text"]
-    assert {name: shown["widget"] for name, shown in panel.layout["outputs"].items()} == {"count": "number", "data": "json"}
+    assert {name: shown["widget"] for name, shown in panel.layout["outputs"].items()} == {
+        "count": "number",
+        "data": "json",
+    }
 
 
 async def test_a_model_changes_a_layout_and_corrects_its_mistakes(tmp_path: Path) -> None:
@@ -109,7 +111,7 @@ async def test_a_layout_that_does_not_fit_is_refused(tmp_path: Path, mistake: st
         panel = await tavern.assistant.panel("painter:render", "make it nicer", rounds=0)
     assert not panel.ok
     assert panel.layout == plain.layout
-    assert [problem.pointer for problem in panel.problems][0] == place
+    assert panel.problems[0].pointer == place
     assert said in panel.problems[0].message
 
 
