@@ -5,14 +5,14 @@ The host's own words are for people who edit files. A model needs the next opera
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from tavern_core.assistant.answers import Needs
-from tavern_core.assistant.draft_graph import GROUP_INPUT, GROUP_OUTPUT, DraftGraph, End
+from tavern_core.assistant.draft_graph import GROUP_INPUT, GROUP_OUTPUT, DraftGraph
+from tavern_core.assistant.suggested import add_edge, add_node, add_slot, connect, free_names, listed
 from tavern_core.graph.patch import patched
 from tavern_core.graph.patch_problems import PatchProblem, PatchRefused
 from tavern_core.model.ids import split_id
@@ -46,31 +46,6 @@ def advised(
     return _Advice(problems, before, draft, needs, spec).all()
 
 
-def with_sources(
-    problems: Sequence[PatchProblem], workflow: Workflow, spec: Callable[[str], NodeSpec | None]
-) -> list[PatchProblem]:
-    """Warnings of a valid workflow; for outputs that nothing gives, with the edges that would give them."""
-    graph = DraftGraph(workflow, spec)
-    given = {problem.pointer for problem in problems if problem.code == "NEED_OUTPUT"}
-    return [
-        _with_source(problem, graph)
-        for problem in problems
-        if not (problem.code == "INTERFACE" and problem.pointer in given)
-    ]
-
-
-def _with_source(problem: PatchProblem, graph: DraftGraph) -> PatchProblem:
-    key = problem.pointer.rpartition("/")[2]
-    end = next((name for name, type_ in graph.types.items() if type_ == GROUP_OUTPUT), None)
-    if problem.code != "NEED_OUTPUT" or end is None:
-        return problem
-    slot = graph.workflow.outputs().get(key)
-    fix = _connect(graph, end, slot or Slot(key, "STRING"))
-    if slot is None:
-        fix = f"add it: {_add_slot('interfaceOutputs', key, None)}" + (f"; {fix}" if fix else "")
-    return replace(problem, fix=fix or problem.fix, nearest=())
-
-
 class _Advice:
     def __init__(
         self,
@@ -81,11 +56,13 @@ class _Advice:
         spec: Callable[[str], NodeSpec | None],
     ) -> None:
         self._problems, self._before, self._draft, self._needs = problems, before, draft, needs
-        present = {node.type for node in draft.nodes}
+        meant = {name for problem in problems if problem.code == "UNKNOWN_TYPE" for name in problem.nearest}
+        present = {node.type for node in draft.nodes} | meant
         self._absent = [type_ for type_ in needs.nodes if type_ not in present and spec(type_) is not None]
         self._edges = {edge.id: edge for edge in draft.edges}
         self._lost = self._named_by_edges(spec)
-        self._new = self._free_names()
+        missing = [type_ for type_ in self._absent if type_ not in self._lost.values()]
+        self._new = free_names(missing, {node.id for node in draft.nodes} | self._lost.keys())
         self._graph = DraftGraph(draft, spec, {**self._lost, **self._new})
         self._wrong = {self._edges[p.edge].target for p in problems if p.code in _OF_EDGES and p.edge in self._edges}
         self._said: set[str] = set()
@@ -112,18 +89,6 @@ class _Advice:
                 found[name] = type_
         return found
 
-    def _free_names(self) -> dict[str, str]:
-        """Names for needed types that no edge names."""
-        taken = {node.id for node in self._draft.nodes} | self._lost.keys()
-        found: dict[str, str] = {}
-        for type_ in self._absent:
-            if type_ not in self._lost.values():
-                stem = fold(split_id(type_)[1]) or "node"
-                name = next(n for n in (stem, *(f"{stem}{i}" for i in range(2, 1_000))) if n not in taken)
-                found[name] = type_
-                taken.add(name)
-        return found
-
     def _one(self, problem: PatchProblem) -> Advised:
         match problem.code:
             case "DANGLING_EDGE":
@@ -138,9 +103,7 @@ class _Advice:
                 return self._cycle(problem)
             case "INTERFACE" if GROUP_OUTPUT in problem.message and not problem.slot:
                 return (
-                    None
-                    if GROUP_OUTPUT in self._lost.values()
-                    else replace(problem, fix=_add_node("out", GROUP_OUTPUT))
+                    None if GROUP_OUTPUT in self._lost.values() else replace(problem, fix=add_node("out", GROUP_OUTPUT))
                 )
         return problem
 
@@ -152,18 +115,18 @@ class _Advice:
             return None
         self._said.add(name)
         edges = [text for slot in self._graph.open_inputs(name) if (text := self._edge_into(name, slot))]
-        fix = "; ".join([f"add the node: {_add_node(name, type_)}", *edges])
+        fix = "; ".join([f"add the node: {add_node(name, type_)}", *edges])
         return replace(problem, fix=f"{fix}; or remove the edge")
 
     def _edge_into(self, name: str, slot: Slot) -> str:
         found = self._graph.fitting(name, slot)
-        return f"and connect it: {_add_edge(found[0], (name, slot.key))}" if found else ""
+        return f"and connect it: {add_edge(found[0], (name, slot.key))}" if found else ""
 
     def _missing_input(self, problem: PatchProblem) -> Advised:
         if problem.node in self._wrong:
             return None
         slot = self._graph.inputs(problem.node).get(problem.slot)
-        fix = _connect(self._graph, problem.node, slot) if slot is not None else ""
+        fix = connect(self._graph, problem.node, slot) if slot is not None else ""
         return replace(problem, fix=f"{fix}; or set it in inputValues") if fix else problem
 
     def _handle(self, problem: PatchProblem) -> Advised:
@@ -178,7 +141,7 @@ class _Advice:
         )
         if section is not None and handle:
             needed = self._needs.inputs if is_output else self._needs.outputs
-            add = _add_slot(section, handle, other)
+            add = add_slot(section, handle, other)
             if handle in needed or not problem.nearest:
                 return replace(problem, fix=f"add it to {section}: {add}", nearest=(), allowed=())
             return replace(problem, fix=f"{problem.fix} or add it to {section}: {add}")
@@ -208,26 +171,39 @@ class _Advice:
     def _cycle(self, problem: PatchProblem) -> Advised:
         names = [name.strip() for name in problem.message.rpartition(":")[2].split("→")]
         edges = self._graph.circle(names)
-        for edge in reversed(edges):
-            slot = self._other_slot(edge, is_output=True)
-            if slot is not None and self._graph.fitting(edge.target, slot, edge.id):
-                circle = ", ".join(f"{e.id} ({e.source} → {e.target})" for e in edges[:_MOST_SHOWN])
-                found = self._elsewhere(problem, edge, slot)
-                return replace(found, fix=f"the edges are {circle}; {found.fix}")
-        return problem
+        movable = [
+            (self._loss(edge), -at, edge, slot) for at, edge in enumerate(edges) if (slot := self._input_of(edge))
+        ]
+        if not movable:
+            return problem
+        *_, edge, slot = min(movable, key=lambda each: each[:2])
+        circle = ", ".join(f"{e.id} ({e.source} → {e.target})" for e in edges[:_MOST_SHOWN])
+        found = self._elsewhere(problem, edge, slot)
+        return replace(found, fix=f"the edges are {circle}; {found.fix}")
+
+    def _input_of(self, edge: WorkflowEdge) -> Slot | None:
+        """The input at the end of an edge, if another output fits it."""
+        slot = self._other_slot(edge, is_output=True)
+        return slot if slot is not None and self._graph.fitting(edge.target, slot, edge.id) else None
+
+    def _loss(self, edge: WorkflowEdge) -> int:
+        """How much is unused if an edge begins elsewhere."""
+        slot = self._other_slot(edge, is_output=True)
+        first = self._graph.fitting(edge.target, slot, edge.id)[0] if slot is not None else ("", "")
+        return (self._graph.uses(edge.source) < 2) + (first in self._graph.used)
 
     def _elsewhere(self, problem: PatchProblem, edge: WorkflowEdge, slot: Slot) -> PatchProblem:
         """Let an edge begin at another output."""
         found = self._graph.fitting(edge.target, slot, edge.id)
         if not found:
             return problem
-        one = _add_edge(found[0], (edge.target, edge.target_handle or slot.key), edge.id)
-        return replace(problem, fix=f"let an edge begin at an output that fits ({_listed(found)}): {one}")
+        one = add_edge(found[0], (edge.target, edge.target_handle or slot.key), edge.id)
+        return replace(problem, fix=f"let an edge begin at an output that fits ({listed(found)}): {one}")
 
     def _needed(self) -> Iterator[PatchProblem]:
         for name, type_ in self._new.items():
             edges = [text for slot in self._graph.open_inputs(name) if (text := self._edge_into(name, slot))]
-            fix = "; ".join([f"add it: {_add_node(name, type_)}", *edges])
+            fix = "; ".join([f"add it: {add_node(name, type_)}", *edges])
             yield PatchProblem(
                 "NEED_NODE", f"the request needs a node of type {type_!r}, and there is none", pointer="/nodes",
                 fix=f"{fix}; or leave it out of `needs`", severity="warning",
@@ -269,34 +245,6 @@ def _has_handles(type_: str, used: Sequence[tuple[WorkflowEdge, bool]], spec: Ca
         else ((edge.target_handle or "").partition("__")[0] in found.inputs)
         for edge, is_source in used
     )
-
-
-def _connect(graph: DraftGraph, node: str, slot: Slot) -> str:
-    """How an input gets a value; empty if no output fits."""
-    found = graph.fitting(node, slot)
-    return f"connect an output that fits ({_listed(found)}): {_add_edge(found[0], (node, slot.key))}" if found else ""
-
-
-def _listed(ends: Sequence[End]) -> str:
-    return ", ".join(f"{node}.{key}" for node, key in ends[:_MOST_SHOWN])
-
-
-def _add_node(name: str, type_: str) -> str:
-    return _json({"op": "add", "path": f"/nodes/{name}", "value": {"type": type_}})
-
-
-def _add_slot(section: str, key: str, other: Slot | None) -> str:
-    type_ = other.type if other is not None and other.type not in ("CONVERTIBLE_ANY",) else "STRING"
-    return _json({"op": "add", "path": f"/{section}/{key}", "value": {"dataFlowType": type_}})
-
-
-def _add_edge(source: End, target: End, name: str = "") -> str:
-    value = {"source": source[0], "sourceHandle": source[1], "target": target[0], "targetHandle": target[1]}
-    return _json({"op": "add", "path": f"/edges/{name or f'{source[0]}-{target[0]}-{target[1]}'}", "value": value})
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _second_name(message: str) -> str:

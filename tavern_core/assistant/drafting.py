@@ -9,10 +9,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
-from tavern_core.assistant.advice import advised, with_sources
+from tavern_core.assistant.advice import advised
 from tavern_core.assistant.answers import Answered, Needs, read_json_object, read_needs
 from tavern_core.assistant.asked import Asked
 from tavern_core.assistant.completeness import missing
+from tavern_core.assistant.completions import completed
 from tavern_core.assistant.cycle import Ended, Judged, negotiate
 from tavern_core.assistant.dry_run import Trial
 from tavern_core.assistant.node_text import node_documents
@@ -139,7 +140,7 @@ class Drafting:
         needs = answered.needs | self._stated
         lacks = missing(self._before, outcome.workflow, needs)
         warnings += [problem for problem in lacks if (problem.code, problem.pointer) not in said]
-        warnings = with_sources(warnings, outcome.workflow, self._flow.nodes.find)
+        warnings = completed(warnings, outcome.workflow, needs, self._flow.nodes.find)
         tried = None
         if self._trial is not None:
             tried = await self._trial.run(outcome.workflow, self._asked.context)

@@ -435,7 +435,9 @@ class Repairer:
         elif "remove the edge" in text and "did you mean" not in text and at is not None:
             dropped.add(at)
         elif code == "UNUSED_NODE":
-            dropped.update(number for number, op in enumerate(patch) if op["path"] == place)
+            gone = place.rpartition("/")[2]  # with its edges, as the fix says
+            ends = [{op["path"][7:]} if op["path"].startswith("/nodes/") else _ends(op) for op in patch]
+            dropped.update(number for number, names in enumerate(ends) if gone in names)
         elif 'write "op": "add"' in text and at is not None:
             patch[at]["op"] = "add"
         elif code == "BAD_POINTER" and at is not None:
@@ -444,6 +446,11 @@ class Repairer:
             patch[at]["op"] = _choice(text)
         elif at is not None:
             _rename(code, place, text, patch[at])
+
+
+def _ends(operation: Mapping[str, Any]) -> set[Any]:
+    value = operation.get("value")
+    return {value.get("source"), value.get("target")} if isinstance(value, dict) else set()
 
 
 def _operations(text: str) -> Iterator[dict[str, Any]]:
