@@ -29,6 +29,8 @@ COMMANDS: Final = {
     "workflows": Lazy(f"{_HERE}.workflows", "workflows", "List, check, draw and run workflows."),
     "assist": Lazy(f"{_HERE}.assist", "assist", "Change a workflow in your own words, with a language model."),
     "skills": Lazy(f"{_HERE}.skills", "skills", "List, show, check and trust skills."),
+    "knowledge": Lazy(f"{_HERE}.knowledge", "knowledge", "List and search knowledge bases: folders of Markdown."),
+    "agent": Lazy(f"{_HERE}.agent", "agent", "Give tasks to agents; show, resume and replay their runs."),
     "run": Lazy(f"{_HERE}.run", "run", "Run the tool calls in the text of a model."),
     "config": Lazy(f"{_HERE}.config", "config", "Show and change configuration and settings."),
     "hooks": Lazy(f"{_HERE}.hooks", "hooks", "List the hooks and who implements them, in the order in which they run."),

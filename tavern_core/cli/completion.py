@@ -116,6 +116,13 @@ upstreams: Final = _known(lambda host, _: ((one.name, one.state) for one in host
 skills: Final = _known(lambda host, _: ((skill.name, skill.state) for skill in host.skills.list()))
 runs: Final = _known(lambda host, _: ((run.run_id, run.workflow) for run in host.workflows.kept()))
 
+agent_runs: Final = _known(lambda host, _: ((run.run_id, run.profile) for run in host.agents.runs()))
+
+
+def profiles(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Names of agent profiles; if none fits, files."""
+    return _profiles(ctx, parameter, begun) or [CompletionItem(begun, type="file")]
+
 
 def plugins_or_folders(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """Names of plugins; if none fits, folders."""
@@ -132,4 +139,5 @@ def first_tool(ctx: click.Context, parameter: click.Parameter, begun: str) -> li
     return [] if ctx.params.get(parameter.name or "") else tools(ctx, parameter, begun)
 
 
+_profiles: Final = _known(lambda host, _: host.agents.profiles())
 _workflows: Final = _known(lambda host, _: host.workflows.list())

@@ -18,6 +18,7 @@ WORKFLOW_MANAGER: Final = "workflowManager"
 LLMS: Final = "llms"
 JOB_MANAGER: Final = "jobManager"
 RESOURCE_MANAGER: Final = "resourceManager"
+KNOWLEDGE: Final = "knowledge"
 
 
 class SystemClock(Protocol):
@@ -286,4 +287,23 @@ class ResourceManager(Protocol):
     @mutates
     def changed(self, uri: str) -> None:
         """Report that a resource of the plugin changed: clients that subscribed to it are notified."""
+        ...
+
+
+class Knowledge(Protocol):
+    """The knowledge bases of tavern.yaml. A passage is ``{citation, heading, text}``, and ``untrusted`` if it was fetched from elsewhere."""
+
+    @read_only
+    def list(self) -> Sequence[dict[str, Any]]:
+        """The bases: ``{name, description}``, sorted by name."""
+        ...
+
+    @read_only
+    def search(self, query: str, limit: int = 5, base: str = "") -> Sequence[dict[str, Any]]:
+        """The passages that fit a query best, best first; from one base, or from all."""
+        ...
+
+    @read_only
+    def read(self, citation: str) -> Sequence[dict[str, Any]]:
+        """The passages of the section that a citation names, in order; empty: there is none."""
         ...

@@ -564,10 +564,18 @@ def tavern_before_save_settings(changes: Mapping[str, Any], ctx: PluginContext) 
     "hook:server:agent:before-prompt",
     asks=Asked("high", "see and change what is sent to a language model", "查看并修改发送给语言模型的内容"),
     sensitive={"conversation": "data:conversation"},
-    since="",
 )
-def tavern_before_prompt(prompt: Any, ctx: PluginContext, conversation: Any) -> Any:
-    """Reserved: changes a prompt before it is sent to a language model."""
+def tavern_before_prompt(
+    prompt: Mapping[str, Any], ctx: PluginContext, conversation: Iterable[Mapping[str, Any]]
+) -> Mapping[str, Any] | Deny | None:
+    """Called for each request to a language model, from a node, a plugin or an agent, before its gates and its budget.
+
+    `prompt` has `system` (the system messages), `model` (its name; empty: the only one), `purpose`, and `tools` if there are
+    any; `conversation` has all other messages. Return a changed copy of `prompt`, `deny(why)`, or None. A plugin that takes
+    `conversation` may add a changed copy under the key `conversation`. Everything but the purpose may change; the host
+    validates the result again and records who changed what. An error denies the request. Requests that the plugin makes
+    itself do not come here.
+    """
 
 
 @_hook(

@@ -6,8 +6,9 @@ A model takes messages and returns text, and perhaps tool calls. What an API loo
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from tavern_core.frozen import dataclass
 
@@ -17,6 +18,10 @@ Message = Mapping[str, Any]
 An assistant's message with calls has ``toolCalls: [{"id", "name", "arguments"}]``; the answer to one is
 ``{"role": "tool", "toolCallId": id, "content": text}``. Adapters translate this into the format of their API.
 """
+
+
+DEADLINE: Final[ContextVar[float | None]] = ContextVar("tavern_model_deadline", default=None)
+"""When the caller of the current request stops waiting, by `time.perf_counter`; None: never. Adapters do not wait longer than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,8 @@ class LLMAnswer:
 class LLM(Protocol):
     """A language model.
 
-    It may have these attributes: `price` (a `Price`), `context_tokens` (size of its window), `kind` (for lists).
+    It may have these attributes: `price` (a `Price`), `context_tokens` (size of its window), `kind` (for lists), and `is_local`:
+    True if its requests leave the host's machine for nowhere, so that they need no permission for the network.
     """
 
     async def complete(self, messages: Sequence[Message], /, **options: Any) -> LLMAnswer:
@@ -95,6 +101,7 @@ class ScriptedLLM:
     """
 
     kind = "scripted"
+    is_local = True
 
     def __init__(
         self,
@@ -119,3 +126,26 @@ class ScriptedLLM:
         for at in range(0, len(answer.text), 16):
             yield answer.text[at : at + 16]
         yield answer
+
+
+def answer_json(answer: LLMAnswer) -> dict[str, Any]:
+    """An answer as JSON."""
+    written: dict[str, Any] = {
+        "text": answer.text,
+        "finishReason": answer.finish_reason,
+        "usage": dict(answer.usage),
+        "model": answer.model,
+    }
+    if answer.tool_calls:
+        written["toolCalls"] = [{"id": c.id, "name": c.name, "arguments": c.arguments} for c in answer.tool_calls]
+    if answer.data is not None:
+        written["data"] = answer.data
+    return written
+
+
+def answer_of(written: Mapping[str, Any]) -> LLMAnswer:
+    """The answer that `answer_json` wrote."""
+    calls = tuple(ModelCall(c["id"], c["name"], c["arguments"]) for c in written.get("toolCalls") or ())
+    return LLMAnswer(
+        written["text"], written["finishReason"], written["usage"], written["model"], calls, written.get("data")
+    )

@@ -44,6 +44,7 @@ class ToolMark:
     job: bool = False
     limits: ToolLimits = NO_LIMITS
     preview: Callable[..., Any] | None = None
+    untrusted: bool = False
 
 
 @overload
@@ -72,6 +73,7 @@ def tool(
     job: bool = False,
     limits: ToolLimits | Mapping[str, Any] = NO_LIMITS,
     preview: Callable[..., Any] | None = None,
+    untrusted: bool = False,
 ) -> Callable[[F], F]: ...
 
 
@@ -99,6 +101,7 @@ def tool(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
         job: every call runs in the background, and its caller gets a job.
         limits: ``{"rate": "10/minute", "concurrency": 2, "retries": 2, "cache_ms": 60_000}``; see `ToolLimits`.
         preview: a function with the same parameters that describes what a call would do, and does nothing; for dry runs.
+        untrusted: its answers hold what others wrote; after a model has read one, calls with an effect need approval.
     """
     if function is not None:
         if not callable(function):

@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tavern_core.contract.llm import LLM
-from tavern_core.flow.llm_calls import Models
+from tavern_core.flow.llm_calls import Around, Models
+from tavern_core.flow.llm_use import PluginBudgets
 from tavern_core.flow.node_catalogue import Nodes
 from tavern_core.flow.plugin_workflows import Brought
+from tavern_core.flow.prompt_hooks import PromptHooks
 from tavern_core.flow.runs_as_jobs import RunsAsJobs
 from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.flow.workflow_tools import Engine, WorkflowTools
 from tavern_core.flow.workflows import Workflows
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.calls.pipeline import DRY_RUN
+from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.settings.result_redaction import judging, masking
 from tavern_core.model.artifact import media_type_of
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
@@ -50,8 +53,16 @@ class Flow:
         ) -> ToolResult:
             return await pipeline.run(mode, tool, arguments, context, purpose, None, "workflow")
 
-        models, nodes = Models(tables.contributions, invoke), Nodes(specs.lifecycle)
         brought = Brought(specs.lifecycle, tables.contributions, base.home / "cache" / "unpacked")
+        around = Around(
+            PromptHooks(specs.lifecycle),
+            PluginBudgets(base.config.limits.llms),
+            EventEmitter(base, tables.hooks, tables.calls),
+            base.recorder,
+            brought.activate,
+            masking(lambda: base.known_secrets.values),
+        )
+        models, nodes = Models(tables.contributions, invoke, around), Nodes(specs.lifecycle)
         workflow_files = WorkflowFiles([Path(root) for root in base.config.workflows.roots], brought.all)
 
         async def prepare() -> None:
@@ -98,7 +109,7 @@ class Flow:
 
             return Workflows(workflow_files, trial, wait=base.portal.run, prepare=prepare)
 
-        tables.engines.enter(engine, RunsAsJobs(workflows, engine, base.config.jobs), within_job, models.spec)
+        tables.engines.enter(engine, RunsAsJobs(workflows, engine, base.config.jobs), within_job, models.specs)
         return cls(nodes, workflows, WorkflowTools(workflow_files, tables), models, rehearsal)
 
 

@@ -20,14 +20,15 @@ from tavern_core.model.result import ToolResult
 class ModelDoor:
     """A language model before its caller is known."""
 
-    def __init__(self, models: Models, name: str, is_host: Callable[[CallContext], bool], *, is_sealed: bool) -> None:
-        self._models, self._name, self._is_host, self._is_sealed = models, name, is_host, is_sealed
+    def __init__(self, models: Models, name: str, is_host: Callable[[CallContext], bool], plugin: str) -> None:
+        self._models, self._name, self._is_host, self._plugin = models, name, is_host, plugin
+        """The plugin of the node; empty: one of the host's own."""
 
     def within(self, run: RunPart, path: str) -> LLM:
         """The model for a node of a run: on behalf of the caller of the workflow."""
         context = None if self._is_host(run.context) else run.context
-        asked = self._models.asked_by(self._name, context, f"node {path} of {run.id}")
-        return sealed_llm(asked) if self._is_sealed else asked
+        asked = self._models.asked_by(self._name, context, f"node {path} of {run.id}", self._plugin)
+        return sealed_llm(asked) if self._plugin else asked
 
 
 class Doors:
@@ -62,7 +63,7 @@ class Doors:
             )  # fmt: skip
         if self._models.replacement is None:
             self._models.find(name)  # report a missing one before any request
-        return ModelDoor(self._models, name, self._is_host, is_sealed=not record.candidate.fixed_id)
+        return ModelDoor(self._models, name, self._is_host, "" if record.candidate.fixed_id else plugin)
 
     def service(self, plugin: str, name: str) -> Any:
         record = self._lifecycle.records[plugin]

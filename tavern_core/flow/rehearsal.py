@@ -25,7 +25,7 @@ class RehearsedModels(Models):
     def __init__(self, models: Models, llm: LLM, invoke: Invoke) -> None:
         self._models, self._llm = models, llm
         self.invoke = invoke
-        self.spec = models.spec
+        self.specs = models.specs
 
     @property
     def replacement(self) -> Llms | None:
@@ -36,7 +36,10 @@ class RehearsedModels(Models):
             self._models.find(name)
         return self._llm
 
-    def asked_by(self, name: str, context: CallContext | None, purpose: str) -> LLM:
+    async def prepare(self) -> None:
+        await self._models.prepare()
+
+    def asked_by(self, name: str, context: CallContext | None, purpose: str, plugin: str = "") -> LLM:
         return self.find(name)
 
 

@@ -14,6 +14,7 @@ from tavern_core.errors import PolicyDenied, StateDamaged, TavernError, UsageErr
 from tavern_core.model.call import Budget, CallContext, Ledger
 from tavern_core.model.capability import covers
 from tavern_core.model.scope import common
+from tavern_core.model.untrusted import STRICTNESS
 
 _HOST: Final[Mapping[str, Any]] = {"host": True}
 _WHO: Final = (
@@ -67,7 +68,8 @@ def restored(run_id: str, data: Mapping[str, Any] | None, drawn: int, host: Call
             raise UsageError("a caller has a principal, permissions, a budget and a number of calls")
         if not isinstance(reported["budget"], Mapping):
             raise UsageError("its budget is none")
-        return replace(CallContext.from_json(reported), ledger=Ledger(max(calls, drawn)))
+        context = CallContext.from_json(reported)
+        return replace(context, ledger=Ledger(max(calls, drawn), context.ledger.content_read))
     except (TavernError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateDamaged(
             f"the caller that {run_id} was stored with is corrupt: {error}", hint="start the workflow again"
@@ -101,7 +103,11 @@ def taken_up_as(run_id: str, caller: CallContext, resumer: CallContext | None, h
         _least(mine.max_retries, yours.max_retries),
         _least(mine.max_tool_calls, left),
     )
-    return replace(resumer, permissions=_both(caller.permissions, resumer.permissions), scopes=scopes, budget=budget)
+    resumer.ledger.content_read.take_over(caller.ledger.content_read)
+    return replace(
+        resumer, permissions=_both(caller.permissions, resumer.permissions), scopes=scopes, budget=budget,
+        after_untrusted=max(caller.after_untrusted, resumer.after_untrusted, key=STRICTNESS.__getitem__),
+    )  # fmt: skip
 
 
 def judge_owner(run_id: str, caller: CallContext, other: CallContext, host: CallContext) -> None:

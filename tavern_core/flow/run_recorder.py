@@ -13,6 +13,7 @@ from typing import Any, Final
 from tavern_core.errors import InputInvalid, StateDamaged
 from tavern_core.flow.engine.cache import RunCache
 from tavern_core.flow.engine.journal import Journal, node_record
+from tavern_core.flow.engine.node_values import encoded
 from tavern_core.flow.engine.run import Run
 from tavern_core.flow.engine.run_store import Events, Fixed, KeptRun, RunStore
 from tavern_core.model.run import RunResult
@@ -45,6 +46,7 @@ class Keeper:
         """The already masked names of the run."""
         self._journal = journal
         self._saved = self._seen = run.before
+        self._reads = 0
         """Events that are in the database; in the journal."""
         self._rows: list[bytes] = []
         """The events between these, in stored form."""
@@ -91,8 +93,12 @@ class Keeper:
         made = self._cache.made.pop(path, None)
         if made is None:
             made = self._store.written(outputs)
+        records = node_record(path, key, mark, made, self._new_rows())
+        if len(reads := self._run.reads or ()) != self._reads:  # before the answer that may hold it
+            self._reads = len(reads)
+            records.insert(0, b'{"read":%b}' % encoded(list(reads)))
         try:
-            journal.add(*node_record(path, key, mark, made, self._new_rows()))
+            journal.add(*records)
         except StateDamaged as error:
             self._give_up(error)
 
@@ -174,6 +180,8 @@ class Keeper:
         caller = self._about.caller
         if caller is not None and "calls" in caller:
             caller = {**caller, "calls": run.context.ledger.drawn}
+            if run.context.ledger.content_read:
+                caller["contentRead"] = run.context.ledger.content_read.to_json()
         return replace(
             self._about, state=state, latency_ms=self._about.latency_ms + took, caller=caller, answers=dict(run.answers),
             questions=questions, errors=tuple(self._errors),

@@ -35,6 +35,7 @@ from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen import dataclass
 from tavern_core.graph.slots import chosen
 from tavern_core.kernel.calls.running_call import Frame, current
+from tavern_core.kernel.calls.untrusted_content import has_read, is_watched
 from tavern_core.kernel.nodes.value_conversion import plain
 from tavern_core.kernel.plugins.tables import Tables
 from tavern_core.kernel.settings.result_redaction import masking, struck_outputs
@@ -238,6 +239,7 @@ class Running:
             beginning=Beginning(run_id, cache, answers or {}, log),
         )  # fmt: skip
         cache.on_lost = lambda path, why: run.note("again", path, {"why": why})
+        self._watch_reading(run, cache, again if taken is None else run_id)
         info = RunInfo(run.id, made.workflow.id, caller.principal or "")
         if taken is None or taken.seen is None:
             seen, is_changed = await self._changed(inputs, run, info)
@@ -257,6 +259,16 @@ class Running:
             run.turn, run.times_taken_up = f"{run.id}#{secrets.token_hex(4)}", taken.kept.times_taken_up
         self.remembered.add(run, cache, is_taken_up=taken is not None)
         return Begun(run, info, keeper)
+
+    def _watch_reading(self, run: Run, cache: RunCache, earlier: str | None) -> None:
+        """From now on the run knows what its nodes read; from an earlier run it takes over what that had read."""
+        run.outer = current.get()
+        if is_watched(run.context, run.outer):
+            run.reads = {}
+        cache.sources, cache.on_read = lambda: tuple(run.reads or ()), lambda sources: has_read(run, sources)
+        if earlier is not None:
+            known = self.remembered.get(earlier)
+            has_read(run, (known[0].reads or ()) if known is not None else self._caches.runs.sources(earlier))
 
     async def _about(
         self,
@@ -296,7 +308,7 @@ class Running:
             call_id=outer[3] if outer else "",
         )
         result: RunResult | None = None
-        token = current.set(self._frame(run.context))
+        token = current.set(self._frame(run))
         try:
             if keeper is not None:
                 await keeper.begin()
@@ -314,16 +326,18 @@ class Running:
             took = 0.0 if result is None else round(result.latency_ms, 3)
             errors = [error.to_json() for error in run.errors[:20]]
             self._note(WORKFLOW_FINISHED, {**told, "latencyMs": took, "errors": self._mask(errors)})
-        result = replace(result, outputs=struck_outputs(result.outputs, self._secrets()))
+        result = replace(
+            result, outputs=struck_outputs(result.outputs, self._secrets()), untrusted=tuple(run.reads or ())
+        )
         if observers := self._hooks.of("tavern_after_workflow"):
             seen = RunInfo(run.id, info.workflow, info.principal, result.state)
             await self._calls.tell(observers, {"run": seen, "outputs": dict(result.outputs)})
         return result
 
-    def _frame(self, caller: CallContext) -> Frame:
+    def _frame(self, run: Run) -> Frame:
         """The caller for services in node code: that of the run; without one, that of the call in which it started."""
-        outer: Frame = current.get() or (0, None, None, "")
-        return outer if caller is self._host else (outer[0], outer[1], caller, outer[3])
+        depth, deadline, caller, call_id, _ = current.get() or (0, None, None, "", None)
+        return depth, deadline, caller if run.context is self._host else run.context, call_id, run
 
     async def _changed(self, inputs: Mapping[str, Any], run: Run, info: RunInfo) -> tuple[dict[str, Any], bool]:
         """The inputs after the `tavern_before_workflow` hooks, and whether they changed any."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tavern_core.contract.stores import RecordStore
 from tavern_core.flow.composition import Flow
@@ -50,6 +50,7 @@ from tavern_core.kernel.hooks.quarantine_report import QuarantineReport
 from tavern_core.kernel.hooks.table import HookTable
 from tavern_core.kernel.jobs.job_records import JobRecords
 from tavern_core.kernel.jobs.jobs import Jobs
+from tavern_core.kernel.knowledge.knowledge import Knowledge
 from tavern_core.kernel.limits.limit_status import Limits
 from tavern_core.kernel.limits.limit_table import LimitTable
 from tavern_core.kernel.observability.metrics import Metrics
@@ -83,6 +84,8 @@ from tavern_core.model.result import ToolResult
 from tavern_core.review.import_guard import ImportWatch
 from tavern_core.review.service_reach import ReachedByUse
 from tavern_core.upstreams.composition import UpstreamParts
+
+_KB: Final = ("core-knowledge", "tavern_core.builtin.tools.knowledge", False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +152,13 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     )
     isolation = Isolation(base, records, reach, sandboxes, contributions)
     upstreams = UpstreamParts.read(base)
+    knowledge = Knowledge(config.knowledge, home / "cache" / "knowledge")
     roster = Roster(
         base,
         records,
-        Sources(upstreams.builtin(options.builtin), options.given, isolation.applied, upstreams.candidates),
+        Sources(
+            upstreams.builtin(_builtin(options, knowledge)), options.given, isolation.applied, upstreams.candidates
+        ),
         specs=cache,
         grants=grants,
         states=states,
@@ -210,8 +216,13 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         base.recorder.show(RESOURCE_CHANGED, {"uri": uri}, plugin=plugin)
 
     calls = _called_by_plugin(base, pipeline)
-    parts = Parts(tools, flow.nodes, flow.workflows, flow.models, jobs, calls, resource_changed)
+    parts = Parts(tools, flow.nodes, flow.workflows, flow.models, jobs, knowledge, calls, resource_changed)
     contributions.add_all("core-flows", {"services": core_services(parts)}, source="builtin")
+    if config.llms:
+        from tavern_core.host.configured_llms import configured_llms
+
+        own = configured_llms(loaded, settings, flow.models.find)
+        contributions.add_all("core-llms", {"llms": own}, source="builtin")
     upkeep.judge()
     return Host(
         lifecycle=lifecycle,
@@ -229,6 +240,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         records=kept,
         jobs=jobs,
         artifacts=artifacts,
+        knowledge=knowledge,
         metrics=metrics,
         limits=Limits(
             config,
@@ -242,6 +254,11 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         upstreams=connected,
         isolation=isolation,
     )
+
+
+def _builtin(options: Options, knowledge: Knowledge) -> Sequence[tuple[str, str, bool]]:
+    """The host's own plugins; that of knowledge bases where there are any."""
+    return (*options.builtin, *((_KB,) if knowledge.names() else ()))
 
 
 def _settings(base: Foundation, hooks: HookTable, calls: HookCalls, undeclared: PluginSettings) -> SettingsStore:

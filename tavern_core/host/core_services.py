@@ -12,27 +12,31 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.core_services import (
     JOB_MANAGER,
+    KNOWLEDGE,
     LLMS,
     NODE_MANAGER,
     RESOURCE_MANAGER,
     TOOL_MANAGER,
     WORKFLOW_MANAGER,
     JobManager,
+    Knowledge,
     Llms,
     NodeManager,
     ResourceManager,
     ToolManager,
     WorkflowManager,
 )
+from tavern_core.contract.llm import answer_json
 from tavern_core.contract.protocols import Service, ServiceUser
 from tavern_core.errors import TavernError, ToolNotFound, WorkflowNotFound
-from tavern_core.flow.llm_calls import Invoke, Models, answer_json
+from tavern_core.flow.llm_calls import Invoke, Models
 from tavern_core.flow.node_catalogue import Nodes, has_words
 from tavern_core.flow.workflows import Workflows
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.kernel.jobs.jobs import Jobs
+from tavern_core.kernel.knowledge.knowledge import Knowledge as KnowledgeBases
 from tavern_core.kernel.nodes.json_values import to_plain
 from tavern_core.model.call import CallContext
 from tavern_core.model.capability import CAPABILITIES, is_dangerous
@@ -52,6 +56,7 @@ class Parts:
     workflows: Workflows
     models: Models
     jobs: Jobs
+    knowledge: KnowledgeBases
     invoke: Invoke
     changed: Callable[[str, str], None]
     """Tells of a resource that is not what it was: its address, the plugin that says so."""
@@ -72,6 +77,7 @@ def core_services(parts: Parts) -> dict[str, Service]:
         made(JOB_MANAGER, _Jobs, JobManager, "The jobs of whoever calls."),
         made(RESOURCE_MANAGER, _Resources, ResourceManager, "What clients of an MCP server read."),
         made(LLMS, _Models, Llms, "The language models that plugins bring."),
+        made(KNOWLEDGE, _Knowledge, Knowledge, "The knowledge bases of tavern.yaml."),
     )
     return {service.name: service for service in services}
 
@@ -242,6 +248,19 @@ class _Resources(_Part):
         self._parts.changed(str(uri)[:2_000], self._user.plugin)
 
 
+class _Knowledge(_Part):
+    def list(self) -> list[dict[str, Any]]:
+        bases = map(self._parts.knowledge.get, self._parts.knowledge.names())
+        return [{"name": base.name, "description": base.description} for base in bases]
+
+    def search(self, query: str, limit: int = 5, base: str = "") -> builtins.list[dict[str, Any]]:
+        found = self._parts.knowledge.search(query, [base] if base else None, limit)
+        return [passage.to_json() for passage in found]
+
+    def read(self, citation: str) -> builtins.list[dict[str, Any]]:
+        return [passage.to_json() for passage in self._parts.knowledge.read(citation)]
+
+
 class _Models(_Part):
     def names(self) -> list[str]:
         return self._parts.models.names()
@@ -250,7 +269,6 @@ class _Models(_Part):
         self, messages: Sequence[Mapping[str, Any]], model: str = "", options: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         purpose = f"{self._user.plugin} asks a language model"
-        answer = await self._parts.models.ask(
-            model, messages, options or {}, caller_of(self._user), purpose, asker=self._user.plugin
-        )
+        own = "" if self._user.is_builtin else self._user.plugin
+        answer = await self._parts.models.ask(model, messages, options or {}, caller_of(self._user), purpose, asker=own)
         return answer_json(answer)

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import sysconfig
@@ -51,7 +52,9 @@ from tavern_core.model.text_outcome import TextOutcome
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
+    from tavern_core.agents.agents import Agents
     from tavern_core.assistant.assistant import Assistant
+    from tavern_core.host.language_models import LanguageModels
 
 __all__ = ["Plugin", "Tavern"]
 
@@ -82,6 +85,7 @@ class Tavern:
         self.limits = host.limits
         self.metrics = host.metrics
         self.artifacts = host.artifacts
+        self.knowledge = host.knowledge
         self.approvals = host.pipeline.approvals.stored
         self.jobs = host.jobs
         self.tokens = host.tokens
@@ -90,6 +94,16 @@ class Tavern:
         self.events = Events(host.base.recorder)
         self.logs = AuditLog(host.base.home)
         self.config = host.base.config
+        self._agents: Agents | None = None
+
+    @property
+    def agents(self) -> Agents:
+        """Runs of agents; imported at the first use."""
+        if self._agents is None:
+            from tavern_core.host.agent_parts import agents_of
+
+            self._agents = agents_of(self._host, self.wait)
+        return self._agents
 
     @classmethod
     def open(
@@ -164,7 +178,7 @@ class Tavern:
         """Stop every plugin, services last started first; running calls get time to finish."""
         if self._state == "open":
             self._shut()
-            await self._host.close()
+            await self._close()
             self._host.release()
 
     async def __aenter__(self) -> Tavern:
@@ -183,7 +197,7 @@ class Tavern:
     ) -> None:
         if self._state == "open":
             self._shut()
-            self._host.base.portal.run(self._host.close())
+            self._host.base.portal.run(self._close())
             self._host.release()
 
     @cached_property
@@ -412,6 +426,13 @@ class Tavern:
         from tavern_core.host.model_calls import run_native_calls
 
         return await run_native_calls(response, context, self._host.descriptions, self.invoke_from)
+
+    @functools.cached_property
+    def llms(self) -> LanguageModels:
+        """The language models of tavern.yaml and of plugins."""
+        from tavern_core.host.language_models import LanguageModels
+
+        return LanguageModels(self._host.flow.models, self._host.base.portal.run)
 
     # Descriptions -----------------------------------------------------------------------------------------------------
 
@@ -673,6 +694,11 @@ class Tavern:
         self, tool: str, arguments: Mapping[str, Any], context: CallContext | None, key: str | None
     ) -> ToolResult:
         return await self._run(self._loop_mode, tool, arguments, context, "", key, "tam")
+
+    async def _close(self) -> None:
+        if self._agents is not None:
+            await self._agents.close()
+        await self._host.close()
 
     def _shut(self) -> None:
         self._state = "closed"

@@ -25,6 +25,7 @@ from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.frontend import Extension, extension
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.jobs.jobs import Jobs
+from tavern_core.kernel.knowledge.knowledge import Knowledge
 from tavern_core.kernel.limits.limit_status import Limits
 from tavern_core.kernel.observability.metrics import Metrics
 from tavern_core.kernel.plugins.consent import Consent
@@ -60,6 +61,7 @@ class Host:
     records: RecordStore
     jobs: Jobs
     artifacts: Artifacts
+    knowledge: Knowledge
     metrics: Metrics
     limits: Limits
     tokens: Tokens
@@ -100,6 +102,7 @@ class Host:
         self.pipeline.approvals.close()
         self.pipeline.governance.idempotency.close()
         self.records.close()
+        self.knowledge.close()
         if self.base.log is not None:
             self.base.log.close()
 

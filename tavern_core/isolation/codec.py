@@ -28,7 +28,7 @@ Known = Mapping[str, Any]
 
 _TEXTS: Final = (
     "principal", "profile", "request_id", "task_id", "trace_id", "user_id", "workspace_dir", "agent_dir", "agent_id",
-    "session_key", "message_channel", "agent_account_id",
+    "session_key", "message_channel", "agent_account_id", "after_untrusted",
 )  # fmt: skip
 _OWN: Final = frozenset({"permissions", "roles", "scopes", "budget", "ledger", "config", "sandboxed"})
 assert _OWN.union(_TEXTS) == {f.name for f in fields(CallContext)}

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any, Final
 
 from tavern_core.contract.context import PluginContext
+from tavern_core.contract.llm import answer_json
 from tavern_core.contract.nodes import NothingCame
 from tavern_core.errors import ToolFailed
 from tavern_core.isolation.artifact_parts import Uploads, control_of, part_of, running_control
@@ -61,7 +61,7 @@ class Answering:
         self._portal = portal
         self._printed = printed
         self._changed = changed
-        self._stranger: Frame = (0, None, CallContext(principal=f"plugin:{plugin}"), "")
+        self._stranger: Frame = (0, None, CallContext(principal=f"plugin:{plugin}"), "", None)
         self._open: dict[Incarnation, int] = {}
         self._uploads = Uploads(artifact_bytes)
 
@@ -134,7 +134,7 @@ class Answering:
                 found_answer = asyncio.run_coroutine_threadsafe(
                     ctx.llm(name).complete(messages, **options), loop
                 ).result()
-                return _to_plugin(asdict(found_answer))
+                return _to_plugin(answer_json(found_answer))
             case "ask":
                 return VALUES.encode(asyncio.run_coroutine_threadsafe(ctx.ask(*given), loop).result())
             case "invoke":

@@ -38,6 +38,8 @@ class Artifact:
     """Seconds since the epoch, UTC."""
     expires: float = 0.0
     call_id: str = ""
+    untrusted: tuple[str, ...] = ()
+    """The sources of untrusted content that it may hold."""
 
     @property
     def uri(self) -> str:
@@ -62,6 +64,7 @@ class Artifact:
             "createdAt": iso_utc(self.created),
             "expiresAt": iso_utc(self.expires) if self.expires else None,
             "callId": self.call_id or None,
+            **({"untrusted": list(self.untrusted)} if self.untrusted else {}),
         }
 
 

@@ -13,6 +13,7 @@ from tavern_core.frozen import dataclass
 from tavern_core.model.capability import covers, forbids, missing, unknown_capability
 from tavern_core.model.frozen_json import FrozenDict
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.untrusted import STRICTNESS, AfterUntrusted, ContentRead
 
 if TYPE_CHECKING:
     from tavern_core.model.scope import Scope
@@ -42,17 +43,19 @@ class Budget:
 
 
 class Ledger:
-    """Counts the calls made under one context, from any thread.
+    """Counts the calls made under one context, from any thread, and knows what untrusted content was read.
 
-    drawn: calls that an earlier process made.
+    Args:
         drawn: calls that were made before, by a process that has ended.
+        content_read: what they read.
     """
 
-    __slots__ = ("_count", "drawn", "listeners")
+    __slots__ = ("_count", "content_read", "drawn", "listeners")
 
-    def __init__(self, drawn: int = 0) -> None:
+    def __init__(self, drawn: int = 0, content_read: ContentRead | None = None) -> None:
         self._count = itertools.count(drawn + 1)  # next() on it is atomic under the GIL and with free threading
         self.drawn = drawn
+        self.content_read = ContentRead() if content_read is None else content_read
         self.listeners: tuple[Callable[[int], None], ...] = ()
         """Called with the number of each call before it is made."""
 
@@ -100,6 +103,9 @@ class CallContext:
     message_channel: str | None = None
     agent_account_id: str | None = None
     sandboxed: bool = False
+    after_untrusted: AfterUntrusted = "allow"
+    """What happens to calls that write, send or destroy after a call under this context has read untrusted content. An agent's
+    loop sets it from the profile. A call within another one has the stricter value of both."""
     ledger: Ledger = field(default_factory=Ledger, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -123,13 +129,23 @@ class CallContext:
                 raise UsageError(f"CallContext.{name} must be text, got {type(value).__name__}")
         if type(self.scopes) is not FrozenDict:  # tools and hooks see it, and must not widen what gates read
             object.__setattr__(self, "scopes", _scopes(self.scopes))
+        if self.after_untrusted not in STRICTNESS:
+            raise UsageError(
+                f"CallContext.after_untrusted is {self.after_untrusted!r:.80}", hint=f"one of {', '.join(STRICTNESS)}"
+            )
         if not isinstance(self.budget, Budget):
             raise UsageError("CallContext.budget must be a Budget, e.g. Budget(timeout_ms=500)")
         if not isinstance(self.config, Mapping | None):
             raise UsageError(f"CallContext.config must be a mapping, got {type(self.config).__name__}")
 
     def to_json(self) -> dict[str, Any]:
-        """The context as JSON, camelCase, without `config` and `sessionKey` (they may hold secrets)."""
+        """The context as JSON, camelCase, without `config` and `sessionKey` (they may hold secrets).
+
+        `contentRead`, what was read under it, is there when there is any: a context made of it continues from there.
+        """
+        more: dict[str, Any] = {} if self.after_untrusted == "allow" else {"afterUntrusted": self.after_untrusted}
+        if self.ledger.content_read:
+            more["contentRead"] = self.ledger.content_read.to_json()
         return {
             "permissions": sorted(self.permissions),
             "principal": self.principal,
@@ -151,6 +167,7 @@ class CallContext:
             "messageChannel": self.message_channel,
             "agentAccountId": self.agent_account_id,
             "sandboxed": self.sandboxed,
+            **more,
         }
 
     @classmethod
@@ -163,6 +180,9 @@ class CallContext:
         names = {_camel(f.name): f.name for f in fields(cls) if f.name != "ledger"}
         values: dict[str, Any] = {}
         for key, value in data.items():
+            if key == "contentRead":
+                values["ledger"] = Ledger(content_read=ContentRead.from_json(value))
+                continue
             if key not in names:
                 raise UsageError(f"unknown context field {key!r}", hint=did_you_mean(key, names))
             values[names[key]] = value

@@ -5,6 +5,7 @@ Layers: defaults < user `config.yaml` < project `tavern.yaml` or `[tool.tavern]`
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
@@ -141,6 +142,17 @@ class ApprovalConfig(_Section):
     """How long the token of a dry run is valid."""
 
 
+class ModelBudget(_Section):
+    """What one plugin may use of language models."""
+
+    calls: Annotated[int, Field(ge=0)] | None = None
+    tokens: Annotated[int, Field(ge=0)] | None = None
+    """Input and output together."""
+    money: Annotated[float, Field(ge=0)] | None = None
+    """By the `price` of the models; those without a price are refused."""
+    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
+
+
 class LimitsConfig(_Section):
     timeout_ms: Annotated[int, Field(gt=0)] | None = None
     """Deadline of a call whose tool and caller set none; None: no deadline."""
@@ -172,6 +184,8 @@ class LimitsConfig(_Section):
     """For each caller separately; keys as in `callers`."""
     upstreams: dict[str, WrittenLimits] = Field(default_factory=dict)
     """Shared by all tools with one upstream, by its name or by its host and port."""
+    llms: dict[str, ModelBudget] = Field(default_factory=dict)
+    """Plugin → what its requests to language models may use from the start of the host; ``*`` for each other plugin."""
     cache_bytes: Annotated[int, Field(ge=0)] = 64_000_000
     """Of all answers that are cached for `cacheMs`."""
     manual_chars: Annotated[int, Field(gt=0)] = 60_000
@@ -230,6 +244,30 @@ class AssistantConfig(_Section):
 
     examples: tuple[str, ...] = ()
     """Folders with further example workflows, relative to the file that names them; they are read, and never run."""
+
+
+class KnowledgeConfig(_Section):
+    """One knowledge base: folders of Markdown (``.md``) and text (``.txt``), for `kb:` and the prompts of agents."""
+
+    path: str = ""
+    """Its folder."""
+    paths: tuple[str, ...] = ()
+    """Its folders, if there are several."""
+    description: str = ""
+    """What it is about, for models."""
+    trusted: bool = True
+    """False: its documents were fetched from elsewhere."""
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """All its folders."""
+        return (*((self.path,) if self.path else ()), *self.paths)
+
+
+def _knowledge_name(name: str) -> str:
+    if re.fullmatch(r"[^\W_][\w-]{0,63}", name) is None:
+        raise ValueError(f"{name!r:.80} is no name of a knowledge base: use letters, digits, _ and -")
+    return name
 
 
 class TamConfig(_Section):
@@ -378,8 +416,12 @@ class HostConfig(_Section):
     workflows: WorkflowsConfig = WorkflowsConfig()
     skills: SkillsConfig = SkillsConfig()
     assistant: AssistantConfig = AssistantConfig()
+    knowledge: dict[Annotated[str, AfterValidator(_knowledge_name)], KnowledgeConfig] = Field(default_factory=dict)
+    """Knowledge bases by name."""
     upstreams: dict[str, Any] = Field(default_factory=dict)
     """Systems whose tools become tools of this host: name → `model.upstream.UpstreamConfig`."""
+    llms: dict[str, Any] = Field(default_factory=dict)
+    """Language models: name → `model.llms.LlmConfig`."""
     slots: dict[str, str] = Field(default_factory=dict)
     """Exclusive slot → the plugin that fills it."""
     profiles: tuple[str, ...] = ("profiles",)

@@ -36,11 +36,21 @@ SETTINGS_CHANGED: Final = "SETTINGS_CHANGED"
 THREADS_STUCK: Final = "THREADS_STUCK"
 """Sync code continues although its caller has stopped waiting, in so many threads (`threads`; 0: it has ended)."""
 USER_LOGGED_IN: Final = "USER_LOGGED_IN"
+MODEL_CALLED: Final = "MODEL_CALLED"
+"""A request to a language model has ended (`name`, `model`, `purpose`, `principal`, `ok`, `ms`, `tokens`, `cost`); not what was said."""
 WORKFLOW_STARTED: Final = "WORKFLOW_STARTED"
 WORKFLOW_CHANGED: Final = "WORKFLOW_CHANGED"
 WORKFLOW_FINISHED: Final = "WORKFLOW_FINISHED"
 UPDATE_WORKFLOW_STATE_FROM_AGENT: Final = "UPDATE_WORKFLOW_STATE_FROM_AGENT"
 """A patch, `undo` or `redo` changed a workflow: the complete one (`content`), its `rev`, the change in words (`summary`), the `session`."""
+AGENT_STARTED: Final = "AGENT_STARTED"
+"""A run of an agent begins or is resumed (`run`, `profile`, `model`, `principal`)."""
+AGENT_STEP: Final = "AGENT_STEP"
+"""The model of a run has answered (`run`, `step`, `finishReason`, `input`, `output`, `dropped`)."""
+AGENT_COMPACTED: Final = "AGENT_COMPACTED"
+"""Old messages of a run were shortened or left out (`run`, `step`, `tokensBefore`, `tokensAfter`)."""
+AGENT_FINISHED: Final = "AGENT_FINISHED"
+"""A run of an agent has ended, or waits for a person (`run`, `state`, `reason`, `steps`, `calls`, `cost`)."""
 LOG_REPAIRED: Final = "LOG_REPAIRED"
 """A half-written line was cut off and saved, or a file without any record was saved."""
 LOG_DAMAGED: Final = "LOG_DAMAGED"
@@ -48,8 +58,8 @@ LOG_DAMAGED: Final = "LOG_DAMAGED"
 """The last record of a file that is full; the chain continues in the next one."""
 EVENT_TYPES: Final = (
     TOOL_CALLED, TOOL_RESULT, POLICY_DENIED, APPROVAL_REQUESTED, APPROVAL_DECIDED, RETRY, TOOL_PROGRESS, CIRCUIT_CHANGED, RESOURCE_CHANGED, JOB_CHANGED, HOOK_QUARANTINED, HOOK_RELEASED, PLUGIN_STATE,
-    PLUGIN_CHANGED, TOOLS_CHANGED, ISOLATION_WEAK, SETTINGS_CHANGED, THREADS_STUCK, USER_LOGGED_IN, WORKFLOW_STARTED, WORKFLOW_CHANGED,
-    WORKFLOW_FINISHED, UPDATE_WORKFLOW_STATE_FROM_AGENT, LOG_REPAIRED, LOG_DAMAGED,
+    PLUGIN_CHANGED, TOOLS_CHANGED, ISOLATION_WEAK, SETTINGS_CHANGED, THREADS_STUCK, USER_LOGGED_IN, WORKFLOW_STARTED, WORKFLOW_CHANGED, WORKFLOW_FINISHED, UPDATE_WORKFLOW_STATE_FROM_AGENT, MODEL_CALLED, AGENT_STARTED, AGENT_STEP, AGENT_COMPACTED, AGENT_FINISHED,
+    LOG_REPAIRED, LOG_DAMAGED,
 )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ _RESERVED: Final = frozenset(fold(name) for name in RESERVED_NAMESPACES)
 RESERVED_COMMANDS: Final = frozenset(
     {
         "plugins", "tools", "run", "new", "doctor", "config", "logs", "hooks", "workflows", "nodes", "schema", "completion", "help", "version",
-        "jobs", "serve", "mcp", "upstreams", "agent", "assist", "llms", "skills", "tokens", "cluster", "state", "approvals", "limits", "kb",
+        "jobs", "serve", "mcp", "upstreams", "agent", "assist", "llms", "skills", "knowledge", "tokens", "cluster", "state", "approvals", "limits", "kb",
         "artifacts",
     }
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
 from tavern_core.model.language import Language, language_of
 
@@ -14,17 +14,18 @@ class AgentBudget(BaseModel):
 
     model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True)
 
-    steps: Annotated[int, Field(gt=0)] = 25
+    steps: Annotated[int, Field(gt=0, le=1_000_000)] = 25
     """Requests to the model."""
-    calls: Annotated[int, Field(ge=0)] = 100
+    calls: Annotated[int, Field(ge=0, le=1_000_000)] = 100
     """Calls of tools."""
-    tokens: Annotated[int, Field(gt=0)] | None = None
+    tokens: Annotated[int, Field(gt=0, le=1_000_000_000_000)] | None = None
     """Of all requests and answers together."""
-    seconds: Annotated[float, Field(gt=0)] | None = 600
+    seconds: Annotated[float, Field(gt=0, le=31_536_000)] | None = 600
     """From the start, time that people need for answers excluded."""
-    money: Annotated[float, Field(gt=0)] | None = None
+    money: Annotated[float, Field(gt=0, le=1_000_000_000)] | None = None
     """In `currency`; a model without a known price is refused."""
-    currency: str = "USD"
+    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
+    """Three letters of ISO 4217."""
 
 
 class AgentProfile(BaseModel):
@@ -47,19 +48,21 @@ class AgentProfile(BaseModel):
     """Tool id → the name under which MCP clients see it; others have a name made from their id."""
     listing: Literal["all", "search"] = "all"
     """What MCP clients are listed: every tool, or a tool that finds them and one that calls them."""
-    model: str = ""
-    """Name of the language model (`tavern llms list`); empty: the only one."""
+    model: str | dict[str, Any] = ""
+    """Name of the language model (`tavern llms list`); empty: the only one. A mapping is the model of another system and is not used."""
     model_options: dict[str, Any] = Field(default_factory=dict)
     """``temperature``, ``max_tokens`` and other options of the model."""
     prompt: str | dict[str, Any] = ""
-    """Template of the system prompt (a mapping is the prompt of another system and is not used); ``{{{system:available_tools}}}`` is the manual of the inventory. Empty: the built-in one."""
+    """Template of the system prompt, or ``file:prompt.md`` in the profile's folder; empty: the built-in one. ``{{{system:available_tools}}}`` is
+    the manual of the inventory, ``{{{system:skills}}}`` and ``{{{system:knowledge}}}`` what fits the task. A mapping is the prompt of another system
+    and is not used."""
     budget: AgentBudget = AgentBudget()
     context_tokens: Annotated[int, Field(gt=0)] = 32_000
-    """Tokens of the prompt and the conversation that are sent to the model at most."""
+    """Tokens of the prompt and the conversation that are sent to the model at most; the prompt has at most half of them."""
     knowledge: tuple[str, ...] = ()
-    """Folders of Markdown, relative to the profile's file, or ids of knowledge bases (``kb:name``)."""
+    """Knowledge bases of tavern.yaml (``kb:name``), or folders of Markdown in the folder of the profile's file."""
     skills: tuple[str, ...] = ()
-    """Names of skills (`tavern skills list`)."""
+    """Names of skills (`tavern skills list`) that the prompt describes; their tools belong into the inventory."""
     deliberation_workflow: str = ""
     """Id of the workflow that makes each decision of the agent, instead of one request to the model."""
     calling: Literal["tam", "native", "both"] = "both"
@@ -71,3 +74,21 @@ class AgentProfile(BaseModel):
     ] = "ask"
     """What happens to calls that write, send or destroy after the agent has read untrusted content."""
     config: dict[str, Any] = Field(default_factory=dict)
+    """Values for the agent's own programs; the host does not read them."""
+    _folder: str = PrivateAttr("")
+
+    @property
+    def model_name(self) -> str:
+        """`model`, if it is a name."""
+        return self.model if isinstance(self.model, str) else ""
+
+    @property
+    def folder(self) -> str:
+        """The folder of its file, for the files that it names; empty: it was not read from a file. No value of a profile sets it."""
+        return self._folder
+
+    def placed(self, folder: str) -> AgentProfile:
+        """The same profile, read from a file in `folder`."""
+        copy = self.model_copy()
+        copy._folder = folder
+        return copy

@@ -155,6 +155,8 @@ class RunResult:
     latency_ms: float = 0.0
     questions: tuple[Mapping[str, Any], ...] = ()
     """The open questions of a waiting run, each with id, path, schema and prompt."""
+    untrusted: tuple[str, ...] = ()
+    """The sources of untrusted content that its nodes have read, so that the outputs may hold some of it."""
 
     @property
     def ok(self) -> bool:
@@ -171,4 +173,5 @@ class RunResult:
             "started": iso_utc(self.started),
             "latencyMs": round(self.latency_ms, 3),
             **({"questions": [dict(question) for question in self.questions]} if self.questions else {}),
+            **({"untrusted": list(self.untrusted)} if self.untrusted else {}),
         }

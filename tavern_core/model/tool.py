@@ -85,6 +85,8 @@ class ToolSpec:
     """Every call of it runs in the background, and its caller gets a job."""
     limits: ToolLimits = NO_LIMITS
     """Rate, concurrency and reaction to failures; tavern.yaml can override it."""
+    untrusted: bool = False
+    """Its answers are untrusted content, whatever its capabilities say (`model/untrusted.py`)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "display_name", seen(self.display_name))
@@ -164,6 +166,8 @@ class ToolSpec:
         }
         if self.job:
             data["job"] = True
+        if self.untrusted:
+            data["untrusted"] = True
         if self.limits != NO_LIMITS:
             data["limits"] = self.limits.to_json()
         if self.endpoint is not None:
@@ -208,6 +212,7 @@ class ToolSpec:
             source=data.get("source", ""),
             requires_approval=bool(data.get("requiresApproval")),
             job=bool(data.get("job")),
+            untrusted=bool(data.get("untrusted")),
             limits=ToolLimits.from_json(data["limits"]) if "limits" in data else NO_LIMITS,
         )
 

@@ -61,6 +61,7 @@ class SecurityContext(_Part):
     destructive: StrictBool = False
     read_only: StrictBool = False
     idempotent: StrictBool = False
+    untrusted: StrictBool = False
 
 
 class ToolExample(_Part):

@@ -91,6 +91,8 @@ class Connections:
             CallError: what the upstream answered, or why it cannot be used.
         """
         self._need(entry)
+        if (connection := self._in_process.get(entry.name)) is not None:
+            return await work(connection)
         adapter = await self.adapter(entry)
         if getattr(adapter, "in_process", False):
             return await work(await self._local(entry, adapter))

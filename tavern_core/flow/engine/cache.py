@@ -7,7 +7,7 @@ import threading
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 Kept = tuple[bytes, bytes, Outputs]
 """(key, mark, outputs) of a node."""
 _SIMPLE: Final = frozenset({str, int, float, bool, bytes, type(None)})
+_SOURCES: Final = "\0untrusted"
+"""Key beside the outputs of a cached answer, which no slot can have: where the untrusted content in them comes from."""
 MOST_ANSWERS: Final = 10_000
 MOST_BYTES: Final = 256_000_000
 """Maximum bytes of the answers in the host, and of the cache on disk; the oldest are removed first."""
@@ -248,6 +250,10 @@ class RunCache:
         self.on_lost: Callable[[str, str], object] | None = None
         """Called with a node that runs again although it was complete, and the reason."""
         self._write = write
+        self.sources: Callable[[], Collection[str]] = tuple
+        """The sources of untrusted content that the run has read so far: an answer may hold some of it."""
+        self.on_read: Callable[[Collection[str]], object] = tuple
+        """Called with the sources of a cached answer that is used again."""
         self.made: dict[str, bytes | str] = {}
         """Path → an answer in its stored form, or why it cannot be stored, as determined by `make`."""
         self.sizes: dict[str, int] = {}
@@ -271,6 +277,9 @@ class RunCache:
         found = self._place(work).find(key)
         if found is None:
             return None
+        if _SOURCES in found:
+            self.on_read(found[_SOURCES])
+            found = {name: value for name, value in found.items() if name != _SOURCES}
         self._note(path, (key, key, found))
         return _copied(found), key
 
@@ -293,7 +302,12 @@ class RunCache:
         self.sizes[path] = size(outputs)
         self.made[path] = made = self._write(outputs)
         if work.step.exec.cache == "disk" and self._is_function(path, work, is_pure) and self._is_for_others(outputs):
-            self._disk.keep(key, outputs, made)
+            marked = self._marked(outputs)
+            self._disk.keep(key, marked, made if marked is outputs else None)
+
+    def _marked(self, outputs: Outputs) -> Outputs:
+        """Outputs as other runs may reuse them: with the sources of untrusted content that they may hold."""
+        return {**outputs, _SOURCES: list(sources)} if (sources := self.sources()) else outputs
 
     def keep(self, path: str, key: bytes, work: Work, outputs: Outputs, turn: str, is_pure: bool) -> bytes:
         """Cache an answer if its step allows it; returns its content key."""
@@ -306,9 +320,9 @@ class RunCache:
         elif self._is_for_others(own):
             place = self._place(work)
             if isinstance(place, SessionCache):
-                place.keep(key, own, self.sizes.get(path))
+                place.keep(key, self._marked(own), self.sizes.get(path))
             elif path not in self.sizes:
-                place.keep(key, own)
+                place.keep(key, self._marked(own))
         self._note(path, (key, mark, own))
         return mark
 

@@ -3,7 +3,7 @@
 A line is written before any dependent node begins, so a killed process loses nothing that
 was complete. The file is locked while its run continues: a process that can lock it knows that the run has stopped.
 
-    crc32 of the rest, as 8 hex digits · space · {"events", "path", "key", "mark", "outputs"}, {"events", "path", "why"} or {"calls"} · newline
+    crc32 of the rest, as 8 hex digits · space · {"events", "path", "key", "mark", "outputs"}, {"events", "path", "why"}, {"calls"} or {"read"} · newline
 
 The events of a node are stored with its outputs, or in a separate line if these are large; with the next state of the run, they
 go into the database.

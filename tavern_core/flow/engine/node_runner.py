@@ -21,6 +21,7 @@ from tavern_core.flow.engine.node_values import fresh
 from tavern_core.flow.engine.plan_tables import Work
 from tavern_core.flow.engine.protocols import ScopePart
 from tavern_core.graph.plan import FlowPlan
+from tavern_core.kernel.calls.untrusted_content import judge_node
 from tavern_core.kernel.execution.modes import TimeLimit, bounded
 from tavern_core.kernel.execution.threads import Owner
 from tavern_core.kernel.nodes.value_conversion import adapt, adapted
@@ -38,6 +39,8 @@ _NEVER_AGAIN: Final = (
 )
 """Errors that a second attempt cannot change."""
 _ENDED: Final = object()
+_MODEL: Final = "core:LLM"
+"""Asks the model that the operator set up, which is neither a stranger nor a place to send things to."""
 _IN_A_ROW: Final = 64
 """Chunks before the event loop can do other work."""
 
@@ -62,6 +65,8 @@ async def perform(scope: ScopePart, number: int, work: Work, inputs: dict[str, A
         scope.begin(number)
     else:
         run.check(work, inputs)
+    if work.step.spec.capabilities and work.step.type != _MODEL:
+        judge_node(run, work.step.type, work.step.spec.capabilities, inputs)
     if not work.step.exec.retry.times or work.step.streams:
         answer = await _once(scope, number, work, inputs, 1)
     else:

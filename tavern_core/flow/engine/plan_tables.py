@@ -103,7 +103,7 @@ class Work:
     has_streams: bool
     """Some of its outputs are streams."""
     is_quick: bool
-    """A coroutine function without streams, lazy inputs, time-out, retries, adapters or class: the fastest path."""
+    """A coroutine function without streams, lazy inputs, time-out, retries, adapters, class or capabilities: the fastest path."""
 
     def fresh_values(self) -> dict[str, Any]:
         """The values of the file, for one run of the node: nothing is shared between runs."""
@@ -194,6 +194,7 @@ def _work(step: Step, inside: bytes, shared: frozenset[tuple[int, str]], taken: 
         step.kind == "node" and code is not None and code.form == "async" and code.cls is None and not code.adapters
         and not step.streams and not step.lazy and timeout is None and not step.exec.retry.times
         and step.exec.on_error == "fail" and step.bypass is None and not step.spec.streams
+        and not step.spec.capabilities
     )  # fmt: skip
     fingerprint = code is not None and code.cls is not None and code.cls.fingerprint is not Node.fingerprint
     return Work(

@@ -14,6 +14,7 @@ from tavern_core.flow.engine.channel import Channel
 from tavern_core.flow.engine.concurrency import Place
 from tavern_core.flow.engine.node_outputs import Outputs
 from tavern_core.flow.engine.plan_tables import Prepared, Work
+from tavern_core.kernel.calls.running_call import Frame
 from tavern_core.kernel.execution.threads import Owner
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult
@@ -94,6 +95,8 @@ class RunPart(Protocol):
     turn: str
     """Its id; for a resumed run, a new one each time, because its new outputs differ from earlier ones."""
     context: CallContext
+    reads: Mapping[str, None] | None
+    outer: Frame | None
     doors: NodeDoors
     around: Around | None
     cache: Cache | None

@@ -31,6 +31,7 @@ from tavern_core.flow.engine.scheduler import Scope
 from tavern_core.flow.engine.stream_events import LONGEST_CHUNK, ToldChunks
 from tavern_core.frozen import dataclass
 from tavern_core.graph.order import behind
+from tavern_core.kernel.calls.running_call import Frame
 from tavern_core.kernel.execution.modes import caught
 from tavern_core.kernel.execution.threads import Owner, Workers
 from tavern_core.model.call import CallContext
@@ -161,6 +162,10 @@ class Run:
         self.inputs = inputs
         self.doors = host.doors
         self.context = context
+        self.reads: Mapping[str, None] | None = None
+        """The sources of untrusted content that its nodes have read (`kernel/calls/untrusted_content.py`)."""
+        self.outer: Frame | None = None
+        """The call within which it runs."""
         self.options = options
         self.targets = options.to
         self.cache = beginning.cache

@@ -13,11 +13,9 @@ from __future__ import annotations
 import builtins
 import contextlib
 import json
-import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -29,9 +27,8 @@ from tavern_core.flow.engine.node_outputs import Outputs
 from tavern_core.flow.engine.node_values import encoded, is_large, written
 from tavern_core.flow.engine.run_events import Row
 from tavern_core.frozen import dataclass
-from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder
 from tavern_core.kernel.nodes.json_values import NotPlain, from_plain, to_plain
-from tavern_core.kernel.stores.corrupt_database import is_damaged, put_aside
+from tavern_core.kernel.stores.sqlite_file import SqliteFile
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import iso_utc
 from tavern_core.model.run import RunEvent
@@ -47,7 +44,6 @@ MOST_RECORD: Final = 32_000_000
 """Maximum approximate bytes of one node's outputs; a node with more runs again when its run is resumed."""
 _TIDY_EVERY: Final = 50
 """Number of cached runs."""
-_VERSION: Final = 1
 _MEASURED: Final = frozenset({"complete", "cached", "skipped", "interrupted"})
 """Events that contain only numbers."""
 _ENDED: Final = frozenset({"complete", "error", "cancelled"})
@@ -137,8 +133,7 @@ class RunStore:
         self.holds_secret = holds_secret
         self.stamp = stamp
         self._documents: dict[int, tuple[Mapping[str, Any], object, str]] = {}
-        self._lock = threading.Lock()
-        self._db: sqlite3.Connection | None = None
+        self._file = SqliteFile(path, _SCHEMA)
         self._begun = 0
 
     # Writing -------------------------------------------------------------------------------------------------------------
@@ -152,7 +147,7 @@ class RunStore:
         kept = Journal(self._folder, run.run_id)
         try:
             content = self._document(run.content)
-            with self._open() as db, db:
+            with self._file.open() as db, db:
                 db.execute(
                     "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (
@@ -194,7 +189,7 @@ class RunStore:
 
     def save(self, run: KeptRun, fixed: Fixed, events: Events = (0, 0, b"")) -> None:
         """Write the new data of a run, all or nothing. Raises as `begin`."""
-        with self._open() as db, db:
+        with self._file.open() as db, db:
             db.execute(
                 "UPDATE runs SET state = ?, started = ?, latency = ?, data = ?, crc = ? WHERE id = ?",
                 (run.state, run.started, run.latency_ms, *_summed(self._data(run, fixed)), run.run_id),
@@ -237,9 +232,9 @@ class RunStore:
 
         A process that has neither read nor stored a run removes nothing. Raises as `begin`.
         """
-        if self._db is None:
+        if not self._file.is_open:
             return
-        with self._open() as db, db:
+        with self._file.open() as db, db:
             old, total = [], 0
             for at, (run,) in enumerate(db.execute("SELECT id FROM runs ORDER BY started DESC").fetchall()):
                 total += journal.size(self._folder, run)
@@ -296,7 +291,7 @@ class RunStore:
     def list(self, workflow: str = "", most: int = 100) -> builtins.list[KeptRun]:
         """The stored runs, newest first, without corrupt rows."""
         where, values = ("WHERE workflow = ?", [workflow]) if workflow else ("", [])
-        with self._open() as db:
+        with self._file.open() as db:
             rows = db.execute(f"SELECT * FROM runs {where} ORDER BY started DESC LIMIT ?", (*values, most)).fetchall()
         return [run for row in rows if (run := self._kept(row)) is not None]
 
@@ -306,7 +301,7 @@ class RunStore:
         Raises:
             StateDamaged: its data cannot be read (STATE_DAMAGED).
         """
-        with self._open() as db:
+        with self._file.open() as db:
             row = db.execute("SELECT * FROM runs WHERE id = ?", (run_id,)).fetchone()
         if row is not None and (found := self._kept(row)) is not None:
             return found
@@ -325,6 +320,11 @@ class RunStore:
             raise RunNotFound(f"there is no run {run_id!r}", hint=did_you_mean(run_id, near) or "tavern workflows runs")
         return found
 
+    def sources(self, run_id: str) -> tuple[str, ...]:
+        """The sources of untrusted content that the nodes of a run had read when the last of them was recorded."""
+        records = (record.get("read") for record in journal.read(self._folder, run_id))
+        return tuple(dict.fromkeys(str(source) for found in records if isinstance(found, list) for source in found))
+
     def calls(self, run_id: str) -> int:
         """The number of calls of its caller's budget that the journal of a run counts."""
         counts = (record.get("calls") for record in journal.read(self._folder, run_id))
@@ -341,7 +341,7 @@ class RunStore:
         Args:
             place: the earlier read position. All events of an ended run are in the database.
         """
-        with self._open() as db:
+        with self._file.open() as db:
             (state,) = db.execute("SELECT state FROM runs WHERE id = ?", (run_id,)).fetchone() or ("",)
             stored = db.execute(
                 "SELECT data FROM events WHERE run = ? AND last > ? ORDER BY first", (run_id, after)
@@ -358,14 +358,14 @@ class RunStore:
 
     def _end_events(self, run: KeptRun) -> None:
         """Before resuming a run whose process died: complete the database with what the process could not write."""
-        with self._open() as db:
+        with self._file.open() as db:
             (last,) = db.execute("SELECT coalesce(max(last), 0) FROM events WHERE run = ?", (run.run_id,)).fetchone()
         if run.state in _ENDED:
             return
         rows: builtins.list[Row] = [(e.seq, e.time, e.kind, e.path, e.data) for e in self.events(run.run_id, last)]
         last = rows[-1][0] if rows else last
         rows.append((last + 1, time.time(), f"run:{run.state}", "", {}))
-        with self._open() as db, db:
+        with self._file.open() as db, db:
             _insert(db, run.run_id, (rows[0][0], rows[-1][0], self.rows(rows)))
 
     def steps(self, run_id: str) -> tuple[dict[str, tuple[bytes, bytes, Outputs]], Lost]:
@@ -409,10 +409,7 @@ class RunStore:
         return True
 
     def close(self) -> None:
-        with self._lock:
-            if self._db is not None:
-                self._db.close()
-                self._db = None
+        self._file.close()
 
     def _kept(self, row: tuple[Any, ...]) -> KeptRun | None:
         run_id, workflow, state, started, latency, text, crc, content, content_crc = row
@@ -431,66 +428,6 @@ class RunStore:
             )  # fmt: skip
         except (KeyError, TypeError, ValueError):
             return None
-
-    @contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
-        import sqlite3
-
-        with self._lock:
-            try:
-                if self._db is None:
-                    self._db = _connect(self._path)
-                yield self._db
-            except sqlite3.DatabaseError as error:
-                hint = "free some disk space, and see that the folder can be written"
-                if is_damaged(error):
-                    if self._db is not None:
-                        self._db.close()
-                        self._db = None
-                    aside = put_aside(self._path)
-                    hint = f"it was renamed to {aside.name}, and the store starts empty"
-                raise StateDamaged(f"{self._path}: {error}", hint=hint, path=str(self._path)) from error
-            except OSError as error:
-                raise StateDamaged(
-                    f"{self._path}: {error}", hint="see that the folder can be written", path=str(self._path)
-                ) from error
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    """Open the file; an invalid database is set aside and replaced."""
-    import sqlite3
-
-    make_private_folder(path.parent)
-    for is_second in (False, True):
-        db = sqlite3.connect(path, timeout=10, check_same_thread=False)
-        try:
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = NORMAL")
-            (version,) = db.execute("PRAGMA user_version").fetchone()
-            if version > _VERSION:
-                raise StateDamaged(
-                    f"{path} was written by a newer version",
-                    hint="update this host, or use another TAVERN_HOME",
-                    path=str(path),
-                )
-            if version < _VERSION:
-                with db:
-                    db.execute("BEGIN IMMEDIATE")
-                    for statement in _SCHEMA.split(";"):
-                        db.execute(statement)
-                    db.execute(f"PRAGMA user_version = {_VERSION}")
-            with contextlib.suppress(OSError):
-                path.chmod(PRIVATE_FILE)
-            return db
-        except sqlite3.DatabaseError as error:
-            db.close()
-            if is_second or not is_damaged(error):
-                raise
-            put_aside(path)
-        except BaseException:
-            db.close()
-            raise
-    raise AssertionError("unreachable")
 
 
 def _insert(db: sqlite3.Connection, run_id: str, events: Events) -> None:

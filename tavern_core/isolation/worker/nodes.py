@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from tavern_core.contract.llm import LLM, LLMAnswer, Message
+from tavern_core.contract.llm import LLM, LLMAnswer, Message, answer_of
 from tavern_core.contract.nodes import Node, NodeContext, Skip
 from tavern_core.errors import InputInvalid, UpstreamError
 from tavern_core.isolation.codec import CALLS
@@ -246,4 +246,4 @@ class _FarModel:
     async def complete(self, messages: Sequence[Message], /, **options: Any) -> LLMAnswer:
         given = [self._name, [dict(message) for message in messages], options]
         reply = await self._hotline.ask_later("node", token=self._token, wish="llm", given=given)
-        return LLMAnswer(reply["text"], reply["finish_reason"], reply["usage"], reply["model"])
+        return answer_of(reply)

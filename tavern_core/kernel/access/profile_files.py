@@ -127,6 +127,7 @@ class ProfileFiles:
             finding = Finding(CODE, f"cannot be read: {reason}", where=Location(str(path)))
             raise ProfileInvalid(str(finding), findings=(finding,), file=str(path)) from error
         profile, findings = parse_profile(content, str(path), name)
+        profile = profile.placed(str(path.absolute().parent))
         if is_bound and profile.name != name:
             # The file is found by its own name; a second name inside would let one file stand in for another.
             message = f"the file is profile {name!r}; its field 'name' says {profile.name!r} and is not used"

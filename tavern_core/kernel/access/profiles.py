@@ -16,7 +16,7 @@ from os import PathLike
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from tavern_core.contract.protocols import NamespaceResolver
 from tavern_core.errors import CallError, Finding, Location, ProfileInvalid
@@ -27,7 +27,7 @@ from tavern_core.model.capability import is_capability, known_capability
 from tavern_core.model.ids import RESERVED_NAMESPACES, split_id
 from tavern_core.model.language import Language
 from tavern_core.model.nearest import did_you_mean, nearest
-from tavern_core.model.profile import AgentProfile
+from tavern_core.model.profile import AgentBudget, AgentProfile
 from tavern_core.model.safe_text import printed
 from tavern_core.model.tool import ToolSpec
 
@@ -39,6 +39,7 @@ MOST_TOOLS: Final = 10_000
 _MOST_KEYS: Final = 200
 _LONGEST_ID: Final = 300
 _FIELDS: Final = tuple(AgentProfile.model_fields)
+_OTHER_SPELLINGS: Final = frozenset({"afterUntrusted"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,8 @@ def misspelt(data: Mapping[str, Any], locate: Callable[[str], Location], whole: 
         whole: where it stands itself.
     """
     for key in islice(data, _MOST_KEYS):
+        if key in _OTHER_SPELLINGS:
+            continue
         if key not in _FIELDS and (close := nearest(key, _FIELDS, 1)) and close[0] not in data:
             yield Finding(CODE, f"the key {key!r} is not read", f"did you mean {close[0]!r}?", locate(key), "warning")
     if INVENTORY not in data:
@@ -305,7 +308,27 @@ def profile_schema() -> dict[str, Any]:
         "title": "agent_profile.json",
         "description": "An agent profile of tavern-core. Keys of other systems are stored and ignored.",
         "type": "object",
-        "properties": {"$schema": {"type": "string"}, **properties},
+        "properties": {"$schema": {"type": "string"}, **_described(properties, AgentProfile)},
+        "$defs": {
+            name: {**part, "properties": _described(part["properties"], AgentBudget)}
+            for name, part in schema["$defs"].items()
+        },
         "required": [INVENTORY],
         "additionalProperties": True,
     }
+
+
+def _described(properties: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
+    """`properties` with the texts that stand below the fields of `model`."""
+    import ast
+    import inspect
+    from itertools import pairwise
+
+    (definition,) = ast.parse(inspect.getsource(model)).body
+    assert isinstance(definition, ast.ClassDef)
+    texts = {
+        field.target.id: " ".join(ast.literal_eval(text.value).split())
+        for field, text in pairwise(definition.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr)
+    }
+    return {name: {"description": texts[name], **part} if name in texts else part for name, part in properties.items()}

@@ -16,7 +16,7 @@ import re
 import secrets
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -25,10 +25,12 @@ from pydantic_core import to_json
 from tavern_core.contract.stores import Record, RecordStore
 from tavern_core.errors import ArtifactNotFound, OutputTooLarge, StateDamaged, UsageError
 from tavern_core.kernel.calls.running_call import current
+from tavern_core.kernel.calls.untrusted_content import running_call_has_read, sources_of_running_call
 from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder
 from tavern_core.model.artifact import SCHEME, Artifact
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.untrusted import sources_in
 
 KIND: Final = "artifact"
 _CHUNK: Final = 1 << 20
@@ -63,6 +65,7 @@ class Artifacts:
         name: str = "",
         context: CallContext | None = None,
         call_id: str = "",
+        untrusted: Collection[str] = (),
     ) -> Artifact:
         """Keep something.
 
@@ -71,6 +74,7 @@ class Artifacts:
             media_type: as in ``image/png``.
             name: a file name for people; folders in it are dropped.
             context: whose it is; None: the caller of the tool that runs, else the host.
+            untrusted: the sources of untrusted content in it, besides those that the running call has read.
 
         Raises:
             UsageError: no such data, or no media type (USAGE).
@@ -83,9 +87,11 @@ class Artifacts:
         owner, now = _owner(context), time.time()
         made = Artifact(
             f"art-{secrets.token_hex(10)}", f"sha256:{digest}", size, media_type, _name(name), owner.partition("\x1f")[0], now,
-            now + self._seconds, call_id,
+            now + self._seconds, call_id, tuple(dict.fromkeys([*untrusted, *sources_of_running_call()])),
         )  # fmt: skip
         reported = {"digest": made.digest, "size": size, "mediaType": media_type, "name": made.name, "callId": call_id}
+        if made.untrusted:
+            reported["untrusted"] = made.untrusted
         self._records.add(Record(KIND, made.id, owner, "kept", to_json(reported).decode(), now, made.expires))
         self._put += 1
         if self._put % _PURGE_EVERY == 0:
@@ -115,6 +121,7 @@ class Artifacts:
     def open(self, id: str, *, context: CallContext | None = None) -> BinaryIO:  # noqa: A002 - the artifact's
         """Its bytes, as a file to read from. Raises as `get`; StateDamaged: they are missing or changed (STATE_DAMAGED)."""
         known = self.get(id, context=context)
+        running_call_has_read(known.untrusted)
         path = self._path(known.digest)
         try:
             file = path.open("rb")
@@ -248,7 +255,7 @@ def _artifact(record: Record) -> Artifact | None:
         data = json.loads(record.data)
         return Artifact(
             record.key, data["digest"], data["size"], data["mediaType"], data["name"], record.owner.partition("\x1f")[0],
-            record.created, record.expires, data.get("callId", ""),
+            record.created, record.expires, data.get("callId", ""), sources_in(data.get("untrusted")),
         )  # fmt: skip
     except (ValueError, KeyError, TypeError):
         return None

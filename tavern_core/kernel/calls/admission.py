@@ -8,6 +8,7 @@ from tavern_core.errors import BudgetExceeded, CallMisused, PolicyDenied
 from tavern_core.kernel.access.approval_rules import ApprovalRule
 from tavern_core.kernel.calls.messages import MESSAGES
 from tavern_core.kernel.calls.running_call import RunningCall
+from tavern_core.kernel.calls.untrusted_content import is_watched
 from tavern_core.kernel.catalogue.plan import Plan
 from tavern_core.kernel.plugins.effective_scopes import narrowed
 from tavern_core.model.call import CallContext, ToolCall, call_of
@@ -25,7 +26,7 @@ def admit(plan: Plan, call: RunningCall, deepest: int) -> CallContext:
     """
     seconds, outer, context = plan.seconds, call.outer, call.context
     if outer is not None:
-        depth, deadline, caller, _ = outer
+        depth, deadline, caller, _, _ = outer
         call.depth = depth + 1
         check_depth(plan, call.depth, deepest)
         # A tool that calls a tool does so for its own caller, never with more rights.
@@ -40,6 +41,8 @@ def admit(plan: Plan, call: RunningCall, deepest: int) -> CallContext:
         own = budget.timeout_ms / 1000
         seconds = own if seconds is None else min(own, seconds)
     call.context = context
+    if is_watched(context, outer):
+        call.reads = {}
     if budget.max_tool_calls is not None:
         check_budget(plan, context, context.ledger.draw())
     if seconds is not None:

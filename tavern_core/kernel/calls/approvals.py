@@ -16,11 +16,14 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from typing import Any, Final
 
 from tavern_core.errors import ApprovalRejected, ApprovalRequired, CallError, PolicyDenied, StateDamaged
 from tavern_core.kernel.calls.messages import MESSAGES
 from tavern_core.kernel.calls.stored_approvals import StoredApprovals
+from tavern_core.kernel.calls.untrusted_content import AFTER_READING
 from tavern_core.kernel.catalogue.plan import Plan
 from tavern_core.kernel.execution.modes import InlineMode, LoopMode, Mode, TimeLimit, cancellations
 from tavern_core.kernel.execution.portal import Portal
@@ -39,6 +42,10 @@ from tavern_core.model.tool import ToolSpec
 _MOST_AT_ONCE: Final = 64
 """Callbacks that are no coroutines and wait at once; each has a thread, and one that never returns keeps it."""
 _MOST_REMEMBERED: Final = 1_000
+waiting: Final[ContextVar[Callable[[], AbstractContextManager[object]] | None]] = ContextVar(
+    "tavern_waiting", default=None
+)
+"""Entered while a person is asked, by those who do not count that time (agents)."""
 
 
 class Approvals:
@@ -87,20 +94,23 @@ class Approvals:
         seconds = self._seconds if left is None else min(self._seconds, left)
         request = _request(plan, call, wish, mark, time.time() + seconds)
         facts = {**wish.details, "plugin": wish.by, "fingerprint": mark, "risk": request.risk}
-        known = self._recalled(plan, mark)
+        definition = _definition(plan, wish)
+        known = self._recalled(plan, mark + definition)
         if known is None:
-            known = await self.stored.asked(mode, self._ruled, call, mark, plan)
+            known = await self.stored.asked(mode, self._ruled, call, mark, definition)
         if known is not None:
             await tell(self._decided(call, request, known, 0.0, "remembered"))
             _judge(known, request, facts)
             return
         if self._approver is None:
-            await self._settle_later(plan, call, request, facts, mode, tell)
+            await self._settle_later(definition, call, request, facts, mode, tell)
             return
         await tell(self._requested(call, request))
         began = time.perf_counter()
+        waits = waiting.get()
         try:
-            answer = _answer(await self._ask(request, mode, seconds), mark)
+            with waits() if waits is not None else nullcontext():
+                answer = _answer(await self._ask(request, mode, seconds), mark)
         except TimeLimit:
             late = Approval(False, f"no answer within {seconds:g} s")
             await tell(self._decided(call, request, late, time.perf_counter() - began, "timeout"))
@@ -120,13 +130,13 @@ class Approvals:
             _judge(wrong, request, facts, "correct the callback that Tavern.open(approve=...) was given")
             return
         if answer.remember:
-            self._remember(plan, mark, answer)
+            self._remember(plan, mark + definition, answer)
         await tell(self._decided(call, request, answer, time.perf_counter() - began, "answered"))
         _judge(answer, request, facts)
 
     async def _settle_later(
         self,
-        plan: Plan,
+        definition: str,
         call: ToolCall,
         request: ApprovalRequest,
         facts: dict[str, Any],
@@ -134,33 +144,33 @@ class Approvals:
         tell: Callable[[Event], Any],
     ) -> None:
         """Use the stored answer, or leave a request to be answered."""
-        why = say(MESSAGES["needs_approval"], tool=plan.id, reason=request.reason)
+        why = say(MESSAGES["needs_approval"], tool=request.tool, reason=request.reason)
         try:
             answer = await self.stored.asked(
-                mode, self.stored.settle, call, request, definition_of(plan.spec), why, _details(facts, plan.id)
+                mode, self.stored.settle, call, request, definition, why, _details(facts, request.tool)
             )
         except ApprovalRequired:
             await tell(self._requested(call, request))
             raise
         except StateDamaged as error:
-            raise ApprovalRequired(why, hint=error.hint, **_details(facts, plan.id)) from error
+            raise ApprovalRequired(why, hint=error.hint, **_details(facts, request.tool)) from error
         await tell(self._decided(call, request, answer, 0.0, "stored"))
         _judge(answer, request, facts)
 
-    def _ruled(self, call: ToolCall, mark: str, plan: Plan) -> Approval | None:
+    def _ruled(self, call: ToolCall, mark: str, definition: str) -> Approval | None:
         try:
-            return self.stored.ruled(call, mark, definition_of(plan.spec))
+            return self.stored.ruled(call, mark, definition)
         except StateDamaged:
             return None  # approval is requested, as without rules
 
     def check_possible(self, plan: Plan, call: ToolCall, wish: Wish) -> None:
         """Return when there is an approver to ask, or an answer is there. Raises ApprovalRequired."""
-        mark = fingerprint(call, plan.spec)
-        if self._approver is not None or self._ruled(call, mark, plan) is not None:
+        mark, definition = fingerprint(call, plan.spec), _definition(plan, wish)
+        if self._approver is not None or self._ruled(call, mark, definition) is not None:
             return
         request = _request(plan, call, wish, mark, time.time() + self._seconds)
         why = say(MESSAGES["needs_approval"], tool=plan.id, reason=wish.reason)
-        self.stored.check(call, request, definition_of(plan.spec), why, {"tool": plan.id})
+        self.stored.check(call, request, definition, why, {"tool": plan.id})
 
     async def _ask(self, request: ApprovalRequest, mode: Mode, seconds: float) -> Any:
         """What the callback says. A callback that ends in anything but an answer has failed."""
@@ -256,6 +266,14 @@ def definition_of(spec: ToolSpec) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
+def _definition(plan: Plan, wish: Wish) -> str:
+    """What an approval is for: the tool as it is defined, and whether its caller has read untrusted content.
+
+    An answer that was given, or remembered, before that must not let through what the content asks for.
+    """
+    return definition_of(plan.spec) + (f"+{wish.by}" if wish.by == AFTER_READING else "")
+
+
 def risk_of(spec: ToolSpec) -> Risk:
     """The highest risk among the tool's capabilities; medium for a tool that declares none."""
     found: list[Risk] = [describe(capability).risk for capability in spec.capabilities]
@@ -264,8 +282,11 @@ def risk_of(spec: ToolSpec) -> Risk:
 
 def _request(plan: Plan, call: ToolCall, wish: Wish, mark: str, expires_at: float) -> ApprovalRequest:
     spec, redact = plan.spec, plan.redact
+    reason = redact(wish.reason)
+    if reason == wish.reason:  # a message that exists in two languages stays one
+        reason = wish.reason
     return ApprovalRequest(
-        call.id, spec.id, spec.plugin, call.context.principal, redact(call.arguments), mark, redact(wish.reason), wish.by,
+        call.id, spec.id, spec.plugin, call.context.principal, redact(call.arguments), mark, reason, wish.by,
         risk_of(spec), expires_at, redact(call.purpose), call.door, call.context.profile, tuple(sorted(spec.capabilities)),
         redact(copied(dict(wish.details))),
     )  # fmt: skip

@@ -14,6 +14,7 @@ from tavern_core.errors import OutputInvalid
 from tavern_core.kernel.calls.call_errors import explained, timed_out
 from tavern_core.kernel.calls.normalise import to_result
 from tavern_core.kernel.calls.running_call import CallLimits, RunningCall
+from tavern_core.kernel.calls.untrusted_content import marked, taken_over
 from tavern_core.kernel.catalogue.plan import Execute, Plan
 from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.execution.threads import Owner
@@ -74,8 +75,12 @@ def accept(plan: Plan, call: RunningCall, value: Any, limits: CallLimits, series
         result = success(value, trace)
     else:
         result = to_result(value, trace, limits.output_bytes, plan.id)
+        if result._meta is not None:
+            result = taken_over(call, result)
         if plan.returns is not None and result.ok and not plan.returns(result.value) and plan.is_judged(result):
             raise _output_invalid(plan, result.value)
+    if call.reads:
+        result = marked(call, result)
     return result.replace(raw=value) if limits.keep_raw else result
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tavern_core.errors import TavernError
 from tavern_core.kernel.calls.running_call import current
+from tavern_core.kernel.calls.untrusted_content import may_reach
 from tavern_core.kernel.catalogue.written_profiles import WrittenProfiles
 from tavern_core.kernel.plugins.effective_scopes import Reach
 from tavern_core.kernel.plugins.record import Records
@@ -32,6 +33,8 @@ class CallerScopes:
         scope = self._reach.scope(record, capability)
         frame = current.get()
         context = frame[2] if frame is not None else None
+        if frame is not None and not may_reach(frame[4], capability):
+            return ()
         if context is None or scope == ():
             return scope
         if not covers(context.permissions, capability) or not self._profile_allows(context, capability):

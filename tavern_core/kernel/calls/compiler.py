@@ -30,7 +30,9 @@ from tavern_core.model.ids import spellings, split_id
 from tavern_core.model.language import Language
 from tavern_core.model.nearest import nearest
 from tavern_core.model.tool import ToolSpec
+from tavern_core.model.untrusted import effect_of, is_source, reads_addresses
 from tavern_core.schema.defaults import compile_defaults
+from tavern_core.schema.guard_marks import compile_guarded
 from tavern_core.schema.intake import compile_intake
 from tavern_core.schema.limits import ROOM, quick_copy
 from tavern_core.schema.redact import compile_marked, compile_redactor
@@ -110,13 +112,15 @@ class Compiler:
 
     async def _find_inner(self, name: str) -> Plan:
         spec = self._engines.inner[name]
-        await self._stand_guard(Entry(name, spec.plugin))
+        await self._stand_guard(Entry(spec.id, spec.plugin))
         state, known = self._specs.state, self._inner_plans.get(name)
         if known is None or known[0] != state:
             plan = self._compile(spec, self._specs.lifecycle.records[spec.plugin], is_kept=True)
             access = self._specs.policy().for_inner(spec)
             guarded = bool(access.denied or not access.host.allowed)
-            known = self._inner_plans[name] = state, replace(plan, access=access, guarded=guarded)
+            # What a person set up as the model of an agent is neither a stranger to it nor a place to send things to.
+            plan = replace(plan, access=access, guarded=guarded, source="", effect="", reads_addresses=False)
+            known = self._inner_plans[name] = state, plan
         return known[1]
 
     async def admits(self, plan: Plan, context: CallContext) -> Plan:
@@ -138,7 +142,8 @@ class Compiler:
 
     async def still_holds(self, plan: Plan, context: CallContext) -> None:
         """Whether a plan that was looked up a while ago is what a look-up finds now; see `pipeline.Catalogue`."""
-        which: Any = Inner(plan.id) if plan.id in self._engines.inner else plan.id
+        inner = next((key for key, spec in self._engines.inner.items() if spec is plan.spec), None)
+        which: Any = plan.id if inner is None else Inner(inner)
         fresh = await self.find(which, context)
         if fresh.guarded or context.profile is not None:
             fresh = await self.admits(fresh, context)
@@ -266,7 +271,9 @@ class Compiler:
         policy = self._specs.policy()
         access, approval = policy.for_tool(spec), policy.approval(spec)
         all_hooks = (*(i for group in hooked.values() for i in group), *events)
-        needs_call = bool(bound.wants_call or blocked or all_hooks or approval or self._recorder.is_on)
+        source, effect = spec.id if is_source(spec) else "", effect_of(spec)
+        is_outside = bool(source or effect)
+        needs_call = bool(bound.wants_call or blocked or all_hooks or approval or self._recorder.is_on or is_outside)
         fill, marked = compile_defaults(spec.input_schema), compile_marked(spec.input_schema)
         ends_in_hooks = bool(hooked["tavern_transform_result"] or hooked["tavern_after_execute"])
         rights = replace(
@@ -310,7 +317,7 @@ class Compiler:
             marked=marked,
             needs_call=needs_call,
             prepares=needs_call or intake is None or fill is not None or marked is not None,
-            frame=None if needs_call or milliseconds is not None else (0, None, None, ""),
+            is_plain=not needs_call and milliseconds is None,
             wants_control=bound.wants_control,
             stop=bound.stop,
             ends_quietly=not needs_call and marked is None and self._specs.config.artifacts.over is None,
@@ -318,6 +325,10 @@ class Compiler:
             governor=governor,
             inline_s=_inline(spec, governor),
             needs_loop=bound.is_async or is_watched or any(i.is_async for i in all_hooks),
+            source=source,
+            effect=effect,
+            reads_addresses=reads_addresses(spec),
+            addresses=_addresses(spec),
         )
 
     def _preview(self, executor: Any, spec: ToolSpec, record: Record, brought_by: str) -> Execute | None:
@@ -359,6 +370,14 @@ def _sure(schema: Mapping[str, Any] | None) -> frozenset[type]:
         return frozenset()
     types = schema["type"]
     return frozenset(_SURE[name] for name in (types if isinstance(types, list) else [types]) if name in _SURE)
+
+
+def _addresses(spec: ToolSpec) -> Callable[[Any], list[Any]] | None:
+    """Lists the values that the schema marks as addresses; None where it marks none."""
+    find = compile_guarded(spec.input_schema) if reads_addresses(spec) else None
+    if find is None:
+        return None
+    return lambda values: [one.value for one in find(values) if any(guard.kind == "url" for guard in one.guards)]
 
 
 def _plugin_of(written: object) -> str:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.calls.running_call import RunningCall, begin
+from tavern_core.kernel.calls.untrusted_content import marked
 from tavern_core.kernel.catalogue.plan import Plan
 from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.hooks.dispatch import HookCalls
@@ -65,7 +66,7 @@ class Conclusion:
             except BaseException:  # Ctrl-C, or the caller's own task is being cancelled
                 self.record(call, result)
                 raise
-            result = struck(result, self.secrets.values)
+            result = marked(call, struck(result, self.secrets.values))
         for event in self.record(call, result, made):
             await self.hooks.tell(plan.events, {"event": event}, mode)
         if plan.after:

@@ -26,6 +26,7 @@ from tavern_core.kernel.calls.idempotency import Claim, Idempotency
 from tavern_core.kernel.calls.normalise import NOT_AWAITABLE
 from tavern_core.kernel.calls.retrying import is_harmless_again, may_pass, pause_before
 from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, enter, frame_of, leave
+from tavern_core.kernel.calls.untrusted_content import marked, taken_over
 from tavern_core.kernel.catalogue.plan import Plan
 from tavern_core.kernel.execution.modes import LeftBehind, Mode, TimeLimit, cancellations, has_begun
 from tavern_core.kernel.limits.breakers import CircuitBreaker
@@ -61,12 +62,12 @@ class Governance:
         call.stage = "idempotency"
         claim = await self.idempotency.claim(plan, call, mode)
         if not isinstance(claim, Claim):
-            return claim.replace(trace=call.trace(self.conclusion.series))
+            return taken_over(call, claim.replace(trace=call.trace(self.conclusion.series)))
         mark = held.set(held.get() | {claim.record.key})
         try:
             result = await tried(plan, call, mode)
         except BaseException as error:
-            failed = failure(error_of(error, call), call.trace(self.conclusion.series))
+            failed = marked(call, failure(error_of(error, call), call.trace(self.conclusion.series)))
             await self.idempotency.finish(claim, plan, call, self.conclusion.redacted(call, failed), mode)
             raise
         finally:
@@ -82,7 +83,7 @@ class Governance:
         cache = governor.table.cache
         key = cache.key(plan.id, call.values or {}, context)
         if key is not None and (found := cache.get(key, plan.spec, call.trace(self.conclusion.series))) is not None:
-            return found
+            return taken_over(call, found)
         result = await self._tried(plan, call, mode)
         if key is not None:
             cache.put(key, plan.spec, self.conclusion.redacted(call, result), governor.cache_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final, Protocol
 
 from pydantic_core import to_json
@@ -9,6 +10,7 @@ from pydantic_core import to_json
 from tavern_core.model.artifact import Artifact
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult
+from tavern_core.model.untrusted import MARK, sources_in
 
 _SCALARS: Final = frozenset({int, float, bool, type(None)})
 
@@ -17,7 +19,8 @@ class ArtifactStore(Protocol):
     """Where answers are put."""
 
     def put(
-        self, data: Any, media_type: str = ..., *, name: str = ..., context: CallContext | None = ..., call_id: str = ...
+        self, data: Any, media_type: str = ..., *, name: str = ..., context: CallContext | None = ..., call_id: str = ...,
+        untrusted: Collection[str] = ...,
     ) -> Artifact: ...  # fmt: skip
 
     def get(self, id: str, *, context: CallContext | None = ...) -> Artifact: ...  # noqa: A002 - the artifact's
@@ -51,7 +54,9 @@ def shortened(
         return result
     kind, ending = ("text/plain", "txt") if is_text else ("application/json", "json")
     name = f"{tool.replace(':', '-')}.{ending}"
-    made = store.put(data, kind, name=name, context=None if is_host else context, call_id=result.call_id)
+    sources = sources_in((result._meta or {}).get(MARK))
+    owner = None if is_host else context
+    made = store.put(data, kind, name=name, context=owner, call_id=result.call_id, untrusted=sources)
     beginning = data[: preview * 4].decode("utf-8", "ignore")[:preview]
     shown: dict[str, Any] = {"preview": beginning, "truncated": True, "artifact": made.to_json()}
     reported = {"type": "text", "text": f"{beginning}…\n({len(data):,} bytes; the whole: {made.uri})"}

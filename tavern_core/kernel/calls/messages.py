@@ -24,6 +24,16 @@ MESSAGES: Final[Mapping[str, Row]] = {
         "{tool} 将是此请求的第 {number} 次调用；限额是 {most}",
     ),
     "needs_approval": ("{tool} needs approval: {reason}", "{tool} 需要批准（{reason!r}）"),
+    "after_untrusted": (
+        "{who} proposes {tool} after it has read untrusted content ({sources}), and {what}",
+        "{who} 在读取不可信内容（{sources}）之后要调用 {tool}，{what}",
+    ),
+    "it_writes": ("it writes", "它会写入"),
+    "it_sends": ("it sends", "它会向外发送"),
+    "it_destroys": ("it destroys", "它会删除或破坏"),
+    "it_starts": ("it starts a program", "它会启动程序"),
+    "it_unknown": ("its upstream may do anything", "上游可能做任何事"),
+    "it_reads": ("it reads an address composed since then: {address}", "它要读取此后拼成的地址：{address}"),
     "late": (
         "{tool} did not finish in time ({limit}: {most:.0f} ms; {passed:.0f} ms passed): {how}",
         "{tool} 没有按时完成（上限 {most:.0f} ms；已过 {passed:.0f} ms；{limit!r}）：{how}",

@@ -48,6 +48,7 @@ from tavern_core.kernel.calls.running_call import (
     frame_of,
     leave,
 )
+from tavern_core.kernel.calls.untrusted_content import concluded, has_read, judged
 from tavern_core.kernel.catalogue.plan import Plan
 from tavern_core.kernel.execution.modes import Mode, TimeLimit, cancellations, has_begun
 from tavern_core.kernel.hooks.dispatch import HookCalls, Wish
@@ -194,12 +195,12 @@ class Pipeline:
 
             call.stage = "admit"
             if context is None and call.outer is None:  # the host itself, with no call around it
-                context, around = plan.host, plan.frame
+                context, is_plain = plan.host, plan.is_plain
                 call.context = context
                 if plan.seconds is not None:
                     call.deadline = call.clock + plan.seconds
             else:
-                context, around = admit(plan, call, self.limits.depth), None
+                context, is_plain = admit(plan, call, self.limits.depth), False
             if plan.guarded or context.profile is not None:
                 plan = call.plan = await self.catalogue.admits(plan, context)
 
@@ -217,7 +218,7 @@ class Pipeline:
                 result = await self.governance.run(plan, call, mode)
             else:
                 call.stage = "execute"
-                call.token = token = enter(around or frame_of(plan, call))
+                call.token = token = enter((0, None, None, "", call) if is_plain else frame_of(plan, call))
                 execute = plan.execute
                 value = execute(call, mode)
                 if plan.is_awaited:
@@ -252,9 +253,11 @@ class Pipeline:
                 if ended.wants_control and call.call is not None:
                     RUNNING.pop(call.call.id, None)
 
-        if result.error is None and plan.ends_quietly and not self.conclusion.secrets.values:
+        if result.error is None and plan.ends_quietly and call.reads is None and not self.conclusion.secrets.values:
             return result
         result = self.conclusion.redacted(call, result)
+        if call.reads is not None:
+            result = concluded(call, result)
         if self.limits.inline_bytes is not None:
             result = self._shortened(call, result)
         if broken is not None:
@@ -285,7 +288,7 @@ class Pipeline:
             fill_and_validate(plan, call)
         if phase is not None and phase.is_dry:
             return await self._planned(plan, call, context, mode)
-        if plan.gates or plan.approval is not None:
+        if plan.gates or plan.approval is not None or plan.is_judged_after_reading:
             await self._judge(plan, call, mode)
         if phase is not None and phase.token:
             await self._use_token(plan, call, context, mode, phase.token)
@@ -296,6 +299,8 @@ class Pipeline:
             give_copy(plan, call, self.limits.argument_bytes)
         if plan.wants_control and call.call is not None:
             RUNNING[call.call.id] = CallControl(call, self.conclusion.recorder, self.artifacts)
+        if plan.source:  # before it runs: what it reads may reach its caller, or a call within it, before it ends
+            has_read(call, (plan.source,))
         return None
 
     def cancel(self, call_id: str) -> bool:
@@ -380,6 +385,8 @@ class Pipeline:
         assert call.call is not None
         call.stage = "check_call"
         wish = await self.hooks.judge(plan.gates, call.call, plan.shown, mode) if plan.gates else None
+        if plan.is_judged_after_reading:
+            wish = judged(plan, call, wish)
         if wish is not None or plan.approval is not None:
             call.stage = "approval"
             call.deadline = None  # a person may take longer than the tool may
@@ -390,7 +397,7 @@ class Pipeline:
         asked = call.call or tool_call(plan, call, context, self.series)
         asked = call.call = replace(asked, arguments=call.values or {})
         call.stage = "check_call"
-        wish = await self.hooks.judge(_own_gates(plan), asked, plan.shown, mode)
+        wish = judged(plan, call, await self.hooks.judge(_own_gates(plan), asked, plan.shown, mode))
         if (rule := plan.approval) is not None:
             check_rule(plan, rule)
         given = call.asked if call.asked is not None else call.values or {}
@@ -402,6 +409,8 @@ class Pipeline:
         }  # fmt: skip
         if plan.preview is not None:
             call.stage = "preview"
+            if plan.source:
+                has_read(call, (plan.source,))
             give_copy(plan, call, self.limits.argument_bytes)
             call.token = entered = enter(frame_of(plan, call))
             try:
@@ -482,7 +491,8 @@ class Pipeline:
             known: Mapping[str, Any] = {} if plan.before else arguments
             call.values = known if plan.fill is None else plan.fill(known)
             asked = tool_call(plan, call, context, self.series)
-            wish = await self.hooks.judge(_own_gates(plan), asked, plan.shown, mode)
+            call.context = context
+            wish = judged(plan, call, await self.hooks.judge(_own_gates(plan), asked, plan.shown, mode))
             if (rule := plan.approval) is not None:
                 check_rule(plan, rule)
             if wish is not None or rule is not None:

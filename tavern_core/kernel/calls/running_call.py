@@ -16,8 +16,11 @@ from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.config import ArtifactsConfig, LimitsConfig
 from tavern_core.model.result import CallTrace
 
-Frame = tuple[int, float | None, CallContext | None, str]
-"""(depth, deadline on the monotonic clock, context, call id) of the call that is running; the host itself has no context."""
+Frame = tuple[int, float | None, CallContext | None, str, Any]
+"""(depth, deadline on the monotonic clock, context, call id, reader) of the call that is running; the host itself has no context.
+
+The reader is what has read the content that the call reads (`untrusted_content.Reader`): the call itself, or a run; None: nothing.
+"""
 
 current: ContextVar[Frame | None] = ContextVar("tavern_call", default=None)
 frame, enter, leave = current.get, current.set, current.reset
@@ -100,6 +103,8 @@ class RunningCall:
     """The limit of one try that ended it, and its milliseconds; None: none did."""
     value: Any = None
     """What the tool returned; only when the host keeps it (`limits.keepRaw`)."""
+    reads: Mapping[str, None] | None = None
+    """The sources of untrusted content that it, or a call within it, has read; None: nothing is recorded, nor watched."""
     moved_at: float = 0.0
     """When it last said how far it is, on the monotonic clock."""
 
@@ -164,7 +169,7 @@ def begin_traced(call: RunningCall, steps: list[tuple[str, float]]) -> TracedCal
 def frame_of(plan: Plan, call: RunningCall) -> Frame:
     """What the calls that a tool makes see of its own."""
     caller = None if call.context is plan.host else call.context
-    return (call.depth, call.deadline, caller, call.call.id if call.call else "")
+    return (call.depth, call.deadline, caller, call.call.id if call.call else "", call)
 
 
 def begin(

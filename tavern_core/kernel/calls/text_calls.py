@@ -13,13 +13,12 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from tavern_core import tam
 from tavern_core.errors import CallError, InputInvalid, TavernError, ToolNotFound
 from tavern_core.frozen import dataclass
-from tavern_core.kernel.calls.compiler import Compiler
-from tavern_core.kernel.calls.feedback import render_feedback
+from tavern_core.kernel.calls.feedback import MOST_CHARS, render_feedback
 from tavern_core.kernel.calls.retrying import is_harmless_again
 from tavern_core.kernel.catalogue.plan import Plan
 from tavern_core.kernel.catalogue.tools import Tools
@@ -39,6 +38,18 @@ _LONG: Final = 50_000
 """Characters; reading so many takes some milliseconds."""
 _TURN: Final = 50
 """Blocks after which other tasks have a turn."""
+_AT_ONCE: Final = 8
+"""Blocks that run at the same time at most."""
+
+
+class Finder(Protocol):
+    """Where the tools that a text names are found (`Compiler`)."""
+
+    async def find(self, written: str, context: CallContext | None) -> Plan: ...
+
+    async def language(self, context: CallContext | None) -> Language | None: ...
+
+    async def prepare(self, context: CallContext | None) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +80,22 @@ class Transcript:
         invoke: the one pipeline: ``(tool, arguments, context, idempotency key)``.
         foresee: why a planned call would be refused, if known (`Pipeline.foresee`).
         refused: records a block that was not run: ``(command, context, result)``.
+        max_chars: of the feedback.
+        parallel: blocks next to each other that only read, each with one call, run at the same time.
     """
 
     def __init__(
         self,
         tools: Tools,
-        compiler: Compiler,
+        compiler: Finder,
         config: TamConfig,
         invoke: Invoke,
         foresee: Callable[[str, Mapping[str, Any], CallContext | None, int], Awaitable[CallError | None]],
         refused: Callable[[str, CallContext | None, ToolResult], ToolResult],
         language: Language | None = None,
+        *,
+        max_chars: int = MOST_CHARS,
+        parallel: bool = False,
     ) -> None:
         self._tools = tools
         self._compiler = compiler
@@ -88,6 +104,8 @@ class Transcript:
         self._foresee = foresee
         self._refused = refused
         self._language = language
+        self._max_chars = max_chars
+        self._parallel = parallel
 
     async def run(self, text: str, context: CallContext | None) -> TextOutcome:
         """Run every block of `text` in order; never raises for what is in it."""
@@ -133,14 +151,11 @@ class Transcript:
                 context,
                 language,
             )
-        steps: list[Step] = []
-        results: dict[int, list[ToolResult]] = {}
-        for number, (block, calls) in enumerate(groupby(plan.calls, key=lambda call: call.block)):
-            done = await self._run_block(list(calls), found, context)
-            steps += done
-            results[block] = [step.result for step in done if step.result is not None]
-            if number % _TURN == _TURN - 1:
-                await asyncio.sleep(0)  # tools that never wait must not keep the loop from others
+        steps = await self._run_blocks([list(calls) for _, calls in groupby(plan.calls, key=_block_of)], found, context)
+        results = {
+            block: [step.result for step in done if step.result is not None]
+            for block, done in groupby(steps, key=lambda step: step.call.block)
+        }
         for block, result, command in self._damaged(document, plan.problems):
             results[block] = [self._refused(command, context, result)]
         is_told = document.blocks or plan.problems
@@ -149,7 +164,9 @@ class Transcript:
             tuple(plan.calls),
             tuple(plan.problems),
             document.prose,
-            await aside(render_feedback, steps, plan.problems, language=language) if is_told else "",
+            await aside(render_feedback, steps, plan.problems, max_chars=self._max_chars, language=language)
+            if is_told
+            else "",
             tuple(steps),
         )
 
@@ -204,6 +221,39 @@ class Transcript:
             message = " ".join(p.message for p in told[:3])
             yield block, ToolResult(False, error=ToolError(kind, message, details, fix=told[0].hint)), command
 
+    async def _run_blocks(
+        self, blocks: Sequence[list[tam.TamCall]], found: Mapping[str, _Found], context: CallContext | None
+    ) -> list[Step]:
+        """Run the blocks in their order; independent ones that only read at the same time, if wanted."""
+        steps: list[Step] = []
+        for number, group in enumerate(self._groups(blocks, found)):
+            if len(group) == 1:
+                steps += await self._run_block(group[0], found, context)
+            else:
+                running = (self._run_block(calls, found, context) for calls in group)
+                # Each ends before an error of one is passed on: a call that has begun is recorded with its result.
+                for done in await asyncio.gather(*running, return_exceptions=True):
+                    if isinstance(done, BaseException):
+                        raise done
+                    steps += done
+            if number % _TURN == _TURN - 1:
+                await asyncio.sleep(0)  # tools that never wait must not keep the loop from others
+        return steps
+
+    def _groups(
+        self, blocks: Sequence[list[tam.TamCall]], found: Mapping[str, _Found]
+    ) -> Iterator[list[list[tam.TamCall]]]:
+        """Blocks that may run at the same time."""
+        group: list[list[tam.TamCall]] = []
+        for calls in blocks:
+            fits = self._parallel and len(group) < _AT_ONCE
+            if group and not (fits and _reads(calls, found) and _reads(group[-1], found)):
+                yield group
+                group = []
+            group.append(calls)
+        if group:
+            yield group
+
     async def _run_block(
         self, calls: list[tam.TamCall], found: Mapping[str, _Found], context: CallContext | None
     ) -> list[Step]:
@@ -257,6 +307,15 @@ class Transcript:
                 break
             result = await self._invoke(spec.id, arguments, context, key)
         return result
+
+
+def _block_of(call: tam.TamCall) -> int:
+    return call.block
+
+
+def _reads(calls: list[tam.TamCall], found: Mapping[str, _Found]) -> bool:
+    """Whether a block is one call that changes nothing."""
+    return len(calls) == 1 and not calls[0].retry and found[calls[0].tool].spec.read_only
 
 
 def _known(arguments: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.model.call import CallContext
 from tavern_core.model.ids import SEARCH_TOOLS
-from tavern_core.model.language import of_the_locale
+from tavern_core.model.language import Language, of_the_locale
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
 
@@ -72,6 +72,20 @@ class Descriptions:
                 self._diagnostics.add(error.code, error.message, plugin=spec.plugin, hint=error.hint, severity="error")
         return found
 
+    def in_order(self, profile: ProfileLike | None, context: CallContext | None) -> list[ToolSpec]:
+        """`whole`, in the order of the profile's inventory."""
+        whole = self.whole(profile, context)
+        if profile is not None:
+            order = {tool_id: i for i, tool_id in enumerate(self._profiles(profile).tools)}
+            whole.sort(key=lambda s: order.get(s.id, len(order)))
+        return whole
+
+    def language(self, profile: ProfileLike | None, context: CallContext | None) -> Language:
+        """The language of texts for an agent: its profile's, else the configured one, else that of the locale."""
+        agent = profile if profile is not None or context is None else context.profile
+        own = None if agent is None else self._profiles(agent).language
+        return own or self._config.language or of_the_locale(os.environ)
+
     def manual(
         self,
         profile: ProfileLike | None,
@@ -88,22 +102,13 @@ class Descriptions:
             raise UsageError(f"max_chars= takes a number of characters from 1 up, got {max_chars!r:.40}")
         if query is not None and not isinstance(query, str):
             raise UsageError(f"query= takes words, got {type(query).__name__}")
-        whole = self.whole(profile, context)
-        if profile is not None:
-            order = {tool_id: i for i, tool_id in enumerate(self._profiles(profile).tools)}
-            whole.sort(key=lambda s: order.get(s.id, len(order)))
+        spoken = language or self.language(profile, context)
+        whole = self.in_order(profile, context)
         limit = max_chars or self._config.limits.manual_chars
         lacking = {
             tool: need.missing for tool, need in self._tools.lacking(whole, profile=profile, context=context).items()
         }
         policy = self._specs.policy()
-        agent = profile if profile is not None or context is None else context.profile
-        spoken = (
-            language
-            or (None if agent is None else self._profiles(agent).language)
-            or self._config.language
-            or of_the_locale(os.environ)
-        )
         asks = {spec.id for spec in whole if policy.approval(spec) is not None}
         rules = tam_rules(spoken, whole, references=self._config.tam.references, max_chars=limit // 2) if whole else ""
         room = limit - len(rules) - 2 if rules else limit

@@ -269,6 +269,11 @@ def _call(tool: ToolSpec, example: Example) -> str:
     return "" if seen(written, lines=True) != written or _IMITATION.search(written) else written
 
 
+def placeholders_of(prompt: str) -> list[str]:
+    """The names of all placeholders of a prompt, in order, with repetitions."""
+    return _PLACEHOLDER.findall(prompt)
+
+
 def fill_prompt(prompt: str, replacements: Mapping[str, str]) -> str:
     """Replace ``{{{name}}}`` for each name of `replacements`; other placeholders stay, and what is put in is not read again.
 

@@ -5,7 +5,7 @@ A feature that is off is None here, and the pipeline skips it with one test.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from tavern_core.frozen import dataclass
@@ -19,6 +19,7 @@ from tavern_core.kernel.plugins.running_calls import Usage
 from tavern_core.model.call import CallContext, Rights
 from tavern_core.model.result import ToolResult
 from tavern_core.model.tool import ToolSpec
+from tavern_core.model.untrusted import Effect
 from tavern_core.schema.validate import Validator
 
 Execute = Callable[[Any, Any], Any]
@@ -94,8 +95,8 @@ class Plan:
     """True when any step looks at the ToolCall; without one it is never built."""
     prepares: bool
     """True when a validator, hooks, defaults, gates, an approval or the log come between `intake` and the tool."""
-    frame: Any
-    """What the calls that the tool makes see of a call by the host itself, where that is always the same; else None."""
+    is_plain: bool
+    """Whether the calls that the tool makes see nothing of a call by the host itself but what it has read."""
     wants_control: bool
     """Whether the tool sees its own call while it runs (`ToolContext`)."""
     stop: Callable[[str], bool] | None
@@ -110,6 +111,19 @@ class Plan:
     """How long a caller waits before the call becomes a job, 0: not at all; None: until the end."""
     needs_loop: bool
     """True when the tool or a hook is async."""
+    source: str = ""
+    """Its name as a source of untrusted content; empty: it is none."""
+    effect: Effect = ""
+    """What its calls do outside, so that they need approval after untrusted content was read."""
+    reads_addresses: bool = False
+    """Whether it may read an address that is among its arguments."""
+    addresses: Callable[[Any], Sequence[Any]] | None = None
+    """Lists the arguments that the schema marks as addresses; None when it marks none."""
+
+    @property
+    def is_judged_after_reading(self) -> bool:
+        """Whether a call may need approval because of what its caller has read."""
+        return bool(self.effect) or self.reads_addresses
 
     def is_judged(self, result: ToolResult) -> bool:
         """Whether the output schema applies to this answer.

@@ -24,7 +24,7 @@ class Inventories:
         self, base: Foundation, written: WrittenProfiles, lifecycle: Lifecycle, namespaces: Namespaces
     ) -> None:
         self._base = base
-        self._written = written
+        self.written = written
         self._lifecycle = lifecycle
         self._namespaces = namespaces
         self._registry = lifecycle.tables.registry
@@ -70,10 +70,10 @@ class Inventories:
         if not isinstance(given, str | PathLike) or str(given) not in self._resolved:
             return None
         stamp, resolved = self._resolved[str(given)]
-        return resolved if stamp == self._stamp(self._written.get(given)[0]) else None
+        return resolved if stamp == self._stamp(self.written.get(given)[0]) else None
 
     def _resolve(self, given: ProfileLike) -> Profile:
-        written, findings = self._written.get(given)
+        written, findings = self.written.get(given)
         stamp = self._stamp(written)
         resolved = resolve_profile(
             written, self._find_id, sorted(self._registry.entries()), self._namespaces.resolvers()
@@ -92,7 +92,7 @@ class Inventories:
         records = [r for r in self._lifecycle.records.values() if r.usable and not r.active and _brings_profiles(r)]
         if not records:
             return []
-        if isinstance(given, str) and not self._written.has(given):
+        if isinstance(given, str) and not self.written.has(given):
             found = [r.name for r in records if _may_bring(r, given)]
             if found:
                 return found
@@ -103,7 +103,7 @@ class Inventories:
 
     def _prefixes(self, given: ProfileLike) -> set[str]:
         """The prefixes of an inventory's items that no plugin registers."""
-        items = map(str.strip, self._written.get(given)[0].tool_ids_inventory)
+        items = map(str.strip, self.written.get(given)[0].tool_ids_inventory)
         return {split_id(item)[0] for item in items if self._find_id(item) is None}
 
     def _find_id(self, written: str) -> str | None:

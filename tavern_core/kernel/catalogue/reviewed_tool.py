@@ -48,4 +48,5 @@ def _loosened(answer: ToolSpec, spec: ToolSpec) -> str:
     if gone := sorted(spec.capabilities - answer.capabilities):
         return f"the capability {gone[0]}"
     was = {"destructive": spec.destructive, "requires_approval": spec.requires_approval, "optional": spec.optional}
+    was["untrusted"] = spec.untrusted
     return next((name for name, value in was.items() if value and not getattr(answer, name)), "")

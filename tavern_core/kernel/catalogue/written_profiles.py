@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
@@ -23,6 +24,17 @@ class WrittenProfiles:
     def __init__(self, files: ProfileFiles, contributions: Contributions) -> None:
         self._files = files
         self._contributions = contributions
+        self._lent: dict[str, AgentProfile] = {}
+
+    def lend(self, profile: AgentProfile) -> str:
+        """Make a profile that a program has given known, for contexts, which name their profile; returns that name.
+
+        The name tells the content: it is the same in every process, and never that of another profile.
+        """
+        digest = hashlib.sha256(profile.model_dump_json().encode("utf-8", "backslashreplace")).hexdigest()[:12]
+        name = f"{profile.name}@{digest}"
+        self._lent.setdefault(name, profile)
+        return name
 
     def get(self, given: ProfileLike) -> tuple[AgentProfile, tuple[Finding, ...]]:
         """A profile and what is odd about it. A name goes before a file that happens to be called so.
@@ -47,6 +59,8 @@ class WrittenProfiles:
                 f"a profile is a name, the path of an agent_profile.json or a mapping, got {type(given).__name__}",
                 hint='for example {"tool_ids_inventory": ["text:count"]}',
             )
+        if given in self._lent:
+            return self._lent[given], ()
         known = self._files.names()
         contributed = self._contributions.get("profiles", given)
         if contributed is not None and given not in known:
@@ -55,9 +69,15 @@ class WrittenProfiles:
             return self._files.read(Path(given))
         return self._files.get(given)
 
+    def names(self) -> list[str]:
+        """The names of all profiles in files and of active plugins, sorted."""
+        return sorted({*self._files.names(), *self._contributions.all("profiles")})
+
     def has(self, name: str) -> bool:
         """Whether there is a profile of this name now."""
-        return name in self._files.names() or self._contributions.get("profiles", name) is not None
+        return (
+            name in self._lent or name in self._files.names() or self._contributions.get("profiles", name) is not None
+        )
 
     def capabilities(self, given: ProfileLike) -> frozenset[str] | None:
         """What a profile lets calls do at most, None: all; of a plugin's profile, when the plugin is active. Raises as `get`."""

@@ -44,7 +44,8 @@ _FOLDERS: Final[Mapping[Keys, tuple[str, ...]]] = {
     ("assistant", "examples"): AssistantConfig().examples,
 }
 """The lists of folders, with their defaults."""
-_MAY_HOLD_SECRETS: Final = frozenset({"config", "secrets", "settings", "upstreams"})
+_KNOWLEDGE: Final = "knowledge"
+_MAY_HOLD_SECRETS: Final = frozenset({"config", "llms", "secrets", "settings", "upstreams"})
 _MOST_SHOWN: Final = 5
 
 
@@ -53,7 +54,7 @@ class LoadedConfig:
     """The configuration of one host and where each value comes from."""
 
     config: HostConfig
-    """Its folders (`plugins.roots`, `plugins.vcp`, `profiles`, `skills`, `workflows.roots`, `assistant.examples`) are absolute."""
+    """Its folders (`plugins.roots`, `plugins.vcp`, `profiles`, `skills`, `workflows.roots`, `assistant.examples`, `knowledge`) are absolute."""
     origins: Mapping[str, str]
     """Dotted key → ``default``, ``/path/tavern.yaml:3``, ``TAVERN_LIMITS__DEPTH``, ``flag`` …"""
     base_dir: Path
@@ -299,6 +300,15 @@ def _with_folders(config: HostConfig, folders: Mapping[Keys, tuple[str, ...]]) -
     skills = config.skills.model_copy(update={"roots": folders["skills", "roots"], "user": folders["skills", "user"]})
     workflows = config.workflows.model_copy(update={"roots": folders["workflows", "roots"]})
     assistant = config.assistant.model_copy(update={"examples": folders["assistant", "examples"]})
+    knowledge = {
+        name: base.model_copy(
+            update={
+                "path": "".join(folders.get((_KNOWLEDGE, name, "path"), ())),
+                "paths": folders.get((_KNOWLEDGE, name, "paths"), ()),
+            }
+        )
+        for name, base in config.knowledge.items()
+    }
     return config.model_copy(
         update={
             "plugins": plugins,
@@ -306,6 +316,7 @@ def _with_folders(config: HostConfig, folders: Mapping[Keys, tuple[str, ...]]) -
             "skills": skills,
             "workflows": workflows,
             "assistant": assistant,
+            _KNOWLEDGE: knowledge,
         }
     )
 
@@ -323,8 +334,9 @@ def _merge(layers: list[Layer], base: Path) -> tuple[dict[str, Any], dict[Keys, 
         for path, value in leaves(layer.data):
             if not path:
                 continue  # an empty layer
-            if path in _FOLDERS:
-                folders[path] = tuple(_folder(layer.base, item) for item in value)
+            if path in _FOLDERS or (path[0] == _KNOWLEDGE and path[2:] in (("path",), ("paths",))):
+                written = [value] if isinstance(value, str) else value
+                folders[path] = tuple(_folder(layer.base, item) for item in written if item)
             _put(merged, path, value)
             origins[".".join(path)] = layer.origin(path)
     return merged, folders, origins

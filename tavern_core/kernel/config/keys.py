@@ -6,11 +6,12 @@ names of groups, callers, slots) take any key.
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Container, Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, create_model
 from pydantic.fields import FieldInfo
 
 from tavern_core.model.config import HostConfig
@@ -25,12 +26,22 @@ REFERENCE_MARK: Final = "$"
 
 
 def model_for(keys: Container[str]) -> type[HostConfig]:
-    """The model of a tavern.yaml with these top-level keys: the models of upstreams are imported only if there are some."""
-    if "upstreams" not in keys:
-        return HostConfig
-    from tavern_core.model.upstream import ConfigWithUpstreams
+    """The model of a tavern.yaml with these top-level keys: those of upstreams and language models are imported only if needed."""
+    return _model("upstreams" in keys, "llms" in keys)
 
-    return ConfigWithUpstreams
+
+@functools.cache
+def _model(has_upstreams: bool, has_llms: bool) -> type[HostConfig]:
+    sections: dict[str, Any] = {}
+    if has_upstreams:
+        from tavern_core.model.upstream import Upstreams
+
+        sections["upstreams"] = (Upstreams, ...)
+    if has_llms:
+        from tavern_core.model.llms import Llms
+
+        sections["llms"] = (Llms, ...)
+    return create_model("HostConfig", __base__=HostConfig, **sections) if sections else HostConfig
 
 
 def section_keys(section: type[BaseModel]) -> dict[str, FieldInfo]:
@@ -126,7 +137,7 @@ def config_schema() -> dict[str, Any]:
     """The JSON Schema of tavern.yaml, for editors."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **model_for({"upstreams"}).model_json_schema(by_alias=True),
+        **model_for({"upstreams", "llms"}).model_json_schema(by_alias=True),
         "title": "tavern.yaml",
         "description": "How one tavern-core host is set up.",
     }

@@ -16,6 +16,7 @@ import contextvars
 import secrets
 import threading
 import time
+from asyncio import _get_running_loop as _running_loop
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -37,8 +38,9 @@ from tavern_core.errors import (
 from tavern_core.kernel.calls.background import Request, job_id
 from tavern_core.kernel.calls.call_control import Progress, on_left_behind, on_progress
 from tavern_core.kernel.calls.conversation import conversation, misfit
-from tavern_core.kernel.calls.running_call import current
+from tavern_core.kernel.calls.running_call import Frame, current
 from tavern_core.kernel.calls.stored_approvals import StoredApprovals
+from tavern_core.kernel.calls.untrusted_content import inherited, running_call_has_read
 from tavern_core.kernel.execution.portal import Portal
 from tavern_core.kernel.jobs.job_records import LOST, JobRecords, KeptJob, ended
 from tavern_core.kernel.limits.slots import Full, Slots
@@ -50,6 +52,7 @@ from tavern_core.model.job import JOB_STATUSES, Job, JobStatus, handle
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.question import Question, QuestionKind
 from tavern_core.model.result import ToolError, ToolResult, failure
+from tavern_core.model.untrusted import MARK, sources_in
 from tavern_core.schema.limits import json_copy
 
 _WATCH_S: Final = 0.2
@@ -148,7 +151,7 @@ class Jobs(Mapping[str, Job]):
         self._process = secrets.token_hex(8)
         self._lock = threading.Lock()
         self._running: dict[str, _Running] = {}
-        self._starting: builtins.list[tuple[Request, _Running, int]] = []
+        self._starting: builtins.list[tuple[Request, _Running, Frame | None]] = []
         self._watcher: asyncio.Task[None] | None = None
         self._entered = False
         self._engines = engines
@@ -229,6 +232,7 @@ class Jobs(Mapping[str, Job]):
         """What came of a job; of one that is not over, a result with status ``job`` that says how far it is. Raises as `find`."""
         job, kept = self._found(id, context)
         if (known := self._records.result(id)) is not None:
+            running_call_has_read(sources_in((known._meta or {}).get(MARK)))
             return known
         if job.is_over:
             if job.error is not None:
@@ -404,6 +408,8 @@ class Jobs(Mapping[str, Job]):
         id_ = f"{'run' if request.is_run else 'job'}-{secrets.token_hex(8)}"
         outer = current.get()
         context = request.context or (outer[2] if outer is not None else None)
+        if context is not None and outer is not None:
+            context = inherited(context, outer[4])
         caller = context or _HOST
         purpose = self._disk.text(request.purpose) if request.purpose else ""
         job = Job(
@@ -425,7 +431,7 @@ class Jobs(Mapping[str, Job]):
         self._tell(job)
         if context is not request.context:
             request = replace(request, context=context)
-        self._go(request, id_, _owner(caller), 0 if outer is None else outer[0] + 1)
+        self._go(request, id_, _owner(caller), outer)
         return job
 
     def inline(self, id: str) -> Future[ToolResult] | None:  # noqa: A002 - the job's
@@ -438,12 +444,19 @@ class Jobs(Mapping[str, Job]):
             self._records.records.enter(self._process)
             self._entered = True
 
-    def _go(self, request: Request, id_: str, owner: str, depth: int = 0) -> None:
+    def _go(self, request: Request, id_: str, owner: str, outer: Frame | None = None) -> None:
         running = self._running[id_] = _Running(id_, owner)
         with self._lock:
-            self._starting.append((request, running, depth))
+            self._starting.append((request, running, outer))
             if len(self._starting) > 1:  # the loop is about to look: waking it costs more than all the rest of this
                 return
+        # A woken thread takes the interpreter's lock from the caller, so the caller's loop finishes its turn first.
+        if (loop := _running_loop()) is not None:
+            loop.call_soon(self._wake)
+        else:
+            self._wake()
+
+    def _wake(self) -> None:
         # Nothing of the caller's surroundings comes along: neither its deadline nor the places that it holds.
         self._portal.loop().call_soon_threadsafe(self._start, context=contextvars.Context())
 
@@ -451,12 +464,12 @@ class Jobs(Mapping[str, Job]):
         """On the portal's loop: begin what was handed over."""
         with self._lock:
             starting, self._starting = self._starting, []
-        for request, running, depth in starting:
-            running.task = asyncio.ensure_future(self._through(request, running, depth))
+        for request, running, outer in starting:
+            running.task = asyncio.ensure_future(self._through(request, running, outer))
         if self._watcher is None or self._watcher.done():
             self._watcher = asyncio.ensure_future(self._watch())
 
-    async def _through(self, request: Request, running: _Running, depth: int) -> None:
+    async def _through(self, request: Request, running: _Running, outer: Frame | None) -> None:
         """A job from its beginning to its end."""
         status: JobStatus = "failed"
         result = ToolResult(False, error=_CANCELLED, job=running.id)
@@ -487,7 +500,7 @@ class Jobs(Mapping[str, Job]):
                 await asyncio.wrap_future(asyncio_future(place))
             has_place = True
             self._changed(running.id, lambda job: replace(job, status="running"))
-            result = await self._called(request, running, depth)
+            result = await self._called(request, running, outer)
             status = (
                 "completed"
                 if result.ok
@@ -518,7 +531,7 @@ class Jobs(Mapping[str, Job]):
         running.left = left[1:]
         left[0].add_done_callback(lambda _: self._leave(running))
 
-    async def _called(self, request: Request, running: _Running, depth: int) -> ToolResult:
+    async def _called(self, request: Request, running: _Running, outer: Frame | None) -> ToolResult:
         """The call, repeated until no approval is missing."""
         calls = self._engines.calls
         assert calls is not None
@@ -526,8 +539,8 @@ class Jobs(Mapping[str, Job]):
         on_progress.set(lambda progress: self._moved(running, progress))
         on_left_behind.set(running.left.append)
         conversation.set(_JobConversation(self, running))
-        if depth:
-            current.set((depth, None, request.context, ""))
+        if outer is not None:  # its caller does not wait for it, and still counts as one that it runs within
+            current.set((outer[0] + 1, None, request.context, "", outer[4]))
         while True:
             result = await calls(
                 request.tool, request.arguments, request.context, request.purpose, request.key, request.door

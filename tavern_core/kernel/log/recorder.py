@@ -70,6 +70,8 @@ class Recorder:
         self._changed = changed
         self.retries: Counter[str] = Counter()
         """Tool → how often calls of it were tried again."""
+        self.model_use: Counter[tuple[str, str]] = Counter()
+        """(language model, ok | failed | input | output) → requests, tokens."""
 
     @property
     def is_on(self) -> bool:

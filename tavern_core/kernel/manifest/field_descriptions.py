@@ -147,6 +147,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "SecurityContext.destructive": "It cannot be undone; refused unless granted for the call.",
     "SecurityContext.readOnly": "It changes nothing.",
     "SecurityContext.idempotent": "Running it twice is the same as once.",
+    "SecurityContext.untrusted": "Its answers hold what others wrote; after an agent has read one, calls with an effect need approval.",
     "ToolExample.arguments": "The arguments.",
     "ToolExample.description": "What the call is for.",
     "ToolExample.result": "What comes back.",

@@ -280,6 +280,7 @@ class _Making:
             read_only=security.read_only,
             destructive=security.destructive,
             idempotent=security.idempotent,
+            untrusted=security.untrusted,
             timeout_ms=implementation.timeout or given.timeout,
             implementation=data,
             config_schema=tuple(

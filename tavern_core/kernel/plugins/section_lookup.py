@@ -32,7 +32,7 @@ class Sections:
             raise UsageError(
                 f"there is no section {section!r}", hint=did_you_mean(section, SECTIONS) or ", ".join(SECTIONS)
             )
-        wait(self._activate_declarers(section))
+        wait(self.wake(section))
         if section == "services":
             return {name: self._services[name] for name in self._services}  # without the host's own
         return self._contributions.all(section)
@@ -45,7 +45,8 @@ class Sections:
                 break
         return self._contributions.get(section, name)
 
-    async def _activate_declarers(self, section: str) -> None:
+    async def wake(self, section: str) -> None:
+        """Activate the plugins that declare something of a section."""
         for record in list(self._lifecycle.records.values()):
             if record.usable and not record.active and section in record.candidate.facts.sections:
                 with suppress(PluginError):  # the record says why

@@ -82,14 +82,14 @@ class Engines:
         self.runs: RunJobs | None = None
         self.calls: Calls | None = None
         self.inner: dict[str, ToolSpec] = {}
-        """What runs like a tool and is none (`catalogue.plan.Inner`), by id."""
+        """What runs like a tool and is none, by the key of its `catalogue.plan.Inner`."""
         self.listed: Callable[[str], Awaitable[bool]] | None = None
         """``listed(plugin)`` requests the tools of an upstream for the first time; True: there may be more tools now."""
 
-    def enter(self, flow: FlowEngine, runs: RunJobs, calls: Calls, *inner: ToolSpec) -> None:
+    def enter(self, flow: FlowEngine, runs: RunJobs, calls: Calls, inner: Mapping[str, ToolSpec]) -> None:
         """From now on tools may be bound to them."""
         self.flow, self.runs, self.calls = flow, runs, calls
-        self.inner = {spec.id: spec for spec in inner}
+        self.inner = dict(inner)
 
 
 @dataclass(frozen=True, slots=True)

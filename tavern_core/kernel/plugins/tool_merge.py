@@ -44,6 +44,7 @@ def completed(sketch: ToolSpec, coded: ToolSpec, plugin_version: str) -> ToolSpe
         requires_approval=sketch.requires_approval or coded.requires_approval,
         job=sketch.job or coded.job,
         limits=sketch.limits.over(coded.limits),
+        untrusted=sketch.untrusted or coded.untrusted,
     )
 
 

@@ -212,6 +212,7 @@ def _from_function(function: Callable[..., Any], mark: ToolMark, owner: Owner) -
         requires_approval=mark.requires_approval,
         job=mark.job,
         limits=mark.limits,
+        untrusted=mark.untrusted,
     )
 
 

@@ -101,7 +101,9 @@ def rows(wheels: Path, part: str) -> list[tuple[str, ...]]:
             if one.types & known:
                 share = one.share("recall", by_family)
                 parts["test" if share < 0.2 else "dev" if share < 0.4 else "examples"].append(one)
-        split = f"{'by family' if by_family else 'by name'} ({len(parts['examples'])} examples, {len(parts[part])} asked)"
+        split = (
+            f"{'by family' if by_family else 'by name'} ({len(parts['examples'])} examples, {len(parts[part])} asked)"
+        )
         popular = Counter(type_ for one in parts["examples"] for type_ in one.types & known)
         order = [f"comfy:{type_}" for type_ in sorted(popular, key=lambda type_: (-popular[type_], type_))]
         for described, own in (("en", english), ("zh", chinese)):
@@ -111,7 +113,13 @@ def rows(wheels: Path, part: str) -> list[tuple[str, ...]]:
 
 
 def _rows(
-    split: str, described: str, corpus: Sequence[NodeDocument], parts: dict[str, list[Template]], part: str, known: frozenset[str], order: list[str]
+    split: str,
+    described: str,
+    corpus: Sequence[NodeDocument],
+    parts: dict[str, list[Template]],
+    part: str,
+    known: frozenset[str],
+    order: list[str],
 ) -> list[tuple[str, ...]]:
     found = []
     with tempfile.TemporaryDirectory() as folder:

@@ -1,0 +1,116 @@
+"""Keeps a conversation within the window of the model. Pure and deterministic; what is left out is always named.
+
+    1. results of tools, the oldest first, become one line each, with the address of the whole
+    2. then whole turns, the oldest first, become one line together
+
+The system prompt, the task and the last turns stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from tavern_core.agents.notices import notice
+from tavern_core.agents.tokens import tokens_of
+from tavern_core.frozen import dataclass
+from tavern_core.model.language import Language
+
+TARGET: Final = 0.6
+"""Share of the window that is left after compaction: the next one is some steps away."""
+KEPT_TURNS: Final = 2
+"""The last turns, which stay as they are."""
+_SHORT: Final = 400
+"""Characters; shorter messages are not worth a line of their own."""
+_BEGINNING: Final = 160
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Shortening:
+    """What is to be left out."""
+
+    results: tuple[int, ...] = ()
+    """Positions of messages that become one line."""
+    turns: tuple[int, int] = (0, 0)
+    """From and to (exclusive) of messages that become one line together."""
+
+
+def size_of(messages: Sequence[Message]) -> int:
+    """The estimated tokens of a conversation."""
+    return sum(_size(message) for message in messages)
+
+
+def plan_compaction(messages: Sequence[Message], window: int) -> Shortening | None:
+    """What to leave out; None: it fits.
+
+    Args:
+        messages: system, task, then turns that each begin with an assistant's message.
+        window: tokens.
+    """
+    total = size_of(messages)
+    if total <= window:
+        return None
+    goal = int(window * TARGET)
+    begin = _begin(messages)
+    turns = [at for at in range(begin, len(messages)) if messages[at]["role"] == "assistant"]
+    last = turns[-KEPT_TURNS] if len(turns) > KEPT_TURNS else len(messages)
+    results: list[int] = []
+    for at in range(begin, last):
+        if total <= goal:
+            break
+        message = messages[at]
+        if message["role"] != "assistant" and len(message["content"]) > _SHORT:
+            results.append(at)
+            total -= _size(message) - tokens_of(message["content"][:_BEGINNING]) - 30
+    end = begin
+    for at in turns:
+        if total <= goal or at >= last:
+            break
+        end = next((after for after in turns if after > at), last)
+        total -= sum(30 if i in results else _size(messages[i]) for i in range(at, end))
+    kept = tuple(at for at in results if at >= end)
+    return Shortening(kept, (begin, end)) if kept or end > begin else None
+
+
+def shorten(
+    messages: Sequence[Message], plan: Shortening, addresses: Sequence[str], language: Language
+) -> list[Message]:
+    """The conversation without what the plan names.
+
+    Args:
+        addresses: of the wholes: one for each message of `plan.results`, then one for the turns if there are any.
+    """
+    begin, end = plan.turns
+    lines = dict(zip(plan.results, addresses, strict=False))
+    made: list[Message] = []
+    for at, message in enumerate(messages):
+        if at == begin and end > begin:
+            made.append(
+                {"role": "user", "content": notice("turns_left_out", language, count=end - begin, whole=addresses[-1])}
+            )
+        if begin <= at < end:
+            continue
+        if at in lines:
+            first = " ".join(message["content"][:_BEGINNING].split())
+            text = notice("result_left_out", language, first=first, count=len(message["content"]), whole=lines[at])
+            message = {**message, "content": text}
+        made.append(message)
+    return made
+
+
+def as_text(messages: Sequence[Message]) -> str:
+    """Messages for a file that the model may read again."""
+    return "\n\n".join(f"[{message['role']}]\n{message['content']}" for message in messages)
+
+
+def _begin(messages: Sequence[Message]) -> int:
+    """Where the turns begin: behind system and task."""
+    return next((at for at, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
+
+
+def _size(message: Message) -> int:
+    calls = message.get("toolCalls") or ()
+    return (
+        4 + tokens_of(str(message["content"])) + sum(tokens_of(f"{call['name']}{call['arguments']}") for call in calls)
+    )

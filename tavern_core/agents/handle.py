@@ -1,0 +1,113 @@
+"""A running run of an agent, for its starter."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from typing import Any
+
+from tavern_core.agents.run_store import AgentRuns
+from tavern_core.kernel.log.recorder import Recorder
+from tavern_core.model.agent import AgentEvent, AgentOutcome
+from tavern_core.model.event import AGENT_COMPACTED, AGENT_STEP
+
+
+class RunEvents:
+    """The events of one run: stored, then passed on.
+
+    Args:
+        seq: number of the last stored event.
+    """
+
+    def __init__(self, run: str, runs: AgentRuns, recorder: Recorder, seq: int = 0) -> None:
+        self._run = run
+        self._runs = runs
+        self._recorder = recorder
+        self._seq = seq
+        self._all: list[AgentEvent] = []
+        self._happened = asyncio.Event()
+        self.is_over = False
+
+    def record(self, kind: str, data: Mapping[str, Any]) -> None:
+        """Store an event. Raises StateDamaged: it cannot be stored (STATE_DAMAGED)."""
+        whole = dict(data)
+        clean = self._runs.mask(whole)
+        if clean != whole:
+            clean["masked"] = True
+        self._seq += 1
+        event = AgentEvent(kind, time.time(), clean, self._seq)  # type: ignore[arg-type]
+        self._runs.add(self._run, event)
+        self._pass_on(event)
+        if kind == "answer":
+            told = {
+                "run": self._run,
+                "step": data["step"],
+                "finishReason": data["finishReason"],
+                **data["usage"],
+                "dropped": data["dropped"],
+            }
+            self._recorder.note(AGENT_STEP, told)
+        elif kind == "compacted":
+            names = ("step", "tokensBefore", "tokensAfter")
+            self._recorder.note(AGENT_COMPACTED, {"run": self._run, **{name: data[name] for name in names}})
+
+    def tell(self, step: int, piece: str) -> None:
+        """A piece of an answer, for followers alone."""
+        self._pass_on(AgentEvent("text", time.time(), {"step": step, "text": piece}))
+
+    def _pass_on(self, event: AgentEvent) -> None:
+        self._all.append(event)
+        self._wake()
+
+    def end(self) -> None:
+        """Nothing more will happen."""
+        self.is_over = True
+        self._wake()
+
+    def _wake(self) -> None:
+        happened, self._happened = self._happened, asyncio.Event()
+        happened.set()
+
+    async def follow(self) -> AsyncIterator[AgentEvent]:
+        """The events from the beginning of this process's part of the run, until it is over."""
+        at = 0
+        while True:
+            while at < len(self._all):
+                yield self._all[at]
+                at += 1
+            if self.is_over:
+                return
+            await self._happened.wait()
+
+
+class AgentHandle:
+    """A run in the background. ``await handle`` returns its outcome."""
+
+    def __init__(
+        self, run: str, events: RunEvents, task: asyncio.Task[AgentOutcome], cancel: Callable[[], bool]
+    ) -> None:
+        self.id = run
+        self._events = events
+        self._task = task
+        self._cancel = cancel
+
+    @property
+    def is_over(self) -> bool:
+        """True if it has ended, or waits for a person."""
+        return self._task.done()
+
+    def cancel(self) -> bool:
+        """End it; its outcome is ``cancelled``. False: it is already over."""
+        return self._cancel()
+
+    async def wait(self) -> AgentOutcome:
+        """Its outcome. Cancelling the waiting task does not end the run."""
+        return await asyncio.shield(self._task)
+
+    def __await__(self) -> Generator[Any, None, AgentOutcome]:
+        return self.wait().__await__()
+
+    def events(self) -> AsyncIterator[AgentEvent]:
+        """Its events since it was started or resumed here, until it is over."""
+        return self._events.follow()

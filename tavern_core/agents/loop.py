@@ -1,0 +1,376 @@
+"""The loop of one run: ask the model, make its calls, tell it what came of them, until it answers without a call.
+
+The loop itself decides nothing twice: with the answers and results of a record (`tape.py`) it goes the same way again. So a
+run is resumed, and replayed, by running the loop over its record; live work begins where the record ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, TypeVar
+
+from tavern_core.agents.answers import MOST_ARGUMENTS, MOST_CALLS, Answer, Listener, heard, recorded
+from tavern_core.agents.compaction import as_text, plan_compaction, shorten, size_of
+from tavern_core.agents.model_requests import Requests, Task
+from tavern_core.agents.notices import notice
+from tavern_core.agents.parts import Parts
+from tavern_core.agents.repetition import STOP_AT, WARN_AT, Repetition
+from tavern_core.agents.spending import Spending, Stop
+from tavern_core.agents.tape import Tape, TapeEnds, Waits
+from tavern_core.agents.tool_calls import ToolCalls
+from tavern_core.contract.llm import ModelCall
+from tavern_core.errors import TavernError
+from tavern_core.model.agent import AgentOutcome, AgentState
+from tavern_core.model.text_outcome import TextOutcome
+
+T = TypeVar("T")
+Message = Mapping[str, Any]
+CONFUSED_AT: Final = {
+    "empty": 2,
+    "thought": 2,
+    "repeats": 2,
+    "too_long": 2,
+    "too_many": 2,
+    "blocks": 3,
+    "not_native": 3,
+    "not_tam": 3,
+}
+"""Kind of an answer that leads nowhere → how often it may come before the next call until the run stops."""
+STUCK: Final = "AGENT_STUCK"
+"""Code of a run that stopped because its model goes round in circles, or writes nothing that can be used."""
+_PAUSED_S: Final = 0.5
+_KEPT_CHARS: Final = 2_000
+"""Of an answer that was cut, and of each of its arguments."""
+_KEPT_CALLS: Final = 5
+
+
+class OutOfTime(Exception):
+    """The seconds of the budget are over."""
+
+
+class AgentLoop:
+    """One run, from its beginning or from its record.
+
+    Args:
+        record: stores an event: its kind and data.
+        tell: called with each piece of an answer while it streams.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        task: Task,
+        tape: Tape,
+        spending: Spending,
+        record: Callable[[str, Mapping[str, Any]], None],
+        tell: Callable[[int, str], None],
+    ) -> None:
+        self._parts = parts
+        self._task = task
+        self._tape = tape
+        self._spending = spending
+        self._record = record
+        self._tell = tell
+        self._language = parts.language(task.profile)
+        self._written = task.profile.written
+        self._calls = ToolCalls(
+            parts, task.run, tape, task.context, self._language, record, lambda call: self._within(call)
+        )
+        self._requests = Requests(parts, task, self._calls.native_names())
+        self._repetition = Repetition()
+        self.messages: list[Message] = []
+        self._answer = ""
+        self.warnings: list[str] = []
+
+    async def run(self) -> AgentOutcome:
+        """Work until the task is done or cannot go on."""
+        try:
+            return await self._work()
+        except OutOfTime:
+            stop = self._spending.out_of_time()
+            assert stop is not None
+            return self._ended("stopped", stop)
+        except Waits as waits:
+            self._record("waiting", {"waitingFor": waits.data, "seconds": self._spending.clock.seconds})
+            reason = Stop(
+                str(waits.data["reason"]), str(waits.data["answer"]).replace("RUN", self._task.run), waits.code
+            )
+            return self._ended("waiting", reason, waits.data)
+        except TapeEnds:
+            return self._ended("interrupted", Stop("the record ends here", "", ""))
+        except TavernError as error:
+            return self._ended("failed", Stop(error.message, error.hint, error.code))
+
+    async def _work(self) -> AgentOutcome:
+        self._begin()
+        while True:
+            step = self._spending.steps + 1
+            self._compact(step)
+            if step not in self._tape.answers and (stop := self._before_request()) is not None:
+                return self._ended("stopped", stop)
+            answer = await self._ask(step)
+            self._spending.answered(answer.input, answer.output)
+            if self._written.calling == "tam" or answer.calls == ():
+                said: dict[str, Any] = {"role": "assistant", "content": answer.text}
+            else:
+                said = {"role": "assistant", "content": answer.text, "toolCalls": _as_json(answer.calls)}
+            self.messages.append(said)
+            self._answer = answer.said or self._answer
+            if answer.finish == "content_filter":
+                return self._ended(
+                    "failed",
+                    Stop("the model's content filter ended its answer", "word the task differently", "CONTENT_FILTER"),
+                )
+            ended = await self._act(step, answer)
+            if ended is not None:
+                return ended
+
+    def _begin(self) -> None:
+        if self._tape.beginning:
+            self.messages = list(self._tape.beginning)
+            return
+        self.messages = [
+            {"role": "system", "content": self._task.system},
+            {"role": "user", "content": self._task.task},
+        ]
+        for message in self.messages:
+            self._record("message", message)
+
+    def _before_request(self) -> Stop | None:
+        if self._tape.is_final:
+            raise TapeEnds
+        return self._spending.before_request(size_of(self.messages))
+
+    # Asking ------------------------------------------------------------------------------------------------------------
+
+    async def _ask(self, step: int) -> Answer:
+        if (known := self._tape.answers.get(step)) is not None:
+            return recorded(known, self._listener())
+        following = self._listener(lambda piece: self._tell(step, piece))
+        said = await self._within(self._requests.ask(step, self.messages, following.feed))
+        answer = heard(said, self._listener(), size_of(self.messages))
+        data = {"step": step, **answer.to_json(), "cost": self._spending.cost, "seconds": self._spending.clock.seconds}
+        self._record("answer", data)
+        return answer
+
+    def _listener(self, tell: Callable[[str], object] = lambda piece: None) -> Listener:
+        reads = self._written.calling != "native"
+        return Listener(
+            self._parts.base.config.tam, many_blocks=self._written.many_blocks, reads_blocks=reads, tell=tell
+        )
+
+    async def _within(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await something within the seconds of the budget; time that people take does not count.
+
+        Raises:
+            OutOfTime: they are over; the work is cancelled.
+        """
+        running, clock = asyncio.ensure_future(work), self._spending.clock
+        try:
+            while True:
+                left = self._spending.seconds_left
+                seconds = None if left is None else max(left, _PAUSED_S) if clock.is_paused else max(left, 0.0)
+                done, _ = await asyncio.wait([running], timeout=seconds)
+                if done:
+                    return running.result()
+                if not clock.is_paused and self._spending.out_of_time() is not None:
+                    raise OutOfTime
+        finally:
+            if not running.done():
+                running.cancel()
+                await asyncio.wait([running])
+
+    # Acting ------------------------------------------------------------------------------------------------------------
+
+    async def _act(self, step: int, answer: Answer) -> AgentOutcome | None:
+        """Make the calls of an answer; returns how the run ends, if it does."""
+        if step in self._tape.replies and not self._tape.is_final:
+            self._again(step, answer)
+            return None
+        self._calls.begin(step)
+        if step in self._tape.masked and step in self._tape.answers and not self._tape.is_final:
+            self._reply(step, [], notice("secret_lost", self._language))
+            return None
+        if (nowhere := self._leads_nowhere(answer)) is not None:
+            return self._confused(step, answer, nowhere)
+        outcome = await self._text(answer)
+        native, problem = await self._native(answer)
+        if problem:
+            return self._confused(step, answer, problem, native)
+        errors = [p.code for p in outcome.problems if p.severity == "error"]
+        if not self._calls.made and not errors and not answer.calls and not outcome.steps:
+            return self._done(answer)
+        if errors and not self._calls.made:
+            return self._confused(step, answer, "blocks", native, outcome.feedback)
+        return self._called(step, answer, native, outcome)
+
+    def _again(self, step: int, answer: Answer) -> None:
+        """Go over a step that is complete in the record: as it was then, whatever the tools are today."""
+        known = self._tape.replies[step]
+        self._calls.again(step)
+        self._spending.calls += len(self._calls.made)
+        self._calls.count(self._repetition)
+        if kind := known.get("problem"):
+            self._repetition.problem(kind)
+            self._shorten_last(kind, answer)
+        self.messages += [dict(message) for message in known["messages"]]
+
+    def _leads_nowhere(self, answer: Answer) -> str | None:
+        if answer.fault:
+            return answer.fault
+        if (
+            max(len(answer.calls), answer.blocks) > MOST_CALLS
+            or sum(len(call.arguments) for call in answer.calls) > MOST_ARGUMENTS
+        ):
+            return "too_many"
+        if answer.calls or answer.blocks:
+            return None
+        if answer.hides_call:
+            return "thought"
+        return None if answer.said else "empty"
+
+    async def _text(self, answer: Answer) -> TextOutcome:
+        if self._written.calling == "native" or not answer.text:
+            return TextOutcome(text=answer.text)
+        return await self._calls.text(answer.text)
+
+    async def _native(self, answer: Answer) -> tuple[list[dict[str, Any]], str]:
+        """The messages that answer native calls, and what is wrong with the answer as a whole."""
+        if self._written.calling == "tam":
+            return [], "not_native" if answer.calls else ""
+        if self._written.calling == "native" and answer.blocks and not answer.calls:
+            return [], "not_tam"
+        if not answer.calls:
+            return [], ""
+        return self._calls.answers(answer.calls, await self._calls.native(answer.calls)), ""
+
+    def _done(self, answer: Answer) -> AgentOutcome:
+        if answer.finish == "length":
+            self.warnings.append("the answer reached the model's limit of output and may be incomplete")
+        self._answer = answer.said
+        return self._ended("done")
+
+    def _confused(
+        self, step: int, answer: Answer, kind: str, native: list[dict[str, Any]] | None = None, feedback: str = ""
+    ) -> AgentOutcome | None:
+        """Nothing ran: tell the model why; stop when that has not helped before."""
+        count = self._repetition.problem(kind)
+        if count >= CONFUSED_AT[kind]:
+            return self._ended("stopped", _CONFUSED[kind])
+        messages = list(native or ())
+        if kind == "too_many" or (answer.calls and not messages and self._written.calling != "tam"):
+            messages = self._calls.refusals(answer.calls[:_KEPT_CALLS], kind, most=MOST_CALLS)
+        self._shorten_last(kind, answer)
+        said = feedback or notice(kind, self._language, most=MOST_CALLS)
+        if answer.finish == "length":
+            said += "\n" + notice("output_limit", self._language)
+        self._reply(step, messages, said, kind)
+        return None
+
+    def _shorten_last(self, kind: str, answer: Answer) -> None:
+        """Keep only the beginning of an answer that was cut: the rest would fill the context."""
+        if kind not in ("repeats", "too_long", "too_many"):
+            return
+        last = self.messages[-1]
+        kept: dict[str, Any] = {**last, "content": last["content"][:_KEPT_CHARS]}
+        if "toolCalls" in last:
+            calls = _as_json(answer.calls[:_KEPT_CALLS])
+            kept["toolCalls"] = [{**call, "arguments": call["arguments"][:_KEPT_CHARS]} for call in calls]
+        self.messages[-1] = kept
+
+    def _called(
+        self, step: int, answer: Answer, native: list[dict[str, Any]], outcome: TextOutcome
+    ) -> AgentOutcome | None:
+        """Calls were made: tell the model what came of them; stop when they go round in circles."""
+        made = self._calls.made
+        self._spending.calls += len(made)
+        times = self._calls.count(self._repetition) if made else self._repetition.problem(outcome.feedback)
+        spent = any(m.result.error is not None and m.result.error.kind == "BUDGET_EXCEEDED" for m in made)
+        notices = []
+        if answer.dropped and outcome.steps:
+            notices.append("dropped")
+        if times >= WARN_AT:
+            notices.append("repeated")
+        if spent:
+            notices.append("no_more_calls")
+        if self._spending.is_last_step:
+            notices.append("last_step")
+        text = "\n".join([outcome.feedback, *(notice(name, self._language) for name in notices)]).strip()
+        if times >= STOP_AT:
+            last = made[-1].tool if made else ""
+            self._reply(step, native, text)
+            return self._ended("stopped", Stop(
+                f"the agent repeated a call with the same outcome {times} times (last: {last})",
+                "see `tavern agent show`; the task, the tool's description or its rights may need a change", STUCK,
+            ))  # fmt: skip
+        self._reply(step, native, text)
+        return None
+
+    def _reply(self, step: int, messages: list[dict[str, Any]], text: str, problem: str = "") -> None:
+        """Add what answers the model to the conversation, and record it."""
+        messages = [*messages, *([{"role": "user", "content": text}] if text else [])]
+        data = {"step": step, "messages": messages, "problem": problem, "seconds": self._spending.clock.seconds}
+        self._record("reply", data)
+        self.messages += messages
+
+    def _compact(self, step: int) -> None:
+        """Shorten the conversation if it does not fit the window any more; that is recorded, and the model reads it."""
+        plan = plan_compaction(self.messages, self._requests.window)
+        if plan is None:
+            return
+        known = self._tape.compacted.get(step)
+        if known is None and self._tape.is_final:
+            raise TapeEnds
+        begin, end = plan.turns
+        if known is None:
+            items = [self._calls.keep(self.messages[at]["content"], f"message-{at}.txt") for at in plan.results]
+            if end > begin:
+                items.append(self._calls.keep(as_text(self.messages[begin:end]), f"messages-{begin}-{end}.txt"))
+        else:
+            items = list(known["items"])
+        before = size_of(self.messages)
+        self.messages = shorten(self.messages, plan, items, self._language)
+        self._repetition.forget()
+        if known is None:
+            self._record("compacted", {
+                "step": step, "items": items, "results": len(plan.results), "messages": end - begin, "tokensBefore": before,
+                "tokensAfter": size_of(self.messages),
+            })  # fmt: skip
+
+    def _ended(
+        self, state: AgentState, stop: Stop | None = None, waiting: Mapping[str, Any] | None = None
+    ) -> AgentOutcome:
+        spending = self._spending
+        return AgentOutcome(
+            self._task.run, state, self._answer, stop.reason if stop else "", stop.fix if stop else "", stop.code if stop else "", spending.steps, spending.calls,
+            {"input": spending.input, "output": spending.output}, spending.cost, spending.currency, spending.clock.seconds,
+            tuple(self.warnings), waiting,
+        )  # fmt: skip
+
+    def cancelled(self) -> AgentOutcome:
+        """The outcome of a run that was cancelled."""
+        return self._ended(
+            "cancelled", Stop("the run was cancelled", f"tavern agent resume {self._task.run}", "CANCELLED")
+        )
+
+
+def _as_json(calls: tuple[ModelCall, ...]) -> list[dict[str, str]]:
+    return [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in calls]
+
+
+def _stuck(reason: str, fix: str) -> Stop:
+    return Stop(reason, fix, STUCK)
+
+
+_SHOW: Final = "see `tavern agent show`; a larger model or a clearer prompt may help"
+_CONFUSED: Final = {
+    "empty": _stuck("the model answered with nothing, twice", _SHOW),
+    "thought": _stuck("the model writes its calls into thoughts, where nothing runs", _SHOW),
+    "repeats": _stuck("the model repeats the same passage endlessly", _SHOW),
+    "too_long": _stuck("the model's answers are too long to be read", "set model_options.max_tokens in the profile"),
+    "too_many": _stuck("the model makes more calls in one answer than are allowed", _SHOW),
+    "blocks": _stuck("the model wrote calls that cannot be read, three times", _SHOW),
+    "not_native": _stuck("the model makes native calls, but the profile calls tools by TAM", 'set "calling": "both"'),
+    "not_tam": _stuck("the model writes TAM, but the profile makes native calls", 'set "calling": "both"'),
+}

@@ -1,0 +1,107 @@
+"""The requests of one run to its model, or to the workflow that decides in its place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tavern_core.agents.notices import READ_RESULT
+from tavern_core.agents.parts import Parts
+from tavern_core.agents.tape import Waits
+from tavern_core.contract.llm import LLMAnswer
+from tavern_core.errors import ToolFailed
+from tavern_core.frozen import dataclass
+from tavern_core.kernel.access.profiles import Profile
+from tavern_core.model.call import CallContext
+from tavern_core.schema.dialects import export_tool
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What one run is about."""
+
+    run: str
+    profile: Profile
+    system: str
+    task: str
+    model: str
+    context: CallContext
+    """The caller of the agent's calls."""
+    asking: CallContext | None
+    """Who asks the model; None: the host."""
+
+
+class Requests:
+    """Asks for the next answer of an agent.
+
+    Args:
+        reader: wire name of the tool that reads long results.
+    """
+
+    def __init__(self, parts: Parts, task: Task, reader: str) -> None:
+        self._parts = parts
+        self._task = task
+        self._written = task.profile.written
+        self._reader = reader
+        self._tools: list[dict[str, Any]] | None = None
+        own = (
+            None
+            if self._written.deliberation_workflow
+            else getattr(parts.models.find(task.model), "context_tokens", None)
+        )
+        self.window = min(self._written.context_tokens, own) if isinstance(own, int) else self._written.context_tokens
+        """Tokens of a conversation at most."""
+
+    async def ask(self, step: int, messages: Sequence[Mapping[str, Any]], tell: Callable[[str], bool]) -> LLMAnswer:
+        """The next answer.
+
+        Args:
+            tell: called with each piece of the text; True: it has gone far enough.
+
+        Raises:
+            CallError: the model cannot be reached or refuses.
+            Waits: the workflow waits for a person.
+        """
+        if self._written.deliberation_workflow:
+            return await self._deliberate(messages)
+        options = dict(self._written.model_options)
+        if self._written.calling != "tam" and (tools := await self._native_tools()):
+            options["tools"] = tools
+        purpose = f"run {self._task.run} step {step}"
+        return await self._parts.models.ask(self._task.model, messages, options, self._task.asking, purpose, tell=tell)
+
+    async def _native_tools(self) -> list[dict[str, Any]]:
+        if self._tools is None:
+            describe, context = self._parts.descriptions, self._task.context
+            # In a thread: it may activate plugins, which waits for the loop.
+            specs = await asyncio.to_thread(describe.whole, context.profile, context)
+            self._tools = [describe.tool_schema(spec, "openai") for spec in specs]
+            self._tools.append(export_tool(self._parts.engines.inner[READ_RESULT], "openai"))
+        return self._tools
+
+    async def _deliberate(self, messages: Sequence[Mapping[str, Any]]) -> LLMAnswer:
+        """A run of the deliberation workflow: task, messages and system in, the answer's text out."""
+        inputs = {"task": self._task.task, "messages": [dict(m) for m in messages], "system": self._task.system}
+        name = self._written.deliberation_workflow
+        workflow = await asyncio.to_thread(self._parts.workflows.get_workflow, name)
+        given = {key: value for key, value in inputs.items() if key in workflow.interface_inputs}
+        result = await self._parts.workflows.run(name, given, context=self._task.context)
+        if result.state == "waiting":
+            raise Waits({
+                "kind": "workflow", "id": result.run_id, "tool": name, "reason": f"{name} asks a person",
+                "answer": f"tavern workflows answer {result.run_id} QUESTION VALUE",
+            })  # fmt: skip
+        if not result.ok:
+            error = result.errors[0].message if result.errors else result.state
+            raise ToolFailed(
+                f"the deliberation workflow {name} failed: {error}", hint="tavern workflows runs", fixFor="operator"
+            )
+        for key in ("text", "answer"):
+            if isinstance(text := result.outputs.get(key), str):
+                return LLMAnswer(text, model=name)
+        found = ", ".join(sorted(result.outputs)) or "nothing"
+        raise ToolFailed(
+            f"the deliberation workflow {name} has no output `text`: it gave {found}", hint="name an output of its interface text",
+            fixFor="operator",
+        )  # fmt: skip

@@ -1,0 +1,65 @@
+"""Detects agents that go round in circles. Pure; the same run gives the same findings."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tavern_core.model.result import ToolResult
+
+WARN_AT: Final = 2
+"""The same call with the same result, or the same error of the same tool: so often, and the model is told."""
+STOP_AT: Final = 3
+"""So often, and the run stops."""
+_TAIL: Final = 4_000
+"""Characters at the end of an answer that are searched for repetition."""
+_LONGEST_PERIOD: Final = 400
+
+
+class Repetition:
+    """Counts what repeats itself.
+
+    What is counted is forgotten when a call that had not been made before changed something: the world may be another one.
+    """
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._known: set[str] = set()
+
+    def see(self, tool: str, arguments: Mapping[str, Any], result: ToolResult, *, reads: bool) -> int:
+        """Count a call; returns how often it, or its error, has occurred."""
+        call = _digest([tool, arguments])
+        if result.ok and not reads and call not in self._known:
+            self._counts.clear()
+        self._known.add(call)
+        error = result.error
+        whole = _digest([call, result.ok, result.value, list(result.content)])
+        seen = [whole] if error is None else [whole, _digest([tool, error.kind, error.message])]
+        self._counts.update(seen)
+        return max(self._counts[each] for each in seen)
+
+    def problem(self, code: str) -> int:
+        """Count an answer that led to no call; returns how often this has happened since the last call."""
+        self._counts[f"problem {code}"] += 1
+        return self._counts[f"problem {code}"]
+
+    def forget(self) -> None:
+        """The model has lost results from its context, and may ask for them again."""
+        self._counts.clear()
+
+
+def is_looping(text: str) -> bool:
+    """Whether the end of a text is one short passage over and over."""
+    tail = text[-_TAIL:]
+    if len(tail) < _TAIL:
+        return False
+    size = _TAIL - _LONGEST_PERIOD
+    period = tail.find(tail[:size], 1)
+    return 0 < period <= _LONGEST_PERIOD and tail[period:] == tail[: _TAIL - period]
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=repr).encode()).hexdigest()

@@ -1,0 +1,66 @@
+"""Replay: the loop over the record of a run, without model and tools, compared with what was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tavern_core.agents.loop import AgentLoop
+from tavern_core.agents.model_requests import Task
+from tavern_core.agents.parts import Parts
+from tavern_core.agents.spending import Clock, Spending
+from tavern_core.agents.tape import Tape
+from tavern_core.frozen import dataclass
+from tavern_core.model.agent import AgentOutcome, AgentRecord
+from tavern_core.model.profile import AgentBudget
+
+
+@dataclass(frozen=True, slots=True)
+class AgentReplay:
+    """What came of a replay."""
+
+    outcome: AgentOutcome
+    differences: tuple[str, ...] = ()
+    """Where the loop of today goes another way than the recorded one."""
+    messages: tuple[Mapping[str, Any], ...] = ()
+    """The conversation as the replay has made it."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it leads to the same messages."""
+        return not self.differences
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "differences": list(self.differences),
+            "outcome": self.outcome.to_json(),
+            "messages": [*self.messages],
+        }
+
+
+async def replayed(
+    parts: Parts, about: Task, record: AgentRecord, limits: AgentBudget, mask: Callable[[Any], Any]
+) -> AgentReplay:
+    """Run the loop over a record."""
+    tape = Tape(record.events, is_final=True)
+    differences: list[str] = []
+    seen: set[int] = set()
+
+    def compare(kind: str, data: Mapping[str, Any]) -> None:
+        if kind != "reply":
+            return
+        step = data["step"]
+        seen.add(step)
+        if (known := tape.replies.get(step)) is None:
+            return
+        if mask(list(data["messages"])) != known["messages"]:
+            differences.append(f"step {step}: the host would answer the model differently now")
+
+    loop = AgentLoop(parts, about, tape, Spending(limits, None, Clock()), compare, lambda step, piece: None)
+    outcome = await loop.run()
+    differences += [f"step {step}: the replay does not reach it" for step in sorted(tape.replies.keys() - seen)]
+    ended = record.outcome
+    if ended is not None and ended.state == "done" and (outcome.state, mask(outcome.answer)) != ("done", ended.answer):
+        differences.append(f"the replay ends as {outcome.state}, with another answer")
+    return AgentReplay(outcome, tuple(differences), tuple(mask(list(loop.messages))))

@@ -1,0 +1,156 @@
+"""What a run has used of its budget: requests, calls, tokens, seconds, money."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from tavern_core.contract.llm import Price
+from tavern_core.errors import UsageError
+from tavern_core.frozen import dataclass
+from tavern_core.model.profile import AgentBudget
+
+_MILLION: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why a run ends before its task is done."""
+
+    reason: str
+    fix: str
+    code: str = "BUDGET_EXCEEDED"
+
+
+class Clock:
+    """Seconds of a run, without the time that people take for their answers.
+
+    Args:
+        seconds: used by earlier processes.
+    """
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self._before = seconds
+        self._began = time.monotonic()
+        self._waited = 0.0
+        self._waiting: list[float] = []
+
+    @property
+    def seconds(self) -> float:
+        now = time.monotonic()
+        asked = now - min(self._waiting) if self._waiting else 0.0
+        return self._before + now - self._began - self._waited - asked
+
+    @property
+    def is_paused(self) -> bool:
+        return bool(self._waiting)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """A person is asked. Several at once count once."""
+        began = time.monotonic()
+        self._waiting.append(began)
+        try:
+            yield
+        finally:
+            self._waiting.remove(began)
+            if not self._waiting:
+                self._waited += time.monotonic() - began
+
+
+class Spending:
+    """Counts what a run uses.
+
+    Args:
+        price: of the model; None: not known.
+    """
+
+    def __init__(self, budget: AgentBudget, price: Price | None, clock: Clock) -> None:
+        self._budget = budget
+        self._price = price
+        self.clock = clock
+        self.steps = self.calls = self.input = self.output = 0
+
+    @property
+    def cost(self) -> float | None:
+        """In the currency of the price."""
+        return None if self._price is None else self._of(self.input, self.output, self._price)
+
+    @property
+    def currency(self) -> str:
+        return "" if self._price is None else self._price.currency
+
+    @property
+    def seconds_left(self) -> float | None:
+        """None: there is no limit."""
+        return None if self._budget.seconds is None else self._budget.seconds - self.clock.seconds
+
+    @property
+    def is_last_step(self) -> bool:
+        """Whether the budget has one request left."""
+        return self._budget.steps - self.steps == 1
+
+    def answered(self, tokens_in: int, tokens_out: int) -> None:
+        """Count one answer of the model."""
+        self.steps += 1
+        self.input += tokens_in
+        self.output += tokens_out
+
+    def before_request(self, prompt: int) -> Stop | None:
+        """Why the next request is not made.
+
+        Args:
+            prompt: its tokens, estimated.
+        """
+        budget = self._budget
+        if self.steps >= budget.steps:
+            return Stop(f"the budget of {budget.steps} requests to the model is used up", _more("steps"))
+        if budget.tokens is not None and self.input + self.output + prompt > budget.tokens:
+            used = self.input + self.output
+            return Stop(
+                f"{used:,} of {budget.tokens:,} tokens are used, and the next request takes about {prompt:,}",
+                _more("tokens"),
+            )
+        if budget.money is not None and self._price is not None:
+            whole = self._of(self.input + prompt, self.output, self._price)
+            if whole > budget.money:
+                reason = f"the next request would make the run cost {whole:.4f} {budget.currency} of {budget.money:g}"
+                return Stop(reason, _more("money"))
+        return self.out_of_time()
+
+    def out_of_time(self) -> Stop | None:
+        """Why nothing more is begun: the time is over."""
+        left = self.seconds_left
+        if left is None or left > 0:
+            return None
+        return Stop(f"the budget of {self._budget.seconds:g} seconds is used up", _more("seconds"), "TIMEOUT")
+
+    @staticmethod
+    def _of(tokens_in: int, tokens_out: int, price: Price) -> float:
+        return (tokens_in * price.input + tokens_out * price.output) / _MILLION
+
+
+def check_price(budget: AgentBudget, price: Price | None, model: str) -> None:
+    """Refuse a budget of money that cannot be kept.
+
+    Raises:
+        UsageError: the model's price is not known, or in another currency (USAGE).
+    """
+    if budget.money is None:
+        return
+    if price is None:
+        raise UsageError(
+            f"the budget is {budget.money:g} {budget.currency}, but the price of the model {model or '(the only one)'} is not known",
+            hint="give the model a price in tavern.yaml, or leave money out of the budget and limit tokens",
+        )
+    if price.currency != budget.currency:
+        raise UsageError(
+            f"the budget is in {budget.currency}, and the price of the model in {price.currency}",
+            hint=f'"currency": "{price.currency}"',
+        )
+
+
+def _more(name: str) -> str:
+    return f"resume it with a larger budget: tavern agent resume RUN --budget {name}=..."

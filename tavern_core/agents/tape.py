@@ -1,0 +1,85 @@
+"""The record of a run as the loop reads it again: what was answered and called is not asked and called a second time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tavern_core.model.agent import AgentEvent
+
+Place = tuple[int, int]
+"""(step, number of the call in it)"""
+
+
+class Tape:
+    """What a run has recorded so far.
+
+    Args:
+        is_final: for a replay: nothing happens beyond the record.
+    """
+
+    def __init__(self, events: Iterable[AgentEvent] = (), *, is_final: bool = False) -> None:
+        self.is_final = is_final
+        self.seq = 0
+        self.seconds = 0.0
+        self.beginning: list[Mapping[str, Any]] = []
+        self.answers: dict[int, Mapping[str, Any]] = {}
+        self.calls: dict[Place, Mapping[str, Any]] = {}
+        """Calls that were begun."""
+        self.reads: set[Place] = set()
+        """Calls of tools that only read."""
+        self.masked: set[int] = set()
+        """Steps of which a secret part is not stored."""
+        self.results: dict[Place, Mapping[str, Any]] = {}
+        self.foreseen: dict[Place, Mapping[str, Any] | None] = {}
+        self.replies: dict[int, Mapping[str, Any]] = {}
+        self.compacted: dict[int, Mapping[str, Any]] = {}
+        self.given: dict[str, Any] = {}
+        """Question → the answer of a person."""
+        self.waiting_for: Mapping[str, Any] | None = None
+        for event in events:
+            self._take(event)
+
+    def _take(self, event: AgentEvent) -> None:
+        data, self.seq = event.data, event.seq
+        self.seconds = data.get("seconds", self.seconds)
+        if data.get("masked") and "step" in data:
+            self.masked.add(data["step"])
+        match event.kind:
+            case "message":
+                self.beginning.append({"role": data["role"], "content": data["content"]})
+            case "answer":
+                self.answers[data["step"]] = data
+            case "call":
+                self.calls[data["step"], data["index"]] = data
+            case "result":
+                if data["reads"]:
+                    self.reads.add((data["step"], data["index"]))
+                self.results[data["step"], data["index"]] = data["result"]
+            case "foreseen":
+                self.foreseen[data["step"], data["index"]] = data["error"]
+            case "reply":
+                self.replies[data["step"]] = data
+            case "compacted":
+                self.compacted[data["step"]] = data
+            case "given":
+                self.given |= data["answers"]
+            case "waiting":
+                self.waiting_for = data["waitingFor"]
+
+
+class TapeEnds(Exception):
+    """A replay has reached the end of the record."""
+
+
+class Waits(Exception):
+    """The run cannot go on without a person.
+
+    Args:
+        data: what it waits for; see `AgentOutcome.waiting_for`.
+    """
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        super().__init__(data.get("id", ""))
+        self.data = data
+        self.code = "APPROVAL_REQUIRED" if data["kind"] == "approval" else "INPUT_REQUIRED"

@@ -1,0 +1,300 @@
+"""The tool calls of one run: each is recorded before and after, made once, and not made again when the run is resumed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final
+
+from tavern_core.agents.notices import READ_RESULT, notice
+from tavern_core.agents.parts import Parts
+from tavern_core.agents.repetition import Repetition
+from tavern_core.agents.tape import Tape, TapeEnds, Waits
+from tavern_core.contract.llm import ModelCall
+from tavern_core.errors import CallError, InputInvalid, TavernError, ToolNotFound, call_error_of
+from tavern_core.frozen import dataclass
+from tavern_core.kernel.calls.idempotency import result_of, result_text
+from tavern_core.kernel.calls.native_calls import text_of
+from tavern_core.kernel.calls.text_calls import Transcript
+from tavern_core.kernel.catalogue.plan import Inner, Plan
+from tavern_core.model.call import CallContext
+from tavern_core.model.language import Language
+from tavern_core.model.result import ToolError, ToolResult, failure
+from tavern_core.model.text_outcome import TextOutcome
+from tavern_core.schema.dialects import export_tool
+
+DOOR: Final = "agent"
+RESULT_CHARS: Final = 6_000
+"""Characters of one result that the model sees; the whole is an artifact."""
+FEEDBACK_CHARS: Final = 60_000
+_AT_ONCE: Final = 8
+Record = Callable[[str, Mapping[str, Any]], None]
+Within = Callable[[Coroutine[Any, Any, ToolResult]], Awaitable[ToolResult]]
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A call that was made, for whom counts repetitions."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+    result: ToolResult
+    reads: bool
+
+
+class ToolCalls:
+    """Makes the calls of one run.
+
+    Args:
+        record: stores an event.
+        within: awaits a call within the time of the run.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        run: str,
+        tape: Tape,
+        context: CallContext,
+        language: Language,
+        record: Record,
+        within: Within,
+    ) -> None:
+        self._parts = parts
+        self._run = run
+        self._tape = tape
+        self._context = context
+        self._language = language
+        self._record = record
+        self._within = within
+        self._step = self._next = self._foreseen = 0
+        self.made: list[Made] = []
+        """The calls of this step, in the order of their numbers."""
+        config = parts.base.config
+        self._transcript = Transcript(
+            parts.tools, _Finder(parts), config.tam, self._invoke, self._foresee, self._refused, language,
+            max_chars=FEEDBACK_CHARS, parallel=True,
+        )  # fmt: skip
+
+    def begin(self, step: int) -> None:
+        """The next calls belong to this step."""
+        self._step, self._next, self._foreseen, self.made = step, 0, 0, []
+
+    def again(self, step: int) -> None:
+        """The calls of a step that is complete in the record, which are not made again."""
+        self.begin(step)
+        for (at, number), data in sorted(self._tape.calls.items()):
+            if at == step and (known := self._tape.results.get((at, number))) is not None:
+                reads = (at, number) in self._tape.reads
+                self.made.append(Made(data["tool"], data["arguments"], result_of(known), reads))
+
+    async def text(self, text: str) -> TextOutcome:
+        """Run the TAM blocks of a text. Raises Waits, TapeEnds."""
+        return await self._transcript.run(text, self._context)
+
+    async def native(self, calls: Sequence[ModelCall]) -> list[ToolResult]:
+        """Make native calls: those that only read, next to each other, at the same time. Raises Waits, TapeEnds."""
+        results: list[ToolResult] = []
+        group: list[Coroutine[Any, Any, ToolResult]] = []
+        for call in calls:
+            try:
+                tool, arguments = self._read(call)
+            except (InputInvalid, ToolNotFound) as error:
+                results += await _all(group)
+                group = []
+                refused = failure(error)
+                self.made.append(Made(call.name, {"written": call.arguments}, refused, True))
+                results.append(refused)
+                continue
+            reads = await self._reads(tool)
+            if not reads or len(group) == _AT_ONCE:
+                results += await _all(group)
+                group = []
+            made = self._invoke(tool, arguments, self._context, None)
+            if reads:
+                group.append(made)
+            else:
+                results.append(await made)
+        return results + await _all(group)
+
+    def native_names(self) -> str:
+        """The wire name of the reading tool."""
+        return str(export_tool(self._parts.engines.inner[READ_RESULT], "openai")["function"]["name"])
+
+    def _read(self, call: ModelCall) -> tuple[str, Mapping[str, Any]]:
+        tool = READ_RESULT if call.name == self.native_names() else self._parts.descriptions.tool_id(call.name)
+        try:
+            arguments = json.loads(call.arguments or "{}")
+        except (ValueError, RecursionError):
+            arguments = None
+        if not isinstance(arguments, dict):
+            raise InputInvalid(
+                f"{tool}: the arguments are no JSON object: {call.arguments[:200]}",
+                hint='write the arguments as one JSON object, such as {} or {"text": "…"}',
+                fixFor="caller",
+            )
+        return tool, arguments
+
+    async def _reads(self, tool: str) -> bool:
+        try:
+            return (await _Finder(self._parts).find(tool, self._context)).spec.read_only
+        except TavernError:
+            return False  # the call itself reports it
+
+    def _invoke(
+        self, tool: str, arguments: Mapping[str, Any], context: CallContext | None, key: str | None
+    ) -> Coroutine[Any, Any, ToolResult]:
+        """One call, numbered now: calls that run at the same time keep their order in the record."""
+        number, self._next = self._next, self._next + 1
+        self.made.append(Made(tool, arguments, _NOT_YET, False))
+        return self._make(number, tool, arguments, context or self._context, len(self.made) - 1)
+
+    async def _make(
+        self, number: int, tool: str, arguments: Mapping[str, Any], context: CallContext, place: int
+    ) -> ToolResult:
+        at = self._step, number
+        known = self._tape.results.get(at)
+        if known is None:
+            if self._tape.is_final:
+                raise TapeEnds
+            known = await self._live(at, tool, arguments, context)
+        result = result_of(known)
+        self.made[place] = Made(tool, arguments, result, at in self._tape.reads)
+        return result
+
+    async def _live(
+        self, at: tuple[int, int], tool: str, arguments: Mapping[str, Any], context: CallContext
+    ) -> Mapping[str, Any]:
+        step, number = at
+        key = f"{self._run}:{step}:{number}"
+        if at not in self._tape.calls:
+            self._record(
+                "call", {"step": step, "index": number, "tool": tool, "arguments": dict(arguments), "key": key}
+            )
+        which: Any = Inner(READ_RESULT) if tool == READ_RESULT else tool
+        mode, pipeline = self._parts.base.mode, self._parts.pipeline
+        # The key makes a call that was begun by a process that ended: never made twice, unless it is harmless.
+        result = await self._within(pipeline.run(mode, which, arguments, context, f"run {self._run}", key, DOOR))
+        if (person := _waiting_for(result, tool)) is not None:
+            raise Waits(person)
+        if tool != READ_RESULT:
+            result = self._shown(result, tool)
+        data: Mapping[str, Any] = json.loads(result_text(result))
+        reads = await self._reads(tool)
+        if reads:
+            self._tape.reads.add(at)
+        self._record("result", {
+            "step": step, "index": number, "tool": tool, "result": data, "callId": result.call_id, "reads": reads,
+        })  # fmt: skip
+        return data
+
+    def _shown(self, result: ToolResult, tool: str) -> ToolResult:
+        """The result, or its beginning and the address of the whole."""
+        if not result.ok:
+            return result
+        text = result.value if isinstance(result.value, str) else text_of(ToolResult(True, result.value))
+        if result._content:
+            text = text_of(result)
+        if len(text) <= RESULT_CHARS:
+            return result
+        whole = self.keep(text, f"{tool.replace(':', '-')}.txt")
+        shown = {"beginning": text[:RESULT_CHARS], "characters": len(text), "whole": whole, "readOnWith": READ_RESULT}
+        return ToolResult(True, shown, evidence=result._evidence, meta=result._meta, trace=result._trace)
+
+    def keep(self, text: str, name: str) -> str:
+        """Store a text that the agent may read again; returns its address."""
+        return self._parts.artifacts.put(text, "text/plain", name=name, context=self._context).uri
+
+    async def _foresee(
+        self, written: str, arguments: Mapping[str, Any], context: CallContext | None, earlier: int
+    ) -> CallError | None:
+        """What is known of a step of a chain, recorded: a replay must not ask the host of today."""
+        at = self._step, self._foreseen
+        self._foreseen += 1
+        if at in self._tape.foreseen:
+            known = self._tape.foreseen[at]
+            return None if known is None else _error(known)
+        if self._tape.is_final:
+            raise TapeEnds
+        pipeline = self._parts.pipeline
+        if written == READ_RESULT:
+            return None
+        error = await pipeline.foresee(self._parts.base.mode, written, arguments, context, earlier, DOOR)
+        if error is not None and (data := _waiting_for(failure(error), written)) is not None:
+            raise Waits(data)
+        said = None if error is None else ToolError.of(error).to_json()
+        self._record("foreseen", {"step": at[0], "index": at[1], "tool": written, "error": said})
+        return error
+
+    def _refused(self, command: str, context: CallContext | None, result: ToolResult) -> ToolResult:
+        if self._tape.is_final:
+            return result
+        return self._parts.pipeline.refused(command, context, result, DOOR)
+
+    def count(self, repetition: Repetition) -> int:
+        """Count the calls of this step; returns how often the most frequent of them has occurred."""
+        return max((repetition.see(m.tool, m.arguments, m.result, reads=m.reads) for m in self.made), default=0)
+
+    def answers(self, calls: Sequence[ModelCall], results: Sequence[ToolResult]) -> list[dict[str, Any]]:
+        """The messages that answer native calls."""
+        return [
+            {"role": "tool", "toolCallId": call.id, "content": text_of(result)[:FEEDBACK_CHARS]}
+            for call, result in zip(calls, results, strict=True)
+        ]
+
+    def refusals(self, calls: Sequence[ModelCall], why: str, **values: Any) -> list[dict[str, Any]]:
+        """The messages that answer native calls of which none is made."""
+        text = notice(why, self._language, **values)
+        return [{"role": "tool", "toolCallId": call.id, "content": text} for call in calls]
+
+
+class _Finder:
+    """Finds tools for an agent: the host's, and the one that reads long results."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._compiler = parts.compiler
+        self.language = parts.compiler.language
+        self.prepare = parts.compiler.prepare
+
+    async def find(self, written: str, context: CallContext | None) -> Plan:
+        which: Any = Inner(READ_RESULT) if written == READ_RESULT else written
+        return await self._compiler.find(which, context)
+
+
+_NOT_YET: Final = ToolResult(False, error=ToolError("CANCELLED", "the call has not ended"))
+
+
+async def _all(group: Sequence[Awaitable[ToolResult]]) -> list[ToolResult]:
+    """The results of calls that run at the same time; each ends before an error of one is passed on."""
+    results: list[ToolResult] = []
+    for result in await asyncio.gather(*group, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
+        results.append(result)
+    return results
+
+
+def _waiting_for(result: ToolResult, tool: str) -> dict[str, Any] | None:
+    """What a person has to do before the call can be made; None: nothing."""
+    error = result.error
+    if error is None:
+        return None
+    if error.kind == "APPROVAL_REQUIRED" and (name := error.details.get("approval")):
+        return {
+            "kind": "approval", "id": name, "tool": tool, "reason": error.message, "answer": f"tavern approvals approve {name}",
+        }  # fmt: skip
+    if error.kind == "INPUT_REQUIRED" and (questions := error.details.get("questions")):
+        first = questions[0]["id"]
+        return {
+            "kind": "question", "id": first, "tool": tool, "reason": error.message, "questions": questions,
+            "answer": f"tavern agent resume RUN --answer {first}=VALUE",
+        }  # fmt: skip
+    return None
+
+
+def _error(data: Mapping[str, Any]) -> CallError:
+    return call_error_of(data["kind"])(
+        data["message"], hint=data["fix"], retryable=data["retryable"], outcome=data["outcome"],
+        retry_after_ms=data["retryAfterMs"], **data["details"],
+    )  # fmt: skip

@@ -1,0 +1,196 @@
+"""What an OpenAI-compatible API answers: a whole completion or the chunks of one, and refusals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+from tavern_core.contract.llm import LLMAnswer, Message, ModelCall
+from tavern_core.errors import BudgetExceeded, CallError, UpstreamError
+
+_LONGEST_WAIT_MS: Final = 3_600_000
+_LONGEST_QUOTE: Final = 400
+
+
+def written_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages in the form of the API."""
+    return [_written(message) for message in messages]
+
+
+def _written(message: Message) -> dict[str, Any]:
+    written = {key: value for key, value in message.items() if key not in ("toolCalls", "toolCallId")}
+    if calls := message.get("toolCalls"):
+        written["tool_calls"] = [
+            {"id": c["id"], "type": "function", "function": {"name": c["name"], "arguments": c["arguments"]}}
+            for c in calls
+        ]
+    if (call := message.get("toolCallId")) is not None:
+        written["tool_call_id"] = call
+    return written
+
+
+class Completion:
+    """An answer that is put together from one whole completion or from chunks.
+
+    Args:
+        who: the address, for messages.
+    """
+
+    def __init__(self, who: str) -> None:
+        self._who = who
+        self._text: list[str] = []
+        self._calls: dict[int, dict[str, str]] = {}
+        self._usage: dict[str, int] = {}
+        self._model = ""
+        self.finish = ""
+        """Why the model stopped; empty: it has not stopped yet."""
+
+    def add(self, value: Any) -> str:
+        """Take over a completion or a chunk; the text in it.
+
+        Raises:
+            UpstreamError: it is an error object, or none of both (UPSTREAM_ERROR).
+        """
+        if not isinstance(value, Mapping):
+            raise self._odd("no object")
+        if error := value.get("error"):
+            raise UpstreamError(
+                f"{self._who} reports an error: {message_of(error)}",
+                hint="ask again",
+                retryable=True,
+                outcome="unknown",
+            )
+        self._model = str(value.get("model") or self._model)
+        usage = value.get("usage")
+        if isinstance(usage, Mapping):
+            for name, key in (("input", "prompt_tokens"), ("output", "completion_tokens")):
+                if type(count := usage.get(key)) is int and count >= 0:
+                    self._usage[name] = count
+        choices = value.get("choices")
+        if not isinstance(choices, list):
+            raise self._odd("no `choices`")
+        if not choices:
+            return ""
+        choice = choices[0]
+        part = (choice.get("delta") or choice.get("message") or {}) if isinstance(choice, Mapping) else None
+        if not isinstance(part, Mapping):
+            raise self._odd("a choice without a message")
+        self.finish = str(choice.get("finish_reason") or self.finish)
+        for position, call in enumerate(part.get("tool_calls") or ()):
+            self._add_call(position, call)
+        text = _text_of(part.get("content"))
+        self._text.append(text)
+        return text
+
+    def _add_call(self, position: int, call: Any) -> None:
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping):
+            raise self._odd("a tool call without a function")
+        index = call.get("index")
+        known = self._calls.setdefault(
+            index if type(index) is int else position, {"id": "", "name": "", "arguments": ""}
+        )
+        known["id"] = known["id"] or str(call.get("id") or "")
+        known["name"] += str(function.get("name") or "")
+        arguments = function.get("arguments")
+        known["arguments"] += (
+            arguments if isinstance(arguments, str) else "" if arguments is None else json.dumps(arguments)
+        )
+
+    def answer(self, data: Any = None) -> LLMAnswer:
+        """The answer so far."""
+        calls = tuple(
+            ModelCall(call["id"] or f"call_{index}", call["name"], call["arguments"])
+            for index, call in sorted(self._calls.items())
+        )
+        return LLMAnswer(self.text, self.finish or "stop", self._usage, self._model, calls, data)
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return "".join(self._text)
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether the model calls tools."""
+        return bool(self._calls)
+
+    def _odd(self, what: str) -> UpstreamError:
+        return UpstreamError(
+            f"{self._who} answered with something that is no chat completion: {what}",
+            hint="see that `baseUrl` is that of an OpenAI-compatible API; it often ends in /v1",
+            outcome="unknown",
+        )
+
+
+def _text_of(content: Any) -> str:
+    if isinstance(content, list):  # parts, as some servers send them
+        return "".join(str(part.get("text") or "") for part in content if isinstance(part, Mapping))
+    return content if isinstance(content, str) else ""
+
+
+def refusal(status: int, headers: Mapping[str, str], body: bytes, who: str, model: str, *, has_key: bool) -> CallError:
+    """The error of a status that is not 200."""
+    try:
+        said = message_of(json.loads(body))
+    except (ValueError, RecursionError):
+        said = body[:_LONGEST_QUOTE].decode("utf-8", "replace")
+    wait = retry_after_ms(headers)
+    if status in (401, 403):
+        hint = (
+            "see that the reference in `key` leads to a valid key"
+            if has_key
+            else "add the key by reference: `key: {$env: NAME}`"
+        )
+        return UpstreamError(
+            f"{who} refuses the key ({status}): {said}", hint=hint, outcome="none", reason="unauthorized"
+        )
+    if status == 404:
+        return UpstreamError(
+            f"{who} does not know the model {model!r} (404): {said}",
+            hint="see that `model` is one that the API lists, and that `baseUrl` is right; it often ends in /v1",
+            outcome="none",
+            reason="not found",
+        )
+    if status == 429:
+        return BudgetExceeded(
+            f"{who} accepts no more requests for now (429): {said}",
+            hint="ask again later, or less often",
+            retryable=True,
+            retry_after_ms=wait,
+            outcome="none",
+            limit="of the API",
+        )
+    if status >= 500 or status == 408:
+        return UpstreamError(
+            f"{who} failed ({status}): {said}", hint="ask again", retryable=True, retry_after_ms=wait, outcome="none"
+        )
+    hint = (
+        "write the address it leads to as `baseUrl`" if 300 <= status < 400 else "correct the messages or the options"
+    )
+    return UpstreamError(f"{who} refuses the request ({status}): {said}", hint=hint, outcome="none")
+
+
+def message_of(error: Any) -> str:
+    """What an error object says: ``{"error": {"message": …}}``, ``{"error": "…"}``, ``{"message": …}``, ``{"detail": …}``."""
+    for key in ("error", "message", "detail"):
+        if isinstance(error, Mapping) and key in error:
+            return message_of(error[key])
+    return (error if isinstance(error, str) else json.dumps(error, default=str))[:_LONGEST_QUOTE]
+
+
+def retry_after_ms(headers: Mapping[str, str]) -> int | None:
+    """How long the API asks to wait, in milliseconds, at most an hour; None: it does not say."""
+    written = headers.get("retry-after", "").strip()
+    if written.isascii() and written.replace(".", "", 1).isdigit():
+        return min(int(float(written[:12]) * 1000), _LONGEST_WAIT_MS)
+    try:
+        when = parsedate_to_datetime(written)
+    except (ValueError, IndexError):
+        return None
+    if when.tzinfo is None:
+        when = when.replace(tzinfo=UTC)
+    return min(max(int((when - datetime.now(UTC)).total_seconds() * 1000), 0), _LONGEST_WAIT_MS)

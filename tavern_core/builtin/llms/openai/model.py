@@ -1,0 +1,283 @@
+"""Models behind the Chat Completions API of OpenAI, which most providers and local servers speak, on httpx2.
+
+    OpenAILLM("http://127.0.0.1:11434/v1", "qwen3")
+
+The address is the operator's own configuration, so it may be any, also on this machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import functools
+import json
+import random
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from tavern_core.builtin.llms.openai.answers import Completion, refusal, written_messages
+from tavern_core.contract.exchange import failures
+from tavern_core.contract.llm import DEADLINE, LLMAnswer, Message, Price
+from tavern_core.contract.structured_answers import schema_validator, structured
+from tavern_core.errors import CallError, CallTimeout, InputInvalid, OutputTooLarge, ToolFailed, UpstreamError
+
+if TYPE_CHECKING:
+    import httpx2
+
+MOST_BYTES: Final = 32_000_000
+_FIRST_PAUSE_S: Final = 0.2
+_LARGEST_REFUSAL: Final = 64_000
+_SHORTEST_SECRET: Final = 4
+_OURS: Final = frozenset({"model", "messages", "stream", "stream_options", "response_format", "n"})
+"""What the adapter sets itself."""
+
+
+class OpenAILLM:
+    """One model of one API; see `contract.llm.StreamingLLM`.
+
+    Args:
+        base_url: ``https://host/v1``; requests go to ``/chat/completions`` below it.
+        model: its name there; empty: the API has only one.
+        key: returns the key when it is needed; empty: none.
+        headers: further ones, as `key`.
+        timeout_s: how long the API may take for a whole answer, or for the next piece of a streamed one.
+        max_bytes: of one answer.
+        retries: further attempts after 429 and 5xx, as long as nothing was received.
+        options: defaults of the options.
+    """
+
+    kind = "openai"
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str = "",
+        *,
+        key: Callable[[], str] = str,
+        headers: Callable[[], Mapping[str, str]] = dict,
+        timeout_s: float = 120.0,
+        max_bytes: int = MOST_BYTES,
+        retries: int = 3,
+        options: Mapping[str, Any] | None = None,
+        price: Price | None = None,
+        context_tokens: int | None = None,
+    ) -> None:
+        self.price, self.context_tokens = price, context_tokens
+        self._who = base_url.rstrip("/")
+        self._model = model
+        self._key, self._headers = key, headers
+        self._timeout_s, self._max_bytes, self._retries = timeout_s, max_bytes, retries
+        self._options = dict(options or {})
+
+    async def complete(self, messages: Sequence[Message], /, **options: Any) -> LLMAnswer:
+        """See `LLM.complete`.
+
+        Raises:
+            UpstreamError: it cannot be reached, refuses, breaks off, or answers something else (UPSTREAM_ERROR).
+            BudgetExceeded: it accepts no more requests for now (BUDGET_EXCEEDED), with `retry_after_ms` if it says when.
+            CallTimeout, OutputTooLarge: the answer took too long, or is too large (TIMEOUT, OUTPUT_TOO_LARGE).
+            InputInvalid: an option cannot be set (INPUT_SCHEMA_INVALID).
+        """
+        body, validator = self._body(messages, options)
+        completion = Completion(self._who)
+        async with self._response(body) as response:
+            async with self._limit():
+                read = b"".join([chunk async for chunk in self._chunks(response)])
+            completion.add(self._parsed(read))
+        return self._finished(completion, validator)
+
+    async def stream(self, messages: Sequence[Message], /, **options: Any) -> AsyncIterator[str | LLMAnswer]:
+        """See `StreamingLLM.stream`. Raises as `complete`."""
+        body, validator = self._body(messages, options)
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+        completion = Completion(self._who)
+        async with self._response(body) as response, aclosing(self._events(response)) as events:
+            async for data in events:
+                if text := completion.add(self._parsed(data)):
+                    yield text
+        if not completion.finish:
+            raise UpstreamError(
+                f"{self._who} broke off in the middle of the answer", hint="ask again", retryable=True, outcome="unknown",
+                reason="broken off",
+            )  # fmt: skip
+        yield self._finished(completion, validator)
+
+    def _body(self, messages: Sequence[Message], options: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+        """The request, and the validator of a structured answer."""
+        wanted = {key: value for key, value in {**self._options, **options}.items() if value is not None}
+        schema = wanted.pop("schema", None)
+        if taken := sorted(_OURS & wanted.keys()):
+            raise InputInvalid(
+                f"the option {taken[0]!r} is set by the host",
+                hint="use `schema` for structured answers; leave out the others",
+            )
+        body = {**({"model": self._model} if self._model else {}), "messages": written_messages(messages), **wanted}
+        if schema is None:
+            return body, None
+        validator = schema_validator(schema)
+        body["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+        return body, validator
+
+    @staticmethod
+    def _finished(completion: Completion, validator: Any) -> LLMAnswer:
+        if validator is None or completion.has_calls:
+            return completion.answer()
+        return completion.answer(structured(completion.text, validator, completion.finish))
+
+    @asynccontextmanager
+    async def _response(self, body: Mapping[str, Any]) -> AsyncIterator[httpx2.Response]:
+        """A response with status 200, whose body has not been read. Leaving closes the connection."""
+        httpx2 = _library()
+        key, headers = self._key().strip(), dict(self._headers())
+        sent = {"accept-encoding": "identity", **({"authorization": f"Bearer {key}"} if key else {}), **headers}
+        content = json.dumps(body, ensure_ascii=False).encode("utf-8", "backslashreplace")
+        timeout = httpx2.Timeout(self._timeout_s)
+        try:
+            with failures(self._who, "unknown"):
+                async with httpx2.AsyncClient(headers=sent, timeout=timeout, verify=_tls(), trust_env=False) as client:
+                    request = client.build_request(
+                        "POST",
+                        f"{self._who}/chat/completions",
+                        content=content,
+                        headers={"content-type": "application/json"},
+                    )
+                    response = await self._accepted(client, request, bool(key))
+                    try:
+                        yield response
+                    finally:
+                        await response.aclose()
+        except CallError as error:
+            raise _without((key, *headers.values()), error) from None
+
+    async def _accepted(self, client: httpx2.AsyncClient, request: httpx2.Request, has_key: bool) -> httpx2.Response:
+        """The response of the first attempt that is not refused."""
+        attempt, end = 0, DEADLINE.get()
+        while True:
+            async with self._limit():
+                response = await client.send(request, stream=True)
+            if response.status_code == 200:
+                return response
+            said = b""
+            try:
+                async with self._limit():
+                    async for chunk in response.aiter_raw():
+                        said += chunk
+                        if len(said) > _LARGEST_REFUSAL:
+                            break
+            finally:
+                await response.aclose()
+            error = refusal(response.status_code, response.headers, said, self._who, self._model, has_key=has_key)
+            attempt += 1
+            pause = (error.retry_after_ms or 0) / 1000 or random.uniform(0, _FIRST_PAUSE_S * 2**attempt)
+            left = self._timeout_s if end is None else end - time.perf_counter()
+            if not error.retryable or attempt > self._retries or pause >= left:
+                raise error
+            await asyncio.sleep(pause)
+
+    @asynccontextmanager
+    async def _limit(self) -> AsyncIterator[None]:
+        """A time limit for what is awaited inside."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                yield
+        except TimeoutError:
+            raise CallTimeout(
+                f"{self._who} was silent for {self._timeout_s:g} s (timeoutMs of the model)",
+                hint="raise timeoutMs, or ask for a shorter answer",
+                outcome="unknown",
+                limit="timeoutMs of the model",
+            ) from None
+
+    async def _chunks(self, response: httpx2.Response) -> AsyncIterator[bytes]:
+        """The bytes of the body, within the limit of their size; what is not UTF-8 is refused."""
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise UpstreamError(f"{self._who} compresses its answers, which was not asked for", outcome="unknown")
+        read, decoder = 0, codecs.getincrementaldecoder("utf-8")()
+        async for chunk in response.aiter_raw():
+            read += len(chunk)
+            if read > self._max_bytes:
+                raise OutputTooLarge(
+                    f"{self._who} answered more than {self._max_bytes:,} bytes",
+                    hint="set max_tokens, or raise maxBytes of the model",
+                    outcome="unknown",
+                    limit=self._max_bytes,
+                )
+            try:
+                decoder.decode(chunk)
+            except UnicodeDecodeError:
+                raise UpstreamError(f"{self._who} answered with bytes that are not UTF-8", outcome="unknown") from None
+            yield chunk
+
+    async def _events(self, response: httpx2.Response) -> AsyncGenerator[str]:
+        """The data of each event until ``[DONE]``; comments do not reset the time limit."""
+        httpx2 = _library()
+        if "text/event-stream" not in response.headers.get("content-type", ""):
+            async with self._limit():  # a server that cannot stream answers with the whole completion
+                read = b"".join([chunk async for chunk in self._chunks(response)])
+            yield read.decode()
+            return
+        checked = httpx2.Response(
+            200, headers=response.headers, content=self._chunks(response), request=response.request
+        )
+        async with aclosing(aiter(httpx2.EventSource(checked, self._max_bytes))) as events:
+            while True:
+                async with self._limit():
+                    event = await anext(events, None)
+                if event is None or event.data == "[DONE]":
+                    return
+                yield event.data
+
+    def _parsed(self, data: bytes | str) -> Any:
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError) as error:
+            quoted = data[:200] if isinstance(data, str) else data[:200].decode("utf-8", "replace")
+            raise UpstreamError(
+                f"{self._who} answered with something that is not JSON: {error}",
+                hint="see that `baseUrl` is that of an OpenAI-compatible API",
+                outcome="unknown",
+                start=quoted,
+            ) from None
+
+
+def _without(secrets: Sequence[str], error: CallError) -> CallError:
+    """The error without the key and the headers that were sent: an API may repeat them."""
+
+    def clean(value: Any) -> Any:
+        for secret in secrets:
+            if isinstance(value, str) and len(secret) >= _SHORTEST_SECRET:
+                value = value.replace(secret, "***")
+        return value
+
+    return type(error)(
+        clean(error.message),
+        hint=clean(error.hint),
+        retryable=error.retryable,
+        outcome=error.outcome,
+        retry_after_ms=error.retry_after_ms,
+        **{name: clean(value) for name, value in error.details.items()},
+    )
+
+
+@functools.cache
+def _tls() -> Any:
+    """The system's certificates; reading them is slow."""
+    return _library().create_ssl_context(trust_env=False)
+
+
+def _library() -> Any:
+    """httpx2, which is loaded with the first request.
+
+    Raises:
+        ToolFailed: it is not installed (TOOL_ERROR).
+    """
+    try:
+        import httpx2
+    except ImportError:
+        raise ToolFailed(
+            "models of the kind openai need httpx2, which is not installed", hint="pip install 'tavern-core[http]'",
+            fixFor="operator",
+        ) from None  # fmt: skip
+    return httpx2

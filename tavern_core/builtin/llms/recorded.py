@@ -1,0 +1,134 @@
+"""Models that replay recorded answers, and record those of another model: one JSON object a line, found by a hash of the request.
+
+{"request": "<sha256>", "messages": [...], "options": {...}, "answer": {"text": "Hello!", ...}}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+from tavern_core.contract.llm import LLM, LLMAnswer, Message, Price, StreamingLLM, answer_json, answer_of
+from tavern_core.errors import ToolFailed, UpstreamError
+
+
+class RecordedModel:
+    """See above; a `StreamingLLM`.
+
+    Args:
+        file: of the recording.
+        source: the model whose answers are recorded; None: replay.
+    """
+
+    kind = "recorded"
+
+    def __init__(
+        self,
+        file: Path,
+        source: Callable[[], LLM] | None = None,
+        *,
+        price: Price | None = None,
+        context_tokens: int | None = None,
+    ) -> None:
+        self.price, self.context_tokens = price, context_tokens
+        self.is_local = source is None
+        self._file, self._source = file, source
+        self._lock = threading.Lock()
+        self._answers: dict[str, list[LLMAnswer]] | None = None
+        self._used: dict[str, int] = {}
+
+    async def complete(self, messages: Sequence[Message], /, **options: Any) -> LLMAnswer:
+        """See `LLM.complete`.
+
+        Raises:
+            UpstreamError: the request was not recorded (UPSTREAM_ERROR).
+            ToolFailed: the file cannot be read or written (TOOL_ERROR).
+        """
+        if self._source is None:
+            return self._recorded(messages, options)
+        answer = await self._source().complete(messages, **options)
+        self._record(messages, options, answer)
+        return answer
+
+    async def stream(self, messages: Sequence[Message], /, **options: Any) -> AsyncIterator[str | LLMAnswer]:
+        """See `StreamingLLM.stream`. Raises as `complete`."""
+        source = None if self._source is None else self._source()
+        if not isinstance(source, StreamingLLM):
+            answer = await self.complete(messages, **options)
+            for at in range(0, len(answer.text), 16):
+                yield answer.text[at : at + 16]
+            yield answer
+            return
+        text, whole = "", None
+        async with aclosing(source.stream(messages, **options)) as pieces:  # type: ignore[type-var]
+            async for piece in pieces:
+                if isinstance(piece, LLMAnswer):
+                    whole = piece
+                else:
+                    text += piece
+                    yield piece
+        whole = whole or LLMAnswer(text)
+        self._record(messages, options, whole)
+        yield whole
+
+    def _recorded(self, messages: Sequence[Message], options: Mapping[str, Any]) -> LLMAnswer:
+        """The next answer to this request; the last one repeatedly."""
+        key = request_hash(messages, options)
+        with self._lock:
+            if self._answers is None:
+                self._answers = self._read()
+            found, place = self._answers.get(key, []), self._used.get(key, 0)
+            self._used[key] = place + 1
+        if not found:
+            raise UpstreamError(
+                f"{self._file} has no answer to this request ({key[:12]})",
+                hint="record it: set `record: true` and `source` of this model in tavern.yaml, and ask once",
+                outcome="none",
+                request=key,
+            )
+        return found[min(place, len(found) - 1)]
+
+    def _read(self) -> dict[str, list[LLMAnswer]]:
+        found: dict[str, list[LLMAnswer]] = {}
+        number = 1
+        try:
+            with self._file.open(encoding="utf-8") as lines:
+                for line in lines:
+                    if line.strip():
+                        written = json.loads(line)
+                        found.setdefault(written["request"], []).append(answer_of(written["answer"]))
+                    number += 1
+        except OSError as error:
+            raise ToolFailed(f"{self._file} cannot be read: {error.strerror}", fixFor="operator") from error
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ToolFailed(
+                f"{self._file}:{number} is no recorded answer: {error}", hint="delete the line", fixFor="operator"
+            ) from error
+        return found
+
+    def _record(self, messages: Sequence[Message], options: Mapping[str, Any], answer: LLMAnswer) -> None:
+        line = {
+            "request": request_hash(messages, options),
+            "messages": [dict(message) for message in messages],
+            "options": dict(options),
+            "answer": answer_json(answer),
+        }
+        try:
+            with self._lock, self._file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
+        except OSError as error:
+            raise ToolFailed(
+                f"{self._file} cannot be written: {error.strerror}", fixFor="operator", outcome="done"
+            ) from error
+
+
+def request_hash(messages: Sequence[Message], options: Mapping[str, Any]) -> str:
+    """SHA-256 of a request, the same in every process."""
+    request = [[dict(message) for message in messages], dict(options)]
+    written = json.dumps(request, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+    return hashlib.sha256(written.encode("utf-8", "backslashreplace")).hexdigest()

@@ -1,0 +1,261 @@
+"""``tavern agent``: gives tasks to agents; shows, resumes and replays their runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from tavern_core.cli import completion
+from tavern_core.cli.call import caller, named, read_stdin
+from tavern_core.cli.errors import FAILED, INTERRUPTED, Told, exit_code_of, tell, tell_plainly
+from tavern_core.cli.lazy_groups import Group
+from tavern_core.cli.output import as_json as json_text
+from tavern_core.cli.output import one_line, shorten, visible
+from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.errors import UsageError
+
+if TYPE_CHECKING:
+    from tavern_core.agents.handle import AgentHandle
+    from tavern_core.model.agent import AgentEvent, AgentOutcome, AgentRecord
+
+_COLUMNS: Final = ("run", "state", "profile", "steps", "calls", "cost", "started", "task")
+_WIDTH: Final = 60
+_budget = click.option(
+    "--budget",
+    metavar="A=N,B=N",
+    default="",
+    help="Limits of this run: steps, calls, tokens, seconds, money, currency.",
+)
+
+
+@click.group(cls=Group)
+def agent() -> None:
+    """Give tasks to agents; show, resume and replay their runs."""
+
+
+@agent.command(cls=Command)
+@click.argument("profile", metavar="PROFILE", shell_complete=completion.profiles)
+@click.argument("task", metavar="TASK|-")
+@click.option("--model", metavar="NAME", help="The language model, instead of the profile's.")
+@_budget
+@click.option("--permissions", metavar="A,B", help="Run with at most these capabilities.")
+@json_option
+@pass_session
+def run(
+    session: Session, profile: str, task: str, model: str | None, budget: str, permissions: str | None, as_json: bool
+) -> None:
+    """Give a task to an agent: `tavern agent run writer "Count the words of README.md"`.
+
+    PROFILE is a name or the path of an agent_profile.json; the task is read from stdin for -. Steps are on stderr, the answer is
+    on stdout. Calls that need approval are asked about on the terminal; without one, the run waits for `tavern approvals`.
+    """
+    text = read_stdin() if task == "-" else task
+    limits = _limits(budget)
+    host = session.host()
+    context = caller(permissions, None)
+    begun = host.agents.start(profile, text, context=context, model=model, budget=limits)
+    _finished(session, host.wait(_followed(session, begun, quiet=as_json)), as_json=as_json)
+
+
+@agent.command(cls=Command)
+@click.argument("run_id", metavar="RUN", shell_complete=completion.agent_runs)
+@click.option("--answer", multiple=True, metavar="ID=VALUE", help="The answer to a question; JSON, or text.")
+@_budget
+@json_option
+@pass_session
+def resume(session: Session, run_id: str, answer: tuple[str, ...], budget: str, as_json: bool) -> None:
+    """Go on with a run that waits, or that ended before its task was done.
+
+    The model is not asked again what it has answered, and no call is made twice.
+    """
+    host = session.host()
+    answers = {name: _value(text) for name, text in named(answer).items()}
+    begun = host.agents.take_up(run_id, answers, budget=_limits(budget))
+    _finished(session, host.wait(_followed(session, begun, quiet=as_json)), as_json=as_json)
+
+
+@agent.command(cls=Command)
+@click.option("--last", type=click.IntRange(1), default=50, show_default=True, metavar="N", help="The newest N.")
+@json_option
+@pass_session
+def runs(session: Session, last: int, as_json: bool) -> None:
+    """List the runs of agents, newest first."""
+    found = session.host().agents.runs(most=last)
+    if as_json:
+        session.out.json([_row_json(record) for record in found])
+    else:
+        session.out.table(_COLUMNS, [_row(record) for record in found], empty="no runs of agents")
+
+
+@agent.command(cls=Command)
+@click.argument("run_id", metavar="RUN", shell_complete=completion.agent_runs)
+@json_option
+@pass_session
+def show(session: Session, run_id: str, as_json: bool) -> None:
+    """Show a run: every message, every call with its result, and what it cost."""
+    record = session.host().agents.get(run_id)
+    if as_json:
+        session.out.json(record.to_json())
+        return
+    for event in record.events:
+        for line in _lines(event, whole=True):
+            session.out.text(line)
+
+
+@agent.command(cls=Command)
+@click.argument("run_id", metavar="RUN", shell_complete=completion.agent_runs)
+@json_option
+@pass_session
+def replay(session: Session, run_id: str, as_json: bool) -> None:
+    """Run the loop over the record of a run, without model and tools.
+
+    Reports where the host would answer the model differently now; the exit code is 1 then.
+    """
+    found = session.host().agents.replay_sync(run_id)
+    if as_json:
+        session.out.json(found.to_json())
+    else:
+        for line in found.differences:
+            session.out.text(line)
+        if found.ok:
+            session.out.text(f"{run_id}: {found.outcome.steps} steps lead to the same messages")
+    if not found.ok:
+        raise Told(FAILED)
+
+
+@agent.command(cls=Command)
+@click.argument("profile", metavar="PROFILE", shell_complete=completion.profiles)
+@click.argument("task", metavar="TASK", default="")
+@pass_session
+def prompt(session: Session, profile: str, task: str) -> None:
+    """Print the system prompt with which an agent would begin."""
+    session.out.data(session.host().agents.prompt_sync(profile, task))
+
+
+async def _followed(session: Session, begun: Coroutine[Any, Any, AgentHandle], *, quiet: bool) -> AgentOutcome:
+    """The outcome of a run, with its steps on stderr while it runs."""
+    handle = await begun
+    is_shown = not quiet and session.verbosity >= 0
+    try:
+        async for event in handle.events():
+            if is_shown and event.kind not in ("message", "end", "text"):
+                for line in _lines(event, whole=session.verbosity > 0):
+                    tell_plainly(line)
+        return await handle
+    except BaseException:
+        handle.cancel()
+        raise
+
+
+def _finished(session: Session, outcome: AgentOutcome, *, as_json: bool) -> None:
+    """Print the outcome; the exit code says how the run ended."""
+    if as_json:
+        session.out.json(outcome.to_json())
+    elif outcome.answer:
+        session.out.data(outcome.answer)
+    if not as_json:
+        for warning in outcome.warnings:
+            tell("warning", "AGENT", warning)
+        cost = "" if outcome.cost is None else f", {outcome.cost:.4f} {outcome.currency}"
+        if session.verbosity >= 0:
+            tokens = sum(outcome.usage.values())
+            tell_plainly(
+                f"{outcome.run_id}: {outcome.state}, {outcome.steps} steps, {outcome.calls} calls, {tokens:,} tokens{cost}"
+            )
+    if outcome.ok:
+        return
+    if not as_json:
+        severity = "note" if outcome.state == "waiting" else "error"
+        hint = outcome.fix
+        if outcome.state == "waiting":
+            hint += f", then tavern agent resume {outcome.run_id}" if "resume" not in hint else ""
+        tell(
+            severity, outcome.code or outcome.state.upper(), f"{outcome.run_id} {outcome.state}: {outcome.reason}", hint
+        )
+    raise Told(_exit_code(outcome))
+
+
+def _exit_code(outcome: AgentOutcome) -> int:
+    if outcome.state == "cancelled":
+        return INTERRUPTED
+    if outcome.state == "stopped":
+        return exit_code_of("TIMEOUT") if outcome.code == "TIMEOUT" else FAILED
+    return exit_code_of(outcome.code) or FAILED
+
+
+def _lines(event: AgentEvent, *, whole: bool) -> list[str]:
+    """An event for people."""
+
+    def cut(value: Any, width: int = 200) -> str:
+        text = value if isinstance(value, str) else json_text(value)
+        return visible(text) if whole else shorten(one_line(text), width)
+
+    data = event.data
+    match event.kind:
+        case "message":
+            return [f"[{data['role']}] {cut(data['content'])}"]
+        case "answer":
+            lines = [f"step {data['step']}: {cut(data['text'])}"] if data["text"].strip() else [f"step {data['step']}"]
+            if data["dropped"]:
+                lines.append(f"  dropped: {data['dropped']:,} characters behind the call")
+            return lines
+        case "call":
+            return [f"  call {one_line(data['tool'])} {cut(data['arguments'])}"]
+        case "result":
+            result = data["result"]
+            error = result.get("error")
+            said = f"{error['kind']}: {error['message']}" if error else cut(result["value"])
+            return [f"  {'ok' if result['ok'] else 'failed'} {cut(said)}"]
+        case "reply" if whole:
+            return [f"[{message['role']}] {cut(message['content'])}" for message in data["messages"]]
+        case "compacted":
+            return [f"  shortened the conversation: {data['tokensBefore']:,} → {data['tokensAfter']:,} tokens"]
+        case "waiting":
+            return [f"  waits: {cut(data['waitingFor']['reason'])}"]
+        case "end" if whole:
+            outcome = data["outcome"]
+            return [f"{outcome['state']}: {cut(outcome['reason'] or outcome['answer'])}"]
+    return []
+
+
+def _row(record: AgentRecord) -> tuple[Any, ...]:
+    outcome = record.outcome
+    told = record.to_json()
+    cost = "" if outcome is None or outcome.cost is None else f"{outcome.cost:.4f} {outcome.currency}"
+    steps, calls = ("", "") if outcome is None else (outcome.steps, outcome.calls)
+    return (
+        record.run_id,
+        record.state,
+        record.profile,
+        steps,
+        calls,
+        cost,
+        told["started"],
+        shorten(one_line(record.task), _WIDTH),
+    )
+
+
+def _row_json(record: AgentRecord) -> dict[str, Any]:
+    told = record.to_json()
+    del told["events"]
+    return told
+
+
+def _limits(text: str) -> dict[str, Any] | None:
+    """``steps=5,money=0.1`` as a mapping; None for nothing."""
+    words = tuple(filter(None, (word.strip() for word in text.split(","))))
+    found = {name: _value(value) for name, value in named(words).items()}
+    known = ("steps", "calls", "tokens", "seconds", "money", "currency")
+    if unknown := sorted(found.keys() - set(known)):
+        raise UsageError(f"--budget has no {unknown[0]!r}", hint=f"it has: {', '.join(known)}")
+    return found or None
+
+
+def _value(text: str) -> Any:
+    with suppress(ValueError):
+        return json.loads(text)
+    return text

@@ -1,0 +1,112 @@
+"""What requests to language models use: tokens, money, and the budgets of plugins."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tavern_core.contract.llm import LLMAnswer, Price
+from tavern_core.errors import BudgetExceeded
+from tavern_core.model.config import ModelBudget
+
+CHARACTERS_OF_A_TOKEN: Final = 4
+"""For models that report no usage, and for requests that end before they do."""
+_EVERYBODY: Final = "*"
+
+
+@dataclass(slots=True)
+class Use:
+    """One request while it runs, and what it has used."""
+
+    question: Mapping[str, Any]
+    """The arguments of the governed call."""
+    price: Price | None
+    streamed: int = 0
+    """Characters that have arrived."""
+    tokens: dict[str, int] = field(default_factory=lambda: {"input": 0, "output": 0})
+    is_estimated: bool = False
+
+    def answered(self, answer: LLMAnswer) -> None:
+        """Take over what the model reports; estimate the rest."""
+        said = sum(map(len, (answer.text, *(call.arguments for call in answer.tool_calls))))
+        self._estimate(said)
+        self.tokens |= {name: count for name in self.tokens if (count := answer.usage.get(name)) is not None}
+        self.is_estimated = not self.tokens.keys() <= answer.usage.keys()
+
+    def broke_off(self) -> None:
+        """The model may have worked on a request that failed."""
+        self._estimate(self.streamed)
+        self.is_estimated = True
+
+    def _estimate(self, said: int) -> None:
+        asked = len(json.dumps([self.question["messages"], self.question["options"]], ensure_ascii=False, default=str))
+        self.tokens = {"input": -(-asked // CHARACTERS_OF_A_TOKEN), "output": -(-said // CHARACTERS_OF_A_TOKEN)}
+
+    @property
+    def cost(self) -> float | None:
+        """In the currency of the price; None: the price is not known."""
+        if self.price is None:
+            return None
+        cost = self.tokens["input"] * self.price.input + self.tokens["output"] * self.price.output
+        return round(cost / 1_000_000, 9)
+
+
+class PluginBudgets:
+    """`limits.llms`: counted from the start of the host, in this process. Thread-safe.
+
+    A request begins while something is left; one that is under way may go beyond it.
+    """
+
+    def __init__(self, written: Mapping[str, ModelBudget]) -> None:
+        self._written = written
+        self._lock = threading.Lock()
+        self._used: dict[str, dict[str, float]] = {}
+
+    def begin(self, plugin: str, model: str, price: Price | None) -> None:
+        """Count a request of a plugin.
+
+        Raises:
+            BudgetExceeded: its budget is used up, or money is limited and the price is not known (BUDGET_EXCEEDED).
+        """
+        found = self._of(plugin)
+        if found is None:
+            return
+        place, budget = found
+        if budget.money is not None and (price is None or price.currency != budget.currency):
+            what = "unknown" if price is None else f"in {price.currency}"
+            raise BudgetExceeded(
+                f"{plugin} may not ask {model or 'the language model'}: its price is {what}, and {place}.money is limited",
+                hint=f"set the price of the model in tavern.yaml, or remove {place}.money",
+                limit=f"{place}.money",
+            )
+        limits = {"calls": budget.calls, "tokens": budget.tokens, "money": budget.money}
+        with self._lock:
+            used = self._used.setdefault(plugin, {"calls": 0, "tokens": 0, "money": 0.0})
+            for name, most in limits.items():
+                if most is not None and used[name] >= most:
+                    raise BudgetExceeded(
+                        f"{plugin} has used up {place}.{name}: {used[name]:g} of {most:g}",
+                        hint=f"raise {place}.{name} in tavern.yaml; the host counts from its start",
+                        limit=f"{place}.{name}",
+                    )
+            used["calls"] += 1
+
+    def add(self, plugin: str, use: Use) -> None:
+        """Count what a request used."""
+        if self._of(plugin) is None:
+            return
+        with self._lock:
+            used = self._used[plugin]
+            used["tokens"] += sum(use.tokens.values())
+            used["money"] += use.cost or 0.0
+
+    def _of(self, plugin: str) -> tuple[str, ModelBudget] | None:
+        """Where the budget of a plugin is written, and what it says."""
+        if not plugin or not self._written:
+            return None
+        key = plugin if plugin in self._written else _EVERYBODY
+        budget = self._written.get(key)
+        return None if budget is None else (f"limits.llms.{key}", budget)

@@ -1,0 +1,88 @@
+"""`tavern.llms`: the language models of a host, for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tavern_core.contract.llm import LLM, LLMAnswer, Message, Price, StreamingLLM
+from tavern_core.flow.llm_calls import Models
+from tavern_core.model.call import CallContext
+
+
+class LanguageModels:
+    """Models of tavern.yaml and of plugins; each request is governed like the call of a tool."""
+
+    def __init__(self, models: Models, wait: Callable[[Any], Any]) -> None:
+        self._models, self._wait = models, wait
+
+    def names(self) -> list[str]:
+        """The names of all models, sorted. Activates the plugins that declare some; in async code call it in a thread.
+
+        Raises:
+            UsageError: inside a running event loop (USAGE).
+        """
+        self._wait(self._models.prepare())
+        return self._models.names()
+
+    def describe(self) -> list[dict[str, Any]]:
+        """All models, sorted by name; raises as `names`.
+
+        Returns:
+            ``{name, kind, plugin, model, streams, local, contextTokens, price}``; what is not known is None.
+        """
+        return [self._described(name) for name in self.names()]
+
+    def _described(self, name: str) -> dict[str, Any]:
+        model = self._models.find(name)
+        price = getattr(model, "price", None)
+        return {
+            "name": name,
+            "kind": str(getattr(model, "kind", "") or type(model).__name__),
+            "plugin": self._models.owner(name),
+            "model": str(getattr(model, "model", "") or "") or None,
+            "streams": isinstance(model, StreamingLLM),
+            "local": getattr(model, "is_local", False) is True,
+            "contextTokens": getattr(model, "context_tokens", None),
+            "price": {"input": price.input, "output": price.output, "currency": price.currency}
+            if isinstance(price, Price)
+            else None,
+        }
+
+    def find(self, name: str = "", *, context: CallContext | None = None, purpose: str = "") -> LLM:
+        """One model, whose requests are governed; a `StreamingLLM` if it streams. Plugins that only declare it must be active.
+
+        Args:
+            name: empty: the only one.
+            context: the caller; None: the host itself.
+
+        Raises:
+            ToolFailed: there is none, or more than one (TOOL_ERROR).
+        """
+        return self._models.asked_by(name, context, purpose)
+
+    async def complete(
+        self,
+        messages: str | Sequence[Message],
+        model: str = "",
+        options: Mapping[str, Any] | None = None,
+        *,
+        context: CallContext | None = None,
+        purpose: str = "",
+        tell: Callable[[str], object] | None = None,
+    ) -> LLMAnswer:
+        """Ask a model. Cancelling the task cancels the request.
+
+        Args:
+            messages: the conversation, oldest first; a text is one message of the user.
+            model: its name; empty: the only one.
+            options: of `contract.llm.LLM.complete`.
+            context: the caller; None: the host itself, or the caller of the tool that runs.
+            purpose: why, for hooks and the audit log.
+            tell: called with each piece of the text while the model streams.
+
+        Raises:
+            CallError: it was refused, or failed.
+        """
+        conversation = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        return await self._models.ask(model, conversation, options or {}, context, purpose, tell=tell)

@@ -1,0 +1,327 @@
+"""The loop: calls in text and native calls, what is dropped, feedback, budgets, repetition, long results, compaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tavern_core import CallContext, LLMAnswer
+from tavern_core.errors import ToolFailed, UsageError
+from tavern_core.model.agent import AgentOutcome
+from tests.agents.desk import PROFILE, Office, Priced, block, native
+
+FINE = "The sum is 3."
+
+
+@pytest.fixture
+def office(tmp_path: Path) -> Office:
+    return Office(tmp_path / "home")
+
+
+def test_a_task_is_done_with_a_call_in_the_text(office: Office) -> None:
+    outcome = office.answers(["I add. " + block("add", a=1, b=2), FINE]).run("add 1 and 2")
+    assert (outcome.state, outcome.answer, outcome.steps, outcome.calls) == ("done", FINE, 2, 1)
+    first = office.model.asked[0]
+    assert [message["role"] for message in first] == ["system", "user"]
+    assert "desk:add" in first[0]["content"]
+    assert first[1]["content"] == "add 1 and 2"
+    assert "Result: 3" in office.said()[-1]
+
+
+def test_a_task_is_done_with_native_calls(office: Office) -> None:
+    outcome = office.answers([native(("add", {"a": 1, "b": 2}), ("add", {"a": 5})), FINE]).run()
+    assert (outcome.state, outcome.calls) == ("done", 2)
+    asked = office.model.asked[1]
+    assert asked[2]["toolCalls"][0] == {"id": "c0", "name": "desk__add", "arguments": '{"a": 1, "b": 2}'}
+    assert [(m["role"], m.get("toolCallId"), m["content"]) for m in asked[3:]] == [
+        ("tool", "c0", "3"),
+        ("tool", "c1", "6"),
+    ]
+
+
+def test_one_answer_may_mix_both_ways(office: Office) -> None:
+    both = native(("add", {"a": 7}), text=block("add", a=1))
+    outcome = office.answers([both, FINE]).run(profile={"many_blocks": True})
+    assert (outcome.state, outcome.calls) == ("done", 2)
+    assert [message["role"] for message in office.model.asked[1][2:]] == ["assistant", "tool", "user"]
+
+
+def test_an_invented_result_is_dropped_and_the_record_says_so(office: Office) -> None:
+    invented = block("add", a=1) + "\nThe result is 400. " + "So the answer is 400. " * 20
+    outcome = office.answers([invented, FINE]).run()
+    assert "400" not in "".join(office.said())
+    answer = next(e for e in office.within(lambda a: a.get(outcome.run_id)).events if e.kind == "answer")
+    assert answer.data["text"] == block("add", a=1)
+    assert answer.data["finishReason"] == "stopped"
+    assert answer.data["dropped"] > 0
+    assert "was dropped" in office.said()[-1]
+
+
+def test_many_blocks_run_only_if_the_profile_allows_them(office: Office) -> None:
+    text = block("note", text="a") + block("note", text="b")
+    assert office.answers([text, FINE]).run().calls == 1
+    assert office.answers([text, FINE]).run(profile={"many_blocks": True}).calls == 2
+    assert office.desk.notes == ["a", "a", "b"]
+
+
+@pytest.mark.parametrize("way", ["blocks", "native"])
+def test_calls_that_only_read_run_at_the_same_time_and_others_in_their_order(office: Office, way: str) -> None:
+    calls = [("slow", {"n": 1}), ("slow", {"n": 2}), ("note", {"text": "x"}), ("slow", {"n": 3})]
+    answer: Any = native(*calls) if way == "native" else "".join(block(name, **args) for name, args in calls)
+    outcome = office.answers([answer, FINE]).run(profile={"many_blocks": True})
+    assert (outcome.state, outcome.calls, office.desk.most_at_once) == ("done", 4, 2)
+    record = office.within(lambda agents: agents.get(outcome.run_id))
+    assert [e.data["index"] for e in record.events if e.kind == "call"] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (block("ad", a=1), "desk:add"),  # a wrong name
+        ('{"name": "desk:add", "arguments": {"a": 1}}', "write the call like this"),  # JSON instead of TAM
+        (block("add", a=1).replace("<|[END_TOOL]|>", ""), "unterminated_block"),  # half a block
+        (block("add", b=1), "a"),  # a parameter left out
+        (block("add", a="one"), "integer"),
+        (f"<think>{block('add', a=1)}</think>", "outside of the thought"),
+        (f"<think>{block('add', a=1)}</think>I wait for the result.", "outside of the thought"),
+        ("", "Your answer was empty"),
+        ("<think>hm</think>", "Your answer was empty"),
+        ("so " * 3000, "repeated the same passage"),
+        (native(("nope", {})), "TOOL_NOT_FOUND"),
+        (native(("add", "not json")), "arguments as one JSON object"),
+        (native(("add", {"a": "x"})), "INPUT_SCHEMA_INVALID"),
+    ],
+)  # fmt: skip
+def test_a_model_that_errs_is_told_how_to_do_it_right(office: Office, answer: Any, said: str) -> None:
+    outcome = office.answers([answer, block("add", a=1), FINE]).run()
+    assert (outcome.state, outcome.answer) == ("done", FINE)
+    assert said in office.said(1)[-1]
+    assert "Result: 2" in office.said(2)[-1]
+
+
+def test_a_call_in_a_code_fence_runs_and_prose_about_calls_does_not(office: Office) -> None:
+    assert office.answers([f"```\n{block('add', a=1)}\n```", FINE]).run().calls == 1
+    about = "A call begins with REQUEST_TOOL and names the tool: `command: desk:add`."
+    outcome = office.answers([about]).run()
+    assert (outcome.state, outcome.answer, outcome.calls) == ("done", about, 0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "steps", "why"),
+    [
+        ("", 2, "answered with nothing"),
+        (f"<think>{block('add', a=1)}</think>", 2, "into thoughts"),
+        ("so " * 3000, 2, "repeats the same passage"),
+        (block("ad", a=1), 3, "cannot be read"),
+        (block("add", a=1), 3, "repeated a call"),
+        (block("broken"), 3, "repeated a call"),
+        (native(("broken", {})), 3, "repeated a call"),
+        (native(("nope", {})), 3, "repeated a call"),
+    ],
+)  # fmt: skip
+def test_a_model_that_does_not_learn_is_stopped_with_the_reason(
+    office: Office, answer: Any, steps: int, why: str
+) -> None:
+    outcome = office.answers([answer]).run()
+    assert (outcome.state, outcome.steps, outcome.code) == ("stopped", steps, "AGENT_STUCK")
+    assert why in outcome.reason
+    assert outcome.fix
+
+
+def test_the_second_identical_call_is_pointed_out(office: Office) -> None:
+    outcome = office.answers([block("add", a=1), block("add", a=1), FINE]).run()
+    assert outcome.state == "done"
+    assert "made this call before" in office.said()[-1]
+
+
+def test_the_same_error_with_other_arguments_counts_as_a_repetition(office: Office) -> None:
+    outcome = office.answers([block("broken", how=how) for how in "abcd"]).run()
+    assert (outcome.state, outcome.steps) == ("stopped", 3)
+
+
+def test_reading_again_after_something_was_changed_is_no_repetition(office: Office) -> None:
+    answers = [text for n in range(4) for text in (block("add", a=1), block("note", text=n))]
+    outcome = office.answers([*answers, FINE]).run()
+    assert (outcome.state, outcome.calls) == ("done", 8)
+
+
+@pytest.mark.parametrize(
+    ("calling", "answer", "said"),
+    [("tam", native(("add", {"a": 1})), "Write calls as TAM blocks"), ("native", block("add", a=1), "tool calls of your API")],
+)  # fmt: skip
+def test_a_profile_may_allow_one_way_of_calling_only(office: Office, calling: str, answer: Any, said: str) -> None:
+    outcome = office.answers([answer, FINE]).run(profile={"calling": calling})
+    assert (outcome.state, outcome.calls) == ("done", 0)
+    assert said in office.said()[-1]
+
+
+def test_native_schemas_are_offered_unless_the_profile_calls_by_text(tmp_path: Path) -> None:
+    seen: list[Mapping[str, Any]] = []
+
+    class Watching:
+        async def complete(self, messages: Any, /, **options: Any) -> LLMAnswer:
+            seen.append(options)
+            return LLMAnswer("done")
+
+    office = Office(tmp_path)
+    office.model = office.desk.model = Watching()
+    office.run(profile={"model_options": {"temperature": 0}})
+    office.run(profile={"calling": "tam"})
+    names = [each["function"]["name"] for each in seen[0]["tools"]]
+    assert {"desk__add", "agent__read_result"} <= set(names)
+    assert seen[0]["temperature"] == 0
+    assert "tools" not in seen[1]
+
+
+@pytest.mark.parametrize(
+    ("budget", "code", "why"),
+    [
+        ({"steps": 2}, "BUDGET_EXCEEDED", "2 requests"),
+        ({"tokens": 1500}, "BUDGET_EXCEEDED", "tokens"),
+        ({"money": 1.5}, "BUDGET_EXCEEDED", "cost"),
+    ],
+)  # fmt: skip
+def test_a_budget_ends_a_run_with_the_reason(office: Office, budget: dict[str, Any], code: str, why: str) -> None:
+    office.answers([block("note", text=n) for n in range(9)], Priced)
+    outcome = office.run(budget=budget)
+    assert (outcome.state, outcome.code) == ("stopped", code)
+    assert why in outcome.reason
+    assert outcome.cost is not None
+    assert outcome.fix.startswith("resume it with a larger budget")
+    assert outcome.steps == len(office.desk.notes) < 9
+
+
+def test_seconds_end_a_request_that_never_answers(tmp_path: Path) -> None:
+    import asyncio
+
+    async def never(messages: Any) -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    outcome = Office(tmp_path, never).run(budget={"seconds": 0.05})
+    assert (outcome.state, outcome.code) == ("stopped", "TIMEOUT")
+
+
+def test_calls_beyond_the_budget_are_refused_and_the_model_may_still_answer(office: Office) -> None:
+    outcome = office.answers([block("note", text="a"), block("note", text="b"), FINE]).run(budget={"calls": 1})
+    assert (outcome.state, office.desk.notes) == ("done", ["a"])
+    assert "budget of tool calls is used up" in office.said()[-1]
+
+
+def test_the_model_is_told_that_one_request_is_left(office: Office) -> None:
+    office.answers([block("note", text="a"), "final"]).run(budget={"steps": 2})
+    assert "your last answer" in office.said()[-1]
+
+
+@pytest.mark.parametrize(
+    ("profile", "budget", "why"),
+    [
+        ({}, {"money": 1}, "price of the model"),
+        ({"budget": {"money": 1}}, None, "price of the model"),
+        ({}, {"moneys": 1}, "budget.moneys"),
+        ({}, {"steps": 0}, "budget.steps"),
+        ({}, 5, "a budget is a mapping"),
+    ],
+)  # fmt: skip
+def test_a_budget_that_cannot_be_kept_is_refused_before_the_start(
+    office: Office, profile: dict[str, Any], budget: Any, why: str
+) -> None:
+    with pytest.raises(UsageError, match=why):
+        office.run(profile=profile, budget=budget)
+    assert office.model.asked == []
+    assert office.within(lambda agents: agents.runs()) == []
+
+
+def test_a_price_in_another_currency_is_refused(office: Office) -> None:
+    office.answers(["done"], Priced)
+    with pytest.raises(UsageError, match="budget is in EUR"):
+        office.run(budget={"money": 1, "currency": "EUR"})
+
+
+@pytest.mark.parametrize("task", ["", "  ", None, 5])
+def test_a_task_is_text(office: Office, task: Any) -> None:
+    with pytest.raises(UsageError, match="a task is text"):
+        office.run(task)
+
+
+def test_an_unknown_model_is_reported_before_the_start(office: Office) -> None:
+    with pytest.raises(ToolFailed, match="no language model 'x'"):
+        office.run(model="x")
+
+
+def test_a_long_result_is_cut_and_the_rest_can_be_read(office: Office) -> None:
+    def answer(messages: Any) -> str:
+        turn = sum(message["role"] == "assistant" for message in messages)
+        if turn == 0:
+            return block("long")
+        if turn == 1:
+            address = messages[-1]["content"].partition('"whole":"')[2].partition('"')[0]
+            return block("x", artifact=address, start=26_000).replace("desk:x", "agent:read_result")
+        return "read"
+
+    outcome = office.answers(answer).run()
+    assert outcome.state == "done"
+    first, second = office.said()[2], office.said()[4]
+    assert "line 0" in first
+    assert "line 2999" not in first
+    assert "line 2999" in second
+
+
+def test_the_reading_tool_sees_only_the_results_of_its_agent(office: Office) -> None:
+    with office.host() as tavern:
+        other = tavern.artifacts.put("secret of another", "text/plain", context=CallContext(principal="user:eve")).uri
+    outcome = office.answers([native(), FINE]).run()
+    call = block("x", artifact=other).replace("desk:x", "agent:read_result")
+    outcome = office.answers([call, FINE]).run()
+    assert outcome.state == "done"
+    assert "ARTIFACT_NOT_FOUND" in office.said()[-1]
+
+
+def test_a_full_context_is_shortened_and_the_conversation_says_so(office: Office) -> None:
+    seen: list[AgentOutcome] = []
+    answers = [block("long", lines=400 + n) for n in range(8)]
+    with office.answers([*answers, FINE]).host() as tavern:
+        events: list[Any] = []
+        tavern.events.subscribe(events.append, "AGENT_COMPACTED")
+        seen.append(tavern.agents.run_sync({**PROFILE, "context_tokens": 6_000}, "read"))
+        assert tavern.agents.replay_sync(seen[0].run_id).ok
+    assert seen[0].state == "done"
+    assert events
+    assert events[0].data["tokensAfter"] < events[0].data["tokensBefore"]
+    assert "left out to save room" in "\n".join(office.said())
+    sizes = [sum(len(str(m["content"])) for m in asked) // 4 for asked in office.model.asked]
+    assert max(sizes) < 6_000
+
+
+def test_the_agent_has_only_its_inventory_and_never_more_than_its_starter(office: Office) -> None:
+    with office.answers([block("note", text="a"), FINE]).host() as tavern:
+        outcome = tavern.agents.run_sync({"name": "poor", "tool_ids_inventory": ["desk:add"]}, "x")
+    assert outcome.state == "done"
+    assert "POLICY_DENIED" in office.said()[-1]
+    assert office.desk.notes == []
+
+
+def test_events_report_the_run_to_subscribers_and_the_log(office: Office) -> None:
+    with office.answers([block("add", a=1), FINE]).host() as tavern:
+        seen: list[Any] = []
+        tavern.events.subscribe(seen.append)
+        outcome = tavern.agents.run_sync(PROFILE, "x")
+        logged = [record.type for record in tavern.logs.records()]
+    kinds = [event.type for event in seen if event.type.startswith("AGENT_")]
+    assert kinds == ["AGENT_STARTED", "AGENT_STEP", "AGENT_STEP", "AGENT_FINISHED"]
+    assert next(event for event in seen if event.type == "AGENT_FINISHED").data["run"] == outcome.run_id
+    called = next(event for event in seen if event.type == "TOOL_CALLED" and event.data["tool"] == "desk:add")
+    assert (called.data["principal"], called.data["door"]) == ("agent:clerk", "agent")
+    assert called.data["idempotencyKey"] == f"{outcome.run_id}:1:0"
+    assert [kind for kind in logged if kind.startswith("AGENT_")] == kinds
+
+
+def test_the_built_in_prompt_is_in_the_language_of_the_profile(office: Office) -> None:
+    with office.host() as tavern:
+        assert "你是 clerk" in tavern.agents.prompt_sync({**PROFILE, "language": "zh"}, "x")
+        own = tavern.agents.prompt_sync({**PROFILE, "prompt": "Be brief.\n{{{system:available_tools}}}"}, "x")
+    assert own.startswith("Be brief.\n")
+    assert "desk:add" in own
