@@ -339,9 +339,7 @@ class Agents:
 
     async def _wake_model(self, model: str) -> None:
         """Activate the plugins that contribute language models."""
-        if model:
-            await self._parts.sections.one("llms", model)
-        else:
+        if not model or await self._parts.sections.one("llms", model) is None:
             await self._parts.sections.wake("llms")
 
     def _found(self, run_id: str, context: CallContext | None) -> KeptAgentRun:

@@ -140,7 +140,13 @@ class AgentLoop:
     def _before_request(self) -> Stop | None:
         if self._tape.is_final:
             raise TapeEnds
-        return self._spending.before_request(size_of(self.messages))
+        size, window = size_of(self.messages), self._requests.window
+        if size > window:
+            reason = (
+                f"the prompt, the task and the last results take about {size:,} tokens, and the window has {window:,}"
+            )
+            return Stop(reason, "raise context_tokens in the profile, or give the agent fewer tools")
+        return self._spending.before_request(size)
 
     # Asking ------------------------------------------------------------------------------------------------------------
 

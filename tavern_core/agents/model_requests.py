@@ -81,8 +81,16 @@ class Requests:
         return self._tools
 
     async def _deliberate(self, messages: Sequence[Mapping[str, Any]]) -> LLMAnswer:
-        """A run of the deliberation workflow: task, messages and system in, the answer's text out."""
-        inputs = {"task": self._task.task, "messages": [dict(m) for m in messages], "system": self._task.system}
+        """A run of the deliberation workflow.
+
+        Its inputs, of which its interface names those that it wants: `task`, `system`, `messages` (all but the system prompt),
+        `history` (these without the last one), `prompt` (the text of the last one). Its output `text` or `answer` is the answer.
+        """
+        spoken = [dict(message) for message in messages if message["role"] != "system"]
+        inputs = {
+            "task": self._task.task, "system": self._task.system, "messages": spoken, "history": spoken[:-1],
+            "prompt": spoken[-1]["content"],
+        }  # fmt: skip
         name = self._written.deliberation_workflow
         workflow = await asyncio.to_thread(self._parts.workflows.get_workflow, name)
         given = {key: value for key, value in inputs.items() if key in workflow.interface_inputs}

@@ -133,7 +133,8 @@ def replay(session: Session, run_id: str, as_json: bool) -> None:
 @pass_session
 def prompt(session: Session, profile: str, task: str) -> None:
     """Print the system prompt with which an agent would begin."""
-    session.out.data(session.host().agents.prompt_sync(profile, task))
+    text = session.host().agents.prompt_sync(profile, task)
+    session.out.data(text)
 
 
 async def _followed(session: Session, begun: Coroutine[Any, Any, AgentHandle], *, quiet: bool) -> AgentOutcome:
