@@ -11,7 +11,8 @@ from tavern_core.errors import ToolFailed
 
 WorkflowId = Annotated[str, "Id of a workflow of the host. 工作流的 id。"]
 Operations = Annotated[
-    list[dict[str, Any]], "JSON Patch (RFC 6902) on what ShowWorkflow returns. 针对 ShowWorkflow 返回内容的 JSON Patch。"
+    list[dict[str, Any]],
+    "JSON Patch (RFC 6902) on what ShowWorkflow returns. 针对 ShowWorkflow 返回内容的 JSON Patch。",
 ]
 _EMPTY: dict[str, Any] = {"nodes": [], "edges": []}
 _INSTRUCTIONS = """\
@@ -74,7 +75,13 @@ class WorkflowTools:
         outcome = await self._workflows.patch(workflow, operations, rev)
         return {key: value for key, value in outcome.items() if key != "content"}
 
-    @tool(name="DraftPatch", display_name="起草修改", capabilities=["network"], read_only=True, tags=["workflow", "工作流"])
+    @tool(
+        name="DraftPatch",
+        display_name="起草修改",
+        capabilities=["network"],
+        read_only=True,
+        tags=["workflow", "工作流"],
+    )
     async def draft_patch(
         self,
         workflow: WorkflowId,
@@ -101,7 +108,9 @@ def _draft(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, Mapping) or not isinstance(found.get("operations"), list):
-        raise ToolFailed(f"the model wrote no operations: {text[:200]!r}", hint="ask in other words, or write them yourself")
+        raise ToolFailed(
+            f"the model wrote no operations: {text[:200]!r}", hint="ask in other words, or write them yourself"
+        )
     return {"reason": str(found.get("reason", "")), "operations": found["operations"]}
 
 

@@ -52,7 +52,9 @@ def tavern(tmp_path: Path, model: Model) -> Iterator[Tavern]:
         "workflows": {"roots": [str(tmp_path / "flows")]},
         "tools": {"allow": [f"{NAME}:*"]},
     }
-    with Tavern.open(config, plugins=[tavern_plugin_creation_assistant, Plugin(model, name="scripted")], home=tmp_path) as host:
+    with Tavern.open(
+        config, plugins=[tavern_plugin_creation_assistant, Plugin(model, name="scripted")], home=tmp_path
+    ) as host:
         yield host
 
 
@@ -88,7 +90,9 @@ def test_a_wrong_patch_changes_nothing_and_says_why(tavern: Tavern) -> None:
     wrong = [{**CAPITALS[3], "value": {"type": "core:Cases"}}]
     outcome = called(tavern, "PatchWorkflow", workflow="capitals", operations=wrong)
     assert outcome["ok"] is False
-    assert [(problem["code"], problem["nearest"]) for problem in outcome["problems"]] == [("UNKNOWN_TYPE", ["core:Case"])]
+    assert [(problem["code"], problem["nearest"]) for problem in outcome["problems"]] == [
+        ("UNKNOWN_TYPE", ["core:Case"])
+    ]
     assert called(tavern, "ShowWorkflow", workflow="capitals")["nodes"] == {}
 
 
@@ -120,8 +124,8 @@ def test_a_caller_without_the_network_cannot_let_a_model_draft(tavern: Tavern) -
 
 def block(tool: str, **fields: str) -> str:
     """A call in the text of the agent."""
-    lines = "\n".join(f"{key}:「始」{value}「末」," for key, value in fields.items())
-    return f"<<<[TOOL_REQUEST]>>>\ntool_name:「始」{NAME}:{tool}「末」,\n{lines}\n<<<[END_TOOL_REQUEST]>>>"
+    lines = [f"command:「始」{NAME}:{tool}「末」", *(f"{key}:「始」{value}「末」" for key, value in fields.items())]
+    return "\n".join(["<|[REQUEST_TOOL]|>", *lines, "<|[END_TOOL]|>"])
 
 
 def test_the_agent_of_the_plugin_builds_a_workflow(tavern: Tavern, model: Model) -> None:
