@@ -17,7 +17,9 @@ from tavern_core.contract.nodes import NodeMark, Port
 from tavern_core.contract.permissions import permission_table, requested_permissions
 from tavern_core.contract.tools import ToolMark
 from tavern_core.flow.engine.run import RunOptions
+from tavern_core.flow.patching import PatchOutcome
 from tavern_core.flow.workflows import Workflows
+from tavern_core.graph.patch_problems import PATCH_CODES
 from tavern_core.graph.problems import PROBLEM_CODES
 from tavern_core.kernel.manifest.manifest_reader import read_manifest
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
@@ -84,6 +86,10 @@ EVERYTHING = {
         {key.partition(".")[2] for key in WORKFLOW_TEXTS} - {"times", "delayMs", "backoff", "maxDelayMs"}, cells(text("workflows.md", "Files")),
     ),
     "problem codes": (set(PROBLEM_CODES), cells(text("workflows.md", "Problems"))),
+    "codes of patches": (set(PATCH_CODES), cells(text("workflows.md", "Patches"))),
+    "fields of the outcome of a patch": (
+        {name for name in dir(PatchOutcome) if not name.startswith("_")} | {f.name for f in fields(PatchOutcome)} - {"to_json"}, [*cells(text("workflows.md", "Patches")), "to_json"],
+    ),
 }  # fmt: skip
 
 
