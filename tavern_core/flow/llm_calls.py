@@ -308,7 +308,7 @@ class Models:
     def _note(self, request: _Request, error: str, api_model: str = "", call_id: str = "") -> Event:
         """Put MODEL_CALLED on the record: what was used, never what was said. A model that does not exist has no name there."""
         asked, use = request.asked, request.use
-        name = asked.model if asked.model in self.names() else "" if asked.model else self._only()
+        name = (asked.model if self._known(asked.model) else "") if asked.model else self._only()
         context = request.context or (current.get() or (0, None, None, ""))[2]
         data: dict[str, Any] = {
             "name": name,
