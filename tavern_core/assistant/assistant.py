@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,10 +16,12 @@ from tavern_core.assistant.prompt import TokensOf
 from tavern_core.assistant.proposal import Panel, Proposal
 from tavern_core.errors import UsageError
 from tavern_core.flow.composition import Flow
+from tavern_core.flow.llm_calls import ModelLike
 from tavern_core.flow.patching import PatchOutcome
 from tavern_core.flow.workflow_tools import workflow_tool
 from tavern_core.model.call import CallContext
 from tavern_core.model.language import Language
+from tavern_core.model.node import JSON_TYPES
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.workflow import Workflow
 
@@ -53,8 +56,8 @@ class Assistant:
         self,
         request: str,
         workflow: Any = None,
+        model: ModelLike = "",
         *,
-        model: str = "",
         plan: bool | Sequence[str] | None = None,
         rounds: int = 2,
         dry_run: bool = False,
@@ -65,7 +68,7 @@ class Assistant:
         Args:
             request: what is wanted, in the words of a person.
             workflow: its id, the path of its file, its content, a `Workflow` or a session; None: a new one.
-            model: its name; empty: the only one.
+            model: its name, or a model or a function of the messages itself; empty: the only one.
             plan: True: the model first plans the steps, which finds node types better; or the steps themselves.
             rounds: how often problems are reported and the model is asked again, at most 10.
             dry_run: also run a valid change with sample values, a scripted model and no effects; failures are reported to the model.
@@ -84,7 +87,7 @@ class Assistant:
                 "the request is empty", hint='say what is wanted: propose("translate the text", "flow.json")'
             )
         before = await self._found(workflow)
-        asked = Asked(self._flow, model, context, f"the assistant asks: {request[:100]}")
+        asked = Asked(self._flow, self._flow.models.name_of(model), context, f"the assistant asks: {request[:100]}")
         trial = self._trial if dry_run else None
         drafting = Drafting(self._flow, request, before, asked, trial, self.language_of(request), self._tokens_of)
         return await drafting.proposal(plan, rounds)
@@ -128,7 +131,7 @@ class Assistant:
         tool_or_workflow: Any,
         request: str = "",
         *,
-        model: str = "",
+        model: ModelLike = "",
         layout: Mapping[str, Any] | None = None,
         rounds: int = 2,
         context: CallContext | None = None,
@@ -147,7 +150,9 @@ class Assistant:
             CallError: as `propose`.
         """
         subject = await self._subject(tool_or_workflow)
-        asked = Asked(self._flow, model, context, f"the assistant asks for a form: {request[:100]}")
+        asked = Asked(
+            self._flow, self._flow.models.name_of(model), context, f"the assistant asks for a form: {request[:100]}"
+        )
         return await panel(subject, request, asked, layout, rounds, self.language_of(request), self._tokens_of)
 
     def language_of(self, request: str) -> Language:
@@ -160,7 +165,15 @@ class Assistant:
         """A tool, or a workflow as a tool."""
         if isinstance(what, str) and ":" in what:
             return await self._tool(what)
-        return workflow_tool("panel", await self._found(what))
+        workflow = await self._found(what)
+        outputs = {
+            key: {"type": JSON_TYPES[slot.type]} if JSON_TYPES[slot.type] else {}
+            for key, slot in workflow.outputs().items()
+        }
+        return replace(
+            workflow_tool(workflow.id or "workflow", workflow), display_name=workflow.name,
+            output_schema={"type": "object", "properties": outputs},
+        )  # fmt: skip
 
     async def _found(self, what: Any) -> Workflow:
         found = getattr(what, "workflow", what)  # of a session

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tavern_core.contract.llm import LLM, LLMAnswer, Message, Price, StreamingLLM
-from tavern_core.flow.llm_calls import Models
+from tavern_core.flow.llm_calls import ModelLike, Models
 from tavern_core.model.call import CallContext
 
 
@@ -17,16 +18,13 @@ class LanguageModels:
         self._models, self._wait = models, wait
 
     def names(self) -> list[str]:
-        """The names of all models, sorted. Activates the plugins that declare some; in async code call it in a thread.
-
-        Raises:
-            UsageError: inside a running event loop (USAGE).
-        """
-        self._wait(self._models.prepare())
+        """The names of all models, sorted. Outside of an event loop, the plugins that declare some are activated first."""
+        if asyncio._get_running_loop() is None:
+            self._wait(self._models.prepare())
         return self._models.names()
 
     def describe(self) -> list[dict[str, Any]]:
-        """All models, sorted by name; raises as `names`.
+        """All models, as `names`.
 
         Returns:
             ``{name, kind, plugin, model, streams, local, contextTokens, price}``; what is not known is None.
@@ -64,7 +62,7 @@ class LanguageModels:
     async def complete(
         self,
         messages: str | Sequence[Message],
-        model: str = "",
+        model: ModelLike = "",
         options: Mapping[str, Any] | None = None,
         *,
         context: CallContext | None = None,
@@ -75,7 +73,7 @@ class LanguageModels:
 
         Args:
             messages: the conversation, oldest first; a text is one message of the user.
-            model: its name; empty: the only one.
+            model: its name, or a model or a function of the messages itself; empty: the only one.
             options: of `contract.llm.LLM.complete`.
             context: the caller; None: the host itself, or the caller of the tool that runs.
             purpose: why, for hooks and the audit log.
@@ -85,4 +83,6 @@ class LanguageModels:
             CallError: it was refused, or failed.
         """
         conversation = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-        return await self._models.ask(model, conversation, options or {}, context, purpose, tell=tell)
+        return await self._models.ask(
+            self._models.name_of(model), conversation, options or {}, context, purpose, tell=tell
+        )

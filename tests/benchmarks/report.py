@@ -38,6 +38,7 @@ AREAS = (
     "patch",
     "upstreams",
     "mcp_client",
+    "retrieval",
 )
 PEERS = (
     "jsonschema-rs", "pydantic", "pluggy", "pydantic-ai-slim", "llm", "openai-agents", "langchain-core", "fastmcp", "mcp",

@@ -17,6 +17,7 @@ from tavern_core.review.plugin_check import check_plugin
 from .blocks import DOCS, Block, Workspace, blocks_of, sections_of
 
 PAGES = (
+    "agents.md",
     "tools.md",
     "hosting.md",
     "security.md",
@@ -25,7 +26,10 @@ PAGES = (
     "governance.md",
     "upstreams.md",
     "skills.md",
+    "knowledge.md",
+    "llms.md",
     "vcp.md",
+    "assistant.md",
 )
 SECTIONS = [(page, section) for page in PAGES for section in sections_of(DOCS / page)]
 DATA = [block for page in PAGES for block in blocks_of(DOCS / page) if block.language in ("yaml", "json")]

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tavern_core import CallContext, Tavern
+from tavern_core.assistant.panels import OUTPUT_WIDGETS, TEXT_WIDGETS
+from tavern_core.assistant.report import ANSWER_CODES
 from tavern_core.builtin.executors.script.executor import MOST_AT_ONCE
 from tavern_core.contract.nodes import NodeMark, Port
 from tavern_core.contract.permissions import permission_table, requested_permissions
@@ -156,3 +158,13 @@ def test_every_problem_has_the_words_of_its_table() -> None:
     page = text("workflows.md", "Problems")
     for code, meaning in PROBLEM_CODES.items():
         assert f"| `{code}` | {meaning} |" in page
+
+
+def test_the_codes_of_reports_are_those_of_the_code() -> None:
+    rows = dict(re.findall(r"^\| `([A-Z_]+)` \| (.*) \|$", text("assistant.md", "How a change is made"), re.MULTILINE))
+    assert rows == dict(ANSWER_CODES)
+
+
+def test_the_widgets_of_forms_are_those_of_the_code() -> None:
+    page = text("assistant.md", "Form layouts")
+    assert [widget for widget in (*TEXT_WIDGETS, *OUTPUT_WIDGETS) if f"`{widget}`" not in page] == []

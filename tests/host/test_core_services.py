@@ -77,6 +77,12 @@ LOOKS: list[tuple[str, str, tuple[Any, ...], Any]] = [
     ("nodeManager", "list", (), lambda found: "core:Text" in {node["id"] for node in found}),
     ("nodeManager", "get", ("core:Text",), lambda found: "text" in found["inputs"]),
     (
+        "nodeManager",
+        "retrieve",
+        ("says it", ["fetch a page by HTTP"], "echo", 3),
+        lambda found: {"core:Text", "core:HttpFetch"} <= {node["type"] for node in found} and len(found) <= 3,
+    ),
+    (
         "workflowManager",
         "list",
         (),
