@@ -3,7 +3,7 @@
     1. results of tools, the oldest first, become one line each, with the address of the whole
     2. then whole turns, the oldest first, become one line together
 
-The system prompt, the task and the last turns stay as they are.
+The system prompt and the task stay as they are, and so do the last turns, as long as they fit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from tavern_core.agents.notices import notice
+from tavern_core.agents.notices import sentence
 from tavern_core.agents.tokens import tokens_of
 from tavern_core.frozen import dataclass
 from tavern_core.model.language import Language
@@ -23,6 +23,8 @@ KEPT_TURNS: Final = 2
 _SHORT: Final = 400
 """Characters; shorter messages are not worth a line of their own."""
 _BEGINNING: Final = 160
+_LINE: Final = 60
+"""Tokens of the line that replaces a message, about."""
 Message = Mapping[str, Any]
 
 
@@ -54,21 +56,25 @@ def plan_compaction(messages: Sequence[Message], window: int) -> Shortening | No
     goal = int(window * TARGET)
     begin = _begin(messages)
     turns = [at for at in range(begin, len(messages)) if messages[at]["role"] == "assistant"]
-    last = turns[-KEPT_TURNS] if len(turns) > KEPT_TURNS else len(messages)
+    last = turns[-KEPT_TURNS] if len(turns) > KEPT_TURNS else begin
     results: list[int] = []
-    for at in range(begin, last):
-        if total <= goal:
-            break
-        message = messages[at]
-        if message["role"] != "assistant" and len(message["content"]) > _SHORT:
-            results.append(at)
-            total -= _size(message) - tokens_of(message["content"][:_BEGINNING]) - 30
+
+    def leave_out(start: int, stop: int, most: int) -> None:
+        nonlocal total
+        for at in range(start, stop):
+            message = messages[at]
+            if total > most and message["role"] != "assistant" and len(message["content"]) > _SHORT:
+                results.append(at)
+                total -= _size(message) - tokens_of(message["content"][:_BEGINNING]) - _LINE
+
+    leave_out(begin, last, goal)
     end = begin
     for at in turns:
         if total <= goal or at >= last:
             break
         end = next((after for after in turns if after > at), last)
-        total -= sum(30 if i in results else _size(messages[i]) for i in range(at, end))
+        total -= sum(_LINE if i in results else _size(messages[i]) for i in range(at, end))
+    leave_out(last, len(messages) - 1, window)  # the last turns too, if there is no other way
     kept = tuple(at for at in results if at >= end)
     return Shortening(kept, (begin, end)) if kept or end > begin else None
 
@@ -87,13 +93,16 @@ def shorten(
     for at, message in enumerate(messages):
         if at == begin and end > begin:
             made.append(
-                {"role": "user", "content": notice("turns_left_out", language, count=end - begin, whole=addresses[-1])}
+                {
+                    "role": "user",
+                    "content": sentence("turns_left_out", language, count=end - begin, whole=addresses[-1]),
+                }
             )
         if begin <= at < end:
             continue
         if at in lines:
             first = " ".join(message["content"][:_BEGINNING].split())
-            text = notice("result_left_out", language, first=first, count=len(message["content"]), whole=lines[at])
+            text = sentence("result_left_out", language, first=first, count=len(message["content"]), whole=lines[at])
             message = {**message, "content": text}
         made.append(message)
     return made

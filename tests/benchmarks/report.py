@@ -35,6 +35,7 @@ AREAS = (
     "guard",
     "isolation",
     "engine",
+    "patch",
     "upstreams",
     "mcp_client",
     "retrieval",

@@ -1,0 +1,184 @@
+"""``tavern agent``: streams, exit codes, approvals, resuming, completion."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tavern_core.__main__ import main
+from tests.programs import Program
+
+PLUGIN = """
+import asyncio
+from tavern_core import ScriptedLLM, hookimpl, tool
+from tavern_core.contract.llm import Price
+
+def block(name, **arguments):
+    fields = "".join(f"{key}:「始」{value}「末」\\n" for key, value in arguments.items())
+    return f"<|[REQUEST_TOOL]|>\\ncommand:「始」demo:{name}「末」\\n{fields}<|[END_TOOL]|>"
+
+@tool(read_only=True)
+def count(text: str) -> int:
+    "Counts words."
+    return len(text.split())
+
+@tool
+def send(to: str) -> str:
+    "Sends."
+    return "sent to " + to
+
+async def model(messages):
+    turn, task = sum(m["role"] == "assistant" for m in messages), messages[1]["content"]
+    if "wait for ever" in task:
+        await asyncio.Event().wait()
+    if "stuck" in task:
+        return block("count", text="a")
+    return [block("count", text="a b c"), block("send", to="bob"), "There are 3 words."][turn if "send" in task else turn * 2]
+
+class Cheap(ScriptedLLM):
+    price = Price(1.0, 2.0)
+
+@hookimpl
+def tavern_register_llms():
+    return {"cheap": Cheap(model)}
+
+@hookimpl
+def tavern_register_tools():
+    return [count, send]
+"""
+FILES = {
+    "tavern.yaml": 'plugins: {roots: [plugins], entryPoints: false}\nprofiles: [profiles]\napproval: {ask: ["demo:send"]}\n',
+    "plugins/demo/plugin.yaml": 'name: demo\nversion: "1.0"\nllms: [cheap]\ntools:\n'
+    "  - {id: count, implementation: {type: python}}\n  - {id: send, implementation: {type: python}}\n",
+    "plugins/demo/__init__.py": PLUGIN,
+    "profiles/clerk.json": json.dumps({"model": "cheap", "tool_ids_inventory": ["demo:count", "demo:send"]}),
+}
+
+
+Done = subprocess.CompletedProcess[str]
+Tavern = Callable[..., Done]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, text in FILES.items():
+        path = tmp_path / "project" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    for name in [name for name in os.environ if name.startswith("TAVERN_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path / "project")
+    return tmp_path / "project"
+
+
+@pytest.fixture
+def tavern(project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Tavern:
+    """``tavern("agent", "runs")``, each time with a new host."""
+
+    def run(*words: str, stdin: str = "") -> Done:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8"))
+        code = main(["--home", str(project.parent / "home"), *words])
+        out, err = capsys.readouterr()
+        return subprocess.CompletedProcess(words, code, out, err)
+
+    return run
+
+
+def as_json(done: Done) -> Any:
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("profile", ["clerk", "profiles/clerk.json"])
+def test_the_answer_is_on_stdout_and_the_steps_are_on_stderr(tavern: Tavern, profile: str) -> None:
+    done = tavern("agent", "run", profile, "-", stdin="count")
+    assert (done.returncode, done.stdout) == (0, "There are 3 words.\n")
+    assert "call demo:count" in done.stderr
+    assert "done, 2 steps, 1 calls" in done.stderr
+    assert "USD" in done.stderr
+
+
+def test_approvals_and_resuming_work_across_hosts(
+    project: Path, tavern: Tavern, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = tavern("agent", "run", "clerk", "send it", "--json")
+    assert waiting.returncode == 3
+    outcome = as_json(waiting)
+    assert (outcome["state"], outcome["code"]) == ("waiting", "APPROVAL_REQUIRED")
+    run, approval = outcome["runId"], outcome["waitingFor"]["id"]
+    assert [row["runId"] for row in as_json(tavern("agent", "runs", "--json"))] == [run]
+    assert tavern("agent", "resume", run).returncode == 3
+    assert tavern("approvals", "approve", approval).returncode == 0
+    done = tavern("agent", "resume", run)
+    assert (done.returncode, done.stdout) == (0, "There are 3 words.\n")
+    assert tavern("agent", "replay", run).returncode == 0
+    shown = tavern("agent", "show", run).stdout
+    assert "send it" in shown
+    assert "sent to bob" in shown
+    events = as_json(tavern("agent", "show", run, "--json"))["events"]
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert run in tavern("agent", "runs").stdout
+    monkeypatch.setenv("_TAVERN_COMPLETE", "zsh_complete")
+    monkeypatch.setenv("COMP_WORDS", f"tavern --home {project.parent / 'home'} agent show ")
+    monkeypatch.setenv("COMP_CWORD", "5")
+    assert run in tavern().stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("run", "clerk", "be stuck"), 1, "error[AGENT_STUCK]"),
+        (("run", "clerk", "count", "--budget", "steps=1"), 1, "error[BUDGET_EXCEEDED]"),
+        (("run", "clerk", "wait for ever", "--budget", "seconds=0.2"), 124, "error[TIMEOUT]"),
+        (("run", "clerk", "count", "--budget", "step=1"), 2, "--budget has no 'step'"),
+        (("run", "clerk", "count", "--budget", "money=1,currency=EUR"), 2, "budget is in EUR"),
+        (("run", "clerk", " "), 2, "a task is text"),
+        (("run", "clark", "count"), 2, "clerk"),
+        (("run", "clerk", "count", "--model", "cheep"), 1, "cheap"),
+        (("show", "agent-nothing"), 5, "no agent run"),
+        (("resume", "agent-nothing"), 5, "no agent run"),
+    ],
+)  # fmt: skip
+def test_the_exit_code_says_how_a_command_ended(tavern: Tavern, words: tuple[str, ...], code: int, said: str) -> None:
+    done = tavern("agent", *words)
+    assert (done.returncode, done.stdout.count("\n") <= 4) == (code, True), done.stderr
+    assert said in done.stderr
+
+
+def test_the_prompt_can_be_looked_at(tavern: Tavern) -> None:
+    done = tavern("agent", "prompt", "clerk", "count")
+    assert done.returncode == 0
+    assert "demo:count" in done.stdout, done.stderr + done.stdout
+
+
+def test_an_interrupted_run_is_cancelled_and_can_be_resumed(project: Path, tavern: Tavern) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "tavern_core",
+        "--home",
+        str(project.parent / "home"),
+        "agent",
+        "run",
+        "clerk",
+        "wait for ever",
+    ]
+    with Program(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        rows: list[Any] = []
+        while not rows or rows[0]["state"] != "running":
+            rows = as_json(tavern("agent", "runs", "--json"))
+        assert tavern("agent", "resume", rows[0]["runId"]).returncode == 2
+        program.send_signal(signal.SIGINT)
+        program.communicate(timeout=60)
+        assert program.returncode == 130
+    (row,) = as_json(tavern("agent", "runs", "--json"))
+    assert row["state"] == "cancelled"
