@@ -14,23 +14,24 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import ValidationError
-
+from tavern_core.agents.callers import HOST, agent_context, asking_context, caller_of, owner_of
 from tavern_core.agents.handle import AgentHandle, RunEvents
-from tavern_core.agents.instructions import build_system
+from tavern_core.agents.instructions import build_prompt, native_tools, warnings_of
 from tavern_core.agents.loop import AgentLoop
 from tavern_core.agents.model_requests import Task
 from tavern_core.agents.notices import READ_RESULT
 from tavern_core.agents.parts import Parts, reading_tool
 from tavern_core.agents.people import Answers
+from tavern_core.agents.prompt import Prompt
+from tavern_core.agents.reading import read_again, read_at_start
 from tavern_core.agents.replay import AgentReplay, replayed
 from tavern_core.agents.run_store import AgentRuns, KeptAgentRun
-from tavern_core.agents.spending import Clock, Spending, check_price
+from tavern_core.agents.schemas import size_of
+from tavern_core.agents.spending import BudgetLike, Clock, Spending, budget_of, check_price
 from tavern_core.agents.tape import Tape
 from tavern_core.contract.llm import Price
 from tavern_core.errors import UsageError
@@ -38,19 +39,15 @@ from tavern_core.flow.run_caller import restored, stored, taken_up_as
 from tavern_core.kernel.access.profiles import Profile, ProfileLike
 from tavern_core.kernel.calls.approvals import waiting
 from tavern_core.kernel.calls.conversation import conversation
-from tavern_core.kernel.calls.running_call import current
+from tavern_core.kernel.calls.untrusted_content import running_call_has_read
 from tavern_core.kernel.settings.result_redaction import masking
 from tavern_core.model.agent import RESUMABLE, AgentOutcome, AgentRecord
-from tavern_core.model.call import HOST_PRINCIPAL, Budget, CallContext, Ledger
-from tavern_core.model.capability import is_dangerous
+from tavern_core.model.call import CallContext
 from tavern_core.model.event import AGENT_FINISHED, AGENT_STARTED
 from tavern_core.model.profile import AgentBudget, AgentProfile
 
-BudgetLike = AgentBudget | Mapping[str, Any] | None
 MOST_TASK: Final = 1_000_000
 """Characters of a task."""
-_HOST: Final = CallContext(principal=HOST_PRINCIPAL)
-"""Stands for the host itself where a run stores its caller."""
 
 
 class Agents:
@@ -116,22 +113,27 @@ class Agents:
     ) -> AgentHandle:
         """`run` in the background; the handle has `events()`, `wait()` and `cancel()`."""
         text = _task_of(task)
-        caller = _caller(context)
+        caller = caller_of(context)
         resolved, name = await self._resolved(profile)
-        limits = _budget(resolved.written.budget, budget)
+        limits = budget_of(resolved.written.budget, budget)
         chosen = model if model is not None else resolved.written.model_name
-        price = await self._priced(resolved, chosen, limits)
+        price, window = await self._priced(resolved, chosen, limits)
         run = f"agent-{secrets.token_hex(8)}"
         agent = agent_context(resolved, name, caller, limits, run)
-        system = await asyncio.to_thread(build_system, self._parts, resolved, agent, text)
+        prompt = await asyncio.to_thread(build_prompt, self._parts, resolved, agent, text, window)
+        tools, warnings = native_tools(self._parts, resolved, prompt), warnings_of(prompt)
+        window = max(window - sum(map(size_of, tools)), 1)
         facts = {
             "profile": resolved.written.model_dump(mode="json"), "given": name, "model": chosen, "budget": limits.model_dump(),
-            "caller": stored(caller or _HOST, _HOST, None), "system": system,
+            "caller": stored(caller or HOST, HOST, None), "system": prompt.system, "window": window,
+            "tools": tools, "warnings": list(warnings), "untrusted": [p.citation for p in prompt.sources if not p.trusted],
         }  # fmt: skip
         self._enter()
         record = AgentRecord(run, resolved.name, text, "running", time.time(), facts)
-        await asyncio.to_thread(self._runs.begin, record, _owner(caller))
-        about = Task(run, resolved, system, text, chosen, agent, _asking(caller, run))
+        await asyncio.to_thread(self._runs.begin, record, owner_of(caller))
+        read_at_start(agent.ledger.content_read, facts, text)
+        running_call_has_read((agent.principal,))  # a call that runs an agent gets what a model wrote
+        about = _about(record, resolved, agent, asking_context(caller, run))
         return self._begin(about, Tape(), limits, price)
 
     async def resume(
@@ -169,23 +171,25 @@ class Agents:
         budget: BudgetLike = None,
     ) -> AgentHandle:
         """`resume` in the background. Raises as `resume`."""
-        resumer = _caller(context)
-        kept = await asyncio.to_thread(self._runs.find, run_id, None if resumer is None else _owner(resumer))
+        resumer = caller_of(context)
+        kept = await asyncio.to_thread(self._runs.find, run_id, None if resumer is None else owner_of(resumer))
         record, facts = kept.record, kept.record.facts
         if record.state not in RESUMABLE:
             raise UsageError(f"{run_id} is {record.state}", hint="only a run that is not done can be resumed")
         resolved, name = await self._resolved(facts["given"], AgentProfile.model_validate(facts["profile"]))
-        limits = _budget(AgentBudget.model_validate(facts["budget"]), budget)
-        price = await self._priced(resolved, facts["model"], limits)
+        limits = budget_of(AgentBudget.model_validate(facts["budget"]), budget)
+        price, _ = await self._priced(resolved, facts["model"], limits)
         tape = Tape(record.events)
-        caller = restored(run_id, facts["caller"], 0, _HOST)
-        if resumer is not None or caller is not _HOST:
-            caller = taken_up_as(run_id, caller, resumer, _HOST)
-        acting = None if caller is _HOST else caller
+        caller = restored(run_id, facts["caller"], 0, HOST)
+        if resumer is not None or caller is not HOST:
+            caller = taken_up_as(run_id, caller, resumer, HOST)
+        acting = None if caller is HOST else caller
         agent = agent_context(resolved, name, acting, limits, run_id, drawn=len(tape.calls))
         self._enter()
         await asyncio.to_thread(self._runs.take_up, kept)
-        about = Task(run_id, resolved, facts["system"], record.task, facts["model"], agent, _asking(acting, run_id))
+        read_at_start(agent.ledger.content_read, facts, record.task)
+        read_again(agent.ledger.content_read, tape)
+        about = _about(record, resolved, agent, asking_context(acting, run_id))
         return self._begin(about, tape, limits, price, answers or {})
 
     # Looking -------------------------------------------------------------------------------------------------------------
@@ -196,8 +200,8 @@ class Agents:
 
     def runs(self, *, context: CallContext | None = None, most: int = 100) -> builtins.list[AgentRecord]:
         """Runs without their events, newest first; with a context, that caller's alone."""
-        caller = _caller(context)
-        return self._runs.list(None if caller is None else _owner(caller), most)
+        caller = caller_of(context)
+        return self._runs.list(None if caller is None else owner_of(caller), most)
 
     def get(self, run_id: str, *, context: CallContext | None = None) -> AgentRecord:
         """One run with its events. Raises RunNotFound: there is none of this caller (RUN_NOT_FOUND)."""
@@ -212,12 +216,11 @@ class Agents:
         record = (await asyncio.to_thread(self._found, run_id, context)).record
         facts = record.facts
         resolved, name = await self._resolved(facts["given"], AgentProfile.model_validate(facts["profile"]))
-        caller = restored(run_id, facts["caller"], 0, _HOST)
-        acting = None if caller is _HOST else caller
+        caller = restored(run_id, facts["caller"], 0, HOST)
+        acting = None if caller is HOST else caller
         limits = AgentBudget.model_validate(facts["budget"]).model_copy(update={"seconds": None, "money": None})
         agent = agent_context(resolved, name, acting, limits, run_id)
-        await self._wake_model(facts["model"])
-        about = Task(run_id, resolved, facts["system"], record.task, facts["model"], agent, None)
+        about = _about(record, resolved, agent, None)
         return await replayed(self._parts, about, record, limits, self._runs.mask)
 
     def replay_sync(self, run_id: str, **options: Any) -> AgentReplay:
@@ -225,23 +228,30 @@ class Agents:
         found: AgentReplay = self._wait(self.replay(run_id, **options))
         return found
 
-    async def prompt(self, profile: ProfileLike, task: str = "", *, context: CallContext | None = None) -> str:
-        """The system prompt that a run would begin with. Raises ProfileInvalid (PROFILE_INVALID)."""
-        resolved, name = await self._resolved(profile)
-        agent = agent_context(resolved, name, _caller(context), resolved.written.budget, "")
-        return await asyncio.to_thread(build_system, self._parts, resolved, agent, task)
+    async def prompt(self, profile: ProfileLike, task: str = "", *, context: CallContext | None = None) -> Prompt:
+        """The prompt that a run would begin with: `system`, `tools`, `sources`, `left_out`, `findings`.
 
-    def prompt_sync(self, profile: ProfileLike, task: str = "", **options: Any) -> str:
+        Raises:
+            ProfileInvalid: there is no such profile, or its template does not fit (PROFILE_INVALID).
+        """
+        resolved, name = await self._resolved(profile)
+        await self._parts.sections.wake("llms")  # a model that is asleep is not missing
+        agent = agent_context(resolved, name, caller_of(context), resolved.written.budget, "")
+        window = resolved.written.context_tokens
+        return await asyncio.to_thread(build_prompt, self._parts, resolved, agent, task, window)
+
+    def prompt_sync(self, profile: ProfileLike, task: str = "", **options: Any) -> Prompt:
         """`prompt` for code without an event loop."""
-        text: str = self._wait(self.prompt(profile, task, **options))
-        return text
+        prompt: Prompt = self._wait(self.prompt(profile, task, **options))
+        return prompt
 
     async def close(self) -> None:
         """Cancel all runs of this host; they can be resumed."""
+        mine = [task for task in self._tasks if task.get_loop() is asyncio.get_running_loop()]
         for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(list(self._tasks))
+            _cancel(task)
+        if mine:
+            await asyncio.wait(mine)
         if self._has_entered:
             self._parts.records.leave(self._process)
         self._runs.close()
@@ -282,8 +292,8 @@ class Agents:
                 if is_cancelled:
                     return loop.cancelled()
                 raise
-            except BaseException:
-                events.end()
+            except Exception as error:
+                self._finish(events, loop.broken(error))
                 raise
             self._finish(events, outcome)
             return outcome
@@ -295,7 +305,7 @@ class Agents:
         def cancel() -> bool:
             nonlocal is_cancelled
             is_cancelled = True
-            return task.cancel()
+            return _cancel(task)
 
         return AgentHandle(about.run, events, task, cancel)
 
@@ -326,16 +336,18 @@ class Agents:
         name = parts.written.lend(resolved.written)
         return await parts.profiles.resolved(name), name
 
-    async def _priced(self, profile: Profile, model: str, limits: AgentBudget) -> Price | None:
-        """The price of the model; checks that it exists. Raises ToolFailed, UsageError."""
-        if profile.written.deliberation_workflow:
-            check_price(limits, None, profile.written.deliberation_workflow)
-            return None
+    async def _priced(self, profile: Profile, model: str, limits: AgentBudget) -> tuple[Price | None, int]:
+        """The price of the model, and the tokens of a request at most. Raises ToolFailed, UsageError."""
+        window = profile.written.context_tokens
+        if name := profile.written.deliberation_workflow:
+            check_price(limits, None, name)
+            return None, window
         await self._wake_model(model)
-        price = getattr(self._parts.models.find(model), "price", None)
+        found = self._parts.models.find(model)
+        price, own = getattr(found, "price", None), getattr(found, "context_tokens", None)
         known = price if isinstance(price, Price) else None
         check_price(limits, known, model)
-        return known
+        return known, min(window, own) if isinstance(own, int) and own > 0 else window
 
     async def _wake_model(self, model: str) -> None:
         """Activate the plugins that contribute language models."""
@@ -343,8 +355,8 @@ class Agents:
             await self._parts.sections.wake("llms")
 
     def _found(self, run_id: str, context: CallContext | None) -> KeptAgentRun:
-        caller = _caller(context)
-        return self._runs.find(run_id, None if caller is None else _owner(caller))
+        caller = caller_of(context)
+        return self._runs.find(run_id, None if caller is None else owner_of(caller))
 
     def _enter(self) -> None:
         if not self._has_entered:
@@ -352,36 +364,29 @@ class Agents:
             self._has_entered = True
 
 
-def agent_context(
-    profile: Profile, name: str, caller: CallContext | None, limits: AgentBudget, run: str, drawn: int = 0
-) -> CallContext:
-    """The caller of an agent's calls.
-
-    Args:
-        name: by which contexts call the profile.
-        caller: who starts the agent; None: the host, which gives everything that the profile lists, never ``danger:*``.
-        drawn: calls that the run has made before.
-    """
-    principal = f"agent:{profile.name}"
-    if caller is None:
-        listed = profile.capabilities if profile.capabilities is not None else frozenset({"*"})
-        return CallContext(
-            permissions=frozenset(each for each in listed if not is_dangerous(each)), principal=principal, profile=name,
-            budget=Budget(max_tool_calls=limits.calls), ledger=Ledger(drawn), task_id=run, agent_id=profile.name,
-        )  # fmt: skip
-    most = limits.calls + caller.ledger.drawn - drawn
-    outer = caller.budget
-    if outer.max_tool_calls is not None:
-        most = min(most, outer.max_tool_calls)
-    return replace(
-        caller, principal=principal, profile=name, task_id=run, agent_id=profile.name,
-        budget=Budget(outer.timeout_ms, outer.max_retries, max(most, 0)),
+def _about(record: AgentRecord, profile: Profile, agent: CallContext, asking: CallContext | None) -> Task:
+    """What a run is about, from what it began with."""
+    facts = record.facts
+    return Task(
+        record.run_id, profile, facts["system"], record.task, facts["model"], agent, asking, facts["window"], facts["tools"],
+        tuple(facts["warnings"]),
     )  # fmt: skip
 
 
-def _asking(caller: CallContext | None, run: str) -> CallContext | None:
-    """Who asks the model: the starter, on a ledger of its own, for requests are no calls of the agent."""
-    return None if caller is None else replace(caller, ledger=Ledger(), budget=Budget(), task_id=run)
+def _cancel(task: asyncio.Task[Any]) -> bool:
+    """Cancel a task, from any thread; False: it is over."""
+    if task.done():
+        return False
+    try:
+        is_here = task.get_loop() is asyncio.get_running_loop()
+    except RuntimeError:
+        is_here = False
+    if is_here:
+        return task.cancel()
+    with suppress(RuntimeError):  # its loop has been closed
+        task.get_loop().call_soon_threadsafe(task.cancel)
+        return True
+    return False
 
 
 async def _to_its_end(handle: AgentHandle) -> AgentOutcome:
@@ -394,20 +399,6 @@ async def _to_its_end(handle: AgentHandle) -> AgentOutcome:
         raise
 
 
-def _caller(context: CallContext | None) -> CallContext | None:
-    """Who calls; None: the host itself. Raises UsageError (USAGE)."""
-    if context is None:
-        frame = current.get()
-        return frame[2] if frame is not None else None
-    if not isinstance(context, CallContext):
-        raise UsageError(f"the context of a run is a CallContext, got {type(context).__name__}")
-    return context
-
-
-def _owner(caller: CallContext | None) -> str:
-    return f"{HOST_PRINCIPAL}\x1f" if caller is None else f"{caller.principal}\x1f{caller.user_id}"
-
-
 def _task_of(task: object) -> str:
     if not isinstance(task, str) or not task.strip():
         raise UsageError("a task is text, and not empty", hint='tavern.agents.run(profile, "Count the words of …")')
@@ -416,18 +407,3 @@ def _task_of(task: object) -> str:
             f"the task has {len(task):,} characters; at most {MOST_TASK:,} are taken", hint="pass large data as a file"
         )
     return task.encode("utf-8", "replace").decode()
-
-
-def _budget(known: AgentBudget, given: BudgetLike) -> AgentBudget:
-    """A budget with the given fields replaced. Raises UsageError (USAGE)."""
-    if isinstance(given, AgentBudget) or given is None:
-        return given or known
-    if not isinstance(given, Mapping):
-        raise UsageError(f"a budget is a mapping, got {type(given).__name__}", hint='{"steps": 10, "money": 0.5}')
-    try:
-        return AgentBudget.model_validate({**known.model_dump(), **given})
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        names = ", ".join(AgentBudget.model_fields)
-        raise UsageError(f"budget.{where}: {first['msg']}", hint=f"a budget has: {names}") from error

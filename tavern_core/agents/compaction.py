@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from tavern_core.agents.notices import notice
+from tavern_core.agents.notices import sentence
 from tavern_core.agents.tokens import tokens_of
 from tavern_core.frozen import dataclass
 from tavern_core.model.language import Language
@@ -93,13 +93,16 @@ def shorten(
     for at, message in enumerate(messages):
         if at == begin and end > begin:
             made.append(
-                {"role": "user", "content": notice("turns_left_out", language, count=end - begin, whole=addresses[-1])}
+                {
+                    "role": "user",
+                    "content": sentence("turns_left_out", language, count=end - begin, whole=addresses[-1]),
+                }
             )
         if begin <= at < end:
             continue
         if at in lines:
             first = " ".join(message["content"][:_BEGINNING].split())
-            text = notice("result_left_out", language, first=first, count=len(message["content"]), whole=lines[at])
+            text = sentence("result_left_out", language, first=first, count=len(message["content"]), whole=lines[at])
             message = {**message, "content": text}
         made.append(message)
     return made

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from tavern_core.agents.answers import MOST_ARGUMENTS, MOST_CALLS, Answer, Listener, heard, recorded
 from tavern_core.agents.compaction import as_text, plan_compaction, shorten, size_of
 from tavern_core.agents.model_requests import Requests, Task
-from tavern_core.agents.notices import notice
+from tavern_core.agents.notices import sentence
 from tavern_core.agents.parts import Parts
 from tavern_core.agents.repetition import STOP_AT, WARN_AT, Repetition
 from tavern_core.agents.spending import Spending, Stop
@@ -22,6 +22,7 @@ from tavern_core.agents.tool_calls import ToolCalls
 from tavern_core.contract.llm import ModelCall
 from tavern_core.errors import TavernError
 from tavern_core.model.agent import AgentOutcome, AgentState
+from tavern_core.model.safe_text import printed
 from tavern_core.model.text_outcome import TextOutcome
 
 T = TypeVar("T")
@@ -77,11 +78,11 @@ class AgentLoop:
         self._calls = ToolCalls(
             parts, task.run, tape, task.context, self._language, record, lambda call: self._within(call)
         )
-        self._requests = Requests(parts, task, self._calls.native_names())
+        self._requests = Requests(parts, task)
         self._repetition = Repetition()
         self.messages: list[Message] = []
         self._answer = ""
-        self.warnings: list[str] = []
+        self.warnings = [*task.warnings]
 
     async def run(self) -> AgentOutcome:
         """Work until the task is done or cannot go on."""
@@ -140,7 +141,7 @@ class AgentLoop:
     def _before_request(self) -> Stop | None:
         if self._tape.is_final:
             raise TapeEnds
-        size, window = size_of(self.messages), self._requests.window
+        size, window = size_of(self.messages), self._task.window
         if size > window:
             reason = (
                 f"the prompt, the task and the last results take about {size:,} tokens, and the window has {window:,}"
@@ -196,7 +197,7 @@ class AgentLoop:
             return None
         self._calls.begin(step)
         if step in self._tape.masked and step in self._tape.answers and not self._tape.is_final:
-            self._reply(step, [], notice("secret_lost", self._language))
+            self._reply(step, [], sentence("secret_lost", self._language))
             return None
         if (nowhere := self._leads_nowhere(answer)) is not None:
             return self._confused(step, answer, nowhere)
@@ -268,9 +269,9 @@ class AgentLoop:
         if kind == "too_many" or (answer.calls and not messages and self._written.calling != "tam"):
             messages = self._calls.refusals(answer.calls[:_KEPT_CALLS], kind, most=MOST_CALLS)
         self._shorten_last(kind, answer)
-        said = feedback or notice(kind, self._language, most=MOST_CALLS)
+        said = feedback or sentence(kind, self._language, most=MOST_CALLS)
         if answer.finish == "length":
-            said += "\n" + notice("output_limit", self._language)
+            said += "\n" + sentence("output_limit", self._language)
         self._reply(step, messages, said, kind)
         return None
 
@@ -302,7 +303,7 @@ class AgentLoop:
             notices.append("no_more_calls")
         if self._spending.is_last_step:
             notices.append("last_step")
-        text = "\n".join([outcome.feedback, *(notice(name, self._language) for name in notices)]).strip()
+        text = "\n".join([outcome.feedback, *(sentence(name, self._language) for name in notices)]).strip()
         if times >= STOP_AT:
             last = made[-1].tool if made else ""
             self._reply(step, native, text)
@@ -322,7 +323,7 @@ class AgentLoop:
 
     def _compact(self, step: int) -> None:
         """Shorten the conversation if it does not fit the window any more; that is recorded, and the model reads it."""
-        plan = plan_compaction(self.messages, self._requests.window)
+        plan = plan_compaction(self.messages, self._task.window)
         if plan is None:
             return
         known = self._tape.compacted.get(step)
@@ -353,6 +354,11 @@ class AgentLoop:
             {"input": spending.input, "output": spending.output}, spending.cost, spending.currency, spending.clock.seconds,
             tuple(self.warnings), waiting,
         )  # fmt: skip
+
+    def broken(self, error: Exception) -> AgentOutcome:
+        """The outcome of a run that an error of the host itself has ended."""
+        reason = f"the host failed with {printed(error):.500}"
+        return self._ended("failed", Stop(reason, "see the log; the run can be resumed", "INTERNAL"))
 
     def cancelled(self) -> AgentOutcome:
         """The outcome of a run that was cancelled."""

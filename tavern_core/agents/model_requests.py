@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tavern_core.agents.notices import READ_RESULT
 from tavern_core.agents.parts import Parts
 from tavern_core.agents.tape import Waits
 from tavern_core.contract.llm import LLMAnswer
@@ -14,7 +13,6 @@ from tavern_core.errors import ToolFailed
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.access.profiles import Profile
 from tavern_core.model.call import CallContext
-from tavern_core.schema.dialects import export_tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,28 +28,20 @@ class Task:
     """The caller of the agent's calls."""
     asking: CallContext | None
     """Who asks the model; None: the host."""
+    window: int
+    """Tokens of a conversation at most."""
+    tools: Sequence[Mapping[str, Any]] = ()
+    """The schemas for native calls."""
+    warnings: tuple[str, ...] = ()
 
 
 class Requests:
-    """Asks for the next answer of an agent.
+    """Asks for the next answer of an agent."""
 
-    Args:
-        reader: wire name of the tool that reads long results.
-    """
-
-    def __init__(self, parts: Parts, task: Task, reader: str) -> None:
+    def __init__(self, parts: Parts, task: Task) -> None:
         self._parts = parts
         self._task = task
         self._written = task.profile.written
-        self._reader = reader
-        self._tools: list[dict[str, Any]] | None = None
-        own = (
-            None
-            if self._written.deliberation_workflow
-            else getattr(parts.models.find(task.model), "context_tokens", None)
-        )
-        self.window = min(self._written.context_tokens, own) if isinstance(own, int) else self._written.context_tokens
-        """Tokens of a conversation at most."""
 
     async def ask(self, step: int, messages: Sequence[Mapping[str, Any]], tell: Callable[[str], bool]) -> LLMAnswer:
         """The next answer.
@@ -66,19 +56,10 @@ class Requests:
         if self._written.deliberation_workflow:
             return await self._deliberate(messages)
         options = dict(self._written.model_options)
-        if self._written.calling != "tam" and (tools := await self._native_tools()):
-            options["tools"] = tools
+        if self._task.tools:
+            options["tools"] = [dict(tool) for tool in self._task.tools]
         purpose = f"run {self._task.run} step {step}"
         return await self._parts.models.ask(self._task.model, messages, options, self._task.asking, purpose, tell=tell)
-
-    async def _native_tools(self) -> list[dict[str, Any]]:
-        if self._tools is None:
-            describe, context = self._parts.descriptions, self._task.context
-            # In a thread: it may activate plugins, which waits for the loop.
-            specs = await asyncio.to_thread(describe.whole, context.profile, context)
-            self._tools = [describe.tool_schema(spec, "openai") for spec in specs]
-            self._tools.append(export_tool(self._parts.engines.inner[READ_RESULT], "openai"))
-        return self._tools
 
     async def _deliberate(self, messages: Sequence[Mapping[str, Any]]) -> LLMAnswer:
         """A run of the deliberation workflow.

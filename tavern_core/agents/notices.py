@@ -75,6 +75,6 @@ _NOTICES: Final[Mapping[str, Mapping[Language, str]]] = {
 }  # fmt: skip
 
 
-def notice(name: str, language: Language, **values: Any) -> str:
+def sentence(name: str, language: Language, **values: Any) -> str:
     """A sentence of the host for the model."""
     return _NOTICES[name][language].format(**values)

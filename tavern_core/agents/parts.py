@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.agents.notices import READ_RESULT
+from tavern_core.agents.prompt import PromptBuilder
 from tavern_core.contract.stores import RecordStore
 from tavern_core.contract.targets import PythonTarget
 from tavern_core.flow.llm_calls import Models
@@ -57,6 +58,7 @@ class Parts:
     artifacts: Artifacts
     records: RecordStore
     engines: Engines
+    prompts: PromptBuilder
 
     @property
     def home(self) -> Path:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
+
+from pydantic import ValidationError
 
 from tavern_core.contract.llm import Price
 from tavern_core.errors import UsageError
 from tavern_core.frozen import dataclass
 from tavern_core.model.profile import AgentBudget
 
+BudgetLike = AgentBudget | Mapping[str, Any] | None
 _MILLION: Final = 1_000_000
 
 
@@ -154,3 +157,18 @@ def check_price(budget: AgentBudget, price: Price | None, model: str) -> None:
 
 def _more(name: str) -> str:
     return f"resume it with a larger budget: tavern agent resume RUN --budget {name}=..."
+
+
+def budget_of(known: AgentBudget, given: BudgetLike) -> AgentBudget:
+    """A budget with the given fields replaced. Raises UsageError (USAGE)."""
+    if isinstance(given, AgentBudget) or given is None:
+        return given or known
+    if not isinstance(given, Mapping):
+        raise UsageError(f"a budget is a mapping, got {type(given).__name__}", hint='{"steps": 10, "money": 0.5}')
+    try:
+        return AgentBudget.model_validate({**known.model_dump(), **given})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        names = ", ".join(AgentBudget.model_fields)
+        raise UsageError(f"budget.{where}: {first['msg']}", hint=f"a budget has: {names}") from error

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
-from tavern_core.agents.notices import READ_RESULT, notice
+from tavern_core.agents.notices import READ_RESULT, sentence
 from tavern_core.agents.parts import Parts
 from tavern_core.agents.repetition import Repetition
 from tavern_core.agents.tape import Tape, TapeEnds, Waits
@@ -43,6 +44,17 @@ class Made:
     reads: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A call that is to be made."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+    context: CallContext
+    key: str
+    """Idempotency key."""
+
+
 class ToolCalls:
     """Makes the calls of one run.
 
@@ -74,7 +86,6 @@ class ToolCalls:
         config = parts.base.config
         self._transcript = Transcript(
             parts.tools, _Finder(parts), config.tam, self._invoke, self._foresee, self._refused, language,
-            max_chars=FEEDBACK_CHARS, parallel=True,
         )  # fmt: skip
 
     def begin(self, step: int) -> None:
@@ -91,7 +102,7 @@ class ToolCalls:
 
     async def text(self, text: str) -> TextOutcome:
         """Run the TAM blocks of a text. Raises Waits, TapeEnds."""
-        return await self._transcript.run(text, self._context)
+        return await self._transcript.run(text, self._context, max_chars=FEEDBACK_CHARS, parallel=True)
 
     async def native(self, calls: Sequence[ModelCall]) -> list[ToolResult]:
         """Make native calls: those that only read, next to each other, at the same time. Raises Waits, TapeEnds."""
@@ -118,12 +129,12 @@ class ToolCalls:
                 results.append(await made)
         return results + await _all(group)
 
-    def native_names(self) -> str:
+    def _reader(self) -> str:
         """The wire name of the reading tool."""
         return str(export_tool(self._parts.engines.inner[READ_RESULT], "openai")["function"]["name"])
 
     def _read(self, call: ModelCall) -> tuple[str, Mapping[str, Any]]:
-        tool = READ_RESULT if call.name == self.native_names() else self._parts.descriptions.tool_id(call.name)
+        tool = READ_RESULT if call.name == self._reader() else self._parts.descriptions.tool_id(call.name)
         try:
             arguments = json.loads(call.arguments or "{}")
         except (ValueError, RecursionError):
@@ -148,34 +159,30 @@ class ToolCalls:
         """One call, numbered now: calls that run at the same time keep their order in the record."""
         number, self._next = self._next, self._next + 1
         self.made.append(Made(tool, arguments, _NOT_YET, False))
-        return self._make(number, tool, arguments, context or self._context, len(self.made) - 1)
+        own = f"{self._run}:{self._step}:{number}" if key is None else f"{self._run}:{_digest(key)}"
+        return self._make(number, _Asked(tool, arguments, context or self._context, own), len(self.made) - 1)
 
-    async def _make(
-        self, number: int, tool: str, arguments: Mapping[str, Any], context: CallContext, place: int
-    ) -> ToolResult:
+    async def _make(self, number: int, asked: _Asked, place: int) -> ToolResult:
         at = self._step, number
         known = self._tape.results.get(at)
         if known is None:
             if self._tape.is_final:
                 raise TapeEnds
-            known = await self._live(at, tool, arguments, context)
+            known = await self._live(at, asked)
         result = result_of(known)
-        self.made[place] = Made(tool, arguments, result, at in self._tape.reads)
+        self.made[place] = Made(asked.tool, asked.arguments, result, at in self._tape.reads)
         return result
 
-    async def _live(
-        self, at: tuple[int, int], tool: str, arguments: Mapping[str, Any], context: CallContext
-    ) -> Mapping[str, Any]:
+    async def _live(self, at: tuple[int, int], asked: _Asked) -> Mapping[str, Any]:
         step, number = at
-        key = f"{self._run}:{step}:{number}"
+        tool, arguments = asked.tool, asked.arguments
         if at not in self._tape.calls:
-            self._record(
-                "call", {"step": step, "index": number, "tool": tool, "arguments": dict(arguments), "key": key}
-            )
+            begun = {"tool": tool, "arguments": dict(arguments), "key": asked.key}
+            self._record("call", {"step": step, "index": number, **begun})
         which: Any = Inner(READ_RESULT) if tool == READ_RESULT else tool
-        mode, pipeline = self._parts.base.mode, self._parts.pipeline
+        mode, run = self._parts.base.mode, self._parts.pipeline.run
         # The key makes a call that was begun by a process that ended: never made twice, unless it is harmless.
-        result = await self._within(pipeline.run(mode, which, arguments, context, f"run {self._run}", key, DOOR))
+        result = await self._within(run(mode, which, arguments, asked.context, f"run {self._run}", asked.key, DOOR))
         if (person := _waiting_for(result, tool)) is not None:
             raise Waits(person)
         if tool != READ_RESULT:
@@ -184,9 +191,8 @@ class ToolCalls:
         reads = await self._reads(tool)
         if reads:
             self._tape.reads.add(at)
-        self._record("result", {
-            "step": step, "index": number, "tool": tool, "result": data, "callId": result.call_id, "reads": reads,
-        })  # fmt: skip
+        told = {"tool": tool, "result": data, "callId": result.call_id, "reads": reads}
+        self._record("result", {"step": step, "index": number, **told})
         return data
 
     def _shown(self, result: ToolResult, tool: str) -> ToolResult:
@@ -203,8 +209,9 @@ class ToolCalls:
         return ToolResult(True, shown, evidence=result._evidence, meta=result._meta, trace=result._trace)
 
     def keep(self, text: str, name: str) -> str:
-        """Store a text that the agent may read again; returns its address."""
-        return self._parts.artifacts.put(text, "text/plain", name=name, context=self._context).uri
+        """Store a text that the agent may read again, which may hold anything that it has read; returns its address."""
+        store, read = self._parts.artifacts, tuple(self._context.ledger.content_read.sources)
+        return store.put(text, "text/plain", name=name, context=self._context, untrusted=read).uri
 
     async def _foresee(
         self, written: str, arguments: Mapping[str, Any], context: CallContext | None, earlier: int
@@ -245,7 +252,7 @@ class ToolCalls:
 
     def refusals(self, calls: Sequence[ModelCall], why: str, **values: Any) -> list[dict[str, Any]]:
         """The messages that answer native calls of which none is made."""
-        text = notice(why, self._language, **values)
+        text = sentence(why, self._language, **values)
         return [{"role": "tool", "toolCallId": call.id, "content": text} for call in calls]
 
 
@@ -291,6 +298,11 @@ def _waiting_for(result: ToolResult, tool: str) -> dict[str, Any] | None:
             "answer": f"tavern agent resume RUN --answer {first}=VALUE",
         }  # fmt: skip
     return None
+
+
+def _digest(key: str) -> str:
+    """The `request_id` of a block as a part of a key: unique within its run."""
+    return hashlib.sha256(key.encode("utf-8", "backslashreplace")).hexdigest()[:24]
 
 
 def _error(data: Mapping[str, Any]) -> CallError:

@@ -130,11 +130,19 @@ def replay(session: Session, run_id: str, as_json: bool) -> None:
 @agent.command(cls=Command)
 @click.argument("profile", metavar="PROFILE", shell_complete=completion.profiles)
 @click.argument("task", metavar="TASK", default="")
+@json_option
 @pass_session
-def prompt(session: Session, profile: str, task: str) -> None:
+def prompt(session: Session, profile: str, task: str, as_json: bool) -> None:
     """Print the system prompt with which an agent would begin."""
-    text = session.host().agents.prompt_sync(profile, task)
-    session.out.data(text)
+    found = session.host().agents.prompt_sync(profile, task)
+    if as_json:
+        session.out.json(found.to_json())
+        return
+    session.out.data(found.system)
+    for part in found.left_out:
+        tell("note", "AGENT", f"no room for {part.part}: {part.reason} {', '.join(part.names)}".rstrip())
+    for finding in found.findings:
+        tell("warning", finding.code, finding.located, finding.hint)
 
 
 async def _followed(session: Session, begun: Coroutine[Any, Any, AgentHandle], *, quiet: bool) -> AgentOutcome:

@@ -7,13 +7,24 @@ from typing import Any
 
 from tavern_core.agents.agents import Agents
 from tavern_core.agents.parts import Parts
+from tavern_core.agents.profile_fields import Known
+from tavern_core.agents.prompt import PromptBuilder
 from tavern_core.host.host import Host
 
 
 def agents_of(host: Host, wait: Callable[[Any], Any]) -> Agents:
     """`tavern.agents`."""
+    flow = host.flow
+
+    def known() -> Known:
+        return Known(flow.models.names(), tuple(flow.workflows.list()), host.skills.list())
+
+    prompts = PromptBuilder(
+        host.profiles.now, host.descriptions, host.knowledge, known, host.base.config.limits.manual_chars
+    )
     parts = Parts(
         host.base, host.pipeline, host.compiler, host.tools, host.descriptions, host.profiles, host.profiles.written, host.sections,
-        host.flow.models, host.flow.workflows, host.artifacts, host.records, host.tables.engines,
+        flow.models, flow.workflows, host.artifacts, host.records, host.tables.engines,
+        prompts,
     )  # fmt: skip
     return Agents(parts, wait)

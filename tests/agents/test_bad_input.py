@@ -133,6 +133,7 @@ def test_an_answer_that_is_no_text_ends_the_run_with_the_reason(office: Office, 
         {"budget": {"seconds": "soon"}},
         {"calling": "shouting"},
         {"context_tokens": 0},
+        {"context_tokens": 1},
         {"tool_ids_inventory": "desk:add"},
         {"model_options": []},
     ],
@@ -149,15 +150,19 @@ def test_a_hostile_profile_is_refused(office: Office, profile: dict[str, Any]) -
         {"prompt": "{{{system:available_tools}}}" * 50 + "{name} {0} %s"},
         {"prompt": {"content": "of another system"}},
         {"name": "../../etc/passwd\n\x1b"},
-        {"context_tokens": 1},
         {"tool_ids_inventory": ["desk:*", "", "nope:nope", "x" * 5_000]},
         {"model_options": {"messages": "x", "stop": ["<"]}},
     ],
 )  # fmt: skip
-def test_a_strange_profile_works_or_says_why(office: Office, profile: dict[str, Any]) -> None:
+def test_a_strange_profile_works(office: Office, profile: dict[str, Any]) -> None:
     outcome = office.answers([block("add", a=1), FINE]).run(profile=profile)
-    assert (outcome.state == "done") is (profile.get("context_tokens") != 1)
-    assert outcome.state == "done" or "context_tokens" in outcome.fix
+    assert outcome.state == "done"
+
+
+def test_a_run_whose_last_result_does_not_fit_the_window_is_stopped(office: Office) -> None:
+    outcome = office.answers([block("long"), FINE]).run(profile={"context_tokens": 2_000, "calling": "tam"})
+    assert (outcome.state, outcome.steps) == ("stopped", 1)
+    assert "context_tokens" in outcome.fix
 
 
 def test_a_task_of_megabytes_is_refused(office: Office) -> None:

@@ -321,7 +321,22 @@ def test_events_report_the_run_to_subscribers_and_the_log(office: Office) -> Non
 
 def test_the_built_in_prompt_is_in_the_language_of_the_profile(office: Office) -> None:
     with office.host() as tavern:
-        assert "你是 clerk" in tavern.agents.prompt_sync({**PROFILE, "language": "zh"}, "x")
-        own = tavern.agents.prompt_sync({**PROFILE, "prompt": "Be brief.\n{{{system:available_tools}}}"}, "x")
+        assert "你是 clerk" in tavern.agents.prompt_sync({**PROFILE, "language": "zh"}, "x").system
+        own = tavern.agents.prompt_sync({**PROFILE, "prompt": "Be brief.\n{{{system:available_tools}}}"}, "x").system
     assert own.startswith("Be brief.\n")
     assert "desk:add" in own
+
+
+def test_a_request_id_makes_a_call_once_within_its_run(office: Office) -> None:
+    call = block("note", text="a").replace("text:", "request_id:»»»r1«««\ntext:")
+    answers = [call, block("add", a=1), call, FINE]
+    assert office.answers(answers).run().calls == 3
+    assert office.desk.notes == ["a"]
+    office.answers(answers).run()
+    assert office.desk.notes == ["a", "a"]
+
+
+def test_answers_of_models_are_whole_where_large_results_become_artifacts(tmp_path: Path) -> None:
+    text = " ".join(map(str, range(1_000)))
+    office = Office(tmp_path, [text], artifacts={"over": 1_000})
+    assert office.run().answer == text

@@ -119,7 +119,22 @@ def governed(folder: Path) -> list[dict[str, Any]]:
         session = tavern.workflows.session(workflow)
         one = [{"op": "replace", "path": "/nodes/n5/inputValues/form", "value": "title"}]
         single = cpu(lambda: session.apply(one), rounds=5)
+        edits = chain(MB)
+
+        def edit() -> None:
+            with tavern.workflows.edit(edits).batch():
+                pass
+
+        def edit_often() -> None:
+            editor = tavern.workflows.edit(edits)
+            with editor.batch():
+                for at in range(100):
+                    editor.set_input(f"n{at}", "form", "lower")
+
+        opened, often = cpu(edit, rounds=5), cpu(edit_often, rounds=5)
         return [
+            row("the editor: open, and an empty batch", opened),
+            row("the same with 100 edits in the batch", often, 2 * opened, "2 times the empty one"),
             row("check of the result alone", checked),
             row("the whole patch: check, layout, words", whole),
             row("a session: apply one operation, with check and event", single),

@@ -17,6 +17,7 @@ from tavern_core.review.plugin_check import check_plugin
 from .blocks import DOCS, Block, Workspace, blocks_of, sections_of
 
 PAGES = (
+    "agents.md",
     "tools.md",
     "hosting.md",
     "security.md",
@@ -25,6 +26,8 @@ PAGES = (
     "governance.md",
     "upstreams.md",
     "skills.md",
+    "knowledge.md",
+    "llms.md",
     "vcp.md",
     "assistant.md",
 )

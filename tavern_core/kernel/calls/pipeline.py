@@ -49,7 +49,7 @@ from tavern_core.kernel.calls.running_call import (
     leave,
 )
 from tavern_core.kernel.calls.untrusted_content import concluded, has_read, judged
-from tavern_core.kernel.catalogue.plan import Plan
+from tavern_core.kernel.catalogue.plan import Inner, Plan
 from tavern_core.kernel.execution.modes import Mode, TimeLimit, cancellations, has_begun
 from tavern_core.kernel.hooks.dispatch import HookCalls, Wish
 from tavern_core.kernel.hooks.table import Implementation
@@ -335,7 +335,7 @@ class Pipeline:
     def _shortened(self, call: RunningCall, result: ToolResult) -> ToolResult:
         """The result, or its beginning with a link to the whole, which is an artifact of its caller."""
         plan, context, most = call.plan, call.context, self.limits.inline_bytes
-        if plan is None or context is None or most is None:
+        if plan is None or context is None or most is None or isinstance(call.written, Inner):
             return result
         try:
             return shortened(

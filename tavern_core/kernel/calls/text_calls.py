@@ -80,8 +80,6 @@ class Transcript:
         invoke: the one pipeline: ``(tool, arguments, context, idempotency key)``.
         foresee: why a planned call would be refused, if known (`Pipeline.foresee`).
         refused: records a block that was not run: ``(command, context, result)``.
-        max_chars: of the feedback.
-        parallel: blocks next to each other that only read, each with one call, run at the same time.
     """
 
     def __init__(
@@ -93,9 +91,6 @@ class Transcript:
         foresee: Callable[[str, Mapping[str, Any], CallContext | None, int], Awaitable[CallError | None]],
         refused: Callable[[str, CallContext | None, ToolResult], ToolResult],
         language: Language | None = None,
-        *,
-        max_chars: int = MOST_CHARS,
-        parallel: bool = False,
     ) -> None:
         self._tools = tools
         self._compiler = compiler
@@ -104,11 +99,16 @@ class Transcript:
         self._foresee = foresee
         self._refused = refused
         self._language = language
-        self._max_chars = max_chars
-        self._parallel = parallel
 
-    async def run(self, text: str, context: CallContext | None) -> TextOutcome:
-        """Run every block of `text` in order; never raises for what is in it."""
+    async def run(
+        self, text: str, context: CallContext | None, *, max_chars: int = MOST_CHARS, parallel: bool = False
+    ) -> TextOutcome:
+        """Run every block of `text` in order; never raises for what is in it.
+
+        Args:
+            max_chars: of the feedback.
+            parallel: blocks next to each other that only read, each with one call, run at the same time.
+        """
         config = self._config
         language = await self._compiler.language(context) or self._language or of_the_locale(os.environ)
         if len(text) > config.max_text:
@@ -151,7 +151,12 @@ class Transcript:
                 context,
                 language,
             )
-        steps = await self._run_blocks([list(calls) for _, calls in groupby(plan.calls, key=_block_of)], found, context)
+        steps = await self._run_blocks(
+            [list(calls) for _, calls in groupby(plan.calls, key=_block_of)],
+            found,
+            context,
+            most=_AT_ONCE if parallel else 1,
+        )
         results = {
             block: [step.result for step in done if step.result is not None]
             for block, done in groupby(steps, key=lambda step: step.call.block)
@@ -164,7 +169,7 @@ class Transcript:
             tuple(plan.calls),
             tuple(plan.problems),
             document.prose,
-            await aside(render_feedback, steps, plan.problems, max_chars=self._max_chars, language=language)
+            await aside(render_feedback, steps, plan.problems, max_chars=max_chars, language=language)
             if is_told
             else "",
             tuple(steps),
@@ -222,11 +227,16 @@ class Transcript:
             yield block, ToolResult(False, error=ToolError(kind, message, details, fix=told[0].hint)), command
 
     async def _run_blocks(
-        self, blocks: Sequence[list[tam.TamCall]], found: Mapping[str, _Found], context: CallContext | None
+        self,
+        blocks: Sequence[list[tam.TamCall]],
+        found: Mapping[str, _Found],
+        context: CallContext | None,
+        *,
+        most: int,
     ) -> list[Step]:
-        """Run the blocks in their order; independent ones that only read at the same time, if wanted."""
+        """Run the blocks in their order; of independent ones that only read, `most` at the same time."""
         steps: list[Step] = []
-        for number, group in enumerate(self._groups(blocks, found)):
+        for number, group in enumerate(_groups(blocks, found, most)):
             if len(group) == 1:
                 steps += await self._run_block(group[0], found, context)
             else:
@@ -239,20 +249,6 @@ class Transcript:
             if number % _TURN == _TURN - 1:
                 await asyncio.sleep(0)  # tools that never wait must not keep the loop from others
         return steps
-
-    def _groups(
-        self, blocks: Sequence[list[tam.TamCall]], found: Mapping[str, _Found]
-    ) -> Iterator[list[list[tam.TamCall]]]:
-        """Blocks that may run at the same time."""
-        group: list[list[tam.TamCall]] = []
-        for calls in blocks:
-            fits = self._parallel and len(group) < _AT_ONCE
-            if group and not (fits and _reads(calls, found) and _reads(group[-1], found)):
-                yield group
-                group = []
-            group.append(calls)
-        if group:
-            yield group
 
     async def _run_block(
         self, calls: list[tam.TamCall], found: Mapping[str, _Found], context: CallContext | None
@@ -311,6 +307,20 @@ class Transcript:
 
 def _block_of(call: tam.TamCall) -> int:
     return call.block
+
+
+def _groups(
+    blocks: Sequence[list[tam.TamCall]], found: Mapping[str, _Found], most: int
+) -> Iterator[list[list[tam.TamCall]]]:
+    """Blocks that may run at the same time."""
+    group: list[list[tam.TamCall]] = []
+    for calls in blocks:
+        if group and not (len(group) < most and _reads(calls, found) and _reads(group[-1], found)):
+            yield group
+            group = []
+        group.append(calls)
+    if group:
+        yield group
 
 
 def _reads(calls: list[tam.TamCall], found: Mapping[str, _Found]) -> bool:

@@ -1,0 +1,70 @@
+"""Who starts a run, as whom the agent acts, and who asks its model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from tavern_core.errors import UsageError
+from tavern_core.kernel.access.profiles import Profile
+from tavern_core.kernel.calls.running_call import current
+from tavern_core.model.call import HOST_PRINCIPAL, Budget, CallContext, Ledger
+from tavern_core.model.capability import is_dangerous
+from tavern_core.model.profile import AgentBudget
+from tavern_core.model.untrusted import AfterUntrusted, stricter
+
+HOST: Final = CallContext(principal=HOST_PRINCIPAL)
+"""Stands for the host itself where a run stores its caller."""
+
+
+def agent_context(
+    profile: Profile, name: str, caller: CallContext | None, limits: AgentBudget, run: str, drawn: int = 0
+) -> CallContext:
+    """The caller of an agent's calls.
+
+    Args:
+        name: by which contexts call the profile.
+        caller: who starts the agent; None: the host, which gives everything that the profile lists, never ``danger:*``.
+        drawn: calls that the run has made before.
+    """
+    principal = f"agent:{profile.name}"
+    if caller is None:
+        listed = profile.capabilities if profile.capabilities is not None else frozenset({"*"})
+        return CallContext(
+            permissions=frozenset(each for each in listed if not is_dangerous(each)), principal=principal, profile=name,
+            budget=Budget(max_tool_calls=limits.calls), ledger=Ledger(drawn), task_id=run, agent_id=profile.name, after_untrusted=_strictest(profile, caller),
+        )  # fmt: skip
+    most = limits.calls + caller.ledger.drawn - drawn
+    outer = caller.budget
+    if outer.max_tool_calls is not None:
+        most = min(most, outer.max_tool_calls)
+    return replace(
+        caller, principal=principal, profile=name, task_id=run, agent_id=profile.name, after_untrusted=_strictest(profile, caller),
+        budget=Budget(outer.timeout_ms, outer.max_retries, max(most, 0)),
+    )  # fmt: skip
+
+
+def _strictest(profile: Profile, caller: CallContext | None) -> AfterUntrusted:
+    """What happens to calls with an effect after untrusted content was read: as the profile says, or more strictly."""
+    own = profile.written.after_untrusted
+    return own if caller is None else stricter(own, caller.after_untrusted)
+
+
+def asking_context(caller: CallContext | None, run: str) -> CallContext | None:
+    """Who asks the model: the starter, on a ledger of its own, for requests are no calls of the agent."""
+    return None if caller is None else replace(caller, ledger=Ledger(), budget=Budget(), task_id=run)
+
+
+def caller_of(context: CallContext | None) -> CallContext | None:
+    """Who calls; None: the host itself. Raises UsageError (USAGE)."""
+    if context is None:
+        frame = current.get()
+        return frame[2] if frame is not None else None
+    if not isinstance(context, CallContext):
+        raise UsageError(f"the context of a run is a CallContext, got {type(context).__name__}")
+    return context
+
+
+def owner_of(caller: CallContext | None) -> str:
+    """To whom a run belongs."""
+    return f"{HOST_PRINCIPAL}\x1f" if caller is None else f"{caller.principal}\x1f{caller.user_id}"

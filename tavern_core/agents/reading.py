@@ -1,0 +1,31 @@
+"""What a run has read, as far as it decides which calls a person must approve (`kernel/calls/untrusted_content.py`)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from tavern_core.agents.tape import Tape
+from tavern_core.model.untrusted import MARK, ContentRead, addresses_in, sources_in, texts_in
+
+
+def read_at_start(read: ContentRead, facts: Mapping[str, Any], task: str) -> None:
+    """The task, the prompt, and knowledge from elsewhere that the prompt shows.
+
+    Args:
+        facts: of the run.
+    """
+    read.trust(task, facts["system"])
+    read.add(facts["untrusted"], time.time())
+
+
+def read_again(read: ContentRead, tape: Tape) -> None:
+    """What the recorded results of a run have brought in: it counts in the process that resumes it, too."""
+    for at, result in sorted(tape.results.items()):
+        sources = sources_in((result.get("meta") or {}).get(MARK))
+        read.add(sources, time.time())
+        if sources or not read.sources:
+            arguments = tape.calls[at]["arguments"] if at in tape.calls else {}
+            given = {address for text in texts_in(arguments) for address in addresses_in(text)}
+            read.learn([result.get("value"), result.get("content")], given)

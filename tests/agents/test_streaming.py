@@ -1,0 +1,83 @@
+"""The loop with a real server of the Chat Completions API: streams, calls, failures, and requests that end when they have said enough."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tavern_core import Plugin, Tavern
+from tavern_core.model.agent import AgentOutcome
+from tests.agents.desk import PROFILE, Desk, block
+from tests.llms.openai_server import OpenAIServer, Reply
+
+FINE = "The sum is 3."
+PRICE = {"input": 1, "output": 2}
+
+
+def run(tmp_path: Path, server: OpenAIServer, profile: dict[str, Any] | None = None, **options: Any) -> AgentOutcome:
+    """One run of an agent whose model is behind the server."""
+    model = {"kind": "openai", "baseUrl": server.url, "model": "m1", "price": PRICE, "retries": 1}
+    desk = Desk(None)
+    with Tavern.open({"llms": {"remote": model}}, plugins=[Plugin(_Tools(desk), "desk")], home=tmp_path) as tavern:
+        return tavern.agents.run_sync({**PROFILE, "model": "remote", **(profile or {})}, "add", **options)
+
+
+class _Tools:
+    """The tools of the desk without its model."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.tavern_register_tools = desk.tavern_register_tools
+
+
+def test_a_run_over_http_with_native_calls(tmp_path: Path) -> None:
+    with OpenAIServer([Reply(calls=[("desk__add", {"a": 1, "b": 2})]), FINE]) as server:
+        outcome = run(tmp_path, server)
+    assert (outcome.state, outcome.answer, outcome.calls) == ("done", FINE, 1)
+    assert outcome.usage == {"input": 14, "output": 10}
+    assert outcome.cost == pytest.approx((14 * 1 + 10 * 2) / 1e6)
+    first, second = (request.body for request in server.requests)
+    assert first["stream"] is True
+    assert "desk__add" in [tool["function"]["name"] for tool in first["tools"]]
+    assert [message["role"] for message in second["messages"]] == ["system", "user", "assistant", "tool"]
+    assert json.loads(second["messages"][2]["tool_calls"][0]["function"]["arguments"]) == {"a": 1, "b": 2}
+
+
+def test_the_request_ends_when_the_block_closes(tmp_path: Path) -> None:
+    endless = Reply(text=block("add", a=1, b=2) + "\nThe result is 9. ", fault="endless", piece=1_000)
+    replies = iter([endless, Reply(FINE)])
+    with OpenAIServer(lambda request: next(replies)) as server:
+        outcome = run(tmp_path, server)
+        assert server.disconnected.wait(30)
+    assert (outcome.state, outcome.answer, outcome.calls) == ("done", FINE, 1)
+    said = server.requests[1].body["messages"]
+    assert said[2]["content"] == block("add", a=1, b=2)
+    assert "Result: 3" in said[3]["content"]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [Reply(status=500), Reply(status=401), Reply(text="half an answer", fault="cut"), Reply(text="x", fault="malformed")],
+)  # fmt: skip
+def test_a_server_that_fails_ends_the_run_with_the_reason(tmp_path: Path, reply: Reply) -> None:
+    with OpenAIServer([reply]) as server:
+        outcome = run(tmp_path, server)
+    assert outcome.state == "failed"
+    assert outcome.reason
+    assert outcome.code in ("UPSTREAM_ERROR", "CONNECTION_LOST", "POLICY_DENIED", "TOOL_ERROR", "TIMEOUT")
+
+
+def test_the_seconds_of_the_budget_end_a_request_that_drips(tmp_path: Path) -> None:
+    with OpenAIServer([Reply(text="so", fault="drip")]) as server:
+        outcome = run(tmp_path, server, budget={"seconds": 0.5})
+        assert server.disconnected.wait(30)
+    assert (outcome.state, outcome.code) == ("stopped", "TIMEOUT")
+
+
+def test_bytes_that_are_no_text_do_not_break_the_run(tmp_path: Path) -> None:
+    with OpenAIServer([Reply(text="so", fault="invalid_utf8")]) as server:
+        outcome = run(tmp_path, server)
+    assert outcome.state in ("done", "failed")
+    assert outcome.answer or outcome.reason
