@@ -6,7 +6,7 @@ PYTHON := $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $$p && break; done)
 endif
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
-PLUGINS := my-plugin context-plugin optional-plugin call-guard file-operator bilibili-fetcher service-override text-nodes
+PLUGINS := my-plugin context-plugin optional-plugin call-guard file-operator bilibili-fetcher service-override text-nodes creation-assistant
 FOLDERS := $(addprefix example_plugins/,$(PLUGINS))
 PYTEST_FLAGS ?= -n 2 --dist worksteal
 # The tests start hundreds of processes: without kept bytecode each would compile everything again.

@@ -29,8 +29,9 @@ OURS = (
     "bilibili-fetcher",
     "service-override",
     "text-nodes",
+    "creation-assistant",
 )
-NEED_GRANTS = ("call-guard", "file-operator", "bilibili-fetcher")
+NEED_GRANTS = ("call-guard", "file-operator", "bilibili-fetcher", "creation-assistant")
 WIDTH = 100
 out = Console(width=WIDTH, highlight=False, soft_wrap=False)
 

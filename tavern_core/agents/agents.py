@@ -39,6 +39,7 @@ from tavern_core.flow.run_caller import restored, stored, taken_up_as
 from tavern_core.kernel.access.profiles import Profile, ProfileLike
 from tavern_core.kernel.calls.approvals import waiting
 from tavern_core.kernel.calls.conversation import conversation
+from tavern_core.kernel.calls.untrusted_content import running_call_has_read
 from tavern_core.kernel.settings.result_redaction import masking
 from tavern_core.model.agent import RESUMABLE, AgentOutcome, AgentRecord
 from tavern_core.model.call import CallContext
@@ -131,6 +132,7 @@ class Agents:
         record = AgentRecord(run, resolved.name, text, "running", time.time(), facts)
         await asyncio.to_thread(self._runs.begin, record, owner_of(caller))
         read_at_start(agent.ledger.content_read, facts, text)
+        running_call_has_read((agent.principal,))  # a call that runs an agent gets what a model wrote
         about = _about(record, resolved, agent, asking_context(caller, run))
         return self._begin(about, Tape(), limits, price)
 
@@ -233,6 +235,7 @@ class Agents:
             ProfileInvalid: there is no such profile, or its template does not fit (PROFILE_INVALID).
         """
         resolved, name = await self._resolved(profile)
+        await self._parts.sections.wake("llms")  # a model that is asleep is not missing
         agent = agent_context(resolved, name, caller_of(context), resolved.written.budget, "")
         window = resolved.written.context_tokens
         return await asyncio.to_thread(build_prompt, self._parts, resolved, agent, task, window)

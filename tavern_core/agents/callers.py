@@ -11,7 +11,7 @@ from tavern_core.kernel.calls.running_call import current
 from tavern_core.model.call import HOST_PRINCIPAL, Budget, CallContext, Ledger
 from tavern_core.model.capability import is_dangerous
 from tavern_core.model.profile import AgentBudget
-from tavern_core.model.untrusted import STRICTNESS, AfterUntrusted
+from tavern_core.model.untrusted import AfterUntrusted, stricter
 
 HOST: Final = CallContext(principal=HOST_PRINCIPAL)
 """Stands for the host itself where a run stores its caller."""
@@ -47,7 +47,7 @@ def agent_context(
 def _strictest(profile: Profile, caller: CallContext | None) -> AfterUntrusted:
     """What happens to calls with an effect after untrusted content was read: as the profile says, or more strictly."""
     own = profile.written.after_untrusted
-    return own if caller is None else max(own, caller.after_untrusted, key=STRICTNESS.__getitem__)
+    return own if caller is None else stricter(own, caller.after_untrusted)
 
 
 def asking_context(caller: CallContext | None, run: str) -> CallContext | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from tavern_core.contract.guards.folder import Folder
 from tavern_core.errors import Finding, Location, ProfileInvalid, ToolFailed, UsageError
 from tavern_core.frozen import dataclass
-from tavern_core.kernel.access.profiles import CODE, Profile
+from tavern_core.kernel.access.profiles import CODE, MOST_TOOLS, Profile
 from tavern_core.kernel.catalogue.manual import AVAILABLE_TOOLS, placeholders_of
 from tavern_core.kernel.knowledge.knowledge import Knowledge, KnowledgeBase
 from tavern_core.model.knowledge import KB
@@ -20,6 +21,8 @@ SKILLS: Final = "system:skills"
 KNOWLEDGE: Final = "system:knowledge"
 PLACEHOLDERS: Final = (AVAILABLE_TOOLS, SKILLS, KNOWLEDGE)
 _LEAST_TOKENS: Final = 1_000
+MOST_NAMES: Final = 100
+"""Skills, and knowledge bases, of one profile."""
 LARGEST_PROMPT: Final = 400_000
 """Bytes of a template."""
 _FILE: Final = "file:"
@@ -93,7 +96,7 @@ def _template(profile: Profile) -> str:
 
 def _skills(profile: Profile, known: Sequence[Skill], problems: list[_Problem]) -> Iterator[Skill]:
     by_name = {name: skill for skill in reversed(known) for name in (skill.name, skill.tool) if name}
-    for index, name in enumerate(profile.written.skills):
+    for index, name in enumerate(profile.written.skills[:MOST_NAMES]):
         skill = by_name.get(name)
         at = f"skills[{index}]"
         if skill is None:
@@ -111,7 +114,7 @@ def _skills(profile: Profile, known: Sequence[Skill], problems: list[_Problem]) 
 
 
 def _bases(profile: Profile, knowledge: Knowledge, problems: list[_Problem]) -> Iterator[KnowledgeBase]:
-    for index, written in enumerate(profile.written.knowledge):
+    for index, written in enumerate(profile.written.knowledge[:MOST_NAMES]):
         at = f"knowledge[{index}]"
         if written.startswith(f"{KB}:"):
             try:
@@ -156,7 +159,14 @@ def _names(profile: Profile, known: Known) -> Iterator[_Problem]:
     if workflow and workflow.removeprefix("workflow:") not in known.workflows:
         hint = did_you_mean(workflow[:200], known.workflows) or "`tavern workflows list` shows the ids"
         yield "deliberation_workflow", f"there is no workflow {workflow[:200]!r}", hint
-    for tool in written.wire_names:
+    for field, names in (("skills", written.skills), ("knowledge", written.knowledge)):
+        if len(names) > MOST_NAMES:
+            yield (
+                field,
+                f"only the first {MOST_NAMES} of {len(names):,} are used",
+                "an agent cannot choose among so many",
+            )
+    for tool in islice(written.wire_names, MOST_TOOLS):
         if not profile.allows(tool):
             yield f"wire_names.{tool[:200]}", "the inventory has no such tool", did_you_mean(tool[:200], profile.tools)
 

@@ -10,28 +10,24 @@ left out from the end of the inventory. What was left out is in the result. The 
 
 from __future__ import annotations
 
-import html
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from tavern_core.agents.profile_fields import KNOWLEDGE, SKILLS, Fields, Known, read_fields
+from tavern_core.agents.prompt_sections import Section, knowledge_section, skills_section
 from tavern_core.agents.prompt_texts import TEXTS, Texts, built_in
-from tavern_core.agents.schemas import fitting, size_of
+from tavern_core.agents.schemas import fitting, size_of, with_examples
 from tavern_core.agents.tokens import tokens_of
 from tavern_core.errors import Finding, Location, ProfileInvalid
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.access.profiles import CODE, Profile, ProfileLike
 from tavern_core.kernel.catalogue.descriptions import Descriptions
 from tavern_core.kernel.catalogue.manual import AVAILABLE_TOOLS, fill_prompt, placeholders_of
-from tavern_core.kernel.catalogue.parameter_text import fold_lines, harmless
+from tavern_core.kernel.catalogue.parameter_text import fold_lines
 from tavern_core.kernel.knowledge.knowledge import Knowledge, KnowledgeBase
 from tavern_core.model.call import CallContext
 from tavern_core.model.knowledge import Passage
 from tavern_core.model.language import Language
-from tavern_core.model.safe_text import seen
-from tavern_core.model.skill import Skill
-from tavern_core.tam import neutralise
 
 TOOLS_SHARE: Final = 0.6
 MOST_PASSAGES: Final = 8
@@ -39,7 +35,6 @@ _WORTH: Final = 0.3
 """Of the best passage's score: what fits worse has only common words in common with the task."""
 _WHOLE: Final = 100_000_000
 _TRIES: Final = 6
-_END: Final = re.compile("</(?=passage)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,50 +124,50 @@ class PromptBuilder:
         fields = read_fields(resolved, self.known(), self.knowledge)
         language = self.descriptions.language(profile, context)
         template = fields.template if fields.template.strip() else _built_in(resolved, fields, language)
-        draft = _Draft(f"{template.rstrip()}\n\n{closing}".rstrip() + "\n", fields, language)
+        calling = resolved.written.calling
+        draft = _Draft(f"{template.rstrip()}\n\n{closing}".rstrip() + "\n", language)
         draft.claim(max_tokens or max(resolved.written.context_tokens // 2, 1), resolved.name)
-        wants_more = (SKILLS in draft.uses and fields.skills) or (KNOWLEDGE in draft.uses and fields.bases)
-        tools_room = int(draft.room * TOOLS_SHARE) if wants_more else draft.room
-        draft.room -= tools_room
-        left = self._put_tools(draft, profile, task, context, tools_room, resolved.written.calling)
-        draft.room += left
-        _put_skills(draft, wire=resolved.written.calling == "native")
+        passages = _relevant(self.knowledge, task, fields.bases) if KNOWLEDGE in draft.uses else []
+        lists = (
+            skills_section(fields.skills, language, wire=calling == "native"),
+            knowledge_section(passages, language),
+        )
+        wanted = sum(map(draft.cost, lists))
+        tools_room = max(draft.room - wanted, int(draft.room * TOOLS_SHARE))
+        draft.room += self._put_tools(draft, profile, task, context, tools_room, calling) - tools_room
+        shown = {name for section in lists for name in draft.put_list(section)}
+        sources = [passage for passage in passages if passage.citation in shown]
         findings = [*resolved.findings, *fields.findings, *_unread(self.knowledge, fields.bases)]
-        if KNOWLEDGE in draft.uses:
-            _put_knowledge(draft, _relevant(self.knowledge, task, fields.bases))
-        return draft.finished(findings)
+        return draft.finished(sources, findings)
 
     def _put_tools(
         self, draft: _Draft, profile: ProfileLike, task: str, context: CallContext | None, room: int, calling: str
     ) -> int:
         """Put in the manual, the schemas, or both; returns the room that is left."""
         in_manual = AVAILABLE_TOOLS in draft.uses and calling != "native"
-        if calling != "tam":
-            draft.tools, names, cut = fitting(self._schemas(profile, context), room // 2 if in_manual else room)
-            room -= sum(map(size_of, draft.tools))
-            if cut or names:
-                draft.leave_out(
-                    "tools", "native schemas: " + ("texts of parameters" if not names else "no room"), names
-                )
-        if AVAILABLE_TOOLS in draft.uses:
-            text = draft.texts.native
-            if in_manual:
-                text, is_whole = self._manual(
-                    profile, task, context, draft.language, room // draft.uses[AVAILABLE_TOOLS]
-                )
-                ids = [spec.id for spec in self.descriptions.in_order(profile, context)]
-                lines = set(text.split("\n"))
-                missing = () if is_whole else tuple(i for i in ids if f"- Tool ID: {i}" not in lines)
-                if not is_whole:
-                    draft.leave_out(
-                        "tools", "the manual is shortened: no room for all of its examples and texts", missing
-                    )
-            room = draft.put(AVAILABLE_TOOLS, text, room)
-        return room
-
-    def _schemas(self, profile: ProfileLike, context: CallContext | None) -> list[dict[str, Any]]:
         specs = self.descriptions.in_order(profile, context)
-        return [self.descriptions.tool_schema(spec, "openai") for spec in specs]
+        if calling != "tam":
+            schemas = [self.descriptions.tool_schema(spec, "openai") for spec in specs]
+            draft.tools, is_cut = fitting(schemas, room // 2 if in_manual else room)
+            missing = [spec.id for spec in specs[len(draft.tools) :]]
+            if in_manual and missing:  # all or none: the manual has them, and a model given some takes these for all
+                draft.tools, missing = [], [spec.id for spec in specs]
+            room -= sum(map(size_of, draft.tools))
+            if missing:
+                draft.leave_out("tools", "no room for the native schemas", missing)
+            elif is_cut:
+                draft.leave_out("tools", "no room for the texts of parameters in native schemas")
+        if AVAILABLE_TOOLS not in draft.uses:
+            return room
+        if not in_manual:
+            most = room // draft.uses[AVAILABLE_TOOLS]
+            return draft.put(AVAILABLE_TOOLS, with_examples(draft.texts, specs[: len(draft.tools)], task, most), room)
+        text, is_whole = self._manual(profile, task, context, draft.language, room // draft.uses[AVAILABLE_TOOLS])
+        if not is_whole:
+            lines = set(text.split("\n"))
+            missing = [spec.id for spec in specs if f"- Tool ID: {spec.id}" not in lines]
+            draft.leave_out("tools", "no room for all examples and texts of the manual", missing)
+        return draft.put(AVAILABLE_TOOLS, text, room)
 
     def _manual(
         self, profile: ProfileLike, task: str, context: CallContext | None, language: Language, most: int
@@ -208,8 +203,8 @@ def _built_in(profile: Profile, fields: Fields, language: Language) -> str:
 class _Draft:
     """A prompt in the making: its parts, and the room that is left."""
 
-    def __init__(self, template: str, fields: Fields, language: Language) -> None:
-        self.template, self.fields, self.language = template, fields, language
+    def __init__(self, template: str, language: Language) -> None:
+        self.template, self.language = template, language
         self.texts: Texts = TEXTS[language]
         used = placeholders_of(template)
         self.uses: dict[str, int] = {
@@ -218,7 +213,6 @@ class _Draft:
         """Placeholder → how often it stands in the template."""
         self.room = self.budget = 0
         self.tools: list[dict[str, Any]] = []
-        self.sources: list[Passage] = []
         self._parts = dict.fromkeys(self.uses, "")
         self._left_out: list[LeftOut] = []
 
@@ -240,37 +234,27 @@ class _Draft:
         self._parts[name] = text
         return room - cost
 
+    def cost(self, section: Section) -> int:
+        """The tokens of a whole list, wherever it stands."""
+        return tokens_of(section.text([name for name, _ in section.items])) * self.uses.get(section.placeholder, 0)
+
+    def put_list(self, section: Section) -> list[str]:
+        """Fill in as much of a list as there is room for; returns the names of what is shown."""
+        if section.placeholder not in self.uses:
+            return []
+        names = section.chosen(self.room // self.uses[section.placeholder])
+        if missing := [name for name, _ in section.items if name not in names]:
+            self.leave_out(section.part, "no room", missing)
+        self.room = self.put(section.placeholder, section.text(names), self.room)
+        return names
+
     def leave_out(self, part: Literal["tools", "skills", "knowledge"], reason: str, names: Sequence[str] = ()) -> None:
         self._left_out.append(LeftOut(part, reason, tuple(names)))
 
-    def finished(self, findings: Sequence[Finding]) -> Prompt:
+    def finished(self, sources: Sequence[Passage], findings: Sequence[Finding]) -> Prompt:
         system = fill_prompt(self.template, self._parts)
         tokens = tokens_of(system) + sum(map(size_of, self.tools))
-        return Prompt(system, tokens, tuple(self.sources), tuple(self._left_out), tuple(self.tools), tuple(findings))
-
-
-def _put_skills(draft: _Draft, *, wire: bool) -> None:
-    """Name, description and tool of each skill: what a model needs to choose one (agentskills.io, progressive disclosure)."""
-    if SKILLS not in draft.uses:
-        return
-    uses, texts = draft.uses[SKILLS], draft.texts
-    lines, names = [texts.load], list[str]()
-    for skill in draft.fields.skills:
-        line = _skill_line(skill, wire=wire)
-        if tokens_of("\n".join([*lines, line])) * uses <= draft.room:
-            lines.append(line)
-        else:
-            names.append(skill.name)
-    if names:
-        draft.leave_out("skills", "no room", names)
-    draft.room = draft.put(SKILLS, "\n".join(lines) if len(lines) > 1 else texts.nothing, draft.room)
-
-
-def _skill_line(skill: Skill, *, wire: bool) -> str:
-    from tavern_core.schema.dialects import wire_name
-
-    tool = wire_name(skill.tool) if wire else skill.tool
-    return harmless(f"- {fold_lines(skill.name, 64)} ({fold_lines(tool, 200)}): {fold_lines(skill.description, 1_024)}")
+        return Prompt(system, tokens, tuple(sources), tuple(self._left_out), tuple(self.tools), tuple(findings))
 
 
 def _relevant(knowledge: Knowledge, task: str, bases: Sequence[KnowledgeBase]) -> list[Passage]:
@@ -281,36 +265,3 @@ def _relevant(knowledge: Knowledge, task: str, bases: Sequence[KnowledgeBase]) -
 def _unread(knowledge: Knowledge, bases: Sequence[KnowledgeBase]) -> Iterator[Finding]:
     for base in bases:
         yield from knowledge.state(base).findings
-
-
-def _put_knowledge(draft: _Draft, found: Sequence[Passage]) -> None:
-    """The passages that fit the task, best first, each with what it is cited by."""
-    uses, texts = draft.uses[KNOWLEDGE], draft.texts
-    intro = (
-        texts.cite
-        if all(passage.trusted for passage in found)
-        else f"{texts.cite}{_gap(draft.language)}{texts.untrusted}"
-    )
-    shown, names = [intro], list[str]()
-    for passage in found:
-        text = _shown(passage)
-        if tokens_of("\n\n".join([*shown, text])) * uses <= draft.room:
-            shown.append(text)
-            draft.sources.append(passage)
-        else:
-            names.append(passage.citation)
-    if names:
-        draft.leave_out("knowledge", "no room", names)
-    draft.room = draft.put(KNOWLEDGE, "\n\n".join(shown) if draft.sources else texts.nothing, draft.room)
-
-
-def _gap(language: Language) -> str:
-    return " " if language == "en" else ""
-
-
-def _shown(passage: Passage) -> str:
-    """A passage as data: nothing in it ends it, or can be read as a call."""
-    mark = "" if passage.trusted else ' untrusted="true"'
-    head = f'<passage source="{html.escape(passage.citation)}" heading="{html.escape(passage.heading)}"{mark}>'
-    text = _END.sub("<\u200b/", neutralise(seen(passage.text, lines=True)))
-    return f"{neutralise(head, edges=False)}\n{text}\n</passage>"

@@ -1,14 +1,23 @@
-"""Schemas of tools in the form of OpenAI's API, within a budget of tokens."""
+"""Schemas of tools in the form of OpenAI's API, and examples of native calls, within a budget of tokens."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from tavern_core.agents.prompt_texts import Texts
 from tavern_core.agents.tokens import tokens_of
+from tavern_core.kernel.catalogue.manual import best_examples
+from tavern_core.kernel.catalogue.parameter_text import fold_lines, harmless
+from tavern_core.model.tool import ToolSpec
+from tavern_core.schema.dialects import wire_name
 
 _TEXTS: Final = ("description", "title", "examples")
+_LONGEST_EXAMPLE: Final = 1_000
+"""Characters of the arguments of a worked call; a longer one is not shown."""
+_VALUES: Final = ("default", "const", "enum")
+"""Keys whose values are data, not schemas."""
 
 
 def size_of(tool: Mapping[str, Any]) -> int:
@@ -16,17 +25,30 @@ def size_of(tool: Mapping[str, Any]) -> int:
     return tokens_of(json.dumps(tool, ensure_ascii=False))
 
 
-def fitting(tools: list[dict[str, Any]], room: int) -> tuple[list[dict[str, Any]], list[str], bool]:
-    """As many schemas as there is room for, the names of the others, and whether texts were taken out."""
+def fitting(tools: list[dict[str, Any]], room: int) -> tuple[list[dict[str, Any]], bool]:
+    """As many schemas as there is room for, from the first on, and whether the texts of their parameters were taken out."""
     if sum(map(size_of, tools)) <= room:
-        return tools, [], False
+        return tools, False
     found: list[dict[str, Any]] = []
     for tool in map(_bare, tools):
         room -= size_of(tool)
         if room < 0:
             break
         found.append(tool)
-    return found, [tool["function"]["name"] for tool in tools[len(found) :]], True
+    return found, True
+
+
+def with_examples(texts: Texts, specs: Sequence[ToolSpec], task: str, room: int) -> str:
+    """The note that stands for the manual where tools are called natively, with the worked calls that fit the task best."""
+    lines = [texts.examples]
+    for spec, example in best_examples(specs, task):
+        arguments = json.dumps(dict(example.arguments), ensure_ascii=False, default=str)
+        line = harmless(
+            f"- {wire_name(spec.id)} {fold_lines(arguments, _LONGEST_EXAMPLE)}: {fold_lines(example.description, 300)}"
+        )
+        if len(arguments) <= _LONGEST_EXAMPLE and tokens_of("\n".join([texts.native, *lines, line])) <= room:
+            lines.append(line)
+    return "\n".join([texts.native, *lines]) if len(lines) > 1 else texts.native
 
 
 def _bare(tool: dict[str, Any]) -> dict[str, Any]:
@@ -43,7 +65,7 @@ def _without_texts(schema: Any) -> Any:
     return {
         key: {name: _without_texts(part) for name, part in value.items()}
         if key in ("properties", "$defs") and isinstance(value, dict)
-        else _without_texts(value)
+        else (value if key in _VALUES else _without_texts(value))
         for key, value in schema.items()
         if key not in _TEXTS
     }

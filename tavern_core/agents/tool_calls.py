@@ -199,8 +199,9 @@ class ToolCalls:
         return ToolResult(True, shown, evidence=result._evidence, meta=result._meta, trace=result._trace)
 
     def keep(self, text: str, name: str) -> str:
-        """Store a text that the agent may read again; returns its address."""
-        return self._parts.artifacts.put(text, "text/plain", name=name, context=self._context).uri
+        """Store a text that the agent may read again, which may hold anything that it has read; returns its address."""
+        store, read = self._parts.artifacts, tuple(self._context.ledger.content_read.sources)
+        return store.put(text, "text/plain", name=name, context=self._context, untrusted=read).uri
 
     async def _foresee(
         self, written: str, arguments: Mapping[str, Any], context: CallContext | None, earlier: int

@@ -49,7 +49,7 @@ _KEYS: Final = ("patch", "needs", "reason")
 _DOCUMENTS: Final = ("nodes", "groups")
 """Keys of a workflow and of a form layout, which are no answers."""
 _THOUGHT: Final = re.compile(r"<(think|thinking|thought|reasoning)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
-_FENCE: Final = re.compile(r"^[ \t]*(```+|~~~+)[^\n]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
+_FENCE: Final = re.compile(r"^[ \t]*(`{3,8}|~{3,8})[^\n]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
 _START: Final = re.compile(r"[\[{]")
 _SAYS_PATCH: Final = re.compile(r'"(?:op|patch|nodes|steps|groups)"\s*:')
 """Marks JSON in prose; other brackets there are footnotes and examples."""

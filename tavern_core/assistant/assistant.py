@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from tavern_core.flow.patching import PatchOutcome
 from tavern_core.flow.workflow_tools import workflow_tool
 from tavern_core.model.call import CallContext
 from tavern_core.model.language import Language
+from tavern_core.model.node import JSON_TYPES
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.workflow import Workflow
 
@@ -160,7 +162,15 @@ class Assistant:
         """A tool, or a workflow as a tool."""
         if isinstance(what, str) and ":" in what:
             return await self._tool(what)
-        return workflow_tool("panel", await self._found(what))
+        workflow = await self._found(what)
+        outputs = {
+            key: {"type": JSON_TYPES[slot.type]} if JSON_TYPES[slot.type] else {}
+            for key, slot in workflow.outputs().items()
+        }
+        return replace(
+            workflow_tool(workflow.id or "workflow", workflow), display_name=workflow.name,
+            output_schema={"type": "object", "properties": outputs},
+        )  # fmt: skip
 
     async def _found(self, what: Any) -> Workflow:
         found = getattr(what, "workflow", what)  # of a session

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tavern_core.assistant.answers import Needs
@@ -49,7 +49,7 @@ def _given_outputs(workflow: Workflow) -> set[str]:
 def _inputs(before: Workflow, after: Workflow, needs: Needs, read: set[str]) -> Iterator[PatchProblem]:
     for key in needs.inputs:
         if key not in after.interface_inputs:
-            yield _absent("NEED_INPUT", "interfaceInputs", key, after.interface_inputs, _INPUT)
+            yield _absent("NEED_INPUT", "interfaceInputs", key, after.interface_inputs, needs.inputs)
     for key in after.interface_inputs:
         if key not in read and (key in needs.inputs or key not in before.interface_inputs):
             text = f"nothing reads input {key!r} of the workflow"
@@ -60,7 +60,7 @@ def _inputs(before: Workflow, after: Workflow, needs: Needs, read: set[str]) -> 
 def _outputs(before: Workflow, after: Workflow, needs: Needs, given: set[str]) -> Iterator[PatchProblem]:
     for key in needs.outputs:
         if key not in after.interface_outputs:
-            yield _absent("NEED_OUTPUT", "interfaceOutputs", key, after.interface_outputs, _OUTPUT)
+            yield _absent("NEED_OUTPUT", "interfaceOutputs", key, after.interface_outputs, needs.outputs)
     for key in after.interface_outputs:
         if key not in given and (key in needs.outputs or key not in before.interface_outputs):
             text = f"nothing gives output {key!r} of the workflow"
@@ -68,10 +68,11 @@ def _outputs(before: Workflow, after: Workflow, needs: Needs, given: set[str]) -
             yield _warning("NEED_OUTPUT", text, fix, f"/interfaceOutputs/{key}")
 
 
-def _absent(code: str, section: str, key: str, known: Mapping[str, Any], type_: str) -> PatchProblem:
+def _absent(code: str, section: str, key: str, known: Mapping[str, Any], needed: Sequence[str]) -> PatchProblem:
+    type_ = _INPUT if section == "interfaceInputs" else _OUTPUT
     side = "input" if section == "interfaceInputs" else "output"
-    near = did_you_mean(key, known)
-    fix = f'add {{"op": "add", "path": "/{section}/{key}", "value": {{"dataFlowType": "STRING"}}}} and connect it at a {type_} node'
+    near = did_you_mean(key, [name for name in known if name not in needed])
+    fix = f'add it: {{"op": "add", "path": "/{section}/{key}", "value": {{"dataFlowType": "STRING"}}}}, and connect it at a {type_} node'
     return _warning(
         code, f"the request needs {side} {key!r}, which is not in {section}", near or fix, f"/{section}/{key}"
     )

@@ -18,6 +18,8 @@ T = TypeVar("T")
 Ask = Callable[[Sequence[Message], Mapping[str, Any]], Awaitable[LLMAnswer]]
 """(messages, schema of the answer) → the answer of a model."""
 MOST_ROUNDS: Final = 10
+_LONGEST_KEPT: Final = 200_000
+"""Characters of an answer in the proposal."""
 _LONGEST_SHOWN: Final = 20_000
 """Characters of a wrong answer that the model sees again."""
 
@@ -100,7 +102,8 @@ async def negotiate(
             break
         answered = read_answer(answer)
         judged = await _judged(answered, judge)
-        ended.rounds.append(Round(answer.text or _written(answer), judged.problems, dict(answer.usage)))
+        text = (answer.text or _written(answer))[:_LONGEST_KEPT]
+        ended.rounds.append(Round(text, judged.problems, dict(answer.usage)))
         if isinstance(answered, Answered):
             if not answered.patch and answered.reason:
                 ended.declined = "" if ended.result is not None else answered.reason

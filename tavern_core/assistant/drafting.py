@@ -9,9 +9,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
+from tavern_core.assistant.advice import advised
 from tavern_core.assistant.answers import Answered, Needs, read_json_object, read_needs
 from tavern_core.assistant.asked import Asked
 from tavern_core.assistant.completeness import missing
+from tavern_core.assistant.completions import completed
 from tavern_core.assistant.cycle import Ended, Judged, negotiate
 from tavern_core.assistant.dry_run import Trial
 from tavern_core.assistant.node_text import node_documents
@@ -127,7 +129,10 @@ class Drafting:
         outcome = await self._flow.workflows.patched(self._before, list(answered.patch), seed=self._seed)
         errors = [problem for problem in outcome.problems if problem.severity == "error" and not problem.is_old]
         if not outcome.ok:
-            shown = [await self._with_types(problem) for problem in errors or outcome.problems]
+            needs = answered.needs | self._stated
+            await self._flow.nodes.activate_for([*needs.nodes])
+            found = advised(errors or outcome.problems, self._before, answered.patch, needs, self._flow.nodes.find)
+            shown = [await self._with_types(problem) for problem in found]
             return Judged(None, shown, await self._definitions(shown))
         names = {id_: local for local, id_ in outcome.ids.items()}
         warnings = [problem for problem in outcome.problems if self._is_new_warning(problem)]
@@ -135,6 +140,7 @@ class Drafting:
         needs = answered.needs | self._stated
         lacks = missing(self._before, outcome.workflow, needs)
         warnings += [problem for problem in lacks if (problem.code, problem.pointer) not in said]
+        warnings = completed(warnings, outcome.workflow, needs, self._flow.nodes.find)
         tried = None
         if self._trial is not None:
             tried = await self._trial.run(outcome.workflow, self._asked.context)
@@ -148,7 +154,7 @@ class Drafting:
 
     async def _with_types(self, problem: PatchProblem) -> PatchProblem:
         """An unknown node type, with the types that its name may mean."""
-        if problem.code not in _ABOUT_TYPES or problem.nearest:
+        if problem.code != "UNKNOWN_TYPE" or problem.nearest:
             return problem
         words = " ".join(_WORD.findall(split_id(_last_quoted(problem.message))[1]))
         found = await self._flow.nodes.retrieved(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 from tavern_core.assistant.node_ports import Ports
@@ -28,19 +29,20 @@ _MOST_TEXT: Final = 4_000
 _MOST_SLOTS: Final = 200
 _MOST_FROM_EXAMPLES: Final = 200
 _MOST_FOUND: Final = 40
-_MOST_CLAUSES: Final = 12
+_MOST_CLAUSES: Final = 6
 _MOST_STEPS: Final = 32
 _EACH: Final = 5
 """Of one clause or one step."""
-_BY_EXAMPLES, _BY_WORDS, _BY_CLAUSE, _BY_STEP = 1.0, 0.5, 0.1, 0.6
+_BY_EXAMPLES, _BY_WORDS, _BY_CLAUSE, _BY_STEP = 1.0, 0.5, 0.1, 0.1
+_BEST_OF_STEP: Final = 0.5
+"""The best match of a step comes before most of what is merely popular: the step was written to find it."""
 _CLAUSE: Final = re.compile(r"[.,;:!?。，；：！？、\n]+|\b(?:and|then|with)\b")
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One example workflow."""
+    """What is kept of an example workflow."""
 
-    id: str
     types: frozenset[str]
     words: Mapping[str, Sequence[str]]
 
@@ -53,7 +55,7 @@ class Example:
             "parameters": " ".join(_slot_texts(slots)),
         }
         types = frozenset(node.type for node in workflow.nodes)
-        return cls(workflow.id, types, {key: words_of(text[:_MOST_TEXT]) for key, text in texts.items()})
+        return cls(types, {key: words_of(text[:_MOST_TEXT]) for key, text in texts.items()})
 
 
 class NodeIndex:
@@ -62,35 +64,38 @@ class NodeIndex:
     def __init__(self) -> None:
         self.specs: dict[str, NodeSpec] = {}
         """The searchable types, sorted."""
+        self._synced: Sequence[NodeSpec] = ()
         self._words = FullText()
-        self._examples: dict[str, tuple[Workflow, Example]] = {}
+        self._examples: Mapping[str, Example] = {}
         self._near = FullText()
         self._uses: Counter[str] = Counter()
-        self.ports = Ports.of(())
+        self.ports = Ports()
 
-    def sync(self, specs: Iterable[NodeSpec], examples: Mapping[str, Workflow]) -> bool:
+    def sync(self, specs: Sequence[NodeSpec], examples: Mapping[str, Example]) -> bool:
         """Make these all that is in it; only what changed is read again.
+
+        Args:
+            specs: the same object again means the same types.
 
         Returns:
             Whether a node type changed.
         """
-        wanted = {spec.type: spec for spec in specs if not spec.deprecated}
-        stale, fresh = _changes(self.specs, wanted)
+        wanted = self.specs if specs is self._synced else {spec.type: spec for spec in specs if not spec.deprecated}
+        stale, fresh = ([], []) if wanted is self.specs else _changes(self.specs, wanted)
+        self._synced = specs
         if stale or fresh:
             self._words.drop(stale)
             self._words.put([(type_, _words_of_node(wanted[type_])) for type_ in fresh])
             self.specs = dict(sorted(wanted.items()))
-        known = {id_: workflow for id_, (workflow, _) in self._examples.items()}
-        gone, new = _changes(known, examples)
+        gone, new = _changes(self._examples, examples)
         if gone or new:
             self._near.drop(gone)
-            made = {id_: (examples[id_], Example.of(examples[id_])) for id_ in new}
-            self._examples = {id_: made.get(id_) or self._examples[id_] for id_ in sorted(examples)}
-            self._near.put([(id_, made[id_][1].words) for id_ in new])
+            self._near.put([(id_, examples[id_].words) for id_ in new])
+        self._examples = examples
         if stale or fresh or gone or new:
-            used = (type_ for _, example in self._examples.values() for type_ in example.types if self._counts(type_))
+            used = (type_ for example in examples.values() for type_ in example.types if self._counts(type_))
             self._uses = Counter(used)
-            self.ports = Ports.of(sorted(self.specs.values(), key=lambda spec: (-self._uses[spec.type], spec.type)))
+            self.ports = Ports(sorted(self.specs.values(), key=lambda spec: (-self._uses[spec.type], spec.type)))
         return bool(stale or fresh)
 
     def _counts(self, type_: str) -> bool:
@@ -100,13 +105,15 @@ class NodeIndex:
 
     def evidence(self, request: str, plan: Sequence[str]) -> Iterator[Ranking]:
         """What speaks for which types: the examples, the words of the request, of its clauses, and of each step of a plan."""
-        yield Ranking(_BY_EXAMPLES, self._by_examples(f"{request}\n{' '.join(plan)}" if plan else request))
+        yield Ranking(_BY_EXAMPLES, self._by_examples(request))
         yield Ranking(_BY_WORDS, self.by_words(request, _MOST_FOUND, "matches the request"))
         clauses = [part for part in _CLAUSE.split(request[:_MOST_TEXT]) if part.strip()]
         for clause in clauses[:_MOST_CLAUSES] if len(clauses) > 1 else ():
             yield Ranking(_BY_CLAUSE, self.by_words(clause, _EACH, "matches a part of the request"))
         for number, step in enumerate(plan[:_MOST_STEPS], 1):
-            yield Ranking(_BY_STEP, self.by_words(step, _EACH, f"matches step {number} of the plan"))
+            found = self.by_words(step, _EACH, f"matches step {number} of the plan")
+            yield Ranking(_BY_STEP, found)
+            yield Ranking(_BEST_OF_STEP, dict(islice(found.items(), 1)))
 
     def by_words(self, text: str, most: int, why: str) -> dict[str, str]:
         words = query_words(text, _MOST_WORDS)
@@ -117,14 +124,14 @@ class NodeIndex:
         if not self._examples:
             return {}
         near = self._near.rank(query_words(text, _MOST_WORDS), NEAREST, self._examples.__contains__)
-        weights = [(self._examples[id_][1], max(score, 1e-9) ** _NEARNESS) for id_, score in near]
+        weights = [(id_, max(score, 1e-9) ** _NEARNESS) for id_, score in near]
         total = sum(weight for _, weight in weights)
         shares = {type_: uses / len(self._examples) for type_, uses in self._uses.items()}
         seen_in: dict[str, list[str]] = {}
-        for example, weight in weights:
-            for type_ in example.types & self._uses.keys():
+        for id_, weight in weights:
+            for type_ in self._examples[id_].types & self._uses.keys():
                 shares[type_] += weight / total
-                seen_in.setdefault(type_, []).append(example.id)
+                seen_in.setdefault(type_, []).append(id_)
         best = sorted(shares, key=lambda type_: (-shares[type_], type_))[:_MOST_FROM_EXAMPLES]
         return {type_: self._use(type_, seen_in.get(type_, ())) for type_ in best}
 

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
-from tavern_core.assistant.node_index import NodeIndex, document_text
+from tavern_core.assistant.example_folder import ExampleFolder
+from tavern_core.assistant.node_index import Example, NodeIndex, document_text
 from tavern_core.assistant.ranking import Ranking, fused
 from tavern_core.contract.ranking import NodeDocument
 from tavern_core.errors import PluginError, TavernError, UsageError
 from tavern_core.flow.composition import Flow
-from tavern_core.flow.workflow_files import workflow_files
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.execution.modes import Mode
-from tavern_core.kernel.manifest.workflow_files import SUFFIX
 from tavern_core.model.node import ABSENT, NodeSpec, Slot
 from tavern_core.model.node_match import NodeMatch
 from tavern_core.model.safe_text import printed
@@ -54,18 +54,22 @@ class NodeRetrieval:
         self._diagnostics = base.diagnostics
         self._mode: Mode = base.mode
         self._rest_s = base.config.limits.hook_rest_ms / 1000
-        self._folders = tuple(examples)
+        self._folders = [ExampleFolder(folder) for folder in examples]
+        self._made: dict[str, tuple[Workflow, Example]] = {}
+        """The workflows of the host and of plugins."""
         self._lock = Lock()
         self._index = NodeIndex()
         self._documents: tuple[NodeDocument, ...] | None = None
-        self._types: list[NodeSpec] | None = None
+        self._generation = 0
+        self._types: tuple[int, list[NodeSpec]] = (-1, [])
+        """The generation in which they were listed, and all node types."""
         self._resting: dict[str, tuple[Any, float]] = {}
         """Ranker → the object that hung, and until when it is not asked (monotonic clock)."""
         for signal in (base.signals.tools, base.signals.rights):
             signal.subscribe(self._changed)
 
     def _changed(self) -> None:
-        self._types = None
+        self._generation += 1
 
     async def retrieve(
         self, request: str, plan: Sequence[str] = (), workflow: Any = None, limit: int = 20
@@ -77,10 +81,9 @@ class NodeRetrieval:
             )
         await self._activate_rankers()
         current = None if workflow is None else self._workflow(workflow)
-        types = self._types
-        if types is None:
-            types = await self._flow.nodes.listed()
-            self._types = types
+        if self._types[0] != (now := self._generation):
+            self._types = now, await self._flow.nodes.listed()
+        types = self._types[1]
         request, steps = request[:_MOST_REQUEST], [step[:_MOST_REQUEST] for step in islice(plan, 100)]
         found: list[Ranking] = await self._mode.blocking(self._by_index, types, request, steps, current, seconds=None)
         ranked = [await self._by_ranker(name, f"{request}\n{' '.join(steps)}".strip()) for name in self._rankers()]
@@ -107,11 +110,13 @@ class NodeRetrieval:
         """The best types, among them some that feed an input which none of the best feeds."""
         with self._lock:
             chosen = [match.type for match in fused(found, _CHOSEN)]
-            specs = [self._index.specs[type_] for type_ in chosen]
-            given = [slot for spec in specs for slot in spec.outputs.values()]
-            needs = [(spec, slot) for spec in specs for slot in spec.inputs.values() if _is_open(slot)]
-            fed = {type_ for slot in given for type_ in self._index.ports.taking(slot)}
-            open_ = [(spec, slot) for spec, slot in needs if spec.type not in fed]
+            open_ = [
+                (spec, slot)
+                for spec in (self._index.specs[type_] for type_ in chosen if type_ in self._index.specs)
+                for slot in spec.inputs.values()
+                if _is_open(slot)
+                and not set(chosen).difference([spec.type]).intersection(self._index.ports.giving(slot))
+            ]
             return fused([*found, Ranking(_BY_PORTS, self._feeding(open_))], limit)
 
     def _beside(self, workflow: Workflow) -> dict[str, str]:
@@ -140,27 +145,25 @@ class NodeRetrieval:
         reasons: dict[str, str] = {}
         for spec, slot in islice(open_, _MOST_PORTS):
             for type_ in self._index.ports.giving(slot)[:_MOST_PER_PORT]:
-                reasons.setdefault(type_, f"gives {slot.key} to {spec.type}")
+                if type_ != spec.type:
+                    reasons.setdefault(type_, f"gives {slot.key} to {spec.type}")
         return reasons
 
-    def _examples(self) -> dict[str, Workflow]:
-        """The host's own workflows, those of plugins, and those of `assistant.examples`; files that are none are left out."""
-        files, found = self._flow.workflows.workflow_files, {}
+    def _examples(self) -> dict[str, Example]:
+        """Those of the host, of plugins and of `assistant.examples`, in this order; files that are no workflows are left out."""
+        files = self._flow.workflows.workflow_files
+        made: dict[str, tuple[Workflow, Example]] = {}
         for id_, shelved in islice(files.list().items(), MOST_EXAMPLES):
-            try:
-                found[id_] = files.open(shelved)
-            except TavernError:
-                continue
-        for path in (path for folder in self._folders for path in workflow_files(folder)):
-            if len(found) >= MOST_EXAMPLES:
-                break
-            id_ = path.name.removesuffix(SUFFIX)
-            if id_ not in found:
-                try:
-                    found[id_] = files.read(path, id_)
-                except TavernError:
-                    continue
-        return found
+            with suppress(TavernError):
+                workflow = files.open(shelved)
+                known = self._made.get(id_)
+                made[id_] = known if known and known[0] is workflow else (workflow, Example.of(workflow))
+        self._made = made
+        found = {id_: example for id_, (_, example) in made.items()}
+        for folder in self._folders:
+            for id_, example in folder.read().items():
+                found.setdefault(id_, example)
+        return dict(islice(found.items(), MOST_EXAMPLES))
 
     def _workflow(self, what: Any) -> Workflow:
         from tavern_core.flow.compiler import as_workflow

@@ -34,6 +34,8 @@ def node_documents(
         full: how many are described completely at most; None: as many as fit.
     """
     long = [node_document(spec) for spec in specs]
+    if full is None and sum(tokens_of(text) + 1 for text in long) <= tokens:
+        return long
     short = [node_document(spec, short=True) for spec in specs]
     sizes = [(tokens_of(one) + 1, tokens_of(other) + 1) for one, other in zip(long, short, strict=True)]
     kept = _prefix([small for _, small in sizes], tokens)

@@ -99,9 +99,18 @@ def widgets_for(schema: Mapping[str, Any]) -> tuple[str, ...]:
 def properties_of(inputs: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Input → its schema."""
     given = inputs.get("properties")
-    return (
-        {name: s if isinstance(s, Mapping) else {} for name, s in given.items()} if isinstance(given, Mapping) else {}
-    )
+    return {name: _single(each) for name, each in given.items()} if isinstance(given, Mapping) else {}
+
+
+def _single(schema: Any) -> Mapping[str, Any]:
+    """A schema without the null of an optional value."""
+    if not isinstance(schema, Mapping):
+        return {}
+    for key in ("anyOf", "oneOf"):
+        kinds = [each for each in schema.get(key) or () if isinstance(each, Mapping) and each.get("type") != "null"]
+        if len(kinds) == 1:
+            return {**{name: value for name, value in schema.items() if name != key}, **kinds[0]}
+    return schema
 
 
 def _kind(schema: Mapping[str, Any]) -> str:

@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "workflows": Lazy(f"{_HERE}.workflows", "workflows", "List, check, draw and run workflows."),
     "assist": Lazy(f"{_HERE}.assist", "assist", "Change a workflow in your own words, with a language model."),
     "skills": Lazy(f"{_HERE}.skills", "skills", "List, show, check and trust skills."),
+    "llms": Lazy(f"{_HERE}.llms", "llms", "List and try language models."),
     "knowledge": Lazy(f"{_HERE}.knowledge", "knowledge", "List and search knowledge bases: folders of Markdown."),
     "agent": Lazy(f"{_HERE}.agent", "agent", "Give tasks to agents; show, resume and replay their runs."),
     "run": Lazy(f"{_HERE}.run", "run", "Run the tool calls in the text of a model."),

@@ -110,8 +110,9 @@ def _show(session: Session, proposal: Proposal) -> None:
         left_out = f"; not run: {', '.join(trial.left_out)}" if trial.left_out else ""
         session.out.text(f"dry run: {trial.state}{left_out}")
     spent = proposal.spent
-    cost = f", {spent.cost:.4f} {spent.currency}" if spent.cost is not None else ""
-    write(sys.stderr, f"{spent.requests} request(s), {spent.input} + {spent.output} tokens{cost}\n")
+    if spent.input or spent.output:
+        cost = f", {spent.cost:.4f} {spent.currency}" if spent.cost is not None else ""
+        write(sys.stderr, f"{spent.requests} request(s), {spent.input} + {spent.output} tokens{cost}\n")
 
 
 def _refused(session: Session, proposal: Proposal, *, as_json: bool) -> None:

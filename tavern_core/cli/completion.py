@@ -114,6 +114,7 @@ hooks: Final = _known(_hooks)
 nodes: Final = _known(lambda host, _: sorted(spec.type for spec in host.nodes.known() or host.nodes.list()))
 upstreams: Final = _known(lambda host, _: ((one.name, one.state) for one in host.upstreams.values()))
 skills: Final = _known(lambda host, _: ((skill.name, skill.state) for skill in host.skills.list()))
+llms: Final = _known(lambda host, _: host.config.llms)
 runs: Final = _known(lambda host, _: ((run.run_id, run.workflow) for run in host.workflows.kept()))
 
 agent_runs: Final = _known(lambda host, _: ((run.run_id, run.profile) for run in host.agents.runs()))

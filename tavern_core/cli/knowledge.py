@@ -62,6 +62,7 @@ def search(session: Session, query: str, bases: tuple[str, ...], limit: int, as_
         return
     for passage in found:
         session.out.text(visible(f"{passage.citation}{'' if passage.trusted else ' (untrusted)'}"))
-        session.out.text(visible(passage.text) + "\n")
+        session.out.text(visible(passage.text))
+        session.out.text()
     if not found:
         session.out.table((), (), empty="no passage has these words")

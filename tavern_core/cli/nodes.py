@@ -47,6 +47,32 @@ def list_(session: Session, query: str, category: str, as_json: bool) -> None:
 
 
 @nodes.command(cls=Command)
+@click.argument("request")
+@click.option("--plan", "plan", multiple=True, metavar="STEP", help="One step of the way there; may be repeated.")
+@click.option(
+    "--workflow", metavar="ID|FILE", shell_complete=completion.workflows, help="The workflow that is to be changed."
+)
+@click.option("--limit", type=click.IntRange(1, 1_000), default=20, show_default=True, metavar="N")
+@json_option
+@pass_session
+def find(
+    session: Session, request: str, plan: tuple[str, ...], workflow: str | None, limit: int, as_json: bool
+) -> None:
+    """Find the node types that a request may need: `tavern nodes find "translate a web page"`."""
+    host = session.host()
+    found = host.nodes.retrieve(request, plan=plan, workflow=workflow, limit=limit)
+    if as_json:
+        session.out.json([match.to_json() for match in found])
+    else:
+        names = {spec.type: spec.display_name for spec in host.nodes.list()}
+        rows = [(match.type, names.get(match.type, ""), shorten("; ".join(match.why), _WIDTH)) for match in found]
+        session.out.table(("type", "name", "why"), rows)
+    if not found:
+        tell_plainly(f"no node type fits {request!r:.200}")
+        raise Told(NOTHING_FOUND)
+
+
+@nodes.command(cls=Command)
 @click.argument("type_", metavar="TYPE", shell_complete=completion.nodes)
 @json_option
 @pass_session

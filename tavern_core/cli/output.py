@@ -71,6 +71,11 @@ class Output:
         else:
             write(self.stream, text if text.endswith("\n") else text + "\n")
 
+    def piece(self, text: str) -> None:
+        """A part of requested data, flushed."""
+        write(self.stream, visible(text) if self.is_terminal else text)
+        flush(self.stream)
+
     def line(self, text: str) -> None:
         """One line, flushed: for endless output."""
         self.text(one_line(text))

@@ -174,12 +174,8 @@ class WorkflowManager(Protocol):
         ...
 
     @read_only
-    def project(self, workflow: str | Mapping[str, Any]) -> dict[str, Any]:
-        """A workflow (its id, or content) as a model sees and patches it, with nodes and edges by id.
-
-        Raises:
-            WorkflowNotFound, WorkflowInvalid: there is none, or it cannot be read (WORKFLOW_NOT_FOUND, WORKFLOW_INVALID).
-        """
+    def project(self, workflow: str | Mapping[str, Any]) -> dict[str, Any] | None:
+        """A workflow (its id, or content) as a model sees and patches it, with nodes and edges by id; None: there is none."""
         ...
 
     @read_only

@@ -228,6 +228,9 @@ class ServiceUser:
     not granted."""
     is_builtin: bool = False
     """One of the host's own plugins."""
+    may_act: Callable[[str], bool] = lambda capability: True
+    """``may_act(capability)`` → False after the caller has read untrusted content, unless the tool that runs was judged as one with
+    effects."""
 
 
 @dataclass(frozen=True, slots=True)

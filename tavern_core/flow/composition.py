@@ -61,6 +61,7 @@ class Flow:
             base.recorder,
             brought.activate,
             masking(lambda: base.known_secrets.values),
+            base.config.limits.output_bytes,
         )
         models, nodes = Models(tables.contributions, invoke, around), Nodes(specs.lifecycle)
         workflow_files = WorkflowFiles([Path(root) for root in base.config.workflows.roots], brought.all)

@@ -5,9 +5,8 @@ find the model → tavern_before_prompt → budget of the plugin → the governe
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from tavern_core.contract.core_services import LLMS, Llms
 from tavern_core.contract.llm import DEADLINE, LLM, LLMAnswer, Message, Price, StreamingLLM, answer_json, answer_of
 from tavern_core.contract.targets import PythonTarget
-from tavern_core.errors import CallError, ToolFailed, call_error_of
+from tavern_core.errors import CallError, InputInvalid, OutputTooLarge, ToolFailed, call_error_of
+from tavern_core.flow.asking_llm import AskingLLM, StreamingAskingLLM
 from tavern_core.flow.llm_use import PluginBudgets, Use
 from tavern_core.flow.prompt_hooks import Asked, PromptChange, PromptHooks
 from tavern_core.frozen import dataclass as frozen_dataclass
@@ -59,7 +59,14 @@ _ANSWER: Final[Mapping[str, Any]] = {
         "finishReason": {"type": "string"},
         "usage": {"type": "object"},
         "model": {"type": "string"},
-        "toolCalls": {"type": "array"},
+        "toolCalls": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {name: {"type": "string"} for name in ("id", "name", "arguments")},
+                "required": ["id", "name", "arguments"],
+            },
+        },
         "data": {},
     },
     "required": ["text", "finishReason", "usage", "model"],
@@ -79,6 +86,7 @@ class Around:
     Args:
         prepare: activates the plugins that declare models.
         mask: removes secrets from the data of an event.
+        most: characters of one streamed answer.
     """
 
     hooks: PromptHooks
@@ -87,6 +95,7 @@ class Around:
     recorder: Recorder
     prepare: Callable[[], Awaitable[None]]
     mask: Callable[[Any], Any]
+    most: int
 
 
 class Models:
@@ -155,14 +164,20 @@ class Models:
         known = self._contributions.all("llms")
         return next(iter(known.values())) if not name and len(known) == 1 else known.get(name)
 
-    def asked_by(self, name: str, context: CallContext | None, purpose: str, plugin: str = "") -> LLM:
+    def asked_by(self, name: str, context: CallContext | None, purpose: str, asker: str = "") -> LLM:
         """A model for the caller `context`; None: the host, or the caller of the tool that runs. Raises as `find`.
 
         Args:
-            plugin: whose budget its requests use.
+            asker: as for `ask`.
         """
         streams = self.replacement is None and isinstance(self.find(name), StreamingLLM)
-        return (_StreamingAsker if streams else _Asker)(self, name, context, purpose, plugin)
+
+        def ask(
+            messages: Sequence[Message], options: Mapping[str, Any], tell: Callable[[str], object] | None
+        ) -> Awaitable[LLMAnswer]:
+            return self.ask(name, messages, options, context, purpose, asker=asker, tell=tell)
+
+        return (StreamingAskingLLM if streams else AskingLLM)(ask)
 
     async def ask(
         self,
@@ -173,14 +188,13 @@ class Models:
         purpose: str,
         *,
         asker: str = "",
-        plugin: str = "",
         tell: Callable[[str], object] | None = None,
     ) -> LLMAnswer:
         """Call a model. Cancelling the task cancels the request.
 
         Args:
-            asker: the calling plugin; one that replaces the service `llms` calls the original models.
-            plugin: whose budget is used and whose hooks do not see the request; default: `asker`.
+            asker: the calling plugin: its budget is used, and its own hooks do not see the request. One that replaces the
+                service `llms` calls the original models.
             tell: called with each piece of the text while a model streams; True ends the request, and the answer is what has arrived.
 
         Raises:
@@ -188,18 +202,13 @@ class Models:
         """
         if self._known(name) is None:
             await self._around.prepare()
-        request = _Request(
-            Asked(name, [dict(message) for message in messages], dict(options), purpose),
-            context,
-            asker,
-            plugin or asker,
-        )
+        request = _Request(Asked(name, _copied(messages), dict(options), purpose), context, asker)
         try:
             request.asked, request.changes = await self._around.hooks.change(
-                request.asked, request.plugin, lambda other: self._known(other) is not None
+                request.asked, request.asker, lambda other: self._known(other) is not None
             )
             request.use = self._use(request.asked)
-            self._around.budgets.begin(request.plugin, request.asked.model, request.use.price)
+            self._around.budgets.begin(request.asker, request.asked.model, request.use.price)
         except CallError as error:
             await self._around.events.deliver(self._note(request, error.code))
             raise
@@ -227,7 +236,7 @@ class Models:
             result = await self.invoke(which, use.question, request.context, request.asked.purpose)
         except BaseException:  # the caller's task is cancelled
             use.broke_off()
-            around.budgets.add(request.plugin, use)
+            around.budgets.add(request.asker, use)
             self._note(request, "CANCELLED")
             raise
         finally:
@@ -238,7 +247,7 @@ class Models:
             use.answered(answer)
         elif error is not None and error.outcome != "none":
             use.broke_off()
-        around.budgets.add(request.plugin, use)
+        around.budgets.add(request.asker, use)
         api_model = "" if answer is None else answer.model
         await around.events.deliver(self._note(request, error.kind if error else "", api_model, result.call_id))
         if error is not None:
@@ -254,11 +263,12 @@ class Models:
         return answer
 
     def _note(self, request: _Request, error: str, api_model: str = "", call_id: str = "") -> Event:
-        """Put MODEL_CALLED on the record: what was used, never what was said."""
+        """Put MODEL_CALLED on the record: what was used, never what was said. A model that does not exist has no name there."""
         asked, use = request.asked, request.use
+        name = asked.model if asked.model in self.names() else "" if asked.model else self._only()
         context = request.context or (current.get() or (0, None, None, ""))[2]
         data: dict[str, Any] = {
-            "name": asked.model or self._only(),
+            "name": name,
             "model": api_model,
             "purpose": self._around.mask(asked.purpose),
             "principal": HOST_PRINCIPAL if context is None else context.principal,
@@ -274,13 +284,9 @@ class Models:
             data["error"] = error
         if request.changes:
             data["changedBy"] = [{"plugin": plugin, "changed": names} for plugin, names in request.changes]
-        self._around.recorder.model_use.update(
-            {
-                (data["name"], "ok" if not error else "failed"): 1,
-                **{(data["name"], k): n for k, n in use.tokens.items()},
-            }
-        )
-        return self._around.recorder.note(MODEL_CALLED, data, plugin=request.plugin, call_id=call_id)
+        counts = {(name, "failed" if error else "ok"): 1} | {(name, key): count for key, count in use.tokens.items()}
+        self._around.recorder.model_use.update(counts)
+        return self._around.recorder.note(MODEL_CALLED, data, plugin=request.asker, call_id=call_id)
 
     def _only(self) -> str:
         known = self.names()
@@ -294,9 +300,43 @@ class Models:
         found, frame = self.find(model), current.get()
         deadline = DEADLINE.set(None if frame is None else frame[1])
         try:
-            return answer_json(await _complete(found, model, messages, options or {}))
+            return answer_json(await self._complete(found, model, messages, options or {}))
         finally:
             DEADLINE.reset(deadline)
+
+    async def _complete(
+        self, model: LLM, name: str, messages: Sequence[Message], options: Mapping[str, Any]
+    ) -> LLMAnswer:
+        """The answer of a model; it is streamed if somebody receives the pieces."""
+        tell, most = _tell.get(), self._around.most
+        if tell is None or not isinstance(model, StreamingLLM):
+            return await model.complete(messages, **options)
+        text, left, whole = list[str](), most, None
+        pieces = model.stream(messages, **options)
+        async with aclosing(pieces) if hasattr(pieces, "aclose") else nullcontext():  # type: ignore[type-var]
+            async for piece in pieces:
+                if isinstance(piece, LLMAnswer):
+                    whole = piece
+                    continue
+                text.append(piece)
+                left -= len(piece)
+                if left < 0:
+                    raise OutputTooLarge(
+                        f"the language model answers more than {most:,} characters (limits.outputBytes)",
+                        hint="set max_tokens",
+                        outcome="unknown",
+                        limit=most,
+                    )
+                if tell(piece) is True:
+                    return LLMAnswer("".join(text), STOPPED, model=name)
+        return whole or LLMAnswer("".join(text), model=name)
+
+
+def _copied(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Copies of the messages. Raises InputInvalid: something is not one (INPUT_SCHEMA_INVALID)."""
+    if not all(isinstance(message, Mapping) for message in messages):
+        raise InputInvalid("messages are mappings", hint='[{"role": "user", "content": "Hello"}]')
+    return [dict(message) for message in messages]
 
 
 @dataclass(slots=True)
@@ -306,65 +346,6 @@ class _Request:
     asked: Asked
     context: CallContext | None
     asker: str
-    plugin: str
     changes: Sequence[PromptChange] = ()
     use: Use = field(default_factory=lambda: Use({}, None))
     began: float = field(default_factory=time.perf_counter)
-
-
-async def _complete(model: LLM, name: str, messages: Sequence[Message], options: Mapping[str, Any]) -> LLMAnswer:
-    """The answer of a model; it is streamed if somebody receives the pieces."""
-    tell = _tell.get()
-    if tell is None or not isinstance(model, StreamingLLM):
-        return await model.complete(messages, **options)
-    text, whole = [], None
-    pieces = model.stream(messages, **options)
-    async with aclosing(pieces) if hasattr(pieces, "aclose") else nullcontext():  # type: ignore[type-var]
-        async for piece in pieces:
-            if isinstance(piece, LLMAnswer):
-                whole = piece
-                continue
-            text.append(piece)
-            if tell(piece) is True:
-                return LLMAnswer("".join(text), STOPPED, model=name)
-    return whole or LLMAnswer("".join(text), model=name)
-
-
-class _Asker:
-    """One model for one caller."""
-
-    def __init__(self, models: Models, name: str, context: CallContext | None, purpose: str, plugin: str) -> None:
-        self._models, self._name, self._context, self._purpose, self._plugin = models, name, context, purpose, plugin
-
-    async def complete(self, messages: Sequence[Message], /, **options: Any) -> LLMAnswer:
-        """See `LLM.complete`."""
-        return await self._models.ask(self._name, messages, options, self._context, self._purpose, plugin=self._plugin)
-
-
-class _StreamingAsker(_Asker):
-    async def stream(self, messages: Sequence[Message], /, **options: Any) -> AsyncIterator[str | LLMAnswer]:
-        """The pieces of the text. Closing the iterator cancels the request."""
-        pieces: asyncio.Queue[str | None] = asyncio.Queue()
-
-        async def work() -> None:
-            try:
-                await self._models.ask(
-                    self._name,
-                    messages,
-                    options,
-                    self._context,
-                    self._purpose,
-                    plugin=self._plugin,
-                    tell=pieces.put_nowait,
-                )
-            finally:
-                pieces.put_nowait(None)
-
-        asking = asyncio.create_task(work())
-        try:
-            while (piece := await pieces.get()) is not None:
-                yield piece
-            await asking
-        finally:
-            asking.cancel()
-            await asyncio.wait([asking])

@@ -33,8 +33,9 @@ class Use:
         """Take over what the model reports; estimate the rest."""
         said = sum(map(len, (answer.text, *(call.arguments for call in answer.tool_calls))))
         self._estimate(said)
-        self.tokens |= {name: count for name in self.tokens if (count := answer.usage.get(name)) is not None}
-        self.is_estimated = not self.tokens.keys() <= answer.usage.keys()
+        reported = {name: count for name in self.tokens if type(count := answer.usage.get(name)) is int and count >= 0}
+        self.tokens |= reported
+        self.is_estimated = len(reported) < len(self.tokens)
 
     def broke_off(self) -> None:
         """The model may have worked on a request that failed."""

@@ -39,7 +39,7 @@ class RehearsedModels(Models):
     async def prepare(self) -> None:
         await self._models.prepare()
 
-    def asked_by(self, name: str, context: CallContext | None, purpose: str, plugin: str = "") -> LLM:
+    def asked_by(self, name: str, context: CallContext | None, purpose: str, asker: str = "") -> LLM:
         return self.find(name)
 
 

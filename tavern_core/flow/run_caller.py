@@ -14,7 +14,7 @@ from tavern_core.errors import PolicyDenied, StateDamaged, TavernError, UsageErr
 from tavern_core.model.call import Budget, CallContext, Ledger
 from tavern_core.model.capability import covers
 from tavern_core.model.scope import common
-from tavern_core.model.untrusted import STRICTNESS
+from tavern_core.model.untrusted import stricter
 
 _HOST: Final[Mapping[str, Any]] = {"host": True}
 _WHO: Final = (
@@ -106,7 +106,7 @@ def taken_up_as(run_id: str, caller: CallContext, resumer: CallContext | None, h
     resumer.ledger.content_read.take_over(caller.ledger.content_read)
     return replace(
         resumer, permissions=_both(caller.permissions, resumer.permissions), scopes=scopes, budget=budget,
-        after_untrusted=max(caller.after_untrusted, resumer.after_untrusted, key=STRICTNESS.__getitem__),
+        after_untrusted=stricter(caller.after_untrusted, resumer.after_untrusted),
     )  # fmt: skip
 
 

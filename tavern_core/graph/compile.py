@@ -7,15 +7,16 @@ All problems are found before the answer is given; nothing recurses, neither ove
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Final, Protocol
 
 from tavern_core.frozen import dataclass
 from tavern_core.graph.nodes import NodeReader, Placed
 from tavern_core.graph.order import behind, circles, topological
 from tavern_core.graph.plan import GROUPS, REFERENCE_KEY, FlowPlan, Step
-from tavern_core.graph.problems import FlowProblem, Report, did_you_mean_one_of
+from tavern_core.graph.problems import MOST_ALLOWED, FlowProblem, Report, did_you_mean_one_of
 from tavern_core.graph.wiring import Wiring
 from tavern_core.model import depths
 from tavern_core.model.node import NodeSpec
@@ -230,15 +231,21 @@ def _compile_one(
     for circle in circles(after, stuck):
         ids = [steps[at].id for at in circle]
         text = " → ".join([*ids[:20], *(["…"] if len(ids) > 20 else []), ids[0]])
-        report.add(
-            FlowProblem("CYCLE", f"these nodes wait for each other: {text}", ids[0], hint="remove one of these edges")
-        )
+        edge = _last_edge(workflow, ids)
+        hint = f"remove one of these edges, such as {edge!r}" if edge else "remove one of these edges"
+        report.add(FlowProblem("CYCLE", f"these nodes wait for each other: {text}", ids[0], "", edge, hint))
     if report.errors:
         return None
     needs = _needs(steps)
     return FlowPlan(
         workflow, tuple(steps), tuple(order), workflow.inputs(), workflow.outputs(), _wanted(steps, needs), needs
     )
+
+
+def _last_edge(workflow: Workflow, circle: Sequence[str]) -> str:
+    """The last edge of the file on a circle, which is the newest."""
+    pairs = set(zip(circle, (*circle[1:], circle[0]), strict=True))
+    return next((edge.id for edge in reversed(workflow.edges) if (edge.source, edge.target) in pairs), "")
 
 
 def _place(
@@ -309,6 +316,7 @@ def _no_group(node: WorkflowNode, reference: str, library: Library, report: Repo
         node.id,
         hint=hint,
         nearest=near,
+        allowed=tuple(islice(known, MOST_ALLOWED)),
     )
 
 

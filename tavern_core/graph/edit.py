@@ -5,13 +5,14 @@ Only the edited part changes; unknown keys stay. An edit that would break someth
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from pydantic import ValidationError
 
 from tavern_core.errors import UsageError, WorkflowInvalid, sayable
+from tavern_core.graph.edit_batch import Batch, document_to_edit, positioned
 from tavern_core.graph.layout import COLUMN, layout
 from tavern_core.graph.problems import FlowProblem
 from tavern_core.model.ids import split_id
@@ -40,6 +41,31 @@ class WorkflowEditor:
         self._check = check
         self._read = read or _plain_read
         self._known = _errors(check(workflow)) if check is not None else set()
+        self._batch: Batch | None = None
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Make several edits with one copy and one check, at the end of the block; `workflow` changes then.
+
+        All edits are applied or, if one is refused or the block fails, none. New nodes without a position get one at the end.
+
+        Raises:
+            UsageError: as a single edit does; together, the edits add an error (USAGE).
+        """
+        if self._batch is not None:
+            yield  # part of the outer one
+            return
+        known, self._batch = self._known, Batch(self.workflow)
+        try:
+            yield
+            batch = self._batch
+            self._take(batch.data, "make these edits", batch.lacking, batch.given)
+            self.workflow = positioned(self.workflow, self._read)
+        except BaseException:
+            self._known = known
+            raise
+        finally:
+            self._batch = None
 
     def add(
         self,
@@ -61,11 +87,13 @@ class WorkflowEditor:
         if not isinstance(type_, str):
             raise UsageError(f"a node's type is text, got {type_!r:.100}", hint='add("core:Text")')
         _judge_id(node_id, may_be_empty=True)
-        taken = {node.id for node in self.workflow.nodes}
+        taken = self._nodes()
         if node_id in taken:
             raise UsageError(f"there is a node {node_id!r} already", hint="choose another id")
         name = node_id or _free(split_id(type_)[1].lower() or "node", taken)
-        node: dict[str, Any] = {"id": name, "type": type_, "position": self._place(position)}
+        node: dict[str, Any] = {"id": name, "type": type_}
+        if position is not None or self._batch is None:
+            node["position"] = self._place(position)
         given = set(inputs or ())
         if display_name:
             node["displayName"] = display_name
@@ -89,7 +117,7 @@ class WorkflowEditor:
         """
         for node in (source, target):
             self._node(node)
-        name = _free(f"{source}-{target}", {edge.id for edge in self.workflow.edges})
+        name = _free(f"{source}-{target}", self._edges())
         edge = {
             "id": name,
             "source": source,
@@ -104,10 +132,10 @@ class WorkflowEditor:
 
     def disconnect(self, edge: str) -> None:
         """Remove an edge. Raises UsageError if there is none (USAGE)."""
-        known = [e.id for e in self.workflow.edges]
+        known = self._edges()
         if edge not in known:
             raise UsageError(f"there is no edge {edge!r}", hint=did_you_mean(edge, known))
-        target = next(e.target for e in self.workflow.edges if e.id == edge)
+        target = known[edge][1]
         self._change(
             lambda data: _drop_edges(data, lambda e: e.get("id") == edge), f"remove edge {edge!r}", may_lack=target
         )
@@ -123,7 +151,7 @@ class WorkflowEditor:
     def remove(self, node: str) -> None:
         """Remove a node with all its edges. Raises UsageError if there is none (USAGE)."""
         self._node(node)
-        behind = {edge.target for edge in self.workflow.edges if edge.source == node}
+        behind = {target for source, target in self._edges().values() if source == node}
 
         def change(data: dict[str, Any]) -> None:
             data["nodes"] = [n for n in data["nodes"] if n.get("id") != node]
@@ -138,7 +166,7 @@ class WorkflowEditor:
         """Give a node another id; edges follow. Raises UsageError: no such node, or the id is taken (USAGE)."""
         self._node(node)
         _judge_id(new)
-        if new != node and any(n.id == new for n in self.workflow.nodes):
+        if new != node and new in self._nodes():
             raise UsageError(f"there is a node {new!r} already", hint="choose another id")
 
         def change(data: dict[str, Any]) -> None:
@@ -155,6 +183,8 @@ class WorkflowEditor:
             first, slash, rest = path.partition("/")
             return f"{new}{slash}{rest}" if first == node else path
 
+        if self._batch is not None:
+            self._batch.rename(node, new)
         # Existing problems of the node stay under its new name.
         self._change(
             change,
@@ -184,11 +214,22 @@ class WorkflowEditor:
         self._change(change, f"set {key!r:.100} of {node!r}", **options)
 
     def _node(self, node: str) -> None:
-        known = [n.id for n in self.workflow.nodes]
+        known = self._nodes()
         if node not in known:
+            listed = list(known)
             raise UsageError(
-                f"there is no node {node!r}", hint=did_you_mean(node, known) or f"nodes: {', '.join(known[:20])}"
+                f"there is no node {node!r}", hint=did_you_mean(node, listed) or f"nodes: {', '.join(listed[:20])}"
             )
+
+    def _nodes(self) -> dict[str, None]:
+        """The ids of the nodes, with the edits of a batch."""
+        return dict.fromkeys(node.id for node in self.workflow.nodes) if self._batch is None else self._batch.nodes
+
+    def _edges(self) -> dict[str, tuple[str, str]]:
+        """Id → (source, target) of the edges, with the edits of a batch."""
+        if self._batch is not None:
+            return self._batch.edges
+        return {edge.id: (edge.source, edge.target) for edge in self.workflow.edges}
 
     def _place(self, position: tuple[float, float] | None) -> dict[str, float]:
         if position is None:
@@ -218,10 +259,25 @@ class WorkflowEditor:
             given: (node, input) pairs that get values.
             known: the existing errors, if the edit renames them.
         """
-        data = copy.deepcopy(dict(self.workflow.raw))
-        for section in ("nodes", "edges"):
-            data[section] = data.get(section) or []
+        lacking = {may_lack} if isinstance(may_lack, str) else may_lack
+        if known is not None:
+            before, self._known = self._known, known
+        if self._batch is not None:
+            self._batch.edit(change, lacking, given, is_renaming=known is not None)
+            return
+        data = document_to_edit(self.workflow)
         change(data)
+        try:
+            self._take(data, what, lacking, given)
+        except BaseException:
+            if known is not None:
+                self._known = before
+            raise
+
+    def _take(
+        self, data: dict[str, Any], what: str, lacking: Collection[str], given: Collection[tuple[str, str]]
+    ) -> None:
+        """Make a document the workflow. Raises UsageError: it is not well-formed, or has new errors (USAGE)."""
         try:
             changed = self._read(data, self.workflow.id)
         except WorkflowInvalid as error:
@@ -230,10 +286,8 @@ class WorkflowEditor:
                 f"cannot {what}: {said[0]['message']}", hint=error.hint or "give text of 1 to 200 characters"
             ) from None
         if self._check is not None:
-            lacking = {may_lack} if isinstance(may_lack, str) else may_lack
-            before = self._known if known is None else known
             found = self._check(changed)
-            new = [p for p in found if p.severity == "error" and _name(p) not in before]
+            new = [p for p in found if p.severity == "error" and _name(p) not in self._known]
             wrong = [p for p in new if not (p.code == "MISSING_INPUT" and p.node in lacking)]
             wrong += [p for p in found if p.code == "UNKNOWN_INPUT" and (p.node, p.slot) in given]
             if wrong:
@@ -282,7 +336,7 @@ def _drop_edges(data: dict[str, Any], drop: Callable[[Mapping[str, Any]], bool])
             node["inputConnectionOrders"] = {key: [e for e in ids if e not in gone] for key, ids in orders.items()}
 
 
-def _free(wanted: str, taken: set[str]) -> str:
+def _free(wanted: str, taken: Collection[str]) -> str:
     if wanted not in taken:
         return wanted
     return next(name for at in range(2, len(taken) + 3) if (name := f"{wanted}-{at}") not in taken)

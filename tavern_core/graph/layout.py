@@ -59,15 +59,13 @@ def arranged(workflow: Workflow, *, keep: bool = True) -> tuple[dict[str, Place]
     ):  # inner groups first: they have to know their size
         inside = members[parent]
         found = _placed(inside, edges.get(parent, []), sizes, {name: fixed[name] for name in inside if name in fixed})
-        places.update(found)
+        if parent and not fixed.keys() & set(inside):
+            found = {name: (x + _PADDING, y + _PADDING) for name, (x, y) in found.items()}
         if parent and parent not in given:
             right = max(found[name][0] + sizes[name][0] for name in inside)
             bottom = max(found[name][1] + sizes[name][1] for name in inside)
             sizes[parent] = max(sizes[parent][0], right + _PADDING), max(sizes[parent][1], bottom + _PADDING)
-        if parent:
-            places.update(
-                {name: (x + _PADDING, y + _PADDING) for name, (x, y) in found.items() if not fixed.keys() & set(inside)}
-            )
+        places.update(found)
     return {name: places[name] for name in ids}, sizes
 
 

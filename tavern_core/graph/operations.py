@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from tavern_core.frozen import dataclass
@@ -239,7 +240,10 @@ def _explained(document: Any, operation: Operation, error: Exception) -> PatchPr
         return why
     must_exist = operation.op in ("remove", "replace")
     if (why := _missing(document, at, operation.path, must_exist=must_exist)) is not None:
-        return why
+        if why.pointer != pointer(operation.path) or why.code != "PATH_MISSING":
+            return why
+        other = 'use "add" for a new one' if operation.op == "replace" else "leave the operation out"
+        return replace(why, fix=f"{why.fix}; else {other}" if why.fix else other)
     return PatchProblem("PATH_MISSING", said(error), at, pointer(operation.path))
 
 

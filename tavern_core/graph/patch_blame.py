@@ -39,7 +39,8 @@ def _place(
     touched = done.touched
     if each.edge:
         side = "source" if each.node == sources.get(each.edge) else "target"
-        parts: Parts = ("edges", each.edge, side if each.code == "DANGLING_EDGE" else f"{side}Handle")
+        key = {"DANGLING_EDGE": side, "CYCLE": ""}.get(each.code, f"{side}Handle")
+        parts: Parts = ("edges", each.edge, key) if key else ("edges", each.edge)
         return parts, _last(parts, touched.get(("edges", each.edge)) or touched.get(("nodes", each.node)) or ())
     if not each.node:
         section = next((key for key in INTERFACE if (key, each.slot) in touched), "")

@@ -100,7 +100,9 @@ class Wiring:
             code, why = wrong
             self._missed.add((edge.target, found.key))
             text = f"{edge.source}.{output.key} does not fit {edge.target}.{found.key}: {why}"
-            self._say(code, text, edge, edge.target, found.key, "put a node that converts between them")
+            fits = (key for key, slot in target.inputs.items() if not slot.hide_handle and misfit(output, slot) is None)
+            hint, allowed = "put a node that converts between them", tuple(islice(fits, MOST_ALLOWED))
+            self._report.add(FlowProblem(code, text, edge.target, found.key, edge.id, hint, allowed=allowed))
         else:
             origin = Source(self._number[edge.source], output.key, output.type, output.multi and not output.is_stream)
             self._fed[edge.target].setdefault(found.key, []).append((edge, origin))
@@ -111,7 +113,8 @@ class Wiring:
         near = self._report.near(node, self._all)
         hint = did_you_mean_one_of(near) or "remove the edge"
         text = f"edge {edge.id!r} {verb} at {node!r}, which does not exist"
-        self._report.add(FlowProblem("DANGLING_EDGE", text, node, "", edge.id, hint, near))
+        allowed = tuple(islice(self._all, MOST_ALLOWED))
+        self._report.add(FlowProblem("DANGLING_EDGE", text, node, "", edge.id, hint, near, allowed=allowed))
         return False
 
     def _slot(self, edge: WorkflowEdge, placed: Placed, handle: str | None, is_output: bool) -> Slot | None:
@@ -166,9 +169,9 @@ class Wiring:
                 if placed.exec.bypassed and placed.kind == "node":
                     continue
                 text = f"input {key!r} of {node.id!r} ({node.type}) is required and has neither edge nor value"
-                self._report.add(
-                    FlowProblem("MISSING_INPUT", text, node.id, key, hint="connect it, or set it in inputValues")
-                )
+                choices = tuple(str(each) for each in slot.choices[:MOST_ALLOWED]) if slot.is_closed else ()
+                hint = "connect it, or set it in inputValues"
+                self._report.add(FlowProblem("MISSING_INPUT", text, node.id, key, hint=hint, allowed=choices))
         return bindings
 
     def _is_required(self, placed: Placed, slot: Slot) -> bool:

@@ -136,7 +136,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     reach = Reach(loaded.base_dir, home / "data", config.net.allow)
     profiles = WrittenProfiles(ProfileFiles([Path(p) for p in config.profiles]), contributions)
     scopes = CallerScopes(config.capabilities, records, reach, profiles)
-    services = Services(contributions, limits, scopes.of, rights_changed)
+    services = Services(contributions, limits, scopes, rights_changed)
     settings = _settings(base, hooks, hook_calls, PluginSettings(records, cache, base.diagnostics))
     tables = Tables(base, hooks, hook_calls, registry, contributions, services, settings, cache)
 

@@ -75,33 +75,30 @@ class ConfiguredLLM:
 
     def _make(self) -> StreamingLLM:
         entry, options = self._entry, self._entry.options
-        facts: dict[str, Any] = {"price": self.price, "context_tokens": self.context_tokens}
         match entry.kind:
             case "openai":
                 from tavern_core.builtin.llms.openai.model import OpenAILLM
 
                 return OpenAILLM(
                     entry.base_url or "", self.model, key=self._key, headers=self._headers, options=options,
-                    timeout_s=entry.timeout_ms / 1000, max_bytes=entry.max_bytes, retries=entry.retries, **facts,
+                    timeout_s=entry.timeout_ms / 1000, max_bytes=entry.max_bytes, retries=entry.retries,
                 )  # fmt: skip
             case "pydantic-ai":
                 from tavern_core.builtin.llms.pydantic_ai import PydanticAILLM
 
-                return PydanticAILLM(self.model, key=self._key, options=options, **facts)
+                return PydanticAILLM(self.model, key=self._key, options=options)
             case "scripted":
                 from tavern_core.builtin.llms.scripted import ScriptedModel, read_answers
 
                 if entry.answers is not None:
-                    return ScriptedModel(entry.answers, where=f"llms.{self._name}.answers", **facts)
+                    return ScriptedModel(entry.answers, where=f"llms.{self._name}.answers")
                 file = self._file()
-                return ScriptedModel(read_answers(file), where=str(file), **facts)
+                return ScriptedModel(read_answers(file), where=str(file))
             case _:
                 from tavern_core.builtin.llms.recorded import RecordedModel
 
                 source = entry.source
-                return RecordedModel(
-                    self._file(), (lambda: self._find(source)) if entry.record and source else None, **facts
-                )
+                return RecordedModel(self._file(), (lambda: self._find(source)) if entry.record and source else None)
 
     def _file(self) -> Path:
         return (self._folder / Path(self._entry.file or "").expanduser()).absolute()

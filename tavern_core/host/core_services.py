@@ -193,11 +193,14 @@ class _Workflows(_Part):
     def save(self, workflow: str, content: Mapping[str, Any]) -> dict[str, Any]:
         return dict(self._parts.workflows.save(workflow, content).raw)
 
-    def project(self, workflow: str | Mapping[str, Any]) -> dict[str, Any]:
+    def project(self, workflow: str | Mapping[str, Any]) -> dict[str, Any] | None:
         from tavern_core.flow.compiler import as_workflow
         from tavern_core.flow.patching import projected
 
-        return projected(as_workflow(_named(workflow), self._parts.workflows.workflow_files))
+        try:
+            return projected(as_workflow(_named(workflow), self._parts.workflows.workflow_files))
+        except WorkflowNotFound:
+            return None
 
     async def try_patch(
         self, workflow: str | Mapping[str, Any], operations: Sequence[Mapping[str, Any]], seed: int | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,16 +18,13 @@ class LanguageModels:
         self._models, self._wait = models, wait
 
     def names(self) -> list[str]:
-        """The names of all models, sorted. Activates the plugins that declare some; in async code call it in a thread.
-
-        Raises:
-            UsageError: inside a running event loop (USAGE).
-        """
-        self._wait(self._models.prepare())
+        """The names of all models, sorted. Outside of an event loop, the plugins that declare some are activated first."""
+        if asyncio._get_running_loop() is None:
+            self._wait(self._models.prepare())
         return self._models.names()
 
     def describe(self) -> list[dict[str, Any]]:
-        """All models, sorted by name; raises as `names`.
+        """All models, as `names`.
 
         Returns:
             ``{name, kind, plugin, model, streams, local, contextTokens, price}``; what is not known is None.

@@ -101,6 +101,10 @@ class ToolsConfig(_Section):
     deny: tuple[str, ...] = ()
     pin: tuple[str, ...] = ()
     """Tools whose definition is pinned; a tool whose definition changes is quarantined."""
+    trusted: tuple[str, ...] = ()
+    """Tools whose answers are not untrusted content, although they read files, the web or an upstream: what they read is your own."""
+    untrusted: tuple[str, ...] = ()
+    """Tools whose answers are untrusted content, whatever their definition says; wins over `trusted`."""
     groups: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Named groups: ``group:<name>`` in any list."""
     aliases: dict[Annotated[str, AfterValidator(_alias)], Annotated[str, AfterValidator(_target)]] = Field(

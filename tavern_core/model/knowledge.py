@@ -17,7 +17,7 @@ class Passage:
     citation: str
     """``kb:handbook/refunds.md#late-refunds``; what follows a ``~`` is the number of the part."""
     heading: str
-    """The headings above it, outermost first, joined by `` > ``; empty: there is none."""
+    """The headings above it, outermost first, joined by `` / ``; empty: there is none."""
     text: str
     score: float = 0.0
     """How well it fits the query; comparable within one search."""

@@ -12,7 +12,7 @@ from tavern_core.model.language import Language, language_of
 class AgentBudget(BaseModel):
     """What one run of an agent may use. None: no limit."""
 
-    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True, strict=True)
 
     steps: Annotated[int, Field(gt=0, le=1_000_000)] = 25
     """Requests to the model."""
@@ -39,6 +39,7 @@ class AgentProfile(BaseModel):
     name: str = ""
     """Default: the file's stem."""
     description: str = ""
+    """What the agent is; the built-in prompt begins with it."""
     tool_ids_inventory: tuple[str, ...] = ()
     capabilities: tuple[str, ...] | None = None
     """What the agent's calls may do at most; None: the profile sets no limit."""
@@ -57,6 +58,7 @@ class AgentProfile(BaseModel):
     the manual of the inventory, ``{{{system:skills}}}`` and ``{{{system:knowledge}}}`` what fits the task. A mapping is the prompt of another system
     and is not used."""
     budget: AgentBudget = AgentBudget()
+    """What one run of the agent may use."""
     context_tokens: Annotated[int, Field(gt=0)] = 32_000
     """Tokens of the prompt and the conversation that are sent to the model at most; the prompt has at most half of them."""
     knowledge: tuple[str, ...] = ()

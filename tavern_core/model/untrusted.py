@@ -34,13 +34,18 @@ _AGENTS: Final = frozenset({"agent", "llm", "mcp", "langchain", "n8n", "comfyui"
 _MOST_SOURCES: Final = 100
 _LONGEST_NAME: Final = 200
 _MOST_ADDRESSES: Final = 4_000
-_MOST_TEXT: Final = 2_000_000
-"""Characters of one text in which addresses are looked for."""
+_MOST_TEXT: Final = 200_000
+"""Characters of one value in which addresses are looked for; what stands behind them stays unknown."""
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s<>\"'`\\^{}|]{1,4000}")
 _BARE: Final = re.compile(r"(?<![\w@/.-])(?:[\w-]{1,63}\.){1,10}[^\W\d_]{2,24}(?:[:/?][^\s<>\"'`\\^{}|]{0,4000})?")
 """An address without a scheme, as people write it: ``example.com/news``."""
 _BRACKETS: Final = re.compile(r"[()\[\]]")
 _ENDING: Final = ".,;:!?)]}>'\"*_~。，；：！？）】》」"
+
+
+def stricter(one: AfterUntrusted, other: AfterUntrusted) -> AfterUntrusted:
+    """What two sides allow together."""
+    return max(one, other, key=STRICTNESS.__getitem__)
 
 
 def is_source(spec: ToolSpec) -> bool:
@@ -93,7 +98,6 @@ def addresses_in(text: str) -> Iterator[str]:
     >>> sorted(addresses_in("See https://Example.com/a, or (example.org)."))
     ['example.com/a', 'example.com/a,', 'example.org']
     """
-    text = text[:_MOST_TEXT]
     for pattern in (_ADDRESS, _BARE):
         for match in pattern.finditer(text):
             whole = match.group()
@@ -101,8 +105,10 @@ def addresses_in(text: str) -> Iterator[str]:
 
 
 def links_in(text: str) -> Iterator[tuple[str, ...]]:
-    """Every address with a scheme in a text: as it stands, and without what ends a sentence."""
-    for match in _ADDRESS.finditer(text[:_MOST_TEXT]):
+    """Every address with a scheme in a text, as it stands and without what ends a sentence; and a text that is one without."""
+    if _BARE.fullmatch(text.strip()):
+        yield (text.strip(),)
+    for match in _ADDRESS.finditer(text):
         yield match.group(), match.group().rstrip(_ENDING)
 
 
@@ -171,11 +177,13 @@ class ContentRead:
 
     def learn(self, values: Iterable[Any], without: Collection[str]) -> None:
         """The same, for texts that may repeat addresses which are to stay unknown."""
-        for text in (text for value in values for text in texts_in(value)):
-            for address in addresses_in(text):
-                if address in without:
-                    continue
-                self._know(_digest(address))
+        left = _MOST_TEXT
+        for text in texts_in(list(values)):
+            for address in islice(addresses_in(text[:left]), _MOST_ADDRESSES):
+                if address not in without:
+                    self._know(_digest(address))
+            if (left := left - len(text)) <= 0:
+                return
 
     def _know(self, digest: str) -> None:
         self._addresses.pop(digest, None)

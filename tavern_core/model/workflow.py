@@ -161,7 +161,7 @@ class Workflow(_Part):
     version: str = ""
     format_version: Whole = FORMAT_VERSION
     rev: Whole = 0
-    """Counts saves; an editor passes the number that it read."""
+    """Grows with each save; an editor passes the number that it read."""
     requires: Annotated[dict[str, str], _NO_MEMBERS] = Field(default_factory=dict)
     """Plugin → version specifier."""
     referenced_workflows: Annotated[tuple[str, ...], _NO_ITEMS] = ()

@@ -59,26 +59,29 @@ async def picky(text: str) -> Out(text=str):  # type: ignore[valid-type]
     raise ToolFailed(f"{text!r} is not accepted", hint="give a number as text")
 
 
-class Models:
-    """A plugin with scripted models and two nodes."""
+class Scripted:
+    """A plugin with a scripted model."""
 
     def __init__(self, *answers: str | LLMAnswer, **attributes: Any) -> None:
         self.model = ScriptedLLM(list(answers))
         for name, value in attributes.items():
             setattr(self.model, name, value)
-        self.patches: list[Any] = []
 
     @hookimpl
     def tavern_register_llms(self) -> dict[str, Any]:
         return {"writer": self.model}
 
-    @hookimpl
-    def tavern_register_nodes(self) -> list[Any]:
-        return [loud, picky]
-
     def asked(self, number: int) -> str:
         """The last message of one request."""
         return str(self.model.asked[number][-1]["content"])
+
+
+class Models(Scripted):
+    """The same with two nodes."""
+
+    @hookimpl
+    def tavern_register_nodes(self) -> list[Any]:
+        return [loud, picky]
 
 
 def host(home: Path, *plugins: Any, **config: Any) -> Tavern:

@@ -70,6 +70,27 @@ async def test_an_answer_without_a_patch_is_reported_with_its_place_and_the_mode
     assert len(proposal.rounds) == 2
 
 
+HOSTILE = {
+    "back-quotes": "`" * 1_000_000,
+    "thoughts": "<think>" * 200_000,
+    "fences": "```\n" * 250_000,
+    "quotes": '["' * 500_000,
+    "footnotes": "[1] " * 250_000,
+    "openings": '{"patch": [' * 100_000,
+    "blanks": " " * 1_000_000 + "[",
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+async def test_a_hostile_answer_costs_little_and_is_not_kept_whole(tmp_path: Path, kind: str) -> None:
+    plugin = Models(HOSTILE[kind], answer(CAPITALS))
+    async with host(tmp_path, plugin) as tavern:
+        proposal = await tavern.assistant.propose("capitals, please")
+    assert proposal.ok
+    assert len(proposal.rounds[0].answer) <= 200_000
+    assert len(str(plugin.model.asked[1][2]["content"])) <= 20_000
+
+
 async def test_a_model_may_decline_with_a_reason(tmp_path: Path) -> None:
     async with host(tmp_path, Models(answer([], "there is no node that cooks"))) as tavern:
         proposal = await tavern.assistant.propose("cook dinner")

@@ -306,7 +306,7 @@ async def test_an_empty_request_is_refused_and_no_model_is_asked(tmp_path: Path,
 
 
 async def test_what_cannot_be_asked_or_read_is_an_error(tmp_path: Path) -> None:
-    async with host(tmp_path, Models(answer(CAPITALS))) as tavern:
+    async with host(tmp_path, Models(answer(CAPITALS), is_local=False)) as tavern:
         with pytest.raises(CallError, match="no language model 'writr'"):
             await tavern.assistant.propose("capitals", model="writr")
         with pytest.raises(WorkflowInvalid):

@@ -35,8 +35,10 @@ AREAS = (
     "guard",
     "isolation",
     "engine",
+    "patch",
     "upstreams",
     "mcp_client",
+    "retrieval",
 )
 PEERS = (
     "jsonschema-rs", "pydantic", "pluggy", "pydantic-ai-slim", "llm", "openai-agents", "langchain-core", "fastmcp", "mcp",

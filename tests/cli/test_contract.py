@@ -125,6 +125,7 @@ def test_every_command_that_a_message_names_exists() -> None:
         "tavern logs",
         "tavern nodes",
         "tavern skills",
+        "tavern knowledge",
         "tavern workflows",
         "tavern approvals",
         "tavern jobs",
@@ -132,6 +133,7 @@ def test_every_command_that_a_message_names_exists() -> None:
         "tavern tokens",
         "tavern upstreams",
         "tavern agent",
+        "tavern llms",
     }
     wrong = []
     for file in (ROOT / "tavern_core").rglob("*.py"):

@@ -113,6 +113,19 @@ CODES: dict[str, tuple[tuple[str, ...], int, str, str]] = {
     # what: (command, exit code, words on stdout, words on stderr)
     "nodes are listed": (("nodes", "list"), 0, "flow:Repeat", ""),
     "nodes are searched": (("nodes", "list", "重复"), 0, "flow:Repeat", ""),
+    "nodes are found for a request": (
+        ("nodes", "find", "重复", "--plan", "fetch a page by HTTP"),
+        0,
+        "core:HttpFetch",
+        "",
+    ),
+    "nodes are found beside a workflow": (
+        ("nodes", "find", "repeat", "--workflow", "no-such"),
+        5,
+        "",
+        "no workflow 'no-such'",
+    ),
+    "without a word, what is popular is found": (("nodes", "find", "?!", "--limit", "1"), 0, "used in 2 of", ""),
     "no node is found": (("nodes", "list", "nothing-like-it"), 5, "", "no node type fits"),
     "a category is listed": (("nodes", "list", "--category", "文本"), 0, "flow:Repeat", ""),
     "a node is shown": (("nodes", "show", "flow:Repeat"), 0, "times", ""),

@@ -126,12 +126,19 @@ def test_one_mistake_gives_one_finding(places: Places, source: str, manifest: st
     assert told(check(places, H + source if "@" in source else "\n" + source, manifest)) == [expected]
 
 
-def test_a_reserved_hook_needs_its_rights_and_is_distinguished(places: Places) -> None:
+def test_a_sensitive_argument_needs_its_right(places: Places) -> None:
     source = H + "@hookimpl\ndef tavern_before_prompt(prompt, conversation): ...\n"
     report = check(places, source, "permissions: {hooks: ['hook:server:agent:before-prompt']}\n")
     assert [f.message for f in report.findings if f.where and f.where.file == "__init__.py"] == [
-        "tavern_before_prompt takes 'conversation', which needs the right 'data:conversation'",
-        "tavern_before_prompt is reserved: this host does not call it yet",
+        "tavern_before_prompt takes 'conversation', which needs the right 'data:conversation'"
+    ]
+
+
+def test_a_reserved_hook_is_distinguished(places: Places) -> None:
+    source = H + "@hookimpl\ndef tavern_before_install(candidate): ...\n"
+    report = check(places, source, "permissions: {hooks: ['hook:server:plugin:before-install']}\n")
+    assert [f.message for f in report.findings if f.where and f.where.file == "__init__.py"] == [
+        "tavern_before_install is reserved: this host does not call it yet"
     ]
 
 

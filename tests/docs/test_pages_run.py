@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from tavern_core.graph.operations import read_operations
 from tavern_core.kernel.access.profiles import parse_profile
 from tavern_core.kernel.config.configuration import load
 from tavern_core.kernel.files.plugin_files import FolderFiles
@@ -24,7 +26,10 @@ PAGES = (
     "governance.md",
     "upstreams.md",
     "skills.md",
+    "knowledge.md",
+    "llms.md",
     "vcp.md",
+    "assistant.md",
 )
 SECTIONS = [(page, section) for page in PAGES for section in sections_of(DOCS / page)]
 DATA = [block for page in PAGES for block in blocks_of(DOCS / page) if block.language in ("yaml", "json")]
@@ -63,6 +68,8 @@ def test_data_on_the_page_is_what_its_reader_accepts(block: Block, tmp_path: Pat
         assert parse_profile(block.text, name, "writer")[1] == ()
     elif name == VCP_FILE:
         assert read_vcp(block.text.encode(), Path(block.file).parent.name, FolderFiles(tmp_path)).findings == ()
+    elif name == "patch.json":
+        assert read_operations(json.loads(block.text))
     else:
         assert name == "plugin.yaml" or name.endswith(".tool.json") or "flows/" in block.file
 

@@ -10,12 +10,16 @@ from pathlib import Path
 import pytest
 
 from tavern_core import CallContext, Tavern
+from tavern_core.assistant.panels import OUTPUT_WIDGETS, TEXT_WIDGETS
+from tavern_core.assistant.report import ANSWER_CODES
 from tavern_core.builtin.executors.script.executor import MOST_AT_ONCE
 from tavern_core.contract.nodes import NodeMark, Port
 from tavern_core.contract.permissions import permission_table, requested_permissions
 from tavern_core.contract.tools import ToolMark
 from tavern_core.flow.engine.run import RunOptions
+from tavern_core.flow.patching import PatchOutcome
 from tavern_core.flow.workflows import Workflows
+from tavern_core.graph.patch_problems import PATCH_CODES
 from tavern_core.graph.problems import PROBLEM_CODES
 from tavern_core.kernel.manifest.manifest_reader import read_manifest
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
@@ -82,6 +86,10 @@ EVERYTHING = {
         {key.partition(".")[2] for key in WORKFLOW_TEXTS} - {"times", "delayMs", "backoff", "maxDelayMs"}, cells(text("workflows.md", "Files")),
     ),
     "problem codes": (set(PROBLEM_CODES), cells(text("workflows.md", "Problems"))),
+    "codes of patches": (set(PATCH_CODES), cells(text("workflows.md", "Patches"))),
+    "fields of the outcome of a patch": (
+        {name for name in dir(PatchOutcome) if not name.startswith("_")} | {f.name for f in fields(PatchOutcome)} - {"to_json"}, [*cells(text("workflows.md", "Patches")), "to_json"],
+    ),
 }  # fmt: skip
 
 
@@ -150,3 +158,13 @@ def test_every_problem_has_the_words_of_its_table() -> None:
     page = text("workflows.md", "Problems")
     for code, meaning in PROBLEM_CODES.items():
         assert f"| `{code}` | {meaning} |" in page
+
+
+def test_the_codes_of_reports_are_those_of_the_code() -> None:
+    rows = dict(re.findall(r"^\| `([A-Z_]+)` \| (.*) \|$", text("assistant.md", "How a change is made"), re.MULTILINE))
+    assert rows == dict(ANSWER_CODES)
+
+
+def test_the_widgets_of_forms_are_those_of_the_code() -> None:
+    page = text("assistant.md", "Form layouts")
+    assert [widget for widget in (*TEXT_WIDGETS, *OUTPUT_WIDGETS) if f"`{widget}`" not in page] == []

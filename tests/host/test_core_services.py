@@ -77,6 +77,12 @@ LOOKS: list[tuple[str, str, tuple[Any, ...], Any]] = [
     ("nodeManager", "list", (), lambda found: "core:Text" in {node["id"] for node in found}),
     ("nodeManager", "get", ("core:Text",), lambda found: "text" in found["inputs"]),
     (
+        "nodeManager",
+        "retrieve",
+        ("says it", ["fetch a page by HTTP"], "echo", 3),
+        lambda found: {"core:Text", "core:HttpFetch"} <= {node["type"] for node in found} and len(found) <= 3,
+    ),
+    (
         "workflowManager",
         "list",
         (),
@@ -84,6 +90,14 @@ LOOKS: list[tuple[str, str, tuple[Any, ...], Any]] = [
     ),
     ("workflowManager", "get", ("echo",), lambda found: found["nodes"][0]["type"] == "core:Text"),
     ("workflowManager", "check", ("echo",), lambda found: found == []),
+    ("workflowManager", "project", ("echo",), lambda found: found["nodes"]["a"]["type"] == "core:Text"),
+    (
+        "workflowManager",
+        "try_patch",
+        ("echo", [{"op": "remove", "path": "/nodes/a"}]),
+        lambda found: found["ok"] and found["content"]["nodes"] == [],
+    ),
+    ("workflowManager", "project", ("flows/echo.json",), lambda found: found is None),
     ("llms", "names", (), lambda found: found == ["plain"]),
     ("llms", "complete", ([{"role": "user", "content": "hi"}],), lambda found: found["text"] == "hi!"),
 ]
@@ -96,6 +110,18 @@ CHANGES: list[tuple[str, str, tuple[Any, ...], Any]] = [
         lambda found: (found["state"], found["outputs"]["a"]) == ("complete", {"text": "said"}),
     ),
     ("workflowManager", "save", ("new", {"nodes": [], "edges": []}), lambda found: found["nodes"] == []),
+    (
+        "workflowManager",
+        "patch",
+        ("new", [{"op": "add", "path": "/nodes/n", "value": {"type": "core:Text"}}], 1),
+        lambda found: found["ok"] and found["rev"] == 2 and found["content"]["nodes"][0]["id"] == found["ids"]["n"],
+    ),
+    (
+        "workflowManager",
+        "patch",
+        ("new", [], 1),
+        lambda found: not found["ok"] and found["problems"][0]["code"] == "REV_CONFLICT",
+    ),
 ]
 
 

@@ -145,7 +145,7 @@ def test_a_sensitive_argument_must_be_declared(workshop: Workshop, arguments: st
 def test_a_sensitive_argument_must_be_granted(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch, kind: str, right: bool, used: bool
 ) -> None:
-    monkeypatch.setitem(HOOKS, HOOK.name, replace(HOOK, sensitive={"call": kind}))  # no hook that is called has one yet
+    monkeypatch.setitem(HOOKS, HOOK.name, replace(HOOK, sensitive={"call": kind}))  # any hook, any right
     grants = (HOOK.permissions[0], *([kind] if right else []))
     host = opened(workshop, code(HOOK, arguments="call"), manifest(HOOK, data=kind), *grants)
     assert ("asks" in host.hooks["tavern_check_call"]) == used

@@ -66,6 +66,12 @@ def tavern_after_workflow(run, outputs, ctx):
     tell(ctx, "after", run.state, json.dumps(dict(outputs), sort_keys=True))
 
 @hookimpl
+def tavern_before_patch(patch, workflow, ctx):
+    if patch[0]["op"] == "remove":
+        return deny("nothing is removed")
+    return [*patch, {"op": "add", "path": "/description", "value": f"{len(workflow['nodes'])} nodes"}]
+
+@hookimpl
 def tavern_before_node(node, inputs, run, ctx):
     tell(ctx, "node", node.path, node.type, node.plugin, run.workflow, sorted((key, repr(value)) for key, value in inputs.items()))
     if node.type == "n:size":
@@ -76,7 +82,7 @@ def tavern_after_node(node, outputs, run, ctx):
     tell(ctx, "gave", node.path, sorted((key, repr(value)) for key, value in outputs.items()))
 """
 PERMISSIONS = """permissions: {hooks: ["hook:server:workflow:before-execute", "hook:server:workflow:after-execute",
-  "hook:server:node:before-execute", "hook:server:node:after-execute", "hook:server:nodemanager:before-register"]}"""
+  "hook:server:node:before-execute", "hook:server:node:after-execute", "hook:server:nodemanager:before-register", "hook:server:workflow:before-patch"]}"""
 FLOW = flow(
     {"i": "core:GroupInput", "raw": "n:raw", "size": "n:size", "o": "core:GroupOutput"},
     "i.text>raw.text raw.result>size.data size.result>o.count",
@@ -123,6 +129,13 @@ def test_hooks_refuse_runs_and_nodes(host: Tavern) -> None:
     assert "n:hidden" not in types
     size = types["n:size"]
     assert (size.description, size.inputs["data"].display_name) == ("Counted by another", "Bytes to count")
+
+
+def test_hooks_change_and_refuse_patches(host: Tavern) -> None:
+    outcome = host.workflows.patch(FLOW, [{"op": "add", "path": "/nodes/n", "value": {"type": "core:Text"}}])
+    assert (outcome.ok, outcome.changed_by, outcome.workflow.description) == (True, ("w",), "4 nodes"), outcome.problems
+    with pytest.raises(PolicyDenied, match="nothing is removed"):
+        host.workflows.patch(FLOW, [{"op": "remove", "path": "/nodes/raw"}])
 
 
 SHOWN = NodeSpec(

@@ -51,6 +51,8 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
     error: Any = None
     """The error object of a status that is not 200; None: a message with the status."""
+    body: bytes | None = None
+    """The whole body, as it is, instead of a completion."""
     fault: Fault = ""
     piece: int = 6
     """Characters of one streamed piece."""
@@ -189,6 +191,8 @@ async def _reply(reply: Reply, request: Request, writer: asyncio.StreamWriter) -
         await asyncio.Event().wait()
     if reply.status != 200:
         await _send(writer, _failure(reply.status, reply.error or f"failure {reply.status}", reply.headers))
+    elif reply.body is not None:
+        await _send(writer, _response(200, reply.headers, reply.body))
     elif request.body.get("stream"):
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
         usage = (request.body.get("stream_options") or {}).get("include_usage")

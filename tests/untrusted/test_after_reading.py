@@ -195,3 +195,28 @@ def test_a_context_takes_what_was_read_along(tmp_path: Path) -> None:
 def test_a_wrong_value_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         CallContext.from_json(wrong)
+
+
+def test_the_operator_says_which_tools_are_sources(tmp_path: Path) -> None:
+    office = Office()
+    lists = {
+        "trusted": ["office:news", "office:chat", "office:open_file"],
+        "untrusted": ["office:count", "office:open_file"],
+    }
+    with office.open(tmp_path, tools=lists) as host:
+        for name, arguments, found in (
+            ("news", {}, []),
+            ("chat", {}, []),
+            ("browse", {"url": PAGE}, ["office:browse"]),
+            ("open_file", {"name": "x"}, ["office:open_file"]),  # both lists name it
+            ("count", {"text": "a"}, ["office:count"]),
+        ):
+            assert sources(host.invoke_sync(f"office:{name}", arguments, context=agent())) == found, name
+
+
+def test_a_misspelt_entry_of_the_operator_is_reported_and_trusts_nothing(tmp_path: Path) -> None:
+    office = Office()
+    with office.open(tmp_path, tools={"trusted": ["office:newz"]}) as host:
+        assert sources(host.invoke_sync("office:news", context=agent())) == ["office:news"]
+        (found,) = [each for each in host.diagnostics if "office:newz" in each.message]
+        assert "'office:news'" in found.hint

@@ -13,6 +13,7 @@ import pytest
 from tavern_core import Tavern
 from tavern_core.errors import UsageError
 from tavern_core.graph.edit import WorkflowEditor
+from tavern_core.kernel.manifest.workflow_files import workflow_of
 from tests.workflows.folder import Flows
 
 pytestmark = pytest.mark.anyio
@@ -134,3 +135,50 @@ def test_a_value_that_is_changed_later_does_not_change_the_workflow(host: Tavern
     editor.set_input("v", "value", value)
     value.append(3)
     assert host.workflows.run_sync(editor.workflow, keep=False).outputs == {"v": {"value": [1, 2]}}
+
+
+def test_a_batch_is_checked_once_and_taken_as_a_whole(host: Tavern) -> None:
+    editor = host.workflows.edit()
+    checks: list[Any] = []
+    counted = WorkflowEditor(
+        editor.workflow, lambda flow: checks.append(flow) or host.workflows.check(flow), workflow_of
+    )  # type: ignore[func-returns-value]
+    with counted.batch():
+        text = counted.add("core:Text", inputs={"text": "hello"})
+        case, other = counted.add("core:Case"), counted.add("core:Case")
+        counted.connect(text, "text", case, "text")
+        counted.connect(text, "text", other, "text")
+        counted.set_input(case, "form", "upper")
+        counted.rename(case, "loud")
+        counted.disconnect("text-case-2")
+        with counted.batch():
+            counted.remove(other)
+        assert counted.workflow.nodes == ()
+    assert len(checks) == 2, "the first state, and the result"
+    assert [node.id for node in counted.workflow.nodes] == ["text", "loud"]
+    assert all(node.position for node in counted.workflow.nodes)
+    assert host.workflows.run_sync(counted.workflow, keep=False).outputs == {"loud": {"text": "HELLO"}}
+
+
+FAILING: dict[str, tuple[Edit, str]] = {
+    "its edits add an error": (lambda e: (e.add("core:Case"), e.connect("t", "txet", "case", "text")), "no output 'txet'"),
+    "an edit is refused at once": (lambda e: (e.add("core:Text", node_id="n"), e.remove("ghost")), "no node 'ghost'"),
+    "an id is there twice": (lambda e: (e.add("core:Text", node_id="n"), e.add("core:Text", node_id="n")), "a node 'n' already"),
+    "a removed edge is removed again": (lambda e: (e.disconnect("1"), e.disconnect("1")), "no edge '1'"),
+    "a node that was renamed is named as before": (lambda e: (e.rename("t", "u"), e.set_input("t", "text", "x")), "no node 't'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_a_batch_that_fails_changes_nothing(host: Tavern, name: str) -> None:
+    edit, why = FAILING[name]
+    editor = host.workflows.edit({
+        "nodes": [{"id": "t", "type": "core:Text"}, {"id": "c", "type": "core:Case"}],
+        "edges": [{"id": "1", "source": "t", "sourceHandle": "text", "target": "c", "targetHandle": "text"}],
+    })  # fmt: skip
+    before = editor.workflow
+    with pytest.raises(UsageError, match=re.escape(why)), editor.batch():
+        edit(editor)
+    assert editor.workflow is before
+    editor.set_input("t", "text", "after a failed batch")
+    assert editor.workflow.nodes[0].input_values == {"text": "after a failed batch"}

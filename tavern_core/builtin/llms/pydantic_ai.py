@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tavern_core.contract.llm import LLMAnswer, Message, ModelCall, Price
+from tavern_core.contract.llm import LLMAnswer, Message, ModelCall
 from tavern_core.contract.structured_answers import schema_validator, structured
 from tavern_core.errors import BudgetExceeded, InputInvalid, ToolFailed, UpstreamError
 
@@ -38,10 +38,7 @@ class PydanticAILLM:
         *,
         key: Callable[[], str] = str,
         options: Mapping[str, Any] | None = None,
-        price: Price | None = None,
-        context_tokens: int | None = None,
     ) -> None:
-        self.price, self.context_tokens = price, context_tokens
         self._named, self._key, self._options = model, key, dict(options or {})
         self._model: Model | None = None
 

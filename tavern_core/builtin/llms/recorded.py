@@ -13,7 +13,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-from tavern_core.contract.llm import LLM, LLMAnswer, Message, Price, StreamingLLM, answer_json, answer_of
+from tavern_core.contract.llm import LLM, LLMAnswer, Message, StreamingLLM, answer_json, answer_of
 from tavern_core.errors import ToolFailed, UpstreamError
 
 
@@ -31,11 +31,7 @@ class RecordedModel:
         self,
         file: Path,
         source: Callable[[], LLM] | None = None,
-        *,
-        price: Price | None = None,
-        context_tokens: int | None = None,
     ) -> None:
-        self.price, self.context_tokens = price, context_tokens
         self.is_local = source is None
         self._file, self._source = file, source
         self._lock = threading.Lock()
@@ -64,15 +60,15 @@ class RecordedModel:
                 yield answer.text[at : at + 16]
             yield answer
             return
-        text, whole = "", None
+        text, whole = list[str](), None
         async with aclosing(source.stream(messages, **options)) as pieces:  # type: ignore[type-var]
             async for piece in pieces:
                 if isinstance(piece, LLMAnswer):
                     whole = piece
                 else:
-                    text += piece
+                    text.append(piece)
                     yield piece
-        whole = whole or LLMAnswer(text)
+        whole = whole or LLMAnswer("".join(text))
         self._record(messages, options, whole)
         yield whole
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import yaml
 
-from tavern_core.contract.llm import LLMAnswer, Message, ModelCall, Price, ScriptedLLM
+from tavern_core.contract.llm import LLMAnswer, Message, ModelCall, ScriptedLLM
 from tavern_core.contract.structured_answers import schema_validator, structured
 from tavern_core.errors import ConfigInvalid
 
@@ -27,12 +27,9 @@ _KEYS: Final = frozenset({"text", "toolCalls", "usage", "finishReason", "data"})
 class ScriptedModel(ScriptedLLM):
     """A `ScriptedLLM` whose answers are data; with the option `schema` it answers with the JSON in the text."""
 
-    def __init__(
-        self, answers: Sequence[Any], *, where: str, price: Price | None = None, context_tokens: int | None = None
-    ) -> None:
+    def __init__(self, answers: Sequence[Any], *, where: str) -> None:
         """Raises ConfigInvalid: an answer is not one (CONFIG_INVALID); names `where`."""
         super().__init__([_answer(written, f"{where}[{place}]") for place, written in enumerate(answers)])
-        self.price, self.context_tokens = price, context_tokens
 
     async def complete(self, messages: Sequence[Message], /, **options: Any) -> LLMAnswer:
         answer = await super().complete(messages, **options)

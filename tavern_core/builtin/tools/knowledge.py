@@ -15,7 +15,9 @@ from tavern_core.contract.protocols import NamespaceResolver
 from tavern_core.contract.targets import PythonTarget
 from tavern_core.errors import ToolFailed
 from tavern_core.model.knowledge import KB
+from tavern_core.model.result import ToolResult
 from tavern_core.model.tool import ToolSpec
+from tavern_core.model.untrusted import MARK
 
 _ALL: Final = "Query"
 _PARAMETERS: Final[Mapping[str, Any]] = {
@@ -75,8 +77,10 @@ class _Bases:
         return None
 
     def _tool(self, local: str, base: str, description: str) -> ToolSpec:
-        def search(query: str, limit: int) -> list[dict[str, Any]]:
-            return self._found(query, limit, base)
+        def search(query: str, limit: int) -> ToolResult:
+            found = self._found(query, limit, base)
+            sources = [passage["citation"] for passage in found if "untrusted" in passage]
+            return ToolResult(True, found, meta={MARK: sources} if sources else None)
 
         return ToolSpec(
             name=f"{KB}:{local}",

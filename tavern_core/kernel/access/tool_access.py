@@ -26,6 +26,7 @@ from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.config import HostConfig, LimitsConfig
 from tavern_core.model.ids import SEARCH_TOOLS, split_id
 from tavern_core.model.tool import ToolSpec
+from tavern_core.model.untrusted import is_source
 
 
 class Inventory(Protocol):
@@ -128,6 +129,8 @@ class AccessPolicy:
     limits: LimitRules
     pinned: ToolList | None
     """`tools.pin`; None: no list."""
+    _trusted: ToolList
+    _untrusted: ToolList
     diagnostics: tuple[Finding, ...] = field(default=())
     """Unknown entries, circular groups, ambiguous names. None of them widens a list."""
 
@@ -172,6 +175,13 @@ class AccessPolicy:
     def approval(self, tool: ToolSpec) -> ApprovalRule | None:
         """Whether calls of `tool` need approval, or never get it; None when they run without it."""
         return self._approval.of(tool)
+
+    def is_source(self, tool: ToolSpec) -> bool:
+        """Whether the answers of `tool` are untrusted content: by the lists, else by its definition."""
+        names = ToolNames.of(tool)
+        if self._untrusted.match(names) is not None:
+            return True
+        return is_source(tool) and self._trusted.match(names) is None
 
     def tool_groups(self, tools: Iterable[ToolSpec]) -> PluginToolGroups:
         """What the groups of lists mean: ``group:plugins``, a plugin's name, the named ones."""
@@ -229,10 +239,13 @@ def compile_access(
         known,
         _limit_rules(config.limits, known),
         ToolList.compile("tools.pin", tools.pin, known, wide=True) if tools.pin else None,
+        ToolList.compile("tools.trusted", tools.trusted, known, wide=False),
+        ToolList.compile("tools.untrusted", tools.untrusted, known, wide=True),
         (
             *review.findings(),
             *review.further(tool_entries(config.approval)),
             *review.further([("tools.pin", tools.pin, True)] if tools.pin else []),
+            *review.further([("tools.trusted", tools.trusted, False), ("tools.untrusted", tools.untrusted, True)]),
             *review.further((f"limits.tools.{entry}", [entry], True) for entry in config.limits.tools),
         ),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tavern_core.errors import TavernError
 from tavern_core.kernel.calls.running_call import current
-from tavern_core.kernel.calls.untrusted_content import may_reach
+from tavern_core.kernel.calls.untrusted_content import may_act
 from tavern_core.kernel.catalogue.written_profiles import WrittenProfiles
 from tavern_core.kernel.plugins.effective_scopes import Reach
 from tavern_core.kernel.plugins.record import Records
@@ -33,13 +33,17 @@ class CallerScopes:
         scope = self._reach.scope(record, capability)
         frame = current.get()
         context = frame[2] if frame is not None else None
-        if frame is not None and not may_reach(frame[4], capability):
-            return ()
         if context is None or scope == ():
             return scope
         if not covers(context.permissions, capability) or not self._profile_allows(context, capability):
             return ()
         return common(capability, scope, context.scopes[capability]) if capability in context.scopes else scope
+
+    @staticmethod
+    def may_act(capability: str) -> bool:
+        """False: the caller has read untrusted content, and what runs was not judged as something with an effect."""
+        frame = current.get()
+        return frame is None or may_act(frame[4], capability)
 
     def _profile_allows(self, context: CallContext, capability: str) -> bool:
         """Whether the profile of the caller allows a capability; an unreadable profile allows nothing."""

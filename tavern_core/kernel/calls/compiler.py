@@ -30,7 +30,7 @@ from tavern_core.model.ids import spellings, split_id
 from tavern_core.model.language import Language
 from tavern_core.model.nearest import nearest
 from tavern_core.model.tool import ToolSpec
-from tavern_core.model.untrusted import effect_of, is_source, reads_addresses
+from tavern_core.model.untrusted import effect_of, reads_addresses
 from tavern_core.schema.defaults import compile_defaults
 from tavern_core.schema.guard_marks import compile_guarded
 from tavern_core.schema.intake import compile_intake
@@ -271,7 +271,7 @@ class Compiler:
         policy = self._specs.policy()
         access, approval = policy.for_tool(spec), policy.approval(spec)
         all_hooks = (*(i for group in hooked.values() for i in group), *events)
-        source, effect = spec.id if is_source(spec) else "", effect_of(spec)
+        source, effect = spec.id if policy.is_source(spec) else "", effect_of(spec)
         is_outside = bool(source or effect)
         needs_call = bool(bound.wants_call or blocked or all_hooks or approval or self._recorder.is_on or is_outside)
         fill, marked = compile_defaults(spec.input_schema), compile_marked(spec.input_schema)

@@ -7,10 +7,10 @@ from typing import Any, Final, Protocol
 
 from pydantic_core import to_json
 
+from tavern_core.kernel.calls.untrusted_content import sources_of
 from tavern_core.model.artifact import Artifact
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult
-from tavern_core.model.untrusted import MARK, sources_in
 
 _SCALARS: Final = frozenset({int, float, bool, type(None)})
 
@@ -54,7 +54,7 @@ def shortened(
         return result
     kind, ending = ("text/plain", "txt") if is_text else ("application/json", "json")
     name = f"{tool.replace(':', '-')}.{ending}"
-    sources = sources_in((result._meta or {}).get(MARK))
+    sources = sources_of(result)
     owner = None if is_host else context
     made = store.put(data, kind, name=name, context=owner, call_id=result.call_id, untrusted=sources)
     beginning = data[: preview * 4].decode("utf-8", "ignore")[:preview]

@@ -22,9 +22,9 @@ from tavern_core.kernel.hooks.dispatch import Wish
 from tavern_core.model.call import CallContext
 from tavern_core.model.language import Said, say
 from tavern_core.model.result import ToolResult
+from tavern_core.model.safe_text import seen
 from tavern_core.model.untrusted import (
     MARK,
-    STRICTNESS,
     AfterUntrusted,
     Effect,
     addresses_in,
@@ -32,6 +32,7 @@ from tavern_core.model.untrusted import (
     effect_with,
     links_in,
     sources_in,
+    stricter,
     texts_in,
 )
 
@@ -100,7 +101,7 @@ def inherited(context: CallContext, outer: Reader | None) -> CallContext:
     for one in around(outer):
         if (theirs := one.context) is None or theirs.after_untrusted == "allow":
             continue
-        strictest = max(strictest, theirs.after_untrusted, key=STRICTNESS.__getitem__)
+        strictest = stricter(strictest, theirs.after_untrusted)
         if theirs.ledger is not context.ledger:
             context.ledger.content_read.take_over(theirs.ledger.content_read)
     return context if strictest == context.after_untrusted else replace(context, after_untrusted=strictest)
@@ -116,7 +117,7 @@ def restraint(reader: Reader | None) -> tuple[AfterUntrusted, tuple[str, ...]]:
             continue
         if found := context.ledger.content_read.sources:
             sources.update(dict.fromkeys(found))
-            strictest = max(strictest, context.after_untrusted, key=STRICTNESS.__getitem__)
+            strictest = stricter(strictest, context.after_untrusted)
     return strictest, tuple(sources)
 
 
@@ -164,7 +165,7 @@ def judge_node(run: Reader, type_: str, capabilities: Collection[str], inputs: M
         has_read(run, (type_,))
 
 
-def may_reach(reader: Reader | None, capability: str) -> bool:
+def may_act(reader: Reader | None, capability: str) -> bool:
     """Whether services may act with a capability for what runs: not after reading, unless its own call was judged as one with an effect."""
     if not effect_with((capability,)) or restraint(reader)[0] == "allow":
         return True
@@ -172,7 +173,9 @@ def may_reach(reader: Reader | None, capability: str) -> bool:
 
 
 def _reason(reader: Reader, what: str, effect: Effect, address: str, sources: Sequence[str]) -> Said:
-    does = say(MESSAGES[f"it_{effect}"]) if effect else say(MESSAGES["it_reads"], address=address[:_LONGEST_ADDRESS])
+    does = (
+        say(MESSAGES[f"it_{effect}"]) if effect else say(MESSAGES["it_reads"], address=seen(address[:_LONGEST_ADDRESS]))
+    )
     named = ", ".join(sources[:_SHOWN]) + (f" (+{len(sources) - _SHOWN})" if len(sources) > _SHOWN else "")
     who = reader.context.principal if reader.context is not None else "?"
     return say(MESSAGES[AFTER_READING], who=who, tool=what, sources=named, what=does)
@@ -190,7 +193,7 @@ def composed(reader: Reader, values: Mapping[str, Any], marked: Iterable[Any]) -
         if one.context is not None and one.context.after_untrusted != "allow"
     ]
     found: list[tuple[str, ...]] = [(text.strip(),) for value in marked for text in texts_in(value) if text.strip()]
-    found += [forms for text in texts_in(values) if "://" in text for forms in links_in(text)]
+    found += [forms for text in texts_in(values) for forms in links_in(text)]
     return next((forms[0] for forms in found if not any(read.knows(form) for read in known for form in forms)), "")
 
 
@@ -198,7 +201,7 @@ def marked(call: RunningCall, result: ToolResult) -> ToolResult:
     """The result with the sources of untrusted content that it may hold."""
     if not call.reads:
         return result
-    sources = list(dict.fromkeys([*sources_in((result._meta or {}).get(MARK)), *call.reads]))
+    sources = list(dict.fromkeys([*sources_of(result), *call.reads]))
     if result._meta is not None and result._meta.get(MARK) == sources:
         return result
     return result.replace(meta={**(result._meta or {}), MARK: sources})
@@ -211,6 +214,15 @@ def taken_over(call: RunningCall, result: ToolResult) -> ToolResult:
     return marked(call, result)
 
 
+def sources_of(result: ToolResult) -> tuple[str, ...]:
+    """The sources of untrusted content that a result may hold."""
+    return sources_in((result._meta or {}).get(MARK))
+
+
+def _addresses_of(values: Any) -> set[str]:
+    return {address for text in texts_in(values) for address in addresses_in(text)}
+
+
 def concluded(call: RunningCall, result: ToolResult) -> ToolResult:
     """The marked result; addresses in it, and those that the call read, can be read from now on without approval.
 
@@ -220,7 +232,7 @@ def concluded(call: RunningCall, result: ToolResult) -> ToolResult:
     plan = call.plan
     if plan is None or (result.error is not None and call.token is None):  # nothing ran
         return marked(call, result)
-    given = {address for text in texts_in(call.values) for address in addresses_in(text)}
+    given = _addresses_of(call.values)
     found = [result.value, [dict(block) for block in result._content]]
     if result.error is not None:
         found.append(result.error.message)

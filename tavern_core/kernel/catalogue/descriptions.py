@@ -102,8 +102,8 @@ class Descriptions:
             raise UsageError(f"max_chars= takes a number of characters from 1 up, got {max_chars!r:.40}")
         if query is not None and not isinstance(query, str):
             raise UsageError(f"query= takes words, got {type(query).__name__}")
-        spoken = language or self.language(profile, context)
         whole = self.in_order(profile, context)
+        spoken = language or self.language(profile, context)
         limit = max_chars or self._config.limits.manual_chars
         lacking = {
             tool: need.missing for tool, need in self._tools.lacking(whole, profile=profile, context=context).items()

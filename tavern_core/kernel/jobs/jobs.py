@@ -40,7 +40,7 @@ from tavern_core.kernel.calls.call_control import Progress, on_left_behind, on_p
 from tavern_core.kernel.calls.conversation import conversation, misfit
 from tavern_core.kernel.calls.running_call import Frame, current
 from tavern_core.kernel.calls.stored_approvals import StoredApprovals
-from tavern_core.kernel.calls.untrusted_content import inherited, running_call_has_read
+from tavern_core.kernel.calls.untrusted_content import inherited, running_call_has_read, sources_of
 from tavern_core.kernel.execution.portal import Portal
 from tavern_core.kernel.jobs.job_records import LOST, JobRecords, KeptJob, ended
 from tavern_core.kernel.limits.slots import Full, Slots
@@ -52,7 +52,6 @@ from tavern_core.model.job import JOB_STATUSES, Job, JobStatus, handle
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.question import Question, QuestionKind
 from tavern_core.model.result import ToolError, ToolResult, failure
-from tavern_core.model.untrusted import MARK, sources_in
 from tavern_core.schema.limits import json_copy
 
 _WATCH_S: Final = 0.2
@@ -232,7 +231,7 @@ class Jobs(Mapping[str, Job]):
         """What came of a job; of one that is not over, a result with status ``job`` that says how far it is. Raises as `find`."""
         job, kept = self._found(id, context)
         if (known := self._records.result(id)) is not None:
-            running_call_has_read(sources_in((known._meta or {}).get(MARK)))
+            running_call_has_read(sources_of(known))
             return known
         if job.is_over:
             if job.error is not None:

@@ -91,7 +91,7 @@ def _parts(text: str, *, is_markdown: bool) -> Iterator[Part]:
     for path, body in _sections(text) if is_markdown else [((), text)]:
         anchor = _anchor(path[-1] if path else "", used)
         for number, piece in enumerate(_pieces(body), 1):
-            yield Part(anchor if number == 1 else f"{anchor}~{number}", " > ".join(filter(None, path)), piece)
+            yield Part(anchor if number == 1 else f"{anchor}~{number}", " / ".join(filter(None, path)), piece)
 
 
 def _sections(text: str) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -219,6 +219,7 @@ def _put(db: sqlite3.Connection, path: str, root: Path, changed: int, size: int)
         content = read_file(root, path)
         digest = hashlib.sha256(content).hexdigest()
     except ToolFailed as error:
+        changed = -1  # unlike any time: it is tried again before each search
         digest, document = "", Document(findings=(Finding(CODE, error.message, error.hint, None, "warning"),))
     else:
         row = db.execute("SELECT id, hash FROM files WHERE path = ?", (path,)).fetchone()

@@ -2,6 +2,7 @@
 
     tool_invocations_total{toolName,ok}        tool_latency_ms_bucket{toolName,le}
     tool_retries_total{toolName}               policy_denied_total{toolName,reason}
+    llm_requests_total{llm,ok}                 llm_tokens_total{llm,direction}
 
 and gauges, computed at each scrape: running and waiting calls, breakers, cached answers, jobs by status.
 """
@@ -118,6 +119,7 @@ class Metrics:
         retries = CounterMetricFamily("tool_retries", "Further tries of calls.", labels=["toolName"])
         for tool, count in dict(self._recorder.retries).items():
             retries.add_metric([tool], count)
+        yield from self._model_use()
         running = GaugeMetricFamily("tool_concurrency_running", "Calls that have a place.", labels=["limit"])
         waiting = GaugeMetricFamily("tool_concurrency_waiting", "Calls that wait for one.", labels=["limit"])
         for key, slots in self._table.slots().items():
@@ -137,6 +139,18 @@ class Metrics:
         for status in JOB_STATUSES:
             jobs.add_metric([status], counts[status])
         yield from (retries, running, waiting, breakers, hits, size, jobs)
+
+    def _model_use(self) -> Iterator[Any]:
+        from prometheus_client.core import CounterMetricFamily
+
+        requests = CounterMetricFamily("llm_requests", "Requests to language models.", labels=["llm", "ok"])
+        tokens = CounterMetricFamily("llm_tokens", "Tokens of language models.", labels=["llm", "direction"])
+        for (name, what), count in dict(self._recorder.model_use).items():
+            if what in ("ok", "failed"):
+                requests.add_metric([name, str(what == "ok").lower()], count)
+            else:
+                tokens.add_metric([name, what], count)
+        yield from (requests, tokens)
 
     def _calls(self) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily

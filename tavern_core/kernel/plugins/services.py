@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tavern_core.contract.protocols import Service, ServiceUser
 from tavern_core.contract.publishing import changing_methods, published, unmarked_methods
@@ -25,20 +25,30 @@ from tavern_core.model.scope import Scope
 D = TypeVar("D")
 
 
+class Callers(Protocol):
+    """What services may do for a plugin within the running call (`Service.for_plugin`)."""
+
+    def of(self, plugin: str, capability: str) -> Scope:
+        """The effective scope of a capability now."""
+        ...
+
+    def may_act(self, capability: str) -> bool:
+        """See `ServiceUser.may_act`."""
+        ...
+
+
 class Services:
     """The services among the contributions, and views of them: ``"clock" in services``; iterating gives the names.
 
     Args:
         limits: how much text may pass through a view.
-        scope_of: (plugin, capability) → its effective scope now; for services that use it (`Service.for_plugin`).
+        callers: for services that depend on the running call.
         changed: afterwards every view checks its rights and its object again.
     """
 
-    def __init__(
-        self, contributions: Contributions, limits: Limits, scope_of: Callable[[str, str], Scope], changed: Signal
-    ) -> None:
+    def __init__(self, contributions: Contributions, limits: Limits, callers: Callers, changed: Signal) -> None:
         self._contributions = contributions
-        self._scope_of = scope_of
+        self._callers = callers
         self._made: dict[tuple[str, str], tuple[Service, Service]] = {}
         self._limits = limits
         self._epoch = Epoch()
@@ -140,7 +150,8 @@ class Services:
             return service
         kept = self._made.get((service.name, plugin))
         if kept is None or kept[0] is not service:
-            user = ServiceUser(plugin, partial(self._scope_of, plugin), self._contributions.is_builtin(plugin))
+            scope, may_act = partial(self._callers.of, plugin), self._callers.may_act
+            user = ServiceUser(plugin, scope, self._contributions.is_builtin(plugin), may_act)
             kept = self._made[service.name, plugin] = service, replace(service, object=service.for_plugin(user))
         return kept[1]
 

@@ -6,8 +6,11 @@
 The documents are the 1,024 node types that ComfyUI documents, and 4,000 more of which only the name and the text of their
 extension are known. The workflows are ComfyUI's own templates, with titles and descriptions in English and Chinese. A
 hash of its name decides to which part a workflow belongs: `examples` (60 %) are the example workflows of the host, weights
-were chosen on `dev` (20 %), and the published figures are those of `test` (20 %). The labels are the documented node
-types of the workflow itself. In the split *by family*, no workflow about the same model is among the examples.
+were chosen on `dev` (20 %), and the published figures are those of `test`. In the split *by family* the hash is that of the
+model that the workflow is about, so that no example is about the same model. No workflow of a test part is in any dev part.
+
+The labels are the documented node types of the workflow itself. A plan is the titles of the groups that its author drew, as
+far as there are any ("Models", "Prompt"): the closest thing to a plan in these files, and a vague one.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core import NodeSpec, Plugin, Slot, Tavern, hookimpl
+from tavern_core.assistant.node_index import NodeIndex
 
 sys.path.insert(0, str(Path(__file__).parent))
 from comfy_corpus import PINS, NodeDocument, Template, documents, templates, undocumented
@@ -90,17 +94,25 @@ def recall(search: Search, asked: Sequence[Template], known: frozenset[str], lan
     return [statistics.mean(each) for each in shares]
 
 
+def parted(found: Sequence[Template], by_family: bool) -> dict[str, list[Template]]:
+    """The workflows by part; those of `test` that are in the dev part of the other split belong to none."""
+    parts: dict[str, list[Template]] = {"test": [], "dev": [], "examples": []}
+    for one in found:
+        share, other = one.share("recall", by_family), one.share("recall", not by_family)
+        if share >= 0.2:
+            parts["dev" if share < 0.4 else "examples"].append(one)
+        elif not 0.2 <= other < 0.4:
+            parts["test"].append(one)
+    return parts
+
+
 def rows(wheels: Path, part: str) -> list[tuple[str, ...]]:
     """The table, row by row."""
     english, chinese = documents(wheels, "en"), documents(wheels, "zh")
     more, known = undocumented(wheels, MORE), frozenset(english)
     found: list[tuple[str, ...]] = []
     for by_family in (False, True):
-        parts: dict[str, list[Template]] = {"test": [], "dev": [], "examples": []}
-        for one in templates(wheels):
-            if one.types & known:
-                share = one.share("recall", by_family)
-                parts["test" if share < 0.2 else "dev" if share < 0.4 else "examples"].append(one)
+        parts = parted([one for one in templates(wheels) if one.types & known], by_family)
         split = (
             f"{'by family' if by_family else 'by name'} ({len(parts['examples'])} examples, {len(parts[part])} asked)"
         )
@@ -134,17 +146,20 @@ def _rows(
                 times.append(time.perf_counter() - began)
                 return [match.type for match in matches]
 
-            def words(request: str, plan: Sequence[str]) -> list[str]:
-                return [match.type for match in bare.nodes.retrieve(request.replace(".", " "), limit=max(AT))]
+            def without_examples(request: str, plan: Sequence[str]) -> list[str]:
+                return [match.type for match in bare.nodes.retrieve(request, limit=max(AT))]
 
-            def plain(request: str, plan: Sequence[str]) -> list[str]:
-                return bm25(bare, request)
+            index = NodeIndex()
+            index.sync(bare.nodes.list(), {})
+
+            def bm25(request: str, plan: Sequence[str]) -> list[str]:
+                return list(index.by_words(request, max(AT), ""))
 
             for asked in ("en", "zh"):
                 searches: list[tuple[str, Search, bool]] = [
-                    ("BM25 of the documents", plain, False),
+                    ("BM25 of the documents", bm25, False),
                     ("popularity in the examples", lambda request, plan: order, False),
-                    ("retrieve, without examples", words, False),
+                    ("retrieve, without examples", without_examples, False),
                     ("**retrieve**", retrieve, False),
                     ("**retrieve**, with a plan", retrieve, True),
                 ]
@@ -154,20 +169,6 @@ def _rows(
                     print(*found[-1], sep=" | ", file=sys.stderr, flush=True)
             print(f"one request: {statistics.median(times) * 1000:.1f} ms", file=sys.stderr)
     return found
-
-
-def bm25(host: Tavern, request: str) -> list[str]:
-    """The words of the request in the documents of the nodes, ranked by SQLite's BM25 and nothing else."""
-    from tavern_core.assistant.node_index import NodeIndex
-
-    index = _INDEXES.get(id(host))
-    if index is None:
-        index = _INDEXES[id(host)] = NodeIndex()
-        index.sync(host.nodes.list(), {})
-    return list(index.by_words(request, max(AT), ""))
-
-
-_INDEXES: dict[int, Any] = {}
 
 
 def main() -> int:

@@ -32,6 +32,15 @@ def _written(message: Message) -> dict[str, Any]:
     return written
 
 
+class _Call:
+    """A tool call whose parts arrive one after the other."""
+
+    def __init__(self) -> None:
+        self.id = ""
+        self.name: list[str] = []
+        self.arguments: list[str] = []
+
+
 class Completion:
     """An answer that is put together from one whole completion or from chunks.
 
@@ -42,7 +51,7 @@ class Completion:
     def __init__(self, who: str) -> None:
         self._who = who
         self._text: list[str] = []
-        self._calls: dict[int, dict[str, str]] = {}
+        self._calls: dict[int, _Call] = {}
         self._usage: dict[str, int] = {}
         self._model = ""
         self.finish = ""
@@ -79,7 +88,10 @@ class Completion:
         if not isinstance(part, Mapping):
             raise self._odd("a choice without a message")
         self.finish = str(choice.get("finish_reason") or self.finish)
-        for position, call in enumerate(part.get("tool_calls") or ()):
+        calls = part.get("tool_calls") or []
+        if not isinstance(calls, list):
+            raise self._odd("`tool_calls` that are no list")
+        for position, call in enumerate(calls):
             self._add_call(position, call)
         text = _text_of(part.get("content"))
         self._text.append(text)
@@ -90,23 +102,25 @@ class Completion:
         if not isinstance(function, Mapping):
             raise self._odd("a tool call without a function")
         index = call.get("index")
-        known = self._calls.setdefault(
-            index if type(index) is int else position, {"id": "", "name": "", "arguments": ""}
-        )
-        known["id"] = known["id"] or str(call.get("id") or "")
-        known["name"] += str(function.get("name") or "")
+        known = self._calls.setdefault(index if type(index) is int else position, _Call())
+        known.id = known.id or str(call.get("id") or "")
+        known.name.append(str(function.get("name") or ""))
         arguments = function.get("arguments")
-        known["arguments"] += (
-            arguments if isinstance(arguments, str) else "" if arguments is None else json.dumps(arguments)
-        )
+        if arguments is not None:
+            known.arguments.append(arguments if isinstance(arguments, str) else json.dumps(arguments))
 
     def answer(self, data: Any = None) -> LLMAnswer:
         """The answer so far."""
         calls = tuple(
-            ModelCall(call["id"] or f"call_{index}", call["name"], call["arguments"])
+            ModelCall(call.id or f"call_{index}", "".join(call.name), "".join(call.arguments))
             for index, call in sorted(self._calls.items())
         )
         return LLMAnswer(self.text, self.finish or "stop", self._usage, self._model, calls, data)
+
+    def check_choice(self) -> None:
+        """Raise UpstreamError if no completion has arrived (UPSTREAM_ERROR)."""
+        if not (self.finish or self.text or self._calls):
+            raise self._odd("no choice")
 
     @property
     def text(self) -> str:

@@ -15,18 +15,19 @@ import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from tavern_core.builtin.llms.openai.answers import Completion, refusal, written_messages
 from tavern_core.contract.exchange import failures
-from tavern_core.contract.llm import DEADLINE, LLMAnswer, Message, Price
+from tavern_core.contract.llm import DEADLINE, LLMAnswer, Message
 from tavern_core.contract.structured_answers import schema_validator, structured
 from tavern_core.errors import CallError, CallTimeout, InputInvalid, OutputTooLarge, ToolFailed, UpstreamError
+from tavern_core.frozen import dataclass
 
 if TYPE_CHECKING:
     import httpx2
 
-MOST_BYTES: Final = 32_000_000
 _FIRST_PAUSE_S: Final = 0.2
 _LARGEST_REFUSAL: Final = 64_000
 _SHORTEST_SECRET: Final = 4
@@ -34,42 +35,31 @@ _OURS: Final = frozenset({"model", "messages", "stream", "stream_options", "resp
 """What the adapter sets itself."""
 
 
+@dataclass(frozen=True, slots=True)
 class OpenAILLM:
-    """One model of one API; see `contract.llm.StreamingLLM`.
+    """One model of one API; see `contract.llm.StreamingLLM`."""
 
-    Args:
-        base_url: ``https://host/v1``; requests go to ``/chat/completions`` below it.
-        model: its name there; empty: the API has only one.
-        key: returns the key when it is needed; empty: none.
-        headers: further ones, as `key`.
-        timeout_s: how long the API may take for a whole answer, or for the next piece of a streamed one.
-        max_bytes: of one answer.
-        retries: further attempts after 429 and 5xx, as long as nothing was received.
-        options: defaults of the options.
-    """
+    base_url: str
+    """``https://host/v1``; requests go to ``/chat/completions`` below it."""
+    model: str = ""
+    """Its name there; empty: the API has only one."""
+    key: Callable[[], str] = str
+    """Returns the key when it is needed; empty: none."""
+    headers: Callable[[], Mapping[str, str]] = dict
+    """Further ones, as `key`."""
+    timeout_s: float = 120.0
+    """How long the API may take for a whole answer, or for the next piece of a streamed one."""
+    max_bytes: int = 32_000_000
+    """Of one answer."""
+    retries: int = 3
+    """Further attempts after 429 and 5xx, as long as nothing was received."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Defaults of the options."""
+    kind: ClassVar[str] = "openai"
 
-    kind = "openai"
-
-    def __init__(
-        self,
-        base_url: str,
-        model: str = "",
-        *,
-        key: Callable[[], str] = str,
-        headers: Callable[[], Mapping[str, str]] = dict,
-        timeout_s: float = 120.0,
-        max_bytes: int = MOST_BYTES,
-        retries: int = 3,
-        options: Mapping[str, Any] | None = None,
-        price: Price | None = None,
-        context_tokens: int | None = None,
-    ) -> None:
-        self.price, self.context_tokens = price, context_tokens
-        self._who = base_url.rstrip("/")
-        self._model = model
-        self._key, self._headers = key, headers
-        self._timeout_s, self._max_bytes, self._retries = timeout_s, max_bytes, retries
-        self._options = dict(options or {})
+    @property
+    def _who(self) -> str:
+        return self.base_url.rstrip("/")
 
     async def complete(self, messages: Sequence[Message], /, **options: Any) -> LLMAnswer:
         """See `LLM.complete`.
@@ -86,6 +76,7 @@ class OpenAILLM:
             async with self._limit():
                 read = b"".join([chunk async for chunk in self._chunks(response)])
             completion.add(self._parsed(read))
+        completion.check_choice()
         return self._finished(completion, validator)
 
     async def stream(self, messages: Sequence[Message], /, **options: Any) -> AsyncIterator[str | LLMAnswer]:
@@ -106,14 +97,14 @@ class OpenAILLM:
 
     def _body(self, messages: Sequence[Message], options: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
         """The request, and the validator of a structured answer."""
-        wanted = {key: value for key, value in {**self._options, **options}.items() if value is not None}
+        wanted = {key: value for key, value in {**self.options, **options}.items() if value is not None}
         schema = wanted.pop("schema", None)
         if taken := sorted(_OURS & wanted.keys()):
             raise InputInvalid(
                 f"the option {taken[0]!r} is set by the host",
                 hint="use `schema` for structured answers; leave out the others",
             )
-        body = {**({"model": self._model} if self._model else {}), "messages": written_messages(messages), **wanted}
+        body = {**({"model": self.model} if self.model else {}), "messages": written_messages(messages), **wanted}
         if schema is None:
             return body, None
         validator = schema_validator(schema)
@@ -130,10 +121,12 @@ class OpenAILLM:
     async def _response(self, body: Mapping[str, Any]) -> AsyncIterator[httpx2.Response]:
         """A response with status 200, whose body has not been read. Leaving closes the connection."""
         httpx2 = _library()
-        key, headers = self._key().strip(), dict(self._headers())
+        key, headers = self.key().strip(), dict(self.headers())
         sent = {"accept-encoding": "identity", **({"authorization": f"Bearer {key}"} if key else {}), **headers}
+        if not all(value.isascii() and value.isprintable() for value in sent.values()):
+            raise ToolFailed(f"the key or a header for {self._who} is not plain ASCII in one line", fixFor="operator")
         content = json.dumps(body, ensure_ascii=False).encode("utf-8", "backslashreplace")
-        timeout = httpx2.Timeout(self._timeout_s)
+        timeout = httpx2.Timeout(self.timeout_s)
         try:
             with failures(self._who, "unknown"):
                 async with httpx2.AsyncClient(headers=sent, timeout=timeout, verify=_tls(), trust_env=False) as client:
@@ -168,11 +161,11 @@ class OpenAILLM:
                             break
             finally:
                 await response.aclose()
-            error = refusal(response.status_code, response.headers, said, self._who, self._model, has_key=has_key)
+            error = refusal(response.status_code, response.headers, said, self._who, self.model, has_key=has_key)
             attempt += 1
             pause = (error.retry_after_ms or 0) / 1000 or random.uniform(0, _FIRST_PAUSE_S * 2**attempt)
-            left = self._timeout_s if end is None else end - time.perf_counter()
-            if not error.retryable or attempt > self._retries or pause >= left:
+            left = self.timeout_s if end is None else end - time.perf_counter()
+            if not error.retryable or attempt > self.retries or pause >= left:
                 raise error
             await asyncio.sleep(pause)
 
@@ -180,11 +173,11 @@ class OpenAILLM:
     async def _limit(self) -> AsyncIterator[None]:
         """A time limit for what is awaited inside."""
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self.timeout_s):
                 yield
         except TimeoutError:
             raise CallTimeout(
-                f"{self._who} was silent for {self._timeout_s:g} s (timeoutMs of the model)",
+                f"{self._who} was silent for {self.timeout_s:g} s (timeoutMs of the model)",
                 hint="raise timeoutMs, or ask for a shorter answer",
                 outcome="unknown",
                 limit="timeoutMs of the model",
@@ -197,12 +190,12 @@ class OpenAILLM:
         read, decoder = 0, codecs.getincrementaldecoder("utf-8")()
         async for chunk in response.aiter_raw():
             read += len(chunk)
-            if read > self._max_bytes:
+            if read > self.max_bytes:
                 raise OutputTooLarge(
-                    f"{self._who} answered more than {self._max_bytes:,} bytes",
+                    f"{self._who} answered more than {self.max_bytes:,} bytes",
                     hint="set max_tokens, or raise maxBytes of the model",
                     outcome="unknown",
-                    limit=self._max_bytes,
+                    limit=self.max_bytes,
                 )
             try:
                 decoder.decode(chunk)
@@ -221,7 +214,7 @@ class OpenAILLM:
         checked = httpx2.Response(
             200, headers=response.headers, content=self._chunks(response), request=response.request
         )
-        async with aclosing(aiter(httpx2.EventSource(checked, self._max_bytes))) as events:
+        async with aclosing(aiter(httpx2.EventSource(checked, self.max_bytes))) as events:
             while True:
                 async with self._limit():
                     event = await anext(events, None)

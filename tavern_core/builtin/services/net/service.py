@@ -77,7 +77,7 @@ class WholeNet:
 
     def for_plugin(self, user: ServiceUser) -> NetOf:
         """The service for one plugin."""
-        return NetOf(self, user.plugin, user.scope, user.is_builtin)
+        return NetOf(self, user.plugin, user.scope, user.is_builtin, user.may_act)
 
     @property
     def tls(self) -> ssl.SSLContext:
@@ -96,6 +96,7 @@ class NetOf:
     who: str
     scope: Callable[[str], Scope]
     is_builtin: bool = False
+    may_act: Callable[[str], bool] = lambda capability: True
 
     async def fetch(
         self,
@@ -175,6 +176,11 @@ class NetOf:
         reads = request.method in _READING
         granted = {c: s for c in (("read:web", "network") if reads else ("network",)) if (s := self.scope(c)) != ()}
         name = "read:web" if reads else "network"
+        if not reads and not self.may_act(name):
+            raise PolicyDenied(
+                f"{self.who} may not fetch with {request.method}: its caller has read untrusted content, and what runs only reads",
+                hint="declare the capability network for the tool, so that the call can be approved",
+            )
         hint = self._hint(name, target.netloc)
         if not granted:
             raise PolicyDenied(

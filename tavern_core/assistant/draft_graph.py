@@ -1,0 +1,153 @@
+"""A workflow that may still be wrong: its slots, and which outputs fit an input without a circle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+from tavern_core.graph.slots import misfit
+from tavern_core.model.node import ABSENT, NodeSpec, Slot
+from tavern_core.model.workflow import Workflow, WorkflowEdge
+
+GROUP_INPUT: Final = "core:GroupInput"
+GROUP_OUTPUT: Final = "core:GroupOutput"
+End = tuple[str, str]
+"""(node, slot)."""
+
+
+class DraftGraph:
+    """The nodes and edges of a draft.
+
+    Args:
+        spec: finds a node type.
+        further: nodes that are not there yet, but should be: name → type.
+    """
+
+    def __init__(
+        self, workflow: Workflow, spec: Callable[[str], NodeSpec | None], further: Mapping[str, str] | None = None
+    ) -> None:
+        self.workflow = workflow
+        self.types = {node.id: node.type for node in workflow.nodes} | dict(further or {})
+        self._spec = spec
+        self._values = {node.id: node.input_values for node in workflow.nodes}
+        self._edges = [
+            (edge.id, (edge.source, edge.source_handle or ""), (edge.target, edge.target_handle or ""))
+            for edge in workflow.edges
+        ]
+        self.used = {source for _, source, _ in self._edges}
+
+    def inputs(self, node: str) -> Mapping[str, Slot]:
+        """The inputs of a node; none if its type is unknown."""
+        if self.types.get(node) == GROUP_OUTPUT:
+            return self.workflow.outputs()
+        spec = self._spec(self.types.get(node, ""))
+        return spec.inputs if spec is not None else {}
+
+    def outputs(self, node: str) -> Mapping[str, Slot]:
+        """The outputs of a node."""
+        if self.types.get(node) == GROUP_INPUT:
+            return self.workflow.inputs()
+        spec = self._spec(self.types.get(node, ""))
+        return spec.outputs if spec is not None else {}
+
+    def open_inputs(self, node: str) -> Iterator[Slot]:
+        """Required inputs without an edge, a value or a default."""
+        fed = {handle.partition("__")[0] for _, _, (target, handle) in self._edges if target == node}
+        for key, slot in self.inputs(node).items():
+            if (
+                slot.required is True
+                and slot.default is ABSENT
+                and key not in fed
+                and key not in self._values.get(node, {})
+            ):
+                yield slot
+
+    def fitting(self, node: str, slot: Slot, without: str = "") -> list[End]:
+        """Outputs that fit an input: unused ones first, then those of nearer types; none that would close a circle.
+
+        Args:
+            without: an edge that is to be replaced.
+        """
+        behind = self._behind(node, without)
+        found = [
+            (end in self.used, self._strangeness(output, slot), -at, end)
+            for at, source in enumerate(self.types)
+            if source not in behind
+            for output in self.outputs(source).values()
+            if misfit(output, slot) is None and (end := (source, output.key))
+        ]
+        return [end for *_, end in sorted(found)]
+
+    def taking(self, node: str, output: Slot, key: str = "") -> list[End]:
+        """Inputs without an edge or a value that take an output, and those for several edges; none that would close a circle.
+
+        Args:
+            key: an input of this name comes first.
+        """
+        fed = {(target, handle.partition("__")[0]) for _, _, (target, handle) in self._edges}
+        ahead = self._ahead(node)
+        found = [
+            (
+                slot.key != key,
+                slot.required is not True,
+                not slot.multi,
+                self._strangeness(output, slot),
+                -at,
+                (target, slot.key),
+            )
+            for at, target in enumerate(self.types)
+            if target not in ahead and target != node
+            for slot in self.inputs(target).values()
+            if misfit(output, slot) is None
+            and (slot.multi or ((target, slot.key) not in fed and slot.key not in self._values.get(target, {})))
+            and not (slot.type == "WILDCARD" and slot.required is not True)
+        ]
+        return [end for *_, end in sorted(found)]
+
+    def uses(self, node: str) -> int:
+        """How many edges begin at a node."""
+        return sum(source == node for _, (source, _), _ in self._edges)
+
+    def beside(self, node: str) -> list[WorkflowEdge]:
+        """Edges from the nodes that feed a node, to others."""
+        sources = {source for _, (source, _), (target, _) in self._edges if target == node}
+        return [edge for edge in self.workflow.edges if edge.source in sources and edge.target != node]
+
+    def handles(self, node: str, other: Slot | None, *, is_output: bool) -> list[str]:
+        """The slots of a node that fit the slot at the other end of an edge; all, if that is not known."""
+        slots = self.outputs(node) if is_output else self.inputs(node)
+        return [
+            key
+            for key, slot in slots.items()
+            if other is None or misfit(*((slot, other) if is_output else (other, slot))) is None
+        ]
+
+    def circle(self, nodes: Iterable[str]) -> list[WorkflowEdge]:
+        """The edges between these nodes, in the order of the file."""
+        among = set(nodes)
+        return [edge for edge in self.workflow.edges if edge.source in among and edge.target in among]
+
+    def _strangeness(self, output: Slot, slot: Slot) -> int:
+        return (output.type != slot.type) + (output.type == "WILDCARD") + (slot.multi and output.type != slot.type)
+
+    def _ahead(self, node: str) -> set[str]:
+        """A node and everything whose result it needs."""
+        found, waiting = {node}, [node]
+        while waiting:
+            at = waiting.pop()
+            for _, (source, _), (target, _) in self._edges:
+                if target == at and source not in found:
+                    found.add(source)
+                    waiting.append(source)
+        return found
+
+    def _behind(self, node: str, without: str) -> set[str]:
+        """A node and everything that needs its result."""
+        found, waiting = {node}, [node]
+        while waiting:
+            at = waiting.pop()
+            for id_, (source, _), (target, _) in self._edges:
+                if source == at and id_ != without and target not in found:
+                    found.add(target)
+                    waiting.append(target)
+        return found

@@ -1,0 +1,193 @@
+"""`tavern assist`: shows a change, asks, writes, takes back."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tavern_core.__main__ import main
+
+from .answers import CAPITALS, answer
+
+PLUGIN = '''\
+"""A model that gives the answers of a file, one after the other."""
+import json
+from pathlib import Path
+
+from tavern_core import LLMAnswer, ScriptedLLM, hookimpl
+
+
+def script(messages):
+    answers = json.loads(Path(__file__).with_name("answers.json").read_text())
+    rounds = sum(1 for message in messages if message["role"] == "assistant")
+    return LLMAnswer(answers[min(rounds, len(answers) - 1)], usage={"input": 100, "output": 20})
+
+
+@hookimpl
+def tavern_register_llms():
+    return {"writer": ScriptedLLM(script)}
+'''
+MANIFEST = "name: writer\nversion: '1.0.0'\ndescription: A scripted model.\nllms: [writer]\n"
+LOWER = [{"op": "replace", "path": "/nodes/caps/inputValues/form", "value": "lower"}]
+
+
+class Done(NamedTuple):
+    """What one command line came to."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Project:
+    """A folder with a plugin that brings a model, and the command line in it: in this process, or at a terminal."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], answers: tuple[str, ...]) -> None:
+        self.folder, plugin = folder, folder / "plugins" / "writer"
+        self._capsys = capsys
+        plugin.mkdir(parents=True)
+        (plugin / "plugin.yaml").write_text(MANIFEST)
+        (plugin / "__init__.py").write_text(PLUGIN)
+        (plugin / "answers.json").write_text(json.dumps(answers))
+        (folder / "tavern.yaml").write_text("plugins: {roots: [plugins], entryPoints: false, probe: never}\n")
+
+    def run(self, *words: str) -> Done:
+        code = main(["--home", str(self.folder / "home"), *words])
+        return Done(code, *self._capsys.readouterr())
+
+    def typed(self, said: str, *words: str) -> tuple[int, str]:
+        """The command at a terminal, with one line typed when it asks; exit code and output."""
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tavern_core", "--home", str(self.folder / "home"), *words],
+            cwd=self.folder, stdin=theirs, stdout=theirs, stderr=theirs,
+        )  # fmt: skip
+        os.close(theirs)
+        shown, has_typed = b"", False
+        while select.select([ours], [], [], 60)[0]:
+            try:
+                part = os.read(ours, 65_536)
+            except OSError:
+                break
+            if not part:
+                break
+            shown += part
+            if not has_typed and b"[y/N]" in shown:
+                has_typed = True
+                os.write(ours, said.encode() + b"\n")
+        os.close(ours)
+        return process.wait(60), shown.decode("utf-8", "replace")
+
+
+Start = Callable[..., Project]
+
+
+@pytest.fixture
+def start(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Start:
+    for name in [name for name in os.environ if name.startswith("TAVERN_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    return lambda *answers: Project(tmp_path, capsys, answers)
+
+
+def workflow(**more: int) -> str:
+    node = {"id": "caps", "type": "core:Case", "inputValues": {"form": "upper", "text": "a"}}
+    return json.dumps({"name": "caps", "rev": 1, "nodes": [node], "edges": [], **more})
+
+
+def form(file: Path) -> str:
+    return str(json.loads(file.read_text())["nodes"][0]["inputValues"]["form"])
+
+
+def test_without_a_terminal_a_change_is_only_shown(start: Start, tmp_path: Path) -> None:
+    project, file = start(answer(LOWER, "lower case")), tmp_path / "caps.json"
+    file.write_text(workflow())
+    done = project.run("assist", "lower case, please", "caps.json")
+    assert (done.returncode, file.read_text()) == (0, workflow())
+    assert "lower case\n  set inputValues.form of caps (core:Case) to 'lower'" in done.stdout
+    assert "--yes" in done.stderr
+    assert "1 request(s), 100 + 20 tokens" in done.stderr
+
+
+def test_with_yes_it_is_written_and_can_be_taken_back_and_only_once(start: Start, tmp_path: Path) -> None:
+    project, file = start("sorry", answer(LOWER)), tmp_path / "caps.json"
+    file.write_text(workflow())
+    assert project.run("assist", "lower case, please", "caps.json", "--yes").returncode == 0
+    assert form(file) == "lower"
+    back = project.run("assist", "--undo", "caps.json")
+    assert (back.returncode, file.read_text()) == (0, workflow())
+    again = project.run("assist", "--undo", "caps.json")
+    assert (again.returncode, "no change to take back" in again.stderr) == (2, True)
+
+
+def test_what_was_changed_since_is_not_taken_back(start: Start, tmp_path: Path) -> None:
+    project, file = start(answer(LOWER)), tmp_path / "caps.json"
+    file.write_text(workflow())
+    project.run("assist", "lower case, please", "caps.json", "--yes")
+    file.write_text(workflow(mine=1))
+    refused = project.run("assist", "--undo", "caps.json")
+    assert (refused.returncode, "was changed since" in refused.stderr, file.read_text()) == (2, True, workflow(mine=1))
+
+
+def test_a_file_that_does_not_exist_is_created_and_its_undo_deletes_it(start: Start, tmp_path: Path) -> None:
+    project, file = start(answer(CAPITALS)), tmp_path / "new.json"
+    done = project.run("assist", "capitals", "new.json", "--yes", "--try", "--json")
+    data = json.loads(done.stdout)
+    assert (data["ok"], data["applied"], data["file"]) == (True, True, str(file))
+    assert data["dryRun"]["outputs"] == {"result": "SAMPLE TEXT"}
+    assert json.loads(file.read_text())["nodes"] == data["workflow"]["nodes"]
+    ran = project.run("workflows", "run", "new.json", "text=hi")
+    assert ran.stdout.strip() == "HI"
+    assert json.loads(project.run("assist", "--undo", "new.json", "--json").stdout)["deleted"] is True
+    assert not file.exists()
+
+
+def test_the_result_can_be_written_elsewhere(start: Start, tmp_path: Path) -> None:
+    project, file = start(answer(LOWER)), tmp_path / "caps.json"
+    file.write_text(workflow())
+    done = project.run("assist", "lower case, please", "caps.json", "--output", "copy.json")
+    assert (done.returncode, form(tmp_path / "copy.json"), file.read_text()) == (0, "lower", workflow())
+
+
+@pytest.mark.parametrize(("said", "wanted"), [("y", "lower"), ("是", "lower"), ("n", "upper"), ("", "upper")])
+def test_at_a_terminal_it_asks(start: Start, tmp_path: Path, said: str, wanted: str) -> None:
+    project, file = start(answer(LOWER)), tmp_path / "caps.json"
+    file.write_text(workflow())
+    code, shown = project.typed(said, "assist", "lower case, please", "caps.json")
+    assert (code, form(file)) == (0, wanted), shown
+
+
+FAILURES: dict[str, tuple[list[str], list[str], int, str]] = {
+    "no valid change": (["sorry"], ["assist", "lower case", "caps.json", "--yes"], 4, "error[NO_PATCH]"),
+    "a model that declines": ([answer([], "there is nothing to do")], ["assist", "x", "caps.json", "--yes"], 1, "there is nothing to do"),
+    "no request": ([answer(LOWER)], ["assist", "caps.json"], 2, "a request and a file"),
+    "an empty request": ([answer(LOWER)], ["assist", " ", "caps.json"], 2, "the request is empty"),
+    "yes and dry run": ([answer(LOWER)], ["assist", "x", "caps.json", "--yes", "--dry-run"], 2, "exclude each other"),
+    "no such folder": ([answer(LOWER)], ["assist", "x", "no/where.json"], 2, "cannot be a workflow file"),
+    "no such model": ([answer(LOWER)], ["assist", "x", "caps.json", "--model", "writr"], 1, "did you mean 'writer'?"),
+    "a broken file": ([answer(LOWER)], ["assist", "x", "broken.json"], 4, "WORKFLOW_INVALID"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_failure_has_an_exit_code_and_changes_nothing(start: Start, tmp_path: Path, failure: str) -> None:
+    answers, words, code, said = FAILURES[failure]
+    project, file = start(*answers), tmp_path / "caps.json"
+    file.write_text(workflow())
+    (tmp_path / "broken.json").write_text('{"nodes": [}')
+    done = project.run(*words)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert file.read_text() == workflow()
