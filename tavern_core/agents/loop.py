@@ -78,7 +78,7 @@ class AgentLoop:
         self._calls = ToolCalls(
             parts, task.run, tape, task.context, self._language, record, lambda call: self._within(call)
         )
-        self._requests = Requests(parts, task)
+        self._requests = Requests(parts, task, tape)
         self._repetition = Repetition()
         self.messages: list[Message] = []
         self._answer = ""
@@ -160,6 +160,7 @@ class AgentLoop:
         spending = self._spending
         facts = {"cost": spending.cost, "seconds": spending.clock.seconds, "last": spending.is_last(step)}
         self._record("answer", {"step": step, **answer.to_json(), **facts})
+        self._tape.given.clear()
         return answer
 
     def _listener(self, tell: Callable[[str], object] = lambda piece: None) -> Listener:

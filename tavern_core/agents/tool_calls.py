@@ -183,6 +183,7 @@ class ToolCalls:
             self._tape.reads.add(at)
         told = {"tool": tool, "result": data, "callId": result.call_id, "reads": reads}
         self._record("result", {"step": step, "index": number, **told})
+        self._tape.given.clear()
         return data
 
     def _shown(self, result: ToolResult, tool: str) -> ToolResult:
