@@ -196,7 +196,7 @@ def _harmless(schema: Any) -> Any:
         return [_harmless(part) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
-    changed = {}
+    changed: dict[str, Any] = {}
     for key, part in schema.items():
         if key in _NAMED and isinstance(part, Mapping):
             changed[key] = {name: _harmless(inner) for name, inner in part.items()}
