@@ -16,7 +16,9 @@ from tavern_core.assistant.prompt import TokensOf
 from tavern_core.assistant.proposal import Panel, Proposal
 from tavern_core.errors import UsageError
 from tavern_core.flow.composition import Flow
+from tavern_core.flow.llm_calls import ModelLike
 from tavern_core.flow.patching import PatchOutcome
+from tavern_core.flow.workflow_session import WorkflowSession
 from tavern_core.flow.workflow_tools import workflow_tool
 from tavern_core.model.call import CallContext
 from tavern_core.model.language import Language
@@ -55,8 +57,8 @@ class Assistant:
         self,
         request: str,
         workflow: Any = None,
+        model: ModelLike = "",
         *,
-        model: str = "",
         plan: bool | Sequence[str] | None = None,
         rounds: int = 2,
         dry_run: bool = False,
@@ -67,7 +69,7 @@ class Assistant:
         Args:
             request: what is wanted, in the words of a person.
             workflow: its id, the path of its file, its content, a `Workflow` or a session; None: a new one.
-            model: its name; empty: the only one.
+            model: its name, or a model or a function of the messages itself; empty: the only one.
             plan: True: the model first plans the steps, which finds node types better; or the steps themselves.
             rounds: how often problems are reported and the model is asked again, at most 10.
             dry_run: also run a valid change with sample values, a scripted model and no effects; failures are reported to the model.
@@ -86,12 +88,14 @@ class Assistant:
                 "the request is empty", hint='say what is wanted: propose("translate the text", "flow.json")'
             )
         before = await self._found(workflow)
-        asked = Asked(self._flow, model, context, f"the assistant asks: {request[:100]}")
+        asked = Asked(self._flow, self._flow.models.name_of(model), context, f"the assistant asks: {request[:100]}")
         trial = self._trial if dry_run else None
         drafting = Drafting(self._flow, request, before, asked, trial, self.language_of(request), self._tokens_of)
         return await drafting.proposal(plan, rounds)
 
-    async def apply(self, proposal: Proposal, to: str | Path = "", *, session: Any = None) -> PatchOutcome:
+    async def apply(
+        self, proposal: Proposal, to: str | Path = "", *, session: WorkflowSession | None = None
+    ) -> PatchOutcome:
         """Store a proposed change, if the workflow is still as it was; sends UPDATE_WORKFLOW_STATE_FROM_AGENT.
 
         Args:
@@ -107,13 +111,17 @@ class Assistant:
         _judge(proposal)
         patch, rev, seed = list(proposal.patch), proposal.before.rev, proposal.seed
         if session is not None:
-            return await session.applied(patch, rev=rev, seed=seed)  # type: ignore[no-any-return]
+            return await session.applied(patch, rev=rev, seed=seed)
         target = to or proposal.before.id
         if not target:
             raise UsageError("a new workflow needs a name", hint='apply(proposal, "summarize")')
         workflows = self._flow.workflows
         is_new = not Path(target).exists() and str(target) not in workflows.workflow_files
         return await (self.write(proposal, target) if is_new else workflows.patched(target, patch, rev=rev, seed=seed))
+
+    def session(self, workflow: Any = None) -> WorkflowSession:
+        """The editing of a workflow, with history, undo and redo: `Workflows.session`. Raises as `propose`."""
+        return self._flow.workflows.session(workflow)
 
     async def write(self, proposal: Proposal, to: str | Path) -> PatchOutcome:
         """Write the changed workflow into another file, whatever it holds now, or under a new id; the old one stays.
@@ -130,7 +138,7 @@ class Assistant:
         tool_or_workflow: Any,
         request: str = "",
         *,
-        model: str = "",
+        model: ModelLike = "",
         layout: Mapping[str, Any] | None = None,
         rounds: int = 2,
         context: CallContext | None = None,
@@ -149,7 +157,9 @@ class Assistant:
             CallError: as `propose`.
         """
         subject = await self._subject(tool_or_workflow)
-        asked = Asked(self._flow, model, context, f"the assistant asks for a form: {request[:100]}")
+        asked = Asked(
+            self._flow, self._flow.models.name_of(model), context, f"the assistant asks for a form: {request[:100]}"
+        )
         return await panel(subject, request, asked, layout, rounds, self.language_of(request), self._tokens_of)
 
     def language_of(self, request: str) -> Language:
