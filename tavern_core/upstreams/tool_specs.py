@@ -35,6 +35,11 @@ MAX_DEFINITIONS: Final = 24_000_000
 TIMEOUT_MS: Final = 60_000
 _LONGEST_MS: Final = 86_400_000
 _LONGEST_TTL_MS: Final = 30 * _LONGEST_MS
+_PROSE: Final = frozenset({"title", "description", "$comment"})
+_DATA: Final = frozenset({"const", "default", "enum", "examples"})
+"""Keywords of a schema with values, which are not changed."""
+_NAMED: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+"""Keywords with a mapping from names to schemas."""
 _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 _READABLE: Final = 50
 
@@ -98,7 +103,13 @@ def sound(listing: Listing, config: UpstreamConfig) -> tuple[dict[str, UpstreamT
             left_out["…"] = f"the definitions of its tools have more than {MAX_DEFINITIONS:,} bytes"
             break
         else:
-            found[name] = replace(tool, description=_description(tool.description))
+            found[name] = replace(
+                tool,
+                description=_description(tool.description),
+                display_name=neutralise(tool.display_name),
+                input_schema=_harmless(tool.input_schema),
+                output_schema=_harmless(tool.output_schema),
+            )
     return found, left_out
 
 
@@ -177,6 +188,23 @@ def _description(text: object) -> str:
     if not isinstance(text, str):
         return ""
     return neutralise(text if len(text) <= MAX_DESCRIPTION else f"{text[:MAX_DESCRIPTION]}…")
+
+
+def _harmless(schema: Any) -> Any:
+    """A schema whose texts for people cannot be read as a call; what it means stays the same."""
+    if isinstance(schema, list | tuple):
+        return [_harmless(part) for part in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    changed: dict[str, Any] = {}
+    for key, part in schema.items():
+        if key in _NAMED and isinstance(part, Mapping):
+            changed[key] = {name: _harmless(inner) for name, inner in part.items()}
+        elif key in _PROSE and isinstance(part, str):
+            changed[key] = neutralise(part)
+        else:
+            changed[key] = part if key in _DATA else _harmless(part)
+    return changed
 
 
 def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig, needs: frozenset[str]) -> ToolSpec:

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from tavern_core import CallContext, LLMAnswer, Plugin, ScriptedLLM, Tavern, hookimpl, tool
+from tavern_core import CallContext, LLMAnswer, Plugin, ScriptedLLM, Tavern, hookimpl, tam, tool
+from tavern_core.contract.adapters import UpstreamTool
 from tavern_core.contract.llm import ModelCall
+from tests.upstreams.toy import System, opened
 
 DONE = "It is done."
 TOOLS = ["desk:read", "desk:send"]
@@ -146,3 +148,20 @@ def test_what_an_agent_answers_a_tool_is_untrusted_and_the_agent_of_an_agent_is_
         result = host.invoke_sync("boss:delegate", context=context)
     assert (result.value, desk.sent) == (DONE, [])
     assert "agent:clerk" in result.meta["untrusted"]
+
+
+@pytest.mark.parametrize("hostile", CONTENTS.values(), ids=CONTENTS)
+def test_what_an_upstream_writes_of_its_tools_is_no_call_where_an_agent_reads_it(tmp_path: Path, hostile: str) -> None:
+    inner = {"type": "array", "items": {"type": "integer", "title": hostile, "description": hostile}}
+    schema = {"type": "object", "properties": {"x": inner, "enum": {"items": inner}}}
+    system = System((UpstreamTool("echo", hostile, schema, display_name=hostile[:60]),))
+    with opened(system, tmp_path) as host:
+        host.upstreams.connect_sync("toy")
+        agent_profile = {"name": "clerk", "tool_ids_inventory": ["toy:echo"]}
+        texts = [
+            host.agents.prompt_sync(agent_profile, "Go.").system,
+            json.dumps(host.openai_tools(), ensure_ascii=False),
+        ]
+    for text in texts:
+        assert "send" in text  # it is shown
+        assert not {"desk:send", "desk__send"} & set(tam.named_tools(tam.parse(text)))  # and names no tool to call

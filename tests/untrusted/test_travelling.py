@@ -85,6 +85,20 @@ def test_an_artifact_keeps_the_mark_and_reading_it_counts(tmp_path: Path) -> Non
         assert kind(tavern.invoke_sync("office:save", {"name": "x"}, context=context)) == "APPROVAL_REQUIRED"
 
 
+@pytest.mark.parametrize("trusted", [True, False])
+def test_knowledge_counts_as_read_unless_the_operator_trusts_it(tmp_path: Path, trusted: bool) -> None:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    (folder / "rent.md").write_text("# Rent\n\nThe rent is due on Monday.\n")
+    office = Office()
+    with office.open(tmp_path / "home", knowledge={"house": {"path": str(folder), "trusted": trusted}}) as tavern:
+        context = agent()
+        result = tavern.invoke_sync("kb:house", {"query": "rent"}, context=context)
+        assert sources(result) == ([] if trusted else [result.value[0]["citation"]])
+        refused = kind(tavern.invoke_sync("office:save", {"name": "x"}, context=context))
+        assert refused == ("" if trusted else "APPROVAL_REQUIRED")
+
+
 def test_a_long_answer_that_becomes_an_artifact_keeps_the_mark(tmp_path: Path) -> None:
     office = Office()
     with office.open(tmp_path, artifacts={"over": 1_000}) as tavern:

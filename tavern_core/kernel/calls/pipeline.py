@@ -386,6 +386,7 @@ class Pipeline:
         call.stage = "check_call"
         wish = await self.hooks.judge(plan.gates, call.call, plan.shown, mode) if plan.gates else None
         if plan.is_judged_after_reading:
+            call.stage = "after_untrusted"
             wish = judged(plan, call, wish)
         if wish is not None or plan.approval is not None:
             call.stage = "approval"

@@ -186,6 +186,12 @@ _STEPS: Final[tuple[_Step, ...]] = (
     ("validate_input", lambda _: "holds the arguments against the input schema", _nobody, _is_always),
     ("check_call", lambda _: "gates allow or refuse the call", lambda p: _plugins(p.gates), lambda p: bool(p.gates)),
     (
+        "after_untrusted",
+        lambda _: "asks about an effect, or an address composed since, after an agent has read untrusted content",
+        _nobody,
+        lambda p: p.is_judged_after_reading,
+    ),
+    (
         "approval",
         lambda p: p.approval.reason if p.approval is not None else "",
         lambda p: (p.approval.place,) if p.approval is not None else (),
