@@ -167,11 +167,15 @@ def _count(usage: Mapping[str, int], name: str, otherwise: int) -> int:
 
 def _bounded(calls: Sequence[ModelCall]) -> Iterator[ModelCall]:
     """The calls as valid text; of too many or too large ones, enough to see that they are."""
-    room = MOST_ARGUMENTS + 1
-    for call in calls[: MOST_CALLS + 1]:
+    room, ids = MOST_ARGUMENTS + 1, set[str]()
+    for number, call in enumerate(calls[: MOST_CALLS + 1]):
         arguments = _clean(call.arguments, room)
         room -= len(arguments)
-        yield ModelCall(_clean(call.id, 200), _clean(call.name, 200), arguments)
+        known = _clean(call.id, 200)
+        if not known or known in ids:  # an API refuses results that it cannot assign to a call
+            known = f"call-{number}"
+        ids.add(known)
+        yield ModelCall(known, _clean(call.name, 200), arguments)
 
 
 def _clean(text: object, most: int) -> str:

@@ -78,7 +78,7 @@ class AgentLoop:
         self._calls = ToolCalls(
             parts, task.run, tape, task.context, self._language, record, lambda call: self._within(call)
         )
-        self._requests = Requests(parts, task)
+        self._requests = Requests(parts, task, tape)
         self._repetition = Repetition()
         self.messages: list[Message] = []
         self._answer = ""
@@ -157,8 +157,10 @@ class AgentLoop:
         following = self._listener(lambda piece: self._tell(step, piece))
         said = await self._within(self._requests.ask(step, self.messages, following.feed))
         answer = heard(said, self._listener(), size_of(self.messages))
-        data = {"step": step, **answer.to_json(), "cost": self._spending.cost, "seconds": self._spending.clock.seconds}
-        self._record("answer", data)
+        spending = self._spending
+        facts = {"cost": spending.cost, "seconds": spending.clock.seconds, "last": spending.is_last(step)}
+        self._record("answer", {"step": step, **answer.to_json(), **facts})
+        self._tape.given.clear()
         return answer
 
     def _listener(self, tell: Callable[[str], object] = lambda piece: None) -> Listener:
@@ -197,27 +199,28 @@ class AgentLoop:
             return None
         self._calls.begin(step)
         if step in self._tape.masked and step in self._tape.answers and not self._tape.is_final:
-            self._reply(step, [], sentence("secret_lost", self._language))
+            refused = self._calls.refusals(answer.calls, "secret_lost") if "toolCalls" in self.messages[-1] else []
+            self._reply(step, refused, "" if refused else sentence("secret_lost", self._language))
             return None
         if (nowhere := self._leads_nowhere(answer)) is not None:
             return self._confused(step, answer, nowhere)
         outcome = await self._text(answer)
         native, problem = await self._native(answer)
-        if problem:
+        if problem and not self._calls.made:
             return self._confused(step, answer, problem, native)
         errors = [p.code for p in outcome.problems if p.severity == "error"]
         if not self._calls.made and not errors and not answer.calls and not outcome.steps:
             return self._done(answer)
         if errors and not self._calls.made:
             return self._confused(step, answer, "blocks", native, outcome.feedback)
-        return self._called(step, answer, native, outcome)
+        return self._called(step, answer, native, outcome, problem)
 
     def _again(self, step: int, answer: Answer) -> None:
         """Go over a step that is complete in the record: as it was then, whatever the tools are today."""
         known = self._tape.replies[step]
         self._calls.again(step)
         self._spending.calls += len(self._calls.made)
-        self._calls.count(self._repetition)
+        self._repetition.see(self._calls.made)
         if kind := known.get("problem"):
             self._repetition.problem(kind)
             self._shorten_last(kind, answer)
@@ -287,21 +290,25 @@ class AgentLoop:
         self.messages[-1] = kept
 
     def _called(
-        self, step: int, answer: Answer, native: list[dict[str, Any]], outcome: TextOutcome
+        self, step: int, answer: Answer, native: list[dict[str, Any]], outcome: TextOutcome, problem: str
     ) -> AgentOutcome | None:
-        """Calls were made: tell the model what came of them; stop when they go round in circles."""
+        """Calls were made: tell the model what came of them; stop when they go round in circles.
+
+        Args:
+            problem: what is wrong with the others.
+        """
         made = self._calls.made
         self._spending.calls += len(made)
-        times = self._calls.count(self._repetition) if made else self._repetition.problem(outcome.feedback)
+        times = self._repetition.see(self._calls.made) if made else self._repetition.problem(outcome.feedback)
         spent = any(m.result.error is not None and m.result.error.kind == "BUDGET_EXCEEDED" for m in made)
-        notices = []
+        notices = [problem] if problem else []
         if answer.dropped and outcome.steps:
             notices.append("dropped")
         if times >= WARN_AT:
             notices.append("repeated")
         if spent:
             notices.append("no_more_calls")
-        if self._spending.is_last_step:
+        if self._is_last(step):
             notices.append("last_step")
         text = "\n".join([outcome.feedback, *(sentence(name, self._language) for name in notices)]).strip()
         if times >= STOP_AT:
@@ -313,6 +320,11 @@ class AgentLoop:
             ))  # fmt: skip
         self._reply(step, native, text)
         return None
+
+    def _is_last(self, step: int) -> bool:
+        """Whether one request was left after this step: in a replay, of the budget that there was then."""
+        known = self._tape.answers.get(step)
+        return self._spending.is_last(step) if known is None else bool(known["last"])
 
     def _reply(self, step: int, messages: list[dict[str, Any]], text: str, problem: str = "") -> None:
         """Add what answers the model to the conversation, and record it."""

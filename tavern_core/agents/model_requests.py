@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tavern_core.agents.parts import Parts
-from tavern_core.agents.tape import Waits
+from tavern_core.agents.tape import Tape, Waits
 from tavern_core.contract.llm import LLMAnswer
 from tavern_core.errors import ToolFailed
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.access.profiles import Profile
 from tavern_core.model.call import CallContext
+from tavern_core.model.run import RunResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +39,10 @@ class Task:
 class Requests:
     """Asks for the next answer of an agent."""
 
-    def __init__(self, parts: Parts, task: Task) -> None:
+    def __init__(self, parts: Parts, task: Task, tape: Tape) -> None:
         self._parts = parts
         self._task = task
+        self._tape = tape
         self._written = task.profile.written
 
     async def ask(self, step: int, messages: Sequence[Mapping[str, Any]], tell: Callable[[str], bool]) -> LLMAnswer:
@@ -73,12 +75,11 @@ class Requests:
             "prompt": spoken[-1]["content"],
         }  # fmt: skip
         name = self._written.deliberation_workflow
-        workflow = await asyncio.to_thread(self._parts.workflows.get_workflow, name)
-        given = {key: value for key, value in inputs.items() if key in workflow.interface_inputs}
-        result = await self._parts.workflows.run(name, given, context=self._task.context)
+        result = await self._decided(name, inputs)
         if result.state == "waiting":
             raise Waits({
                 "kind": "workflow", "id": result.run_id, "tool": name, "reason": f"{name} asks a person",
+                "questions": [dict(question) for question in result.questions],
                 "answer": f"tavern workflows answer {result.run_id} QUESTION VALUE",
             })  # fmt: skip
         if not result.ok:
@@ -94,3 +95,25 @@ class Requests:
             f"the deliberation workflow {name} has no output `text`: it gave {found}", hint="name an output of its interface text",
             fixFor="operator",
         )  # fmt: skip
+
+    async def _decided(self, name: str, inputs: Mapping[str, Any]) -> RunResult:
+        """The result of the workflow, or of the run of it that waited for a person; it is left when it asks one."""
+        workflows, context, before = self._parts.workflows, self._task.context, self._tape.waiting_for
+        if before is not None and before["kind"] == "workflow":
+            self._tape.waiting_for = None
+            asked = [question["id"] for question in before["questions"]]
+            answers = {key: self._tape.given[key] for key in asked if key in self._tape.given}
+            handle = await workflows.take_up(before["id"], answers, context=context)
+        else:
+            workflow = await asyncio.to_thread(workflows.get_workflow, name)
+            given = {key: value for key, value in inputs.items() if key in workflow.interface_inputs}
+            handle = await workflows.start(name, given, context=context)
+        try:
+            async for event in handle.events():
+                if event.kind == "ask":
+                    handle.leave()
+            result: RunResult = await handle
+        except BaseException:
+            handle.cancel()
+            raise
+        return result

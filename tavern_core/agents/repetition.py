@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from tavern_core.frozen import dataclass
 from tavern_core.model.result import ToolResult
 
 WARN_AT: Final = 2
@@ -17,6 +18,17 @@ STOP_AT: Final = 3
 _TAIL: Final = 4_000
 """Characters at the end of an answer that are searched for repetition."""
 _LONGEST_PERIOD: Final = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A call that was made."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+    result: ToolResult
+    reads: bool
+    """Whether its tool only reads."""
 
 
 class Repetition:
@@ -29,17 +41,20 @@ class Repetition:
         self._counts: Counter[str] = Counter()
         self._known: set[str] = set()
 
-    def see(self, tool: str, arguments: Mapping[str, Any], result: ToolResult, *, reads: bool) -> int:
-        """Count a call; returns how often it, or its error, has occurred."""
-        call = _digest([tool, arguments])
-        if result.ok and not reads and call not in self._known:
-            self._counts.clear()
-        self._known.add(call)
-        error = result.error
-        whole = _digest([call, result.ok, result.value, list(result.content)])
-        seen = [whole] if error is None else [whole, _digest([tool, error.kind, error.message])]
+    def see(self, calls: Iterable[Made]) -> int:
+        """Count the calls of one step, equal ones once; returns how often the most frequent of them, or its error, has occurred."""
+        seen: set[str] = set()
+        for made in calls:
+            result = made.result
+            call = _digest([made.tool, made.arguments])
+            if result.ok and not made.reads and call not in self._known:
+                self._counts.clear()
+            self._known.add(call)
+            seen.add(_digest([call, result.ok, result.value, list(result.content)]))
+            if (error := result.error) is not None:
+                seen.add(_digest([made.tool, error.kind, error.message]))
         self._counts.update(seen)
-        return max(self._counts[each] for each in seen)
+        return max((self._counts[each] for each in seen), default=0)
 
     def problem(self, code: str) -> int:
         """Count an answer that led to no call; returns how often this has happened since the last call."""

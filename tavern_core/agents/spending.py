@@ -90,10 +90,9 @@ class Spending:
         """None: there is no limit."""
         return None if self._budget.seconds is None else self._budget.seconds - self.clock.seconds
 
-    @property
-    def is_last_step(self) -> bool:
-        """Whether the budget has one request left."""
-        return self._budget.steps - self.steps == 1
+    def is_last(self, step: int) -> bool:
+        """Whether the budget has one request left after this one."""
+        return self._budget.steps - step == 1
 
     def answered(self, tokens_in: int, tokens_out: int) -> None:
         """Count one answer of the model."""

@@ -35,7 +35,7 @@ class Tape:
         self.replies: dict[int, Mapping[str, Any]] = {}
         self.compacted: dict[int, Mapping[str, Any]] = {}
         self.given: dict[str, Any] = {}
-        """Question → the answer of a person."""
+        """Question → the answer of a person, until it is used: a later question may have the same name."""
         self.waiting_for: Mapping[str, Any] | None = None
         for event in events:
             self._take(event)
@@ -50,9 +50,12 @@ class Tape:
                 self.beginning.append({"role": data["role"], "content": data["content"]})
             case "answer":
                 self.answers[data["step"]] = data
+                self.waiting_for = None
+                self.given.clear()
             case "call":
                 self.calls[data["step"], data["index"]] = data
             case "result":
+                self.given.clear()
                 if data["reads"]:
                     self.reads.add((data["step"], data["index"]))
                 self.results[data["step"], data["index"]] = data["result"]

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tavern_core.agents.notices import READ_RESULT, sentence
 from tavern_core.agents.parts import Parts
-from tavern_core.agents.repetition import Repetition
+from tavern_core.agents.repetition import Made
 from tavern_core.agents.tape import Tape, TapeEnds, Waits
 from tavern_core.contract.llm import ModelCall
 from tavern_core.errors import CallError, InputInvalid, TavernError, ToolNotFound, call_error_of
@@ -32,16 +32,6 @@ FEEDBACK_CHARS: Final = 60_000
 _AT_ONCE: Final = 8
 Record = Callable[[str, Mapping[str, Any]], None]
 Within = Callable[[Coroutine[Any, Any, ToolResult]], Awaitable[ToolResult]]
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """A call that was made, for whom counts repetitions."""
-
-    tool: str
-    arguments: Mapping[str, Any]
-    result: ToolResult
-    reads: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +183,7 @@ class ToolCalls:
             self._tape.reads.add(at)
         told = {"tool": tool, "result": data, "callId": result.call_id, "reads": reads}
         self._record("result", {"step": step, "index": number, **told})
+        self._tape.given.clear()
         return data
 
     def _shown(self, result: ToolResult, tool: str) -> ToolResult:
@@ -238,10 +229,6 @@ class ToolCalls:
         if self._tape.is_final:
             return result
         return self._parts.pipeline.refused(command, context, result, DOOR)
-
-    def count(self, repetition: Repetition) -> int:
-        """Count the calls of this step; returns how often the most frequent of them has occurred."""
-        return max((repetition.see(m.tool, m.arguments, m.result, reads=m.reads) for m in self.made), default=0)
 
     def answers(self, calls: Sequence[ModelCall], results: Sequence[ToolResult]) -> list[dict[str, Any]]:
         """The messages that answer native calls."""

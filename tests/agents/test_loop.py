@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tavern_core import CallContext, LLMAnswer
+from tavern_core.contract.llm import ModelCall
 from tavern_core.errors import ToolFailed, UsageError
 from tavern_core.model.agent import AgentOutcome
 from tests.agents.desk import PROFILE, Office, Priced, block, native
@@ -340,3 +341,29 @@ def test_answers_of_models_are_whole_where_large_results_become_artifacts(tmp_pa
     text = " ".join(map(str, range(1_000)))
     office = Office(tmp_path, [text], artifacts={"over": 1_000})
     assert office.run().answer == text
+
+
+def test_native_calls_beside_blocks_are_answered_where_only_blocks_run(office: Office) -> None:
+    answer = native(("add", {"a": 1}), text=block("add", a=7))
+    outcome = office.answers([answer, FINE]).run(profile={"calling": "tam", "many_blocks": True})
+    assert (outcome.state, outcome.calls) == ("done", 1)
+    assert "Result: 8" in office.said()[-1]
+    assert "Write calls as TAM blocks" in office.said()[-1]
+
+
+def test_calls_without_an_id_of_their_own_get_one(office: Office) -> None:
+    calls = tuple(ModelCall(known, "desk__add", '{"a": 1}') for known in ("", "same", "same"))
+    outcome = office.answers([LLMAnswer("", tool_calls=calls), FINE]).run()
+    assert outcome.state == "done", outcome
+    conversation = office.model.asked[1]
+    ids = [call["id"] for call in conversation[2]["toolCalls"]]
+    assert len(set(ids)) == 3
+    assert [message["toolCallId"] for message in conversation[3:6]] == ids
+
+
+def test_a_replay_goes_by_the_budget_that_there_was(office: Office) -> None:
+    office.answers([block("note", text=n) for n in range(6)])
+    with office.host() as tavern:
+        run = tavern.agents.run_sync(PROFILE, "x", budget={"steps": 2}).run_id
+        tavern.agents.resume_sync(run, budget={"steps": 5})
+        assert tavern.agents.replay_sync(run).ok

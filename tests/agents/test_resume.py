@@ -16,6 +16,7 @@ from tavern_core import CallContext, Plugin, Tavern, ToolContext, tool
 from tavern_core.errors import RunNotFound, UsageError
 from tests.agents.desk import PROFILE, Desk, Office, block, native
 from tests.engine.workbench import flow
+from tests.workflows.folder import NodePlugin
 
 FINE = "All is done."
 ASKS = {"approval": {"ask": ["desk:note"]}}
@@ -94,7 +95,7 @@ async def ask_name(ctx: ToolContext) -> str:
 def test_a_question_of_a_tool_makes_the_run_wait_for_its_answer(tmp_path: Path) -> None:
     office = Office(tmp_path / "home", turns("call", FINE))
     call = "<|[REQUEST_TOOL]|>\ncommand:「始」people:ask_name「末」\n<|[END_TOOL]|>"
-    office.answers(turns(call, FINE))
+    office.answers(turns(call, call, FINE))
     profile = {"name": "host", "tool_ids_inventory": ["people:ask_name"]}
 
     def host() -> Tavern:
@@ -104,10 +105,13 @@ def test_a_question_of_a_tool_makes_the_run_wait_for_its_answer(tmp_path: Path) 
         waiting = tavern.agents.run_sync(profile, "greet")
     assert (waiting.state, waiting.code) == ("waiting", "INPUT_REQUIRED")
     with host() as tavern:
-        outcome = tavern.agents.resume_sync(waiting.run_id, {"name": {"name": "Ann"}})
+        again = tavern.agents.resume_sync(waiting.run_id, {"name": {"name": "Ann"}})
+        assert (again.state, again.calls) == ("waiting", 1), "the second question of this name has no answer yet"
+        outcome = tavern.agents.resume_sync(waiting.run_id, {"name": {"name": "Bob"}})
         assert tavern.agents.replay_sync(waiting.run_id).ok
     assert outcome.state == "done"
-    assert "hello Ann" in office.said()[-1]
+    assert "hello Ann" in office.said()[2]
+    assert "hello Bob" in office.said()[-1]
 
 
 @pytest.mark.parametrize(
@@ -344,3 +348,31 @@ def test_what_a_run_has_read_counts_in_the_process_that_resumes_it(office: Offic
     with host() as tavern:
         resumed = tavern.agents.resume_sync(stopped.run_id, budget={"steps": 9})
     assert (resumed.state, resumed.calls) == (("waiting", 1) if policy == "ask" else ("done", 2))
+
+
+def test_a_deliberation_workflow_that_asks_a_person_makes_the_run_wait(office: Office, tmp_path: Path) -> None:
+    workflow = flow(
+        {"i": "core:GroupInput", "a": "t:Ask", "o": "core:GroupOutput"}, "i.prompt>a.prompt a.answer>o.text",
+        interfaceInputs={"prompt": {"dataFlowType": "STRING"}}, interfaceOutputs={"text": {"dataFlowType": "STRING"}},
+    )  # fmt: skip
+    (tmp_path / "decide.json").write_text(json.dumps(dict(workflow.raw)))
+
+    def host() -> Tavern:
+        plugins = [Plugin(office.desk, "desk"), Plugin(NodePlugin(), "t")]
+        return Tavern.open({"workflows": {"roots": [str(tmp_path)]}}, plugins=plugins, home=office.home)
+
+    with host() as tavern:
+        waiting = tavern.agents.run_sync({**PROFILE, "deliberation_workflow": "decide"}, "What now?")
+    assert (waiting.state, waiting.code) == ("waiting", "INPUT_REQUIRED")
+    assert waiting.waiting_for is not None
+    (question,) = waiting.waiting_for["questions"]
+    assert question["prompt"] == "What now?"
+    with host() as tavern:
+        again = tavern.agents.resume_sync(waiting.run_id, {question["id"]: block("add", a=1)})
+        assert (again.state, again.calls) == ("waiting", 1)
+        assert again.waiting_for is not None
+        (question,) = again.waiting_for["questions"]
+        assert "Result: 2" in question["prompt"]
+        tavern.workflows.answer(again.waiting_for["id"], question["id"], FINE)
+        outcome = tavern.agents.resume_sync(waiting.run_id)
+    assert (outcome.state, outcome.answer) == ("done", FINE)
