@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,18 +42,15 @@ _YES: Final = ("y", "yes", "是")
 @click.option("--undo", is_flag=True, help="Take the last change of FILE back: `tavern assist --undo FILE`.")
 @json_option
 @pass_session
-def assist(
-    session: Session, words: tuple[str, ...], model: str, plan: bool, rounds: int, tries: bool, yes: bool, dry_run: bool,
-    output: str | None, undo: bool, as_json: bool,
-) -> None:  # fmt: skip
-    """Change a workflow in your own words: `tavern assist "summarize the text first" flow.json`.
+def assist(session: Session, /, words: tuple[str, ...], as_json: bool, undo: bool, **options: Any) -> None:
+    """Change a workflow in your own words, with a language model.
 
-    The change is checked, shown, and applied after your consent. A file that does not exist is created. The text of the request and the
-    workflow are sent to the model.
+    `tavern assist "summarize the text first" flow.json` checks the change, shows it, and applies it after your consent. A file that does not
+    exist is created. The request and the workflow are sent to the model.
     """
     *request, file = words
     if undo:
-        if request or yes or dry_run or output:
+        if request or options["yes"] or options["dry_run"] or options["output"]:
             raise UsageError("--undo takes nothing but a FILE", hint="tavern assist --undo flow.json")
         _undo(session, file, as_json=as_json)
         return
@@ -60,27 +58,32 @@ def assist(
         raise UsageError(
             "a request and a file are needed", hint='quote the request: tavern assist "translate it" flow.json'
         )
-    if yes and dry_run:
+    if options["yes"] and options["dry_run"]:
         raise UsageError("--yes and --dry-run exclude each other", hint="leave one of them out")
+    _propose(session, request[0], file, options, as_json=as_json)
+
+
+def _propose(session: Session, request: str, file: str, options: Mapping[str, Any], *, as_json: bool) -> None:
+    """Show a change, and write it if the person agrees."""
     host = session.host()
     path = _path(host, file)
     current: Any = path if path.exists() else {"name": path.stem, "nodes": [], "edges": []}
-    proposal = host.wait(
-        host.assistant.propose(request[0], current, model=model, plan=plan, rounds=rounds, dry_run=tries)
-    )
-    target = Path(output).absolute() if output else path
+    how = {name: options[name] for name in ("model", "plan", "rounds")}
+    proposal = host.wait(host.assistant.propose(request, current, dry_run=options["tries"], **how))
+    target = Path(options["output"]).absolute() if options["output"] else path
     if not proposal.ok:
         _refused(session, proposal, as_json=as_json)
     if not as_json:
         _show(session, proposal)
-    applied = not dry_run and (yes or output is not None or _consents(target))
+    is_shown_only = options["dry_run"]
+    applied = not is_shown_only and (options["yes"] or bool(options["output"]) or _consents(target))
     if applied:
         _apply(session, host, proposal, target, is_same=target == path)
     if as_json:
         session.out.json({**proposal.to_json(), "file": str(target), "applied": applied})
     elif applied:
         write(sys.stderr, f"written: {target}\n")
-    if not applied and not dry_run and not has_person():
+    if not applied and not is_shown_only and not has_person():
         tell("note", "USAGE", "nothing was written", "apply the change with --yes")
 
 
