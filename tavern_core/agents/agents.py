@@ -14,6 +14,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +36,7 @@ from tavern_core.agents.spending import BudgetLike, Clock, Spending, budget_of, 
 from tavern_core.agents.tape import Tape
 from tavern_core.contract.llm import Price
 from tavern_core.errors import UsageError
+from tavern_core.flow.llm_calls import ModelLike
 from tavern_core.flow.run_caller import restored, stored, taken_up_as
 from tavern_core.kernel.access.profiles import Profile, ProfileLike
 from tavern_core.kernel.calls.approvals import waiting
@@ -78,7 +80,7 @@ class Agents:
         task: str,
         *,
         context: CallContext | None = None,
-        model: str | None = None,
+        model: ModelLike | None = None,
         budget: BudgetLike = None,
     ) -> AgentOutcome:
         """Give a task to an agent, and wait until it is done, stopped, or waits for a person.
@@ -87,7 +89,7 @@ class Agents:
             profile: its name, the path of an agent_profile.json, or a mapping.
             task: what to do, in words.
             context: the caller, whose permissions the agent gets at most; None: the host, or the caller of the tool that runs.
-            model: name of the language model, instead of the profile's.
+            model: the language model, instead of the profile's: its name, the model itself, or a function of the messages.
             budget: replaces the given fields of the profile's budget: ``{"steps": 5, "money": 0.1}``.
 
         Raises:
@@ -108,7 +110,7 @@ class Agents:
         task: str,
         *,
         context: CallContext | None = None,
-        model: str | None = None,
+        model: ModelLike | None = None,
         budget: BudgetLike = None,
     ) -> AgentHandle:
         """`run` in the background; the handle has `events()`, `wait()` and `cancel()`."""
@@ -116,7 +118,7 @@ class Agents:
         caller = caller_of(context)
         resolved, name = await self._resolved(profile)
         limits = budget_of(resolved.written.budget, budget)
-        chosen = model if model is not None else resolved.written.model_name
+        chosen = resolved.written.model_name if model is None else self._parts.models.name_of(model)
         price, window = await self._priced(resolved, chosen, limits)
         run = f"agent-{secrets.token_hex(8)}"
         agent = agent_context(resolved, name, caller, limits, run)
@@ -142,6 +144,7 @@ class Agents:
         answers: Mapping[str, Any] | None = None,
         *,
         context: CallContext | None = None,
+        model: ModelLike | None = None,
         budget: BudgetLike = None,
     ) -> AgentOutcome:
         """Go on with a run that waits, was stopped, cancelled or interrupted. The model is not asked again what it has answered.
@@ -149,13 +152,14 @@ class Agents:
         Args:
             answers: question → the answer of a person.
             context: the caller, which must be the run's own; None: the host.
+            model: for what is left, instead of the run's; needed if the run began with a model that is not configured.
             budget: as for `run`; raises limits that stopped the run.
 
         Raises:
             RunNotFound: there is no such run of this caller (RUN_NOT_FOUND).
             UsageError: it is done, or runs elsewhere (USAGE).
         """
-        return await _to_its_end(await self.take_up(run_id, answers, context=context, budget=budget))
+        return await _to_its_end(await self.take_up(run_id, answers, context=context, model=model, budget=budget))
 
     def resume_sync(self, run_id: str, answers: Mapping[str, Any] | None = None, **options: Any) -> AgentOutcome:
         """`resume` for code without an event loop."""
@@ -168,6 +172,7 @@ class Agents:
         answers: Mapping[str, Any] | None = None,
         *,
         context: CallContext | None = None,
+        model: ModelLike | None = None,
         budget: BudgetLike = None,
     ) -> AgentHandle:
         """`resume` in the background. Raises as `resume`."""
@@ -178,7 +183,8 @@ class Agents:
             raise UsageError(f"{run_id} is {record.state}", hint="only a run that is not done can be resumed")
         resolved, name = await self._resolved(facts["given"], AgentProfile.model_validate(facts["profile"]))
         limits = budget_of(AgentBudget.model_validate(facts["budget"]), budget)
-        price, _ = await self._priced(resolved, facts["model"], limits)
+        chosen = facts["model"] if model is None else self._parts.models.name_of(model)
+        price, _ = await self._priced(resolved, chosen, limits)
         tape = Tape(record.events)
         caller = restored(run_id, facts["caller"], 0, HOST)
         if resumer is not None or caller is not HOST:
@@ -189,7 +195,7 @@ class Agents:
         await asyncio.to_thread(self._runs.take_up, kept)
         read_at_start(agent.ledger.content_read, facts, record.task)
         read_again(agent.ledger.content_read, tape)
-        about = _about(record, resolved, agent, asking_context(acting, run_id))
+        about = replace(_about(record, resolved, agent, asking_context(acting, run_id)), model=chosen)
         return self._begin(about, tape, limits, price, answers or {})
 
     # Looking -------------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from tavern_core.assistant.prompt import TokensOf
 from tavern_core.assistant.proposal import Panel, Proposal
 from tavern_core.errors import UsageError
 from tavern_core.flow.composition import Flow
+from tavern_core.flow.llm_calls import ModelLike
 from tavern_core.flow.patching import PatchOutcome
 from tavern_core.flow.workflow_tools import workflow_tool
 from tavern_core.model.call import CallContext
@@ -55,8 +56,8 @@ class Assistant:
         self,
         request: str,
         workflow: Any = None,
+        model: ModelLike = "",
         *,
-        model: str = "",
         plan: bool | Sequence[str] | None = None,
         rounds: int = 2,
         dry_run: bool = False,
@@ -67,7 +68,7 @@ class Assistant:
         Args:
             request: what is wanted, in the words of a person.
             workflow: its id, the path of its file, its content, a `Workflow` or a session; None: a new one.
-            model: its name; empty: the only one.
+            model: its name, or a model or a function of the messages itself; empty: the only one.
             plan: True: the model first plans the steps, which finds node types better; or the steps themselves.
             rounds: how often problems are reported and the model is asked again, at most 10.
             dry_run: also run a valid change with sample values, a scripted model and no effects; failures are reported to the model.
@@ -86,7 +87,7 @@ class Assistant:
                 "the request is empty", hint='say what is wanted: propose("translate the text", "flow.json")'
             )
         before = await self._found(workflow)
-        asked = Asked(self._flow, model, context, f"the assistant asks: {request[:100]}")
+        asked = Asked(self._flow, self._flow.models.name_of(model), context, f"the assistant asks: {request[:100]}")
         trial = self._trial if dry_run else None
         drafting = Drafting(self._flow, request, before, asked, trial, self.language_of(request), self._tokens_of)
         return await drafting.proposal(plan, rounds)
@@ -130,7 +131,7 @@ class Assistant:
         tool_or_workflow: Any,
         request: str = "",
         *,
-        model: str = "",
+        model: ModelLike = "",
         layout: Mapping[str, Any] | None = None,
         rounds: int = 2,
         context: CallContext | None = None,
@@ -149,7 +150,9 @@ class Assistant:
             CallError: as `propose`.
         """
         subject = await self._subject(tool_or_workflow)
-        asked = Asked(self._flow, model, context, f"the assistant asks for a form: {request[:100]}")
+        asked = Asked(
+            self._flow, self._flow.models.name_of(model), context, f"the assistant asks for a form: {request[:100]}"
+        )
         return await panel(subject, request, asked, layout, rounds, self.language_of(request), self._tokens_of)
 
     def language_of(self, request: str) -> Language:

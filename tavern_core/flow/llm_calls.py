@@ -5,6 +5,7 @@ find the model → tavern_before_prompt → budget of the plugin → the governe
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, nullcontext
@@ -13,9 +14,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.core_services import LLMS, Llms
-from tavern_core.contract.llm import DEADLINE, LLM, LLMAnswer, Message, Price, StreamingLLM, answer_json, answer_of
+from tavern_core.contract.llm import (
+    DEADLINE,
+    LLM,
+    LLMAnswer,
+    Message,
+    Price,
+    ScriptedLLM,
+    StreamingLLM,
+    answer_json,
+    answer_of,
+)
 from tavern_core.contract.targets import PythonTarget
-from tavern_core.errors import CallError, InputInvalid, OutputTooLarge, ToolFailed, call_error_of
+from tavern_core.errors import CallError, InputInvalid, OutputTooLarge, ToolFailed, UsageError, call_error_of
 from tavern_core.flow.asking_llm import AskingLLM, StreamingAskingLLM
 from tavern_core.flow.llm_use import PluginBudgets, Use
 from tavern_core.flow.prompt_hooks import Asked, PromptChange, PromptHooks
@@ -35,6 +46,11 @@ if TYPE_CHECKING:
 
 Invoke = Callable[[str, Mapping[str, Any] | None, CallContext | None, str], Coroutine[Any, Any, ToolResult]]
 """(tool, arguments, context, purpose): a call through the one pipeline."""
+ModelLike = str | LLM | Callable[[Sequence[Message]], Any]
+"""How a program names a model: its name, the model itself, or a function from messages to the text of the answer."""
+PASSED: Final = "passed"
+"""Prefix of the names of models that programs pass."""
+_MOST_PASSED: Final = 100
 ASK: Final = "core:LLM"
 _ASK_LOCAL: Final = "core:LLM, local"
 """The key of the same operation for models that are local."""
@@ -110,6 +126,9 @@ class Models:
         self.invoke = invoke
         """A call through the pipeline."""
         self._around = around
+        self._passed: dict[str, tuple[Any, LLM]] = {}
+        """Models that programs passed, by the names that they got."""
+        self._numbers = itertools.count(1)
         self.specs = {
             key: ToolSpec(
                 ASK, "Asks a language model.", plugin="core-nodes-outside", capabilities=needed, input_schema=_QUESTION,
@@ -160,9 +179,33 @@ class Models:
         )
         raise ToolFailed(f"there is {what}", hint=hint, fixFor="caller" if known else "operator")
 
+    def name_of(self, model: ModelLike) -> str:
+        """The name of a model; one that a program passes as an object or a function gets a name of this host.
+
+        Raises:
+            UsageError: it is neither a name nor a model (USAGE).
+        """
+        if isinstance(model, str):
+            return model
+        if not isinstance(model, LLM) and not callable(model):
+            raise UsageError(
+                f"a model is a name, an object with `complete`, or a function of the messages, got {type(model).__name__}",
+                hint='model="gpt", or model=ScriptedLLM([...])',
+            )
+        for name, (passed, _) in self._passed.items():
+            if passed is model:
+                return name
+        name = f"{PASSED}:{next(self._numbers)}"
+        self._passed[name] = model, model if isinstance(model, LLM) else ScriptedLLM(model)
+        if len(self._passed) > _MOST_PASSED:
+            del self._passed[next(iter(self._passed))]
+        return name
+
     def _known(self, name: str) -> LLM | None:
         known = self._contributions.all("llms")
-        return next(iter(known.values())) if not name and len(known) == 1 else known.get(name)
+        if not name:
+            return next(iter(known.values())) if len(known) == 1 else None
+        return known.get(name) or self._passed.get(name, (None, None))[1]
 
     def asked_by(self, name: str, context: CallContext | None, purpose: str, asker: str = "") -> LLM:
         """A model for the caller `context`; None: the host, or the caller of the tool that runs. Raises as `find`.
@@ -265,7 +308,7 @@ class Models:
     def _note(self, request: _Request, error: str, api_model: str = "", call_id: str = "") -> Event:
         """Put MODEL_CALLED on the record: what was used, never what was said. A model that does not exist has no name there."""
         asked, use = request.asked, request.use
-        name = asked.model if asked.model in self.names() else "" if asked.model else self._only()
+        name = (asked.model if self._known(asked.model) else "") if asked.model else self._only()
         context = request.context or (current.get() or (0, None, None, ""))[2]
         data: dict[str, Any] = {
             "name": name,

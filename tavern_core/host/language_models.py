@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tavern_core.contract.llm import LLM, LLMAnswer, Message, Price, StreamingLLM
-from tavern_core.flow.llm_calls import Models
+from tavern_core.flow.llm_calls import ModelLike, Models
 from tavern_core.model.call import CallContext
 
 
@@ -62,7 +62,7 @@ class LanguageModels:
     async def complete(
         self,
         messages: str | Sequence[Message],
-        model: str = "",
+        model: ModelLike = "",
         options: Mapping[str, Any] | None = None,
         *,
         context: CallContext | None = None,
@@ -73,7 +73,7 @@ class LanguageModels:
 
         Args:
             messages: the conversation, oldest first; a text is one message of the user.
-            model: its name; empty: the only one.
+            model: its name, or a model or a function of the messages itself; empty: the only one.
             options: of `contract.llm.LLM.complete`.
             context: the caller; None: the host itself, or the caller of the tool that runs.
             purpose: why, for hooks and the audit log.
@@ -83,4 +83,6 @@ class LanguageModels:
             CallError: it was refused, or failed.
         """
         conversation = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-        return await self._models.ask(model, conversation, options or {}, context, purpose, tell=tell)
+        return await self._models.ask(
+            self._models.name_of(model), conversation, options or {}, context, purpose, tell=tell
+        )
