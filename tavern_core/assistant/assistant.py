@@ -18,6 +18,7 @@ from tavern_core.errors import UsageError
 from tavern_core.flow.composition import Flow
 from tavern_core.flow.llm_calls import ModelLike
 from tavern_core.flow.patching import PatchOutcome
+from tavern_core.flow.workflow_session import WorkflowSession
 from tavern_core.flow.workflow_tools import workflow_tool
 from tavern_core.model.call import CallContext
 from tavern_core.model.language import Language
@@ -92,7 +93,9 @@ class Assistant:
         drafting = Drafting(self._flow, request, before, asked, trial, self.language_of(request), self._tokens_of)
         return await drafting.proposal(plan, rounds)
 
-    async def apply(self, proposal: Proposal, to: str | Path = "", *, session: Any = None) -> PatchOutcome:
+    async def apply(
+        self, proposal: Proposal, to: str | Path = "", *, session: WorkflowSession | None = None
+    ) -> PatchOutcome:
         """Store a proposed change, if the workflow is still as it was; sends UPDATE_WORKFLOW_STATE_FROM_AGENT.
 
         Args:
@@ -108,13 +111,17 @@ class Assistant:
         _judge(proposal)
         patch, rev, seed = list(proposal.patch), proposal.before.rev, proposal.seed
         if session is not None:
-            return await session.applied(patch, rev=rev, seed=seed)  # type: ignore[no-any-return]
+            return await session.applied(patch, rev=rev, seed=seed)
         target = to or proposal.before.id
         if not target:
             raise UsageError("a new workflow needs a name", hint='apply(proposal, "summarize")')
         workflows = self._flow.workflows
         is_new = not Path(target).exists() and str(target) not in workflows.workflow_files
         return await (self.write(proposal, target) if is_new else workflows.patched(target, patch, rev=rev, seed=seed))
+
+    def session(self, workflow: Any = None) -> WorkflowSession:
+        """The editing of a workflow, with history, undo and redo: `Workflows.session`. Raises as `propose`."""
+        return self._flow.workflows.session(workflow)
 
     async def write(self, proposal: Proposal, to: str | Path) -> PatchOutcome:
         """Write the changed workflow into another file, whatever it holds now, or under a new id; the old one stays.

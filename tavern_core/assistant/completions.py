@@ -66,10 +66,12 @@ class _Completing:
     def _output(self, problem: PatchProblem) -> PatchProblem:
         key, end = _last(problem.pointer), self._named(GROUP_OUTPUT)
         slot = self._graph.workflow.outputs().get(key)
-        fixes = [] if slot is not None else [f"add it: {add_slot('interfaceOutputs', key, None)}"]
-        if end:
-            wanted = slot or Slot(key, "WILDCARD")
-            self._taken.update(self._graph.fitting(end, wanted)[:1])
+        wanted = slot or Slot(key, "WILDCARD")
+        source = next(iter(self._graph.fitting(end, wanted)), None) if end else None
+        other = self._graph.outputs(source[0]).get(source[1]) if source is not None else None
+        fixes = [] if slot is not None else [f"add it: {add_slot('interfaceOutputs', key, other)}"]
+        if source is not None:
+            self._taken.add(source)
             fixes.append(connect(self._graph, end, wanted))
         return _fixed(problem, fixes)
 

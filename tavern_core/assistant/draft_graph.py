@@ -68,13 +68,15 @@ class DraftGraph:
         Args:
             without: an edge that is to be replaced.
         """
+        if slot.is_closed:
+            return []
         behind = self._behind(node, without)
         found = [
-            (end in self.used, self._strangeness(output, slot), -at, end)
+            (self._is_used((source, output.key)), self._strangeness(output, slot), place, -at, (source, output.key))
             for at, source in enumerate(self.types)
             if source not in behind
-            for output in self.outputs(source).values()
-            if misfit(output, slot) is None and (end := (source, output.key))
+            for place, output in enumerate(self.outputs(source).values())
+            if misfit(output, slot) is None
         ]
         return [end for *_, end in sorted(found)]
 
@@ -100,7 +102,8 @@ class DraftGraph:
             for slot in self.inputs(target).values()
             if misfit(output, slot) is None
             and (slot.multi or ((target, slot.key) not in fed and slot.key not in self._values.get(target, {})))
-            and not (slot.type == "WILDCARD" and slot.required is not True)
+            and not slot.is_closed
+            and (slot.multi or slot.required is True or slot.type != "WILDCARD")
         ]
         return [end for *_, end in sorted(found)]
 
@@ -126,6 +129,10 @@ class DraftGraph:
         """The edges between these nodes, in the order of the file."""
         among = set(nodes)
         return [edge for edge in self.workflow.edges if edge.source in among and edge.target in among]
+
+    def _is_used(self, end: End) -> bool:
+        """Whether a result has a reader; of an input of the workflow, this very one, of other nodes, any."""
+        return end in self.used or (self.types[end[0]] != GROUP_INPUT and self.uses(end[0]) > 0)
 
     def _strangeness(self, output: Slot, slot: Slot) -> int:
         return (output.type != slot.type) + (output.type == "WILDCARD") + (slot.multi and output.type != slot.type)

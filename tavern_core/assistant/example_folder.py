@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
-from typing import Final
 
 from tavern_core.assistant.node_index import Example
 from tavern_core.errors import TavernError
-from tavern_core.flow.workflow_files import workflow_files
+from tavern_core.flow.workflow_files import Stamp, stamp_of, workflow_files
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.kernel.manifest.workflow_files import LARGEST_FILE, SUFFIX, read_workflow
-
-_SETTLED_NS: Final = 50_000_000
-"""How old a change must be to differ in time from the next one, because file systems count in ticks."""
-_Stamp = tuple[int, int, int]
 
 
 class ExampleFolder:
@@ -23,8 +17,8 @@ class ExampleFolder:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._listed: tuple[_Stamp, list[Path]] | None = None
-        self._known: dict[str, tuple[_Stamp, Example | None]] = {}
+        self._listed: tuple[Stamp, list[Path]] | None = None
+        self._known: dict[str, tuple[Stamp, Example | None]] = {}
         """File → its stamp and what is kept of it; None: it is no workflow."""
 
     def read(self) -> dict[str, Example]:
@@ -57,12 +51,9 @@ def _read(path: Path) -> Example | None:
         return None
 
 
-def _stamp(path: str) -> _Stamp | None:
+def _stamp(path: str) -> Stamp | None:
     """None: it is missing, or changed so recently that the next change may look the same."""
     try:
-        stat = os.stat(path)  # noqa: PTH116 - hundreds of files for each request: half the time of a Path
+        return stamp_of(os.stat(path))  # noqa: PTH116 - hundreds of files for each request: half the time of a Path
     except OSError:
         return None
-    if 0 <= time.time_ns() - stat.st_mtime_ns < _SETTLED_NS:
-        return None
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino

@@ -75,10 +75,10 @@ class NodeRetrieval:
         self, request: str, plan: Sequence[str] = (), workflow: Any = None, limit: int = 20
     ) -> list[NodeMatch]:
         """See `Nodes.retrieve`."""
-        if not isinstance(request, str) or isinstance(plan, str) or not all(isinstance(step, str) for step in plan):
-            raise UsageError(
-                "a request is a text, and a plan is a list of texts", hint='retrieve("...", plan=["...", "..."])'
-            )
+        is_plan = isinstance(plan, list | tuple) and all(isinstance(step, str) for step in plan)
+        if not isinstance(request, str) or not is_plan or not isinstance(limit, int):
+            hint = 'retrieve("...", plan=["...", "..."], limit=20)'
+            raise UsageError("a request is a text, a plan a list of texts, and a limit a whole number", hint=hint)
         await self._activate_rankers()
         current = None if workflow is None else self._workflow(workflow)
         if self._types[0] != (now := self._generation):

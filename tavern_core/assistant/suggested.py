@@ -39,7 +39,7 @@ def add_slot(section: str, key: str, other: Slot | None) -> str:
 def add_edge(source: End, target: End, name: str = "") -> str:
     """The operation that adds an edge, or writes an edge of the patch anew."""
     value = {"source": source[0], "sourceHandle": source[1], "target": target[0], "targetHandle": target[1]}
-    return _json({"op": "add", "path": f"/edges/{name or f'{source[0]}-{target[0]}-{target[1]}'}", "value": value})
+    return _json({"op": "add", "path": f"/edges/{name or '-'.join((*source, *target))}", "value": value})
 
 
 def free_names(types: Iterable[str], taken: Collection[str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from tavern_core.cli.output import write
 from tavern_core.cli.previous_versions import PreviousVersions
 from tavern_core.cli.prompts import alone, has_person, read_line
 from tavern_core.cli.session import Command, Session, json_option, pass_session
-from tavern_core.errors import UsageError
+from tavern_core.errors import StateDamaged, UsageError
 
 if TYPE_CHECKING:
     from tavern_core.assistant.proposal import Proposal
@@ -100,9 +100,13 @@ def _path(host: Tavern, file: str) -> Path:
 
 
 def _show(session: Session, proposal: Proposal) -> None:
+    from tavern_core.graph.changes import in_words
+
     if proposal.reason:
         session.out.text(proposal.reason)
-    session.out.text("\n".join(f"  {text}" for text in proposal.summary.replace("；", "; ").split("; ")))
+    for change in proposal.changes or (None,):
+        changes = () if change is None else (change,)
+        session.out.text(f"  {in_words(changes, proposal.before, proposal.workflow)[proposal.language]}")
     for edge in proposal.removed_edges:
         session.out.text(f"  with {edge.node} went its edge from {edge.source} to {edge.target}")
     _tell_all(proposal.warnings, "warning")
@@ -151,7 +155,10 @@ def _apply(session: Session, host: Tavern, proposal: Proposal, target: Path, *, 
             raise UsageError(f"{target}: {problem.message}", hint=problem.fix)
     else:
         host.wait(host.assistant.write(proposal, target))
-    PreviousVersions(session.loaded().home, target).keep(before, target.read_text("utf-8"))
+    try:
+        PreviousVersions(session.loaded().home, target).keep(before, target.read_text("utf-8"))
+    except StateDamaged as error:
+        tell("warning", error.code, f"{target} is written, but cannot be taken back: {error.message}", error.hint)
 
 
 def _undo(session: Session, file: str, *, as_json: bool) -> None:

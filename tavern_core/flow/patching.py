@@ -183,19 +183,14 @@ class Patching:
 
     async def _problems(self, before: Workflow, done: Patched) -> tuple[PatchProblem, ...]:
         """The problems of the result; the workflow before is only checked if there are errors."""
-        found = tuple(blamed(await self._check(done.workflow), done))
+        said = await self._check(done.workflow)
+        found = tuple(blamed(said, done))
         if not any(each.severity == "error" for each in found):
             return found
-        old = {
-            (each.code, each.node, each.slot, each.edge)
-            for each in await self._check(before)
-            if each.severity == "error"
-        }
+        old = {_key(each) for each in await self._check(before) if each.severity == "error"}
         return tuple(
-            replace(each, is_old=True, op=None)
-            if each.severity == "error" and (each.code, each.node, each.slot, each.edge) in old
-            else each
-            for each in found
+            replace(each, is_old=True, op=None) if each.severity == "error" and _key(problem) in old else each
+            for problem, each in zip(said, found, strict=True)
         )
 
     def file(self, what: Any, *, or_none: bool = False) -> Path | None:
@@ -223,6 +218,10 @@ class Patching:
                 hint="patch its content, and save the result under another id",
             )
         return found.path
+
+
+def _key(problem: FlowProblem) -> tuple[str, str, str, str]:
+    return problem.code, problem.node, problem.slot, problem.edge
 
 
 def plain_patch(operations: Any) -> list[Any]:

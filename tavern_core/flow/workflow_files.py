@@ -108,7 +108,7 @@ class WorkflowFiles:
         found = []
         for path in chain(*map(workflow_files, self.folders), further):
             try:
-                stamp = _stamp_of(path.stat())
+                stamp = stamp_of(path.stat())
             except OSError:
                 continue
             if stamp is None:
@@ -153,7 +153,7 @@ class WorkflowFiles:
         """The workflow in a file, wherever it is. Raises WorkflowInvalid (WORKFLOW_INVALID)."""
         name = id_ or path.name.removesuffix(SUFFIX)
         try:
-            stamp = _stamp_of(path.stat())
+            stamp = stamp_of(path.stat())
             with self._lock:
                 known = self._read.get((path, name))
             if known is None or known[0] != stamp or known[0] is None:
@@ -312,8 +312,8 @@ def _is_inside(entry: os.DirEntry[str], real: str) -> bool:
         return False
 
 
-def _stamp_of(stat: os.stat_result) -> Stamp | None:
-    """None: it changed so recently that the next change may have the same time and size."""
+def stamp_of(stat: os.stat_result) -> Stamp | None:
+    """The stamp of a file. None: it changed so recently that the next change may have the same time and size."""
     if 0 <= time.time_ns() - stat.st_mtime_ns < _SETTLED_NS:
         return None
     return stat.st_mtime_ns, stat.st_size, stat.st_ino

@@ -7,7 +7,7 @@ All problems are found before the answer is given; nothing recurses, neither ove
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import Final, Protocol
@@ -231,21 +231,15 @@ def _compile_one(
     for circle in circles(after, stuck):
         ids = [steps[at].id for at in circle]
         text = " → ".join([*ids[:20], *(["…"] if len(ids) > 20 else []), ids[0]])
-        edge = _last_edge(workflow, ids)
-        hint = f"remove one of these edges, such as {edge!r}" if edge else "remove one of these edges"
-        report.add(FlowProblem("CYCLE", f"these nodes wait for each other: {text}", ids[0], "", edge, hint))
+        report.add(
+            FlowProblem("CYCLE", f"these nodes wait for each other: {text}", ids[0], hint="remove one of these edges")
+        )
     if report.errors:
         return None
     needs = _needs(steps)
     return FlowPlan(
         workflow, tuple(steps), tuple(order), workflow.inputs(), workflow.outputs(), _wanted(steps, needs), needs
     )
-
-
-def _last_edge(workflow: Workflow, circle: Sequence[str]) -> str:
-    """The last edge of the file on a circle, which is the newest."""
-    pairs = set(zip(circle, (*circle[1:], circle[0]), strict=True))
-    return next((edge.id for edge in reversed(workflow.edges) if (edge.source, edge.target) in pairs), "")
 
 
 def _place(

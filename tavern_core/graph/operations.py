@@ -69,11 +69,16 @@ class Room:
 
 def pointer(parts: Sequence[str]) -> str:
     """The JSON Pointer of `parts`."""
+    text = "/".join(("", *parts))
+    if "~" not in text and text.count("/") == len(parts):
+        return text
     return "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in parts)
 
 
 def measured(value: Any, most: int) -> tuple[int, int]:
     """(values, levels) of JSON; the walk ends after `most` values."""
+    if type(value) not in (dict, list):
+        return 1, 0
     count, depth, level = 1, 0, [value]
     while level and count <= most:
         deeper: list[Any] = []
@@ -148,13 +153,14 @@ def _parts(at: int, written: dict[str, Any], member: str) -> Parts:
         raise PatchRefused(
             PatchProblem("BAD_POINTER", f"`{member}` must begin with a slash, got {text!r:.200}", at, fix=fix)
         )
-    if _BAD_ESCAPE.search(text):
+    if "~" in text and _BAD_ESCAPE.search(text):
         raise PatchRefused(
             PatchProblem("BAD_POINTER", f"{text!r:.200}: ~ must be written as ~0, / as ~1", at, fix="escape it")
         )
     if text.count("/") > depths.VALUE:
         raise PatchRefused(PatchProblem("PATCH_TOO_DEEP", f"`{member}` has more than {depths.VALUE} parts", at))
-    return tuple(part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:])
+    parts = text.split("/")[1:]
+    return tuple(part.replace("~1", "/").replace("~0", "~") for part in parts) if "~" in text else tuple(parts)
 
 
 def _lacks(at: int, op: str, member: str) -> PatchRefused:
@@ -172,7 +178,7 @@ def apply_operation(document: Any, operation: Operation, room: Room) -> Any:
 
     _measure(document, operation, room)
     try:
-        return JsonPatch([operation.to_json()]).apply(document, in_place=True)
+        return JsonPatch.operations[operation.op](operation.to_json()).apply(document)
     except JsonPatchTestFailed:
         raise PatchRefused(_failed_test(document, operation)) from None
     except (JsonPatchException, JsonPointerException) as error:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from tavern_core.graph.operations import Operation, Parts, pointer
+from tavern_core.graph.order import circles, topological
 from tavern_core.graph.patch import INTERFACE, Patched
 from tavern_core.graph.patch_problems import PatchProblem
 from tavern_core.graph.problems import FlowProblem
+from tavern_core.model.workflow import Workflow
 
 
 def blamed(problems: Iterable[FlowProblem], done: Patched) -> Iterator[PatchProblem]:
@@ -15,12 +18,27 @@ def blamed(problems: Iterable[FlowProblem], done: Patched) -> Iterator[PatchProb
     ends = _by_target(done)
     sources = {edge.id: edge.source for edge in done.workflow.edges}
     for each in problems:
+        if each.code == "CYCLE" and (edge := _newest_edge(done.workflow, each.node)):
+            each = replace(each, edge=edge, hint=f"{each.hint}, such as {edge!r}")
         place, operation = _place(each, done, ends, sources)
         fix = done.names.advice(each.node) if each.code == "DANGLING_EDGE" else ""
         yield PatchProblem(
             each.code, each.message, operation.at if operation is not None else None, pointer(place), fix or each.hint,
             each.allowed, each.nearest, each.node, each.slot, each.edge, each.severity,
         )  # fmt: skip
+
+
+def _newest_edge(workflow: Workflow, node: str) -> str:
+    """The last edge of the file on a cycle through a node; empty if there is none."""
+    ids = [each.id for each in workflow.nodes]
+    number = {name: at for at, name in enumerate(ids)}
+    after: list[list[int]] = [[] for _ in ids]
+    for edge in workflow.edges:
+        if edge.source in number and edge.target in number:
+            after[number[edge.source]].append(number[edge.target])
+    found = next((circle for circle in circles(after, topological(after)[1]) if number.get(node) in circle), [])
+    pairs = {(ids[one], ids[other]) for one, other in zip(found, (*found[1:], *found[:1]), strict=True)}
+    return next((edge.id for edge in reversed(workflow.edges) if (edge.source, edge.target) in pairs), "")
 
 
 def _by_target(done: Patched) -> dict[str, list[Operation]]:

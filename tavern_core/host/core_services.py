@@ -215,7 +215,9 @@ class _Workflows(_Part):
 
 def _named(workflow: Any) -> Any:
     """An id or content; a plugin names no files by their paths."""
-    if isinstance(workflow, str) and ("/" in workflow or workflow.endswith(".json")):
+    if not isinstance(workflow, str | Mapping) or (
+        isinstance(workflow, str) and ("/" in workflow or workflow.endswith(".json"))
+    ):
         raise WorkflowNotFound(f"there is no workflow {workflow!r:.300}", hint="give the id of a workflow")
     return workflow
 

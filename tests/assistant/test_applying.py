@@ -75,7 +75,7 @@ async def test_a_new_workflow_is_written_under_a_name(tmp_path: Path, target: st
 def test_a_proposal_is_one_entry_of_a_session_and_can_be_taken_back_and_made_again(tmp_path: Path) -> None:
     path = written(tmp_path)
     with host(tmp_path, Models(answer(LOWER))) as tavern:
-        session = tavern.workflows.session(path)
+        session = tavern.assistant.session(path)
         proposal = tavern.wait(tavern.assistant.propose("lower case", session))
         assert tavern.wait(tavern.assistant.apply(proposal, session=session)).ok
         assert session.workflow.raw["nodes"][0]["inputValues"]["form"] == "lower"

@@ -95,7 +95,6 @@ def test_the_version_is_an_option_too(tavern: Run) -> None:
 COMING = [
     "agent",
     "assist",
-    "llms",
     "serve",
     "cluster",
     "state",
@@ -103,7 +102,7 @@ COMING = [
 ]
 
 
-OURS = ["hooks", "mcp", "tokens", "upstreams"]
+OURS = ["hooks", "llms", "mcp", "tokens", "upstreams"]
 
 
 @pytest.mark.parametrize("name", [*COMING, *OURS, "help"])

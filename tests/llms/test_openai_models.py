@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -158,6 +159,20 @@ def test_every_failure_is_an_error_that_says_what_happened(opened: Open, what: s
     assert server.url in caught.value.message
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("body", [b"", b"\xc3", b"[" * 200_000, b'{"choices": [\xff]}'])
+def test_bytes_that_are_no_json_are_an_error(opened: Open, body: bytes, stream: bool) -> None:
+    with OpenAIServer([Reply(body=body)]) as server, pytest.raises(CallError, match=r"is not JSON|not UTF-8") as caught:
+        ask(opened, server, stream)
+    assert (caught.value.code, caught.value.outcome) == ("UPSTREAM_ERROR", "unknown")
+
+
+def test_a_compressed_answer_is_refused(opened: Open) -> None:
+    reply = Reply(body=gzip.compress(b"{}"), headers={"content-encoding": "gzip"})
+    with OpenAIServer([reply]) as server, pytest.raises(CallError, match="compresses its answers"):
+        ask(opened, server, False)
+
+
 ODD: dict[str, tuple[Any, str]] = {
     "a list": ([], "no object"),
     "a text": ("hello", "no object"),
@@ -247,7 +262,8 @@ def test_a_server_that_does_not_run_is_named(opened: Open) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_a_passing_failure_is_tried_again(opened: Open, status: int, stream: bool) -> None:
-    with OpenAIServer([Reply(status=status), Reply(status=status), Reply("at last")]) as server:
+    busy = Reply(status=status, headers={"Retry-After": "0.01"})
+    with OpenAIServer([busy, busy, Reply("at last")]) as server:
         assert ask(opened, server, stream)[0].text == "at last"
         assert len(server.requests) == 3
 

@@ -165,6 +165,8 @@ def test_any_request_is_answered_the_same_way_twice_and_within_its_limit(
         (7, {}, "USAGE"),
         ("x", {"plan": "one text"}, "USAGE"),
         ("x", {"plan": [1]}, "USAGE"),
+        ("x", {"plan": None}, "USAGE"),
+        ("x", {"limit": "3"}, "USAGE"),
         ("x", {"workflow": "no-such"}, "WORKFLOW_NOT_FOUND"),
         ("x", {"workflow": {"neither": "nor"}}, "WORKFLOW_INVALID"),
         ("x", {"workflow": 3}, "USAGE"),

@@ -203,13 +203,13 @@ class OpenAILLM:
                 raise UpstreamError(f"{self._who} answered with bytes that are not UTF-8", outcome="unknown") from None
             yield chunk
 
-    async def _events(self, response: httpx2.Response) -> AsyncGenerator[str]:
+    async def _events(self, response: httpx2.Response) -> AsyncGenerator[str | bytes]:
         """The data of each event until ``[DONE]``; comments do not reset the time limit."""
         httpx2 = _library()
         if "text/event-stream" not in response.headers.get("content-type", ""):
             async with self._limit():  # a server that cannot stream answers with the whole completion
                 read = b"".join([chunk async for chunk in self._chunks(response)])
-            yield read.decode()
+            yield read
             return
         checked = httpx2.Response(
             200, headers=response.headers, content=self._chunks(response), request=response.request
