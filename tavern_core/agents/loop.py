@@ -77,9 +77,7 @@ class AgentLoop:
         self._tell = tell
         self._language = parts.language(task.profile)
         self._written = task.profile.written
-        self._calls = ToolCalls(
-            parts, task.run, tape, task.context, self._language, record, lambda call: self._within(call)
-        )
+        self._calls = ToolCalls(parts, task, tape, record, lambda call: self._within(call))
         self._requests = Requests(parts, task, tape)
         self._repetition = Repetition()
         self.messages: list[Message] = []
@@ -366,7 +364,8 @@ class AgentLoop:
     ) -> AgentOutcome:
         spending = self._spending
         return AgentOutcome(
-            self._task.run, state, self._answer, stop.reason if stop else "", stop.fix if stop else "", stop.code if stop else "", spending.steps, spending.calls,
+            self._task.run, state, self._answer, stop.reason if stop else "", stop.fix if stop else "", stop.code if stop else "",
+            spending.steps, spending.calls,
             {"input": spending.input, "output": spending.output}, spending.cost, spending.currency, spending.clock.seconds,
             tuple(self.warnings), waiting,
         )  # fmt: skip

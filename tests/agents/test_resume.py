@@ -79,6 +79,7 @@ def test_an_approver_that_can_be_reached_is_asked_at_once_and_its_time_does_not_
 
     async def approve(request: Any) -> bool:
         assert request.principal == "agent:clerk"
+        assert request.purpose.endswith(": the task")
         await asyncio.sleep(0.3)
         return True
 
