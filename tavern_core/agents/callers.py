@@ -32,7 +32,8 @@ def agent_context(
         listed = profile.capabilities if profile.capabilities is not None else frozenset({"*"})
         return CallContext(
             permissions=frozenset(each for each in listed if not is_dangerous(each)), principal=principal, profile=name,
-            budget=Budget(max_tool_calls=limits.calls), ledger=Ledger(drawn), task_id=run, agent_id=profile.name, after_untrusted=_strictest(profile, caller),
+            budget=Budget(max_tool_calls=limits.calls), ledger=Ledger(drawn), task_id=run, agent_id=profile.name,
+            after_untrusted=_strictest(profile, caller),
         )  # fmt: skip
     most = limits.calls + caller.ledger.drawn - drawn
     outer = caller.budget

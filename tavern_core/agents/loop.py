@@ -44,6 +44,8 @@ _PAUSED_S: Final = 0.5
 _KEPT_CHARS: Final = 2_000
 """Of an answer that was cut, and of each of its arguments."""
 _KEPT_CALLS: Final = 5
+_LONG: Final = 50_000
+"""Characters."""
 
 
 class OutOfTime(Exception):
@@ -75,9 +77,7 @@ class AgentLoop:
         self._tell = tell
         self._language = parts.language(task.profile)
         self._written = task.profile.written
-        self._calls = ToolCalls(
-            parts, task.run, tape, task.context, self._language, record, lambda call: self._within(call)
-        )
+        self._calls = ToolCalls(parts, task, tape, record, lambda call: self._within(call))
         self._requests = Requests(parts, task, tape)
         self._repetition = Repetition()
         self.messages: list[Message] = []
@@ -156,7 +156,9 @@ class AgentLoop:
             return recorded(known, self._listener())
         following = self._listener(lambda piece: self._tell(step, piece))
         said = await self._within(self._requests.ask(step, self.messages, following.feed))
-        answer = heard(said, self._listener(), size_of(self.messages))
+        reading = said, self._listener(), size_of(self.messages)
+        # Reading a long text takes time that other tasks of the loop would wait for.
+        answer = await asyncio.to_thread(heard, *reading) if len(said.text) > _LONG else heard(*reading)
         spending = self._spending
         facts = {"cost": spending.cost, "seconds": spending.clock.seconds, "last": spending.is_last(step)}
         self._record("answer", {"step": step, **answer.to_json(), **facts})
@@ -362,7 +364,8 @@ class AgentLoop:
     ) -> AgentOutcome:
         spending = self._spending
         return AgentOutcome(
-            self._task.run, state, self._answer, stop.reason if stop else "", stop.fix if stop else "", stop.code if stop else "", spending.steps, spending.calls,
+            self._task.run, state, self._answer, stop.reason if stop else "", stop.fix if stop else "", stop.code if stop else "",
+            spending.steps, spending.calls,
             {"input": spending.input, "output": spending.output}, spending.cost, spending.currency, spending.clock.seconds,
             tuple(self.warnings), waiting,
         )  # fmt: skip

@@ -131,20 +131,24 @@ class AgentRuns:
         return self._kept(row, tuple(_events(events)))
 
     def tidy(self) -> None:
-        """Remove the oldest runs beyond `MOST_RUNS`, except running ones."""
+        """Remove the oldest runs beyond `MOST_RUNS`, except those that are going on."""
         with self._file.open() as db, db:
             rows = db.execute(
-                "SELECT id FROM runs WHERE state != 'running' ORDER BY started DESC LIMIT -1 OFFSET ?", (MOST_RUNS,)
+                "SELECT id, state, process FROM runs ORDER BY started DESC LIMIT -1 OFFSET ?", (MOST_RUNS,)
             ).fetchall()
-            db.executemany("DELETE FROM events WHERE run = ?", rows)
-            db.executemany("DELETE FROM runs WHERE id = ?", rows)
+            old = [(run,) for run, state, process in rows if not self._is_going_on(state, process)]
+            db.executemany("DELETE FROM events WHERE run = ?", old)
+            db.executemany("DELETE FROM runs WHERE id = ?", old)
+
+    def _is_going_on(self, state: str, process: str) -> bool:
+        return state == "running" and (process == self._process or self._is_present(process))
 
     def close(self) -> None:
         self._file.close()
 
     def _kept(self, row: tuple[Any, ...], events: tuple[AgentEvent, ...]) -> KeptAgentRun:
         run, owner, profile, task, state, started, process, facts, outcome = row
-        if state == "running" and process != self._process and not self._is_present(process):
+        if state == "running" and not self._is_going_on(state, process):
             state = "interrupted"
         ended = AgentOutcome.from_json(json.loads(outcome)) if outcome and state != "running" else None
         record = AgentRecord(run, profile, task, state, started, json.loads(facts), ended, events)

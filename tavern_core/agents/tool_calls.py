@@ -8,6 +8,7 @@ import json
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
+from tavern_core.agents.model_requests import Task
 from tavern_core.agents.notices import READ_RESULT, sentence
 from tavern_core.agents.parts import Parts
 from tavern_core.agents.repetition import Made
@@ -18,9 +19,9 @@ from tavern_core.frozen import dataclass
 from tavern_core.kernel.calls.idempotency import result_of, result_text
 from tavern_core.kernel.calls.native_calls import text_of
 from tavern_core.kernel.calls.text_calls import Transcript
+from tavern_core.kernel.catalogue.parameter_text import fold_lines
 from tavern_core.kernel.catalogue.plan import Inner, Plan
 from tavern_core.model.call import CallContext
-from tavern_core.model.language import Language
 from tavern_core.model.result import ToolError, ToolResult, failure
 from tavern_core.model.text_outcome import TextOutcome
 from tavern_core.schema.dialects import export_tool
@@ -30,6 +31,8 @@ RESULT_CHARS: Final = 6_000
 """Characters of one result that the model sees; the whole is an artifact."""
 FEEDBACK_CHARS: Final = 60_000
 _AT_ONCE: Final = 8
+_PURPOSE_CHARS: Final = 200
+"""Characters of the task that a person reads who is asked to approve a call."""
 Record = Callable[[str, Mapping[str, Any]], None]
 Within = Callable[[Coroutine[Any, Any, ToolResult]], Awaitable[ToolResult]]
 
@@ -53,21 +56,13 @@ class ToolCalls:
         within: awaits a call within the time of the run.
     """
 
-    def __init__(
-        self,
-        parts: Parts,
-        run: str,
-        tape: Tape,
-        context: CallContext,
-        language: Language,
-        record: Record,
-        within: Within,
-    ) -> None:
+    def __init__(self, parts: Parts, task: Task, tape: Tape, record: Record, within: Within) -> None:
         self._parts = parts
-        self._run = run
+        self._run = task.run
+        self._purpose = f"run {task.run}: {fold_lines(task.task, _PURPOSE_CHARS)}"
         self._tape = tape
-        self._context = context
-        self._language = language
+        self._context = task.context
+        self._language = language = parts.language(task.profile)
         self._record = record
         self._within = within
         self._step = self._next = self._foreseen = 0
@@ -172,7 +167,7 @@ class ToolCalls:
         which: Any = Inner(READ_RESULT) if tool == READ_RESULT else tool
         mode, run = self._parts.base.mode, self._parts.pipeline.run
         # The key makes a call that was begun by a process that ended: never made twice, unless it is harmless.
-        result = await self._within(run(mode, which, arguments, asked.context, f"run {self._run}", asked.key, DOOR))
+        result = await self._within(run(mode, which, arguments, asked.context, self._purpose, asked.key, DOOR))
         if (person := _waiting_for(result, tool)) is not None:
             raise Waits(person)
         if tool != READ_RESULT:

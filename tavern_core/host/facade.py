@@ -98,7 +98,13 @@ class Tavern:
 
     @property
     def agents(self) -> Agents:
-        """Runs of agents; imported at the first use."""
+        """Runs of agents; imported at the first use.
+
+        Raises:
+            UsageError: this host is not open (USAGE).
+        """
+        if self._state != "open" and (error := self._not_open().error) is not None:
+            raise UsageError(error.message, hint=error.fix)
         if self._agents is None:
             from tavern_core.host.agent_parts import agents_of
 

@@ -92,7 +92,8 @@ class AgentOutcome:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "runId": self.run_id, "state": self.state, "answer": self.answer, "reason": self.reason or None, "fix": self.fix or None, "code": self.code or None,
+            "runId": self.run_id, "state": self.state, "answer": self.answer, "reason": self.reason or None, "fix": self.fix or None,
+            "code": self.code or None,
             "steps": self.steps, "calls": self.calls, "usage": dict(self.usage), "cost": self.cost, "currency": self.currency or None,
             "seconds": round(self.seconds, 3), "warnings": list(self.warnings),
             "waitingFor": None if self.waiting_for is None else dict(self.waiting_for),

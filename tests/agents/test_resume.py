@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 
 from tavern_core import CallContext, Plugin, Tavern, ToolContext, tool
+from tavern_core.agents import run_store
+from tavern_core.agents.run_store import AgentRuns
 from tavern_core.errors import RunNotFound, UsageError
+from tavern_core.model.agent import AgentEvent, AgentOutcome, AgentRecord
 from tests.agents.desk import PROFILE, Desk, Office, block, native
 from tests.engine.workbench import flow
 from tests.workflows.folder import NodePlugin
@@ -76,6 +79,7 @@ def test_an_approver_that_can_be_reached_is_asked_at_once_and_its_time_does_not_
 
     async def approve(request: Any) -> bool:
         assert request.principal == "agent:clerk"
+        assert request.purpose.endswith(": the task")
         await asyncio.sleep(0.3)
         return True
 
@@ -376,3 +380,26 @@ def test_a_deliberation_workflow_that_asks_a_person_makes_the_run_wait(office: O
         tavern.workflows.answer(again.waiting_for["id"], question["id"], FINE)
         outcome = tavern.agents.resume_sync(waiting.run_id)
     assert (outcome.state, outcome.answer) == ("done", FINE)
+
+
+def test_only_an_open_host_runs_agents(office: Office) -> None:
+    tavern = office.host()
+    with pytest.raises(UsageError, match="not open yet"):
+        _ = tavern.agents
+    with tavern:
+        assert tavern.agents.runs() == []
+    with pytest.raises(UsageError, match="closed"):
+        _ = tavern.agents
+
+
+def test_the_oldest_runs_are_removed_and_none_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_store, "MOST_RUNS", 2)
+    runs = AgentRuns(tmp_path / "agents.sqlite", lambda plain: plain, "me", lambda process: process == "other")
+    for number in range(4):
+        runs.begin(AgentRecord(f"agent-{number}", "clerk", "task", "running", float(number)), "host")
+        runs.add(f"agent-{number}", AgentEvent("message", 0.0, {}, 1))
+        if number:
+            runs.end(AgentOutcome(f"agent-{number}", "done"))
+    runs.tidy()
+    assert [record.run_id for record in runs.list(None, 9)] == ["agent-3", "agent-2", "agent-0"]
+    runs.close()
