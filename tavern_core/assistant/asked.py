@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from tavern_core.assistant.proposal import Spent
 from tavern_core.contract.llm import LLMAnswer, Message, Price
+from tavern_core.contract.structured_answers import MISFIT
 from tavern_core.errors import CallError, TavernError
 from tavern_core.flow.composition import Flow
 from tavern_core.model.call import CallContext
@@ -29,12 +30,13 @@ class Asked:
         self.usages: list[Mapping[str, int]] = []
 
     async def __call__(self, messages: Sequence[Message], schema: Mapping[str, Any]) -> LLMAnswer:
-        """Ask for structured output; a model whose API refuses that is asked for text. Raises CallError."""
+        """Ask for structured output; a model that cannot give it is asked for text. Raises CallError."""
         if self._takes_schema:
             try:
                 return await self._ask(messages, {"schema": schema})
             except CallError as error:
-                if error.retryable or error.code not in _NO_SCHEMA:
+                is_misfit = MISFIT in error.details
+                if not is_misfit and (error.retryable or error.code not in _NO_SCHEMA):
                     raise
                 self._takes_schema = False
         return await self._ask(messages, {})

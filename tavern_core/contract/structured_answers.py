@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from tavern_core.errors import InputInvalid, TavernError, UpstreamError
 from tavern_core.schema.validate import Validator, compile_output_validator
+
+
+MISFIT: Final = "start"
+"""The detail of the error of an answer that is not structured as requested: its beginning."""
 
 
 def schema_validator(schema: Any) -> Validator:
@@ -46,7 +50,7 @@ def _misfit(why: str, text: str) -> UpstreamError:
         hint="ask again, or use a model that supports structured answers",
         retryable=True,
         outcome="none",
-        start=text[:200],
+        start=text[:200],  # MISFIT
     )
 
 
