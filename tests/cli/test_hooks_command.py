@@ -93,8 +93,6 @@ def test_the_version_is_an_option_too(tavern: Run) -> None:
 
 
 COMING = [
-    "agent",
-    "assist",
     "serve",
     "cluster",
     "state",
@@ -102,7 +100,7 @@ COMING = [
 ]
 
 
-OURS = ["hooks", "llms", "mcp", "tokens", "upstreams"]
+OURS = ["agent", "assist", "hooks", "llms", "mcp", "tokens", "upstreams"]
 
 
 @pytest.mark.parametrize("name", [*COMING, *OURS, "help"])
