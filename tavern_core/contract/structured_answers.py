@@ -9,7 +9,6 @@ from typing import Any, Final
 from tavern_core.errors import InputInvalid, TavernError, UpstreamError
 from tavern_core.schema.validate import Validator, compile_output_validator
 
-
 MISFIT: Final = "start"
 """The detail of the error of an answer that is not structured as requested: its beginning."""
 
