@@ -211,7 +211,7 @@ class Models:
             return name
 
     def _known(self, name: str) -> LLM | None:
-        known = self._contributions.all("llms")
+        known: dict[str, LLM] = self._contributions.all("llms")
         if not name:
             return next(iter(known.values())) if len(known) == 1 else None
         if name in known:
