@@ -211,3 +211,20 @@ def test_a_folder_of_profiles_that_is_not_in_the_plugin_fails_it(project: Path, 
     assert done.returncode == 2
     assert tavern("agent", "run", "profiles/clerk.json", "count").returncode == 0
     assert "profiles.entry" in done.stderr
+
+
+def test_the_doctor_shows_what_is_odd_about_profiles(project: Path, tavern: Tavern) -> None:
+    def examined() -> list[tuple[str, str, str]]:
+        rows = as_json(tavern("doctor", "--json"))["host"]
+        return [(row["what"], row["verdict"], row["found"]) for row in rows if row["what"].startswith("profile")]
+
+    assert examined() == [], "its model belongs to a plugin that is asleep"
+    odd = {"tool_ids_inventory": [], "bugdet": {}, "knowledge": ["kb:nowhere"], "deliberation_workflow": "none"}
+    (project / "profiles" / "odd.json").write_text(json.dumps(odd))
+    (project / "profiles" / "torn.json").write_text('{"budget": {"steps": -1}}')
+    names, verdicts, found = zip(*examined(), strict=True)
+    assert set(names) == {"profile odd", "profile torn"}
+    assert set(verdicts) == {"warning", "error"}
+    for said in ("bugdet", "kb:nowhere", "'none'", "torn.json:1:"):
+        assert any(said in each for each in found), found
+    assert tavern("doctor").returncode == 1
