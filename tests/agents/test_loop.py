@@ -94,6 +94,8 @@ def test_calls_that_only_read_run_at_the_same_time_and_others_in_their_order(off
         (native(("nope", {})), "TOOL_NOT_FOUND"),
         (native(("add", "not json")), "arguments as one JSON object"),
         (native(("add", {"a": "x"})), "INPUT_SCHEMA_INVALID"),
+        (native(("ad", {"a": 1})), "Fix: did you mean 'desk__add'?"),
+        (native(("broken", {})), "Fix: the tool itself broke; try other arguments"),
     ],
 )  # fmt: skip
 def test_a_model_that_errs_is_told_how_to_do_it_right(office: Office, answer: Any, said: str) -> None:
@@ -104,7 +106,8 @@ def test_a_model_that_errs_is_told_how_to_do_it_right(office: Office, answer: An
 
 
 def test_a_call_in_a_code_fence_runs_and_prose_about_calls_does_not(office: Office) -> None:
-    assert office.answers([f"```\n{block('add', a=1)}\n```", FINE]).run().calls == 1
+    assert office.answers([f"```\n{block('add', a=1)}\n```\n", FINE]).run().calls == 1
+    assert "dropped" not in office.said()[-1], "the end of the fence is no invented result"
     about = "A call begins with REQUEST_TOOL and names the tool: `command: desk:add`."
     outcome = office.answers([about]).run()
     assert (outcome.state, outcome.answer, outcome.calls) == ("done", about, 0)
