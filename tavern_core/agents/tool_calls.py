@@ -131,6 +131,12 @@ class ToolCalls:
             ) from None
         try:
             arguments = json.loads(call.arguments or "{}")
+            json.dumps(arguments, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise InputInvalid(
+                f"{tool}: the arguments hold half a character (a lone surrogate): {call.arguments[:200]}",
+                hint="write each character whole, as itself", fixFor="caller",
+            ) from None  # fmt: skip
         except (ValueError, RecursionError):
             arguments = None
         if not isinstance(arguments, dict):

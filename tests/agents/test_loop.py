@@ -95,6 +95,7 @@ def test_calls_that_only_read_run_at_the_same_time_and_others_in_their_order(off
         (native(("add", "not json")), "arguments as one JSON object"),
         (native(("add", {"a": "x"})), "INPUT_SCHEMA_INVALID"),
         (native(("ad", {"a": 1})), "Fix: did you mean 'desk__add'?"),
+        (native(("note", '{"text": "\\ud800"}')), "write each character whole"),
         (native(("broken", {})), "Fix: the tool itself broke; try other arguments"),
     ],
 )  # fmt: skip
@@ -298,6 +299,14 @@ def test_a_full_context_is_shortened_and_the_conversation_says_so(office: Office
     assert "left out to save room" in "\n".join(office.said())
     sizes = [sum(len(str(m["content"])) for m in asked) // 4 for asked in office.model.asked]
     assert max(sizes) < 6_000
+
+
+def test_an_agent_that_writes_long_texts_goes_on_with_its_last_turn_alone(office: Office) -> None:
+    long = [block("note", text=f"{n} " + "word " * 9_000) for n in range(4)]
+    outcome = office.answers([*long, FINE]).run()
+    assert (outcome.state, outcome.calls, len(office.desk.notes)) == ("done", 4, 4), outcome.reason
+    assert "2 earlier messages were left out" in office.said()[1]
+    assert office.within(lambda agents: agents.replay_sync(outcome.run_id)).ok
 
 
 def test_the_agent_has_only_its_inventory_and_never_more_than_its_starter(office: Office) -> None:
