@@ -123,3 +123,22 @@ def test_tokens_that_are_not_reported_are_estimated_with_the_schemas_of_the_tool
         with_schemas, without = (run(tmp_path, server, {"calling": calling}).usage for calling in ("both", "tam"))
         sent = json.dumps(server.requests[0].body["tools"])
     assert with_schemas["input"] - without["input"] == pytest.approx(len(sent) / 4, rel=0.1)
+
+
+def test_a_recorded_run_is_repeated_without_its_model(tmp_path: Path) -> None:
+    turns = iter([
+        Reply(block("add", a=1) + "\nThe result is 9."), Reply(calls=[("desk__long", {})]), Reply(calls=[("desk__broken", {})]), Reply(FINE),
+    ])  # fmt: skip
+    recording = {"kind": "recorded", "file": str(tmp_path / "model.jsonl")}
+    outcomes: list[AgentOutcome] = []
+    with OpenAIServer(lambda request: next(turns)) as server:
+        models = {
+            "real": {"kind": "openai", "baseUrl": server.url},
+            "tape": {**recording, "source": "real", "record": True},
+        }
+        for llms in (models, {"tape": recording}):
+            host = Tavern.open({"llms": llms}, plugins=[Plugin(_Tools(Desk(None)), "desk")], home=tmp_path)
+            with host as tavern:
+                outcomes.append(tavern.agents.run_sync({**PROFILE, "model": "tape"}, "add"))
+    assert [(each.state, each.answer, each.steps, each.calls) for each in outcomes] == [("done", FINE, 4, 3)] * 2
+    assert len(server.requests) == 4
