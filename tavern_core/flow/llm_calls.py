@@ -21,11 +21,11 @@ from tavern_core.contract.llm import (
     LLM,
     LLMAnswer,
     Message,
-    Price,
     ScriptedLLM,
     StreamingLLM,
     answer_json,
     answer_of,
+    price_of,
 )
 from tavern_core.contract.targets import PythonTarget
 from tavern_core.errors import CallError, InputInvalid, OutputTooLarge, ToolFailed, UsageError, call_error_of
@@ -273,9 +273,8 @@ class Models:
         return await self._governed(request, tell)
 
     def _use(self, asked: Asked) -> Use:
-        price = getattr(self._known(asked.model), "price", None)
         question = {"model": asked.model, "messages": asked.messages, "options": asked.options}
-        return Use(question, price if isinstance(price, Price) else None)
+        return Use(question, price_of(self._known(asked.model)))
 
     async def _governed(self, request: _Request, tell: Callable[[str], object] | None) -> LLMAnswer:
         """The governed call, what it used, and its event."""
