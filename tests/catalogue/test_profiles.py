@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from tavern_core.errors import NameConflict, ProfileInvalid
 from tavern_core.kernel.access.profile_files import ProfileFiles
 from tavern_core.kernel.access.profiles import parse_profile, profile_schema, resolve_profile
+from tavern_core.kernel.catalogue import written_profiles
+from tavern_core.kernel.plugins.contributions import Contributions
+from tavern_core.kernel.signal import Signal
 from tavern_core.model.ids import spellings
 from tavern_core.model.profile import AgentProfile
 from tavern_core.model.tool import ToolSpec
@@ -306,3 +309,12 @@ def test_the_published_schema_fits_the_example_of_the_original_and_refuses_wildc
     assert not judge.is_valid({})
     assert not judge.is_valid({"tool_ids_inventory": ["text:*"]})
     assert not judge.is_valid({"tool_ids_inventory": [1]})
+
+
+def test_of_profiles_that_programs_give_only_so_many_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(written_profiles, "MOST_LENT", 3)
+    profiles = written_profiles.WrittenProfiles(ProfileFiles(), Contributions(Signal()))
+    names = [profiles.lend(AgentProfile(name=f"p{number}")) for number in range(5)]
+    assert [profiles.get(name)[0].name for name in names[2:]] == ["p2", "p3", "p4"]
+    with pytest.raises(ProfileInvalid):
+        profiles.get(names[0])

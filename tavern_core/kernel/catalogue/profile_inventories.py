@@ -9,7 +9,7 @@ from os import PathLike
 from tavern_core.errors import PluginError, ProfileInvalid, TavernError, ToolNotFound
 from tavern_core.kernel.access.profiles import Profile, ProfileLike, resolve_profile
 from tavern_core.kernel.catalogue.namespaces import Namespaces
-from tavern_core.kernel.catalogue.written_profiles import WrittenProfiles
+from tavern_core.kernel.catalogue.written_profiles import MOST_LENT, WrittenProfiles
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.record import Record
@@ -89,6 +89,8 @@ class Inventories:
         for finding in resolved.findings:
             self._base.diagnostics.add(finding.code, finding.located, hint=finding.hint)
         if isinstance(given, str | PathLike) and not resolved.is_partial:
+            if len(self._resolved) >= MOST_LENT:
+                self._resolved.clear()
             self._resolved[str(given)] = stamp, resolved
         return resolved
 

@@ -14,6 +14,8 @@ from tavern_core.kernel.access.profiles import Profile, ProfileLike, misspelt
 from tavern_core.kernel.plugins.contributions import Contributions
 from tavern_core.model.profile import AgentProfile
 
+MOST_LENT: Final = 10_000
+"""Profiles that programs have given; of more, the oldest are forgotten. Agents that run use theirs."""
 UNNAMED: Final = "(unnamed)"
 """What a profile that was given as a mapping without a name is called."""
 
@@ -46,6 +48,8 @@ class WrittenProfiles:
         digest = hashlib.sha256(written.encode("utf-8", "backslashreplace")).hexdigest()[:12]
         name = f"{profile.name}@{digest}"
         self._lent.setdefault(name, (profile, findings))
+        if len(self._lent) > MOST_LENT:
+            self._lent.pop(next(iter(self._lent)), None)
         return name
 
     def get(self, given: ProfileLike) -> tuple[AgentProfile, tuple[Finding, ...]]:
@@ -73,8 +77,8 @@ class WrittenProfiles:
                 f"a profile is a name, the path of an agent_profile.json or a mapping, got {type(given).__name__}",
                 hint='for example {"tool_ids_inventory": ["text:count"]}',
             )
-        if given in self._lent:
-            return self._lent[given]
+        if (lent := self._lent.get(given)) is not None:
+            return lent
         known = self._files.names()
         contributed = self._contributions.get("profiles", given)
         if contributed is not None and given not in known:
