@@ -342,7 +342,7 @@ class Agents:
         finally:
             events.end()
         told = outcome.to_json()
-        names = ("state", "reason", "steps", "calls", "usage", "cost", "seconds")
+        names = ("state", "reason", "code", "steps", "calls", "usage", "cost", "currency", "seconds")
         self._parts.base.recorder.note(AGENT_FINISHED, {"run": outcome.run_id, **{name: told[name] for name in names}})
 
     async def _resolved(self, given: ProfileLike, known: AgentProfile | None = None) -> tuple[Profile, str]:
