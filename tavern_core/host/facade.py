@@ -12,6 +12,7 @@ import functools
 import os
 import sys
 import sysconfig
+import threading
 import weakref
 from asyncio import _get_running_loop as _running_loop
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -95,6 +96,7 @@ class Tavern:
         self.logs = AuditLog(host.base.home)
         self.config = host.base.config
         self._agents: Agents | None = None
+        self._making_agents = threading.Lock()
 
     @property
     def agents(self) -> Agents:
@@ -105,11 +107,12 @@ class Tavern:
         """
         if self._state != "open" and (error := self._not_open().error) is not None:
             raise UsageError(error.message, hint=error.fix)
-        if self._agents is None:
-            from tavern_core.host.agent_parts import agents_of
+        with self._making_agents:  # threads share one
+            if self._agents is None:
+                from tavern_core.host.agent_parts import agents_of
 
-            self._agents = agents_of(self._host, self.wait)
-        return self._agents
+                self._agents = agents_of(self._host, self.wait)
+            return self._agents
 
     @classmethod
     def open(

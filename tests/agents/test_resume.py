@@ -440,3 +440,14 @@ def test_the_oldest_runs_are_removed_and_none_that_goes_on(tmp_path: Path, monke
     runs.tidy()
     assert [record.run_id for record in runs.list(None, 9)] == ["agent-3", "agent-2", "agent-0"]
     runs.close()
+
+
+def test_threads_share_the_agents_of_a_host(office: Office) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with office.host() as tavern, ThreadPoolExecutor(8) as threads:
+        assert len({id(agents) for agents in threads.map(lambda _: tavern.agents, range(8))}) == 1
+        answers = list(
+            threads.map(lambda n: tavern.agents.run_sync(PROFILE, "x", model=lambda m: f"{n}").answer, range(20))
+        )
+    assert answers == [str(number) for number in range(20)]
