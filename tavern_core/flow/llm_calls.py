@@ -6,6 +6,8 @@ find the model → tavern_before_prompt → budget of the plugin → the governe
 from __future__ import annotations
 
 import itertools
+import secrets
+import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, nullcontext
@@ -50,7 +52,7 @@ ModelLike = str | LLM | Callable[[Sequence[Message]], Any]
 """How a program names a model: its name, the model itself, or a function from messages to the text of the answer."""
 PASSED: Final = "passed"
 """Prefix of the names of models that programs pass."""
-_MOST_PASSED: Final = 100
+_MOST_PASSED: Final = 1_000
 ASK: Final = "core:LLM"
 _ASK_LOCAL: Final = "core:LLM, local"
 """The key of the same operation for models that are local."""
@@ -129,6 +131,8 @@ class Models:
         self._passed: dict[str, tuple[Any, LLM]] = {}
         """Models that programs passed, by the names that they got."""
         self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._own = secrets.token_hex(4)
         self.specs = {
             key: ToolSpec(
                 ASK, "Asks a language model.", plugin="core-nodes-outside", capabilities=needed, input_schema=_QUESTION,
@@ -172,6 +176,9 @@ class Models:
             if not known
             else "more than one language model"
         )
+        if str(name).startswith(f"{PASSED}:"):
+            hint = "it was passed by a program that has ended, or too many were passed since: pass it again with model="
+            raise ToolFailed(f"there is no language model {name!r} any more", hint=hint, fixFor="caller")
         hint = did_you_mean(name, known) or (
             f"name one of {', '.join(sorted(known))}"
             if known
@@ -192,20 +199,28 @@ class Models:
                 f"a model is a name, an object with `complete`, or a function of the messages, got {type(model).__name__}",
                 hint='model="gpt", or model=ScriptedLLM([...])',
             )
-        for name, (passed, _) in self._passed.items():
-            if passed is model:
-                return name
-        name = f"{PASSED}:{next(self._numbers)}"
-        self._passed[name] = model, model if isinstance(model, LLM) else ScriptedLLM(model)
-        if len(self._passed) > _MOST_PASSED:
-            del self._passed[next(iter(self._passed))]
-        return name
+        with self._lock:
+            for name, (passed, _) in self._passed.items():
+                if passed is model:
+                    return name
+            # A stored run must not find another process's model under its name.
+            name = f"{PASSED}:{self._own}-{next(self._numbers)}"
+            self._passed[name] = model, model if isinstance(model, LLM) else ScriptedLLM(model)
+            if len(self._passed) > _MOST_PASSED:
+                del self._passed[next(iter(self._passed))]
+            return name
 
     def _known(self, name: str) -> LLM | None:
-        known = self._contributions.all("llms")
+        known: dict[str, LLM] = self._contributions.all("llms")
         if not name:
             return next(iter(known.values())) if len(known) == 1 else None
-        return known.get(name) or self._passed.get(name, (None, None))[1]
+        if name in known:
+            return known[name]
+        with self._lock:
+            if (passed := self._passed.pop(name, None)) is None:
+                return None
+            self._passed[name] = passed  # those in use are dropped last
+            return passed[1]
 
     def asked_by(self, name: str, context: CallContext | None, purpose: str, asker: str = "") -> LLM:
         """A model for the caller `context`; None: the host, or the caller of the tool that runs. Raises as `find`.
