@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tavern_core.agents.prompt_texts import Texts
-from tavern_core.agents.tokens import tokens_of
 from tavern_core.kernel.catalogue.manual import best_examples
 from tavern_core.kernel.catalogue.parameter_text import fold_lines, harmless
+from tavern_core.model.tokens import tokens_of
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.dialects import wire_name
 

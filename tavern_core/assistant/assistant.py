@@ -12,7 +12,6 @@ from tavern_core.assistant.asked import Asked
 from tavern_core.assistant.drafting import Drafting
 from tavern_core.assistant.dry_run import Trial
 from tavern_core.assistant.panel_cycle import panel
-from tavern_core.assistant.prompt import TokensOf
 from tavern_core.assistant.proposal import Panel, Proposal
 from tavern_core.errors import UsageError
 from tavern_core.flow.composition import Flow
@@ -37,7 +36,6 @@ class Assistant:
         flow: its nodes, workflows and models.
         language: of the configuration; a request in Chinese is always answered in Chinese.
         tool: finds a tool by its id; raises ToolNotFound.
-        tokens_of: how many tokens a text has.
     """
 
     def __init__(
@@ -45,12 +43,10 @@ class Assistant:
         flow: Flow,
         language: Language | None,
         tool: Callable[[str], Awaitable[ToolSpec]],
-        tokens_of: TokensOf,
     ) -> None:
         self._flow = flow
         self._tool = tool
         self._language = language
-        self._tokens_of = tokens_of
         self._trial = Trial(flow.rehearsal, flow.nodes.find, flow.workflows)
 
     async def propose(
@@ -90,7 +86,7 @@ class Assistant:
         before = await self._found(workflow)
         asked = Asked(self._flow, self._flow.models.name_of(model), context, f"the assistant asks: {request[:100]}")
         trial = self._trial if dry_run else None
-        drafting = Drafting(self._flow, request, before, asked, trial, self.language_of(request), self._tokens_of)
+        drafting = Drafting(self._flow, request, before, asked, trial, self.language_of(request))
         return await drafting.proposal(plan, rounds)
 
     async def apply(
@@ -160,7 +156,7 @@ class Assistant:
         asked = Asked(
             self._flow, self._flow.models.name_of(model), context, f"the assistant asks for a form: {request[:100]}"
         )
-        return await panel(subject, request, asked, layout, rounds, self.language_of(request), self._tokens_of)
+        return await panel(subject, request, asked, layout, rounds, self.language_of(request))
 
     def language_of(self, request: str) -> Language:
         """Chinese for a request with Chinese characters, else the configured language, else English."""

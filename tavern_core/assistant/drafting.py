@@ -17,7 +17,7 @@ from tavern_core.assistant.completions import completed
 from tavern_core.assistant.cycle import Ended, Judged, negotiate
 from tavern_core.assistant.dry_run import Trial
 from tavern_core.assistant.node_text import node_documents
-from tavern_core.assistant.prompt import PLAN_SCHEMA, TokensOf, patch_messages, plan_messages, prompt_tokens
+from tavern_core.assistant.prompt import PLAN_SCHEMA, patch_messages, plan_messages, prompt_tokens
 from tavern_core.assistant.proposal import Candidate, Proposal
 from tavern_core.contract.llm import Message
 from tavern_core.flow.composition import Flow
@@ -58,12 +58,11 @@ class Drafting:
         asked: Asked,
         trial: Trial | None,
         language: Language,
-        tokens_of: TokensOf,
     ) -> None:
         self._flow = flow
         self._request, self._before = request, before
         self._asked, self._trial = asked, trial
-        self._language, self._tokens_of = language, tokens_of
+        self._language = language
         self._tokens = prompt_tokens(asked.context_tokens)
         self._seed = zlib.crc32(f"{request}\n{before.rev}".encode("utf-8", "replace"))
         self._stated = Needs()
@@ -88,9 +87,7 @@ class Drafting:
         if plan is None or isinstance(plan, bool):
             if not plan:
                 return ()
-            messages = plan_messages(
-                self._request, projected(self._before), self._language, tokens=self._tokens, tokens_of=self._tokens_of
-            )
+            messages = plan_messages(self._request, projected(self._before), self._language, tokens=self._tokens)
             data = read_json_object(await self._asked(messages, PLAN_SCHEMA))
             self._stated = read_needs(data)
             planned = data.get("steps")
@@ -112,14 +109,13 @@ class Drafting:
             steps=steps,
             language=self._language,
             tokens=self._tokens,
-            tokens_of=self._tokens_of,
         )
 
     def _documents(self, types: Iterable[str], tokens: int) -> list[str]:
         """Texts about node types, which the model has seen from now on."""
         found = (self._flow.nodes.find(type_) for type_ in types)
         specs = [spec for spec in found if spec is not None and not spec.is_ui_node]
-        texts = node_documents(specs, tokens, self._tokens_of)
+        texts = node_documents(specs, tokens)
         self._shown.update(spec.type for spec in specs[: len(texts)])
         return texts
 

@@ -9,7 +9,7 @@ from tavern_core.assistant.answers import Answered
 from tavern_core.assistant.asked import Asked
 from tavern_core.assistant.cycle import Judged, negotiate
 from tavern_core.assistant.panels import OUTPUT_WIDGETS, misfits, properties_of, proposed, widgets_for
-from tavern_core.assistant.prompt import TokensOf, layout_messages, prompt_tokens
+from tavern_core.assistant.prompt import layout_messages, prompt_tokens
 from tavern_core.assistant.proposal import Panel
 from tavern_core.errors import UsageError
 from tavern_core.graph.operations import apply_patch
@@ -28,7 +28,6 @@ async def panel(
     layout: Mapping[str, Any] | None,
     rounds: int,
     language: Language,
-    tokens_of: TokensOf,
 ) -> Panel:
     """See `Assistant.panel`."""
     inputs, outputs = dict(subject.input_schema), _outputs(subject.output_schema)
@@ -56,7 +55,7 @@ async def panel(
         for name, schema in properties_of(inputs).items()
     }
     shown = {name: {**schema, "widgets": OUTPUT_WIDGETS} for name, schema in outputs.items()}
-    messages = layout_messages(request, current, described, shown, language, tokens=tokens, tokens_of=tokens_of)
+    messages = layout_messages(request, current, described, shown, language, tokens=tokens)
     ended = await negotiate(asked, messages, judge, rounds=rounds, language=language)
     found = ended.result
     return Panel(

@@ -267,7 +267,7 @@ class Models:
         use, around = request.use, self._around
 
         def passed_on(piece: str) -> object:
-            use.streamed += len(piece)
+            use.streamed.append(piece)
             return tell(piece) if tell is not None else None
 
         is_beneath = self._contributions.overrides(LLMS, request.asker)

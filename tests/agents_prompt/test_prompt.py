@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from tavern_core import tam
 from tavern_core.agents.prompt import Prompt, PromptBuilder
-from tavern_core.agents.tokens import tokens_of
 from tavern_core.errors import ProfileInvalid
 from tavern_core.kernel.access.profiles import parse_profile, profile_schema
 from tavern_core.model.profile import AgentProfile
+from tavern_core.model.tokens import tokens_of
 from tests.agents_prompt.shop import CLERK, LATE, shop, write
 
 TASKS = {"en": "A customer wants a refund after a month", "zh": "顾客想在一个月后退款"}
