@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from tavern_core.assistant.asked import Asked
 from tavern_core.assistant.drafting import Drafting
 from tavern_core.assistant.dry_run import Trial
+from tavern_core.assistant.model_requests import ModelRequests
 from tavern_core.assistant.panel_cycle import panel
 from tavern_core.assistant.proposal import Panel, Proposal
 from tavern_core.errors import UsageError
@@ -84,9 +84,11 @@ class Assistant:
                 "the request is empty", hint='say what is wanted: propose("translate the text", "flow.json")'
             )
         before = await self._found(workflow)
-        asked = Asked(self._flow, self._flow.models.name_of(model), context, f"the assistant asks: {request[:100]}")
+        requests = ModelRequests(
+            self._flow, self._flow.models.name_of(model), context, f"the assistant asks: {request[:100]}"
+        )
         trial = self._trial if dry_run else None
-        drafting = Drafting(self._flow, request, before, asked, trial, self.language_of(request))
+        drafting = Drafting(self._flow, request, before, requests, trial, self.language_of(request))
         return await drafting.proposal(plan, rounds)
 
     async def apply(
@@ -104,7 +106,7 @@ class Assistant:
         Raises:
             UsageError: the proposal is not `ok`, or the workflow has no name yet (USAGE).
         """
-        _judge(proposal)
+        _require_change(proposal)
         patch, rev, seed = list(proposal.patch), proposal.before.rev, proposal.seed
         if session is not None:
             return await session.applied(patch, rev=rev, seed=seed)
@@ -125,7 +127,7 @@ class Assistant:
         Raises:
             UsageError: the proposal is not `ok`, or it cannot be written (USAGE).
         """
-        _judge(proposal)
+        _require_change(proposal)
         outcome = await self._flow.workflows.patched(proposal.before, list(proposal.patch), seed=proposal.seed)
         return outcome if not outcome.ok else await self._flow.workflows.stored(to, outcome)
 
@@ -153,10 +155,10 @@ class Assistant:
             CallError: as `propose`.
         """
         subject = await self._subject(tool_or_workflow)
-        asked = Asked(
+        requests = ModelRequests(
             self._flow, self._flow.models.name_of(model), context, f"the assistant asks for a form: {request[:100]}"
         )
-        return await panel(subject, request, asked, layout, rounds, self.language_of(request))
+        return await panel(subject, request, requests, layout, rounds, self.language_of(request))
 
     def language_of(self, request: str) -> Language:
         """Chinese for a request with Chinese characters, else the configured language, else English."""
@@ -185,7 +187,7 @@ class Assistant:
         return await self._flow.workflows.found(_EMPTY if found is None else found)
 
 
-def _judge(proposal: Proposal) -> None:
+def _require_change(proposal: Proposal) -> None:
     """Refuse a proposal without a valid change. Raises UsageError (USAGE)."""
     if not proposal.ok:
         raise UsageError("there is nothing to apply: the proposal has no valid change", hint="see its problems")

@@ -22,24 +22,22 @@ _MOST_SLOTS, _MOST_CHOICES, _LONGEST_VALUE = 40, 20, 60
 _LONGEST_NAME: Final = 100
 
 
-def node_documents(specs: Sequence[NodeSpec], tokens: int, *, full: int | None = None) -> list[str]:
+def node_documents(specs: Sequence[NodeSpec], tokens: int) -> list[str]:
     """One text for each node type, in the order given, at most `tokens` together.
 
     The last ones lose their descriptions first, then they are left out.
 
     Args:
         specs: the most important first.
-        full: how many are described completely at most; None: as many as fit.
     """
     long = [node_document(spec) for spec in specs]
-    if full is None and sum(tokens_of(text) + 1 for text in long) <= tokens:
+    if sum(tokens_of(text) + 1 for text in long) <= tokens:
         return long
     short = [node_document(spec, short=True) for spec in specs]
     sizes = [(tokens_of(one) + 1, tokens_of(other) + 1) for one, other in zip(long, short, strict=True)]
     kept = _prefix([small for _, small in sizes], tokens)
     left = tokens - sum(small for _, small in sizes[:kept])
     complete = _prefix([max(large - small, 0) for large, small in sizes[:kept]], left)
-    complete = complete if full is None else min(complete, full)
     return [*long[:complete], *short[complete:kept]]
 
 
