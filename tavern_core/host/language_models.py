@@ -67,7 +67,7 @@ class LanguageModels:
         *,
         context: CallContext | None = None,
         purpose: str = "",
-        tell: Callable[[str], object] | None = None,
+        on_text: Callable[[str], object] | None = None,
     ) -> LLMAnswer:
         """Ask a model. Cancelling the task cancels the request.
 
@@ -77,12 +77,12 @@ class LanguageModels:
             options: of `contract.llm.LLM.complete`.
             context: the caller; None: the host itself, or the caller of the tool that runs.
             purpose: why, for hooks and the audit log.
-            tell: called with each piece of the text while the model streams.
+            on_text: called with each piece of the text while the model streams.
 
         Raises:
             CallError: it was refused, or failed.
         """
         conversation = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         return await self._models.ask(
-            self._models.name_of(model), conversation, options or {}, context, purpose, tell=tell
+            self._models.name_of(model), conversation, options or {}, context, purpose, on_text=on_text
         )

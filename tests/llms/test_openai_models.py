@@ -31,7 +31,7 @@ def ask(
 ) -> tuple[LLMAnswer, list[str]]:
     pieces: list[str] = []
     with opened({"far": entry(server, **(more or {}))}) as host:
-        asked = host.llms.complete(messages, "far", options or {}, tell=pieces.append if stream else None)
+        asked = host.llms.complete(messages, "far", options or {}, on_text=pieces.append if stream else None)
         return host.wait(asked), pieces
 
 
@@ -363,8 +363,8 @@ def test_cancelling_closes_the_request(opened: Open, stream: bool) -> None:
     async def main(server: OpenAIServer) -> bool:
         async with opened({"far": entry(server)}) as host:
             arrived = asyncio.Event()
-            tell = (lambda _: arrived.set()) if stream else None
-            asking = asyncio.create_task(host.llms.complete("hi", tell=tell))
+            on_text = (lambda _: arrived.set()) if stream else None
+            asking = asyncio.create_task(host.llms.complete("hi", on_text=on_text))
             await (arrived.wait() if stream else asyncio.to_thread(server.asked.wait, 30))
             asking.cancel()
             await asyncio.wait([asking])
