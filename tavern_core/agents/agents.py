@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import json
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -36,7 +37,7 @@ from tavern_core.agents.spending import BudgetLike, Clock, Spending, budget_of, 
 from tavern_core.agents.tape import Tape
 from tavern_core.contract.llm import Price
 from tavern_core.errors import UsageError
-from tavern_core.flow.llm_calls import ModelLike
+from tavern_core.flow.passed_models import ModelLike
 from tavern_core.flow.run_caller import restored, stored, taken_up_as
 from tavern_core.kernel.access.profiles import Profile, ProfileLike
 from tavern_core.kernel.calls.approvals import waiting
@@ -86,7 +87,7 @@ class Agents:
         """Give a task to an agent, and wait until it is done, stopped, or waits for a person.
 
         Args:
-            profile: its name, the path of an agent_profile.json, or a mapping.
+            profile: its name, the path of an agent_profile.json, a mapping, or what `tavern.profile` returned.
             task: what to do, in words.
             context: the caller, whose permissions the agent gets at most; None: the host, or the caller of the tool that runs.
             model: the language model, instead of the profile's: its name, the model itself, or a function of the messages.
@@ -153,7 +154,7 @@ class Agents:
             answers: question → the answer of a person.
             context: the caller, which must be the run's own; None: the host.
             model: for what is left, instead of the run's; needed if the run began with a model that is not configured.
-            budget: as for `run`; raises limits that stopped the run.
+            budget: as for `run`; raises limits that stopped the run. It stays, as `model` does, when the run is resumed again.
 
         Raises:
             RunNotFound: there is no such run of this caller (RUN_NOT_FOUND).
@@ -176,9 +177,10 @@ class Agents:
         budget: BudgetLike = None,
     ) -> AgentHandle:
         """`resume` in the background. Raises as `resume`."""
-        resumer = caller_of(context)
+        resumer, given = caller_of(context), _answers_of(answers)
         kept = await asyncio.to_thread(self._runs.find, run_id, None if resumer is None else owner_of(resumer))
-        record, facts = kept.record, kept.record.facts
+        record = kept.record
+        facts = {**record.facts, **_changed(record)}
         if record.state not in RESUMABLE:
             raise UsageError(f"{run_id} is {record.state}", hint="only a run that is not done can be resumed")
         resolved, name = await self._resolved(facts["given"], AgentProfile.model_validate(facts["profile"]))
@@ -196,7 +198,7 @@ class Agents:
         read_at_start(agent.ledger.content_read, facts, record.task)
         read_again(agent.ledger.content_read, tape)
         about = replace(_about(record, resolved, agent, asking_context(acting, run_id)), model=chosen)
-        return self._begin(about, tape, limits, price, answers or {})
+        return self._begin(about, tape, limits, price, given)
 
     # Looking -------------------------------------------------------------------------------------------------------------
 
@@ -276,7 +278,8 @@ class Agents:
         events = RunEvents(about.run, self._runs, recorder, tape.seq)
         spending = Spending(limits, price, Clock(tape.seconds))
         if answers is not None:
-            events.record("resumed", {"budget": limits.model_dump(), "principal": about.context.principal})
+            facts = {"budget": limits.model_dump(), "model": about.model, "principal": about.context.principal}
+            events.record("resumed", facts)
         if answers:
             events.record("given", {"answers": dict(answers)})
             tape.given |= answers
@@ -288,7 +291,7 @@ class Agents:
         is_cancelled = False
 
         async def work() -> AgentOutcome:
-            waiting.set(spending.clock.paused)
+            waiting.set(spending.clock.paused_with(waiting.get()))
             if tape.given or conversation.get() is None:
                 conversation.set(Answers(tape.given, conversation.get()))
             try:
@@ -332,14 +335,15 @@ class Agents:
             known: its content, for a profile that a program had given.
         """
         parts = self._parts
+        if isinstance(given, Profile):
+            given = given.written
         if isinstance(given, PathLike):
             given = str(given)
         if isinstance(given, str) and not (known is not None and "@" in given and not parts.written.has(given)):
             is_file = given.endswith(".json") and not parts.written.has(given)
             name = str(Path(given).absolute()) if is_file else given
             return await parts.profiles.resolved(name), name
-        resolved = await parts.profiles.resolved(known if known is not None else given)
-        name = parts.written.lend(resolved.written)
+        name = parts.written.lend(*parts.written.get(known if known is not None else given))
         return await parts.profiles.resolved(name), name
 
     async def _priced(self, profile: Profile, model: str, limits: AgentBudget) -> tuple[Price | None, int]:
@@ -377,6 +381,24 @@ def _about(record: AgentRecord, profile: Profile, agent: CallContext, asking: Ca
         record.run_id, profile, facts["system"], record.task, facts["model"], agent, asking, facts["window"], facts["tools"],
         tuple(facts["warnings"]),
     )  # fmt: skip
+
+
+def _changed(record: AgentRecord) -> Mapping[str, Any]:
+    """The budget and the model with which a run was last resumed: they stay when it is resumed once more."""
+    last = next((event.data for event in reversed(record.events) if event.kind == "resumed"), {})
+    return {name: last[name] for name in ("budget", "model") if name in last}
+
+
+def _answers_of(answers: object) -> dict[str, Any]:
+    """Checked before the run is taken up. Raises UsageError (USAGE)."""
+    given = {} if answers is None else answers
+    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+        raise UsageError("answers are a mapping of questions to answers", hint='{"name": "Ann"}')
+    try:
+        json.dumps(dict(given), ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"an answer is JSON: {error}", hint='{"name": "Ann"}') from error
+    return dict(given)
 
 
 def _cancel(task: asyncio.Task[Any]) -> bool:

@@ -19,11 +19,12 @@ from tavern_core.agents.repetition import STOP_AT, WARN_AT, Repetition
 from tavern_core.agents.spending import Spending, Stop
 from tavern_core.agents.tape import Tape, TapeEnds, Waits
 from tavern_core.agents.tool_calls import ToolCalls
-from tavern_core.contract.llm import ModelCall
-from tavern_core.errors import TavernError
+from tavern_core.contract.llm import LLMAnswer, ModelCall
+from tavern_core.errors import CallError, CallTimeout, TavernError
 from tavern_core.model.agent import AgentOutcome, AgentState
 from tavern_core.model.safe_text import printed
 from tavern_core.model.text_outcome import TextOutcome
+from tavern_core.model.tokens import tokens_of
 
 T = TypeVar("T")
 Message = Mapping[str, Any]
@@ -40,6 +41,8 @@ CONFUSED_AT: Final = {
 """Kind of an answer that leads nowhere → how often it may come before the next call until the run stops."""
 STUCK: Final = "AGENT_STUCK"
 """Code of a run that stopped because its model goes round in circles, or writes nothing that can be used."""
+LONGEST_PAUSE_S: Final = 10.0
+"""Before a request is made once more; a model that asks for a longer one ends the run, which can be resumed."""
 _PAUSED_S: Final = 0.5
 _KEPT_CHARS: Final = 2_000
 """Of an answer that was cut, and of each of its arguments."""
@@ -94,14 +97,12 @@ class AgentLoop:
             return self._ended("stopped", stop)
         except Waits as waits:
             self._record("waiting", {"waitingFor": waits.data, "seconds": self._spending.clock.seconds})
-            reason = Stop(
-                str(waits.data["reason"]), str(waits.data["answer"]).replace("RUN", self._task.run), waits.code
-            )
+            reason = Stop(str(waits.data["reason"]), str(waits.data["answer"]), waits.code)
             return self._ended("waiting", reason, waits.data)
         except TapeEnds:
             return self._ended("interrupted", Stop("the record ends here", "", ""))
         except TavernError as error:
-            return self._ended("failed", Stop(error.message, error.hint, error.code))
+            return self._ended("failed", Stop(error.message, _fix_of(error), error.code))
 
     async def _work(self) -> AgentOutcome:
         self._begin()
@@ -128,6 +129,8 @@ class AgentLoop:
                 return ended
 
     def _begin(self) -> None:
+        for lost in self._tape.faults:
+            self._spending.lost(lost["usage"]["input"], lost["usage"]["output"])
         if self._tape.beginning:
             self.messages = list(self._tape.beginning)
             return
@@ -154,8 +157,7 @@ class AgentLoop:
     async def _ask(self, step: int) -> Answer:
         if (known := self._tape.answers.get(step)) is not None:
             return recorded(known, self._listener())
-        following = self._listener(lambda piece: self._tell(step, piece))
-        said = await self._within(self._requests.ask(step, self.messages, following.feed))
+        said = await self._said(step)
         reading = said, self._listener(), size_of(self.messages)
         # Reading a long text takes time that other tasks of the loop would wait for.
         answer = await asyncio.to_thread(heard, *reading) if len(said.text) > _LONG else heard(*reading)
@@ -164,6 +166,39 @@ class AgentLoop:
         self._record("answer", {"step": step, **answer.to_json(), **facts})
         self._tape.given.clear()
         return answer
+
+    async def _said(self, step: int) -> LLMAnswer:
+        """The answer of the model; a request that failed for a reason that may pass is made once more.
+
+        Raises:
+            CallError: it has failed; what it used is recorded.
+        """
+        is_again = False
+        while True:
+            following = self._listener(lambda piece: self._tell(step, piece))
+            try:
+                return await self._within(self._requests.ask(step, self.messages, following.feed))
+            except OutOfTime:
+                self._lost(step, CallTimeout("the time of the run is over", outcome="unknown"), following.text)
+                raise
+            except CallError as error:
+                pause = (error.retry_after_ms or 0) / 1000
+                may_pass = error.retryable and pause <= LONGEST_PAUSE_S and not self._written.deliberation_workflow
+                is_again = self._lost(step, error, following.text, may_pass=may_pass and not is_again)
+                if not is_again:
+                    raise
+                await self._within(asyncio.sleep(pause))
+
+    def _lost(self, step: int, error: CallError, text: str, *, may_pass: bool = False) -> bool:
+        """Record a request that failed, on which the model may have worked; returns whether it is made once more."""
+        used = {"input": 0 if error.outcome == "none" else size_of(self.messages), "output": tokens_of(text)}
+        self._spending.lost(used["input"], used["output"])
+        is_again, spending = may_pass and self._before_request() is None, self._spending
+        self._record("fault", {
+            "step": step, "code": error.code, "message": error.message, "again": is_again, "usage": used,
+            "cost": spending.cost, "seconds": spending.clock.seconds,
+        })  # fmt: skip
+        return is_again
 
     def _listener(self, tell: Callable[[str], object] = lambda piece: None) -> Listener:
         reads = self._written.calling != "native"
@@ -362,9 +397,9 @@ class AgentLoop:
     def _ended(
         self, state: AgentState, stop: Stop | None = None, waiting: Mapping[str, Any] | None = None
     ) -> AgentOutcome:
-        spending = self._spending
+        spending, stop = self._spending, stop or Stop("", "", "")
         return AgentOutcome(
-            self._task.run, state, self._answer, stop.reason if stop else "", stop.fix if stop else "", stop.code if stop else "",
+            self._task.run, state, self._answer, stop.reason, stop.fix.replace("RUN", self._task.run), stop.code,
             spending.steps, spending.calls,
             {"input": spending.input, "output": spending.output}, spending.cost, spending.currency, spending.clock.seconds,
             tuple(self.warnings), waiting,
@@ -384,6 +419,13 @@ class AgentLoop:
 
 def _as_json(calls: tuple[ModelCall, ...]) -> list[dict[str, str]]:
     return [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in calls]
+
+
+def _fix_of(error: TavernError) -> str:
+    """The repair of an error, with the time after which it may help."""
+    wait = error.retry_after_ms if isinstance(error, CallError) else None
+    later = f"after {wait / 1000:g} s: tavern agent resume RUN" if wait else ""
+    return "; ".join(filter(None, (error.hint, later)))
 
 
 def _stuck(reason: str, fix: str) -> Stop:

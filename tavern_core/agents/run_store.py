@@ -105,7 +105,9 @@ class AgentRuns:
             )
 
     def list(self, owner: str | None, most: int) -> builtins.list[AgentRecord]:
-        """Runs without their events, newest first."""
+        """Runs without their events, newest first. Raises UsageError: `most` is no number of runs (USAGE)."""
+        if type(most) is not int or not 0 <= most < 2**63:
+            raise UsageError(f"a number of runs is expected, got {most!r:.40}", hint="runs(most=100)")
         where, values = ("WHERE owner = ?", [owner]) if owner is not None else ("", [])
         with self._file.open() as db:
             rows = db.execute(f"SELECT * FROM runs {where} ORDER BY started DESC LIMIT ?", (*values, most)).fetchall()
@@ -119,7 +121,13 @@ class AgentRuns:
 
         Raises:
             RunNotFound: there is none, or it is another caller's (RUN_NOT_FOUND).
+            UsageError: `run` is no text (USAGE).
         """
+        if not isinstance(run, str):
+            raise UsageError(
+                f"the id of a run is text, got {type(run).__name__}", hint="`tavern agent runs` lists them"
+            )
+        run = run.encode("utf-8", "replace").decode()
         with self._file.open() as db:
             row = db.execute("SELECT * FROM runs WHERE id = ?", (run,)).fetchone()
             events = db.execute("SELECT * FROM events WHERE run = ? ORDER BY seq", (run,)).fetchall() if row else []

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from pydantic import ValidationError
@@ -15,6 +15,7 @@ from tavern_core.frozen import dataclass
 from tavern_core.model.profile import AgentBudget
 
 BudgetLike = AgentBudget | Mapping[str, Any] | None
+Pause = Callable[[], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,16 @@ class Clock:
             if not self._waiting:
                 self._waited += time.monotonic() - began
 
+    def paused_with(self, outer: Pause | None) -> Pause:
+        """`paused`, for a run that another one waits for: the clock of that one is paused, too."""
+
+        @contextmanager
+        def both() -> Iterator[None]:
+            with nullcontext() if outer is None else outer(), self.paused():
+                yield
+
+        return both
+
 
 class Spending:
     """Counts what a run uses.
@@ -96,6 +107,11 @@ class Spending:
     def answered(self, tokens_in: int, tokens_out: int) -> None:
         """Count one answer of the model."""
         self.steps += 1
+        self.input += tokens_in
+        self.output += tokens_out
+
+    def lost(self, tokens_in: int, tokens_out: int) -> None:
+        """Count a request that failed."""
         self.input += tokens_in
         self.output += tokens_out
 

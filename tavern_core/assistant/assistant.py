@@ -15,7 +15,7 @@ from tavern_core.assistant.panel_cycle import panel
 from tavern_core.assistant.proposal import Panel, Proposal
 from tavern_core.errors import UsageError
 from tavern_core.flow.composition import Flow
-from tavern_core.flow.llm_calls import ModelLike
+from tavern_core.flow.passed_models import ModelLike
 from tavern_core.flow.patching import PatchOutcome
 from tavern_core.flow.workflow_session import WorkflowSession
 from tavern_core.flow.workflow_tools import workflow_tool

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import field
+from inspect import isawaitable
 from typing import Any, Final, Protocol, runtime_checkable
 
+from tavern_core.errors import ToolFailed
 from tavern_core.frozen import dataclass
 
 Message = Mapping[str, Any]
@@ -119,8 +121,13 @@ class ScriptedLLM:
     async def complete(self, messages: Sequence[Message], /, **options: Any) -> LLMAnswer:
         self.asked.append(tuple(messages))
         if callable(self._answers):
-            made = self._answers(messages)
-            answer = made if isinstance(made, str | LLMAnswer) else await made
+            made: Any = self._answers(messages)
+            answer = await made if isawaitable(made) else made
+            if not isinstance(answer, str | LLMAnswer):
+                raise ToolFailed(
+                    f"the function that stands for a model returned {type(answer).__name__}",
+                    hint="return the text of the answer, or an LLMAnswer",
+                )
         else:
             answer = self._answers[min(len(self.asked), len(self._answers)) - 1] if self._answers else ""
         return LLMAnswer(answer, model="scripted") if isinstance(answer, str) else answer

@@ -5,12 +5,11 @@ find the model → tavern_before_prompt → budget of the plugin → the governe
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from tavern_core.contract.core_services import LLMS, Llms
 from tavern_core.contract.llm import (
@@ -19,15 +18,15 @@ from tavern_core.contract.llm import (
     LLMAnswer,
     Message,
     Price,
-    ScriptedLLM,
     StreamingLLM,
     answer_json,
     answer_of,
 )
-from tavern_core.errors import CallError, InputInvalid, ToolFailed, UsageError, call_error_of
+from tavern_core.errors import CallError, InputInvalid, ToolFailed
 from tavern_core.flow.governed_llm import GovernedLLM, GovernedStreamingLLM
 from tavern_core.flow.llm_tool import ASK, ASK_LOCAL, completed, llm_tools
 from tavern_core.flow.llm_use import PluginBudgets, Use
+from tavern_core.flow.passed_models import ModelLike, PassedModels, is_passed
 from tavern_core.flow.prompt_hooks import ModelRequest, PromptChange, PromptHooks
 from tavern_core.frozen import dataclass as frozen_dataclass
 from tavern_core.kernel.calls.running_call import current
@@ -44,11 +43,6 @@ if TYPE_CHECKING:
 
 Invoke = Callable[[str, Mapping[str, Any] | None, CallContext | None, str], Coroutine[Any, Any, ToolResult]]
 """(tool, arguments, context, purpose): a call through the one pipeline."""
-ModelLike = str | LLM | Callable[[Sequence[Message]], Any]
-"""How a program names a model: its name, the model itself, or a function from messages to the text of the answer."""
-PASSED: Final = "passed"
-"""Prefix of the names of models that programs pass."""
-_MOST_PASSED: Final = 100
 _on_text: ContextVar[Callable[[str], object] | None] = ContextVar("tavern_pieces", default=None)
 """The receiver of the pieces of the current answer."""
 
@@ -88,9 +82,7 @@ class Models:
         self.invoke = invoke
         """A call through the pipeline."""
         self._governance = governance
-        self._passed: dict[str, tuple[Any, LLM]] = {}
-        """Models that programs passed, by the names that they got."""
-        self._numbers = itertools.count(1)
+        self._passed = PassedModels()
         self.specs = llm_tools(self._answer)
 
     @property
@@ -121,13 +113,11 @@ class Models:
         if (found := self._known(name)) is not None:
             return found
         known = self._contributions.all("llms")
-        what = (
-            f"no language model {name!r}"
-            if name
-            else "no language model"
-            if not known
-            else "more than one language model"
-        )
+        several = "more than one language model" if known else "no language model"
+        what = f"no language model {name!r}" if name else several
+        if is_passed(name):
+            hint = "it was passed by a program that has ended, or too many were passed since: pass it again with model="
+            raise ToolFailed(f"there is no language model {name!r} any more", hint=hint, fixFor="caller")
         hint = did_you_mean(name, known) or (
             f"name one of {', '.join(sorted(known))}"
             if known
@@ -143,25 +133,14 @@ class Models:
         """
         if isinstance(model, str):
             return model
-        if not isinstance(model, LLM) and not callable(model):
-            raise UsageError(
-                f"a model is a name, an object with `complete`, or a function of the messages, got {type(model).__name__}",
-                hint='model="gpt", or model=ScriptedLLM([...])',
-            )
-        for name, (passed, _) in self._passed.items():
-            if passed is model:
-                return name
-        name = f"{PASSED}:{next(self._numbers)}"
-        self._passed[name] = model, model if isinstance(model, LLM) else ScriptedLLM(model)
-        if len(self._passed) > _MOST_PASSED:
-            del self._passed[next(iter(self._passed))]
-        return name
+        return self._passed.name_of(model)
 
     def _known(self, name: str) -> LLM | None:
         known = self._contributions.all("llms")
         if not name:
             return next(iter(known.values())) if len(known) == 1 else None
-        return known.get(name) or self._passed.get(name, (None, None))[1]
+        model: LLM | None = known[name] if name in known else self._passed.get(name)
+        return model
 
     def asked_by(self, name: str, context: CallContext | None, purpose: str, asker: str = "") -> LLM:
         """A model for the caller `context`; None: the host, or the caller of the tool that runs. Raises as `find`.
@@ -249,15 +228,7 @@ class Models:
         governance.budgets.add(pending.asker, use)
         api_model = "" if answer is None else answer.model
         await governance.events.deliver(self._note(pending, error.kind if error else "", api_model, result.call_id))
-        if error is not None:
-            raise call_error_of(error.kind)(
-                error.message,
-                hint=error.fix,
-                retryable=error.retryable,
-                outcome=error.outcome,
-                retry_after_ms=error.retry_after_ms,
-                **error.details,
-            )
+        result.unwrap()  # raises the error
         assert answer is not None
         return answer
 

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tavern_core.contract.llm import LLM, LLMAnswer, Message, Price, StreamingLLM
-from tavern_core.flow.llm_calls import ModelLike, Models
+from tavern_core.errors import UsageError
+from tavern_core.flow.llm_calls import Models
+from tavern_core.flow.passed_models import ModelLike
 from tavern_core.model.call import CallContext
 
 
@@ -81,8 +83,32 @@ class LanguageModels:
 
         Raises:
             CallError: it was refused, or failed.
+            UsageError: an argument has the wrong type (USAGE).
         """
+        if not isinstance(messages, Sequence) or not isinstance(options, Mapping | None):
+            wrong = messages if isinstance(options, Mapping | None) else options
+            raise UsageError(
+                f"a model takes a text or a list of messages, and a mapping of options, got {type(wrong).__name__}",
+                hint='complete("Hello"), complete([{"role": "user", "content": "Hello"}], options={"temperature": 0})',
+            )
+        if not isinstance(context, CallContext | None):
+            raise UsageError(f"the context of a request is a CallContext, got {type(context).__name__}")
+        if not (on_text is None or callable(on_text)):
+            raise UsageError(
+                f"on_text is called with each piece of the answer, got {type(on_text).__name__}", hint="on_text=print"
+            )
         conversation = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         return await self._models.ask(
             self._models.name_of(model), conversation, options or {}, context, purpose, on_text=on_text
         )
+
+    def complete_sync(
+        self,
+        messages: str | Sequence[Message],
+        model: ModelLike = "",
+        options: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> LLMAnswer:
+        """`complete` for code without an event loop."""
+        answer: LLMAnswer = self._wait(self.complete(messages, model, options, **more))
+        return answer

@@ -17,11 +17,15 @@ FINE = "The sum is 3."
 PRICE = {"input": 1, "output": 2}
 
 
-def run(tmp_path: Path, server: OpenAIServer, profile: dict[str, Any] | None = None, **options: Any) -> AgentOutcome:
-    """One run of an agent whose model is behind the server."""
+def run(
+    tmp_path: Path, server: OpenAIServer, profile: dict[str, Any] | None = None, resume: str = "", **options: Any
+) -> AgentOutcome:
+    """One run of an agent whose model is behind the server, or the rest of one."""
     model = {"kind": "openai", "baseUrl": server.url, "model": "m1", "price": PRICE, "retries": 1}
     desk = Desk(None)
     with Tavern.open({"llms": {"remote": model}}, plugins=[Plugin(_Tools(desk), "desk")], home=tmp_path) as tavern:
+        if resume:
+            return tavern.agents.resume_sync(resume, **options)
         return tavern.agents.run_sync({**PROFILE, "model": "remote", **(profile or {})}, "add", **options)
 
 
@@ -81,3 +85,34 @@ def test_bytes_that_are_no_text_do_not_break_the_run(tmp_path: Path) -> None:
         outcome = run(tmp_path, server)
     assert outcome.state in ("done", "failed")
     assert outcome.answer or outcome.reason
+
+
+@pytest.mark.parametrize("reply", [Reply(text="half an answer", fault="cut"), Reply(text="x", fault="error_in_stream")])
+def test_a_request_that_breaks_off_is_made_once_more_and_counted(tmp_path: Path, reply: Reply) -> None:
+    replies = iter([reply])
+    with OpenAIServer(lambda request: next(replies, Reply(FINE))) as server:
+        outcome = run(tmp_path, server)
+    assert (outcome.state, outcome.answer, outcome.steps, len(server.requests)) == ("done", FINE, 1, 2)
+    assert outcome.usage["input"] > 7 + 100, "the prompt of the request that broke off"
+    with Tavern.open({}, home=tmp_path) as tavern:
+        (fault,) = [event.data for event in tavern.agents.get(outcome.run_id).events if event.kind == "fault"]
+    assert (fault["code"], fault["again"]) == ("UPSTREAM_ERROR", True)
+
+
+@pytest.mark.parametrize(
+    ("reply", "requests"),
+    [(Reply(status=401), 1), (Reply(text="half", fault="cut"), 2), (Reply(status=429, headers={"retry-after": "900"}), 1)],
+)  # fmt: skip
+def test_a_request_is_not_made_again_where_that_cannot_help(tmp_path: Path, reply: Reply, requests: int) -> None:
+    with OpenAIServer([reply]) as server:
+        outcome = run(tmp_path, server)
+    assert (outcome.state, len(server.requests)) == ("failed", requests)
+    assert reply.status != 429 or f"after 900 s: tavern agent resume {outcome.run_id}" in outcome.fix
+
+
+def test_the_budget_ends_a_run_whose_requests_break_off(tmp_path: Path) -> None:
+    with OpenAIServer([Reply(text="half", fault="cut")]) as server:
+        outcome = run(tmp_path, server, budget={"tokens": 900})
+        again = run(tmp_path, server, resume=outcome.run_id)
+    assert (outcome.state, again.state, len(server.requests)) == ("failed", "stopped", 1)
+    assert again.code == "BUDGET_EXCEEDED"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 from os import PathLike
 
 from tavern_core.errors import PluginError, TavernError, ToolNotFound
@@ -78,7 +79,8 @@ class Inventories:
         resolved = resolve_profile(
             written, self._find_id, sorted(self._registry.entries()), self._namespaces.resolvers()
         )
-        for finding in (*findings, *resolved.findings):
+        resolved = replace(resolved, findings=(*findings, *resolved.findings))
+        for finding in resolved.findings:
             self._base.diagnostics.add(finding.code, finding.located, hint=finding.hint)
         if isinstance(given, str | PathLike) and not resolved.is_partial:
             self._resolved[str(given)] = stamp, resolved
