@@ -28,6 +28,7 @@ from tavern_core.agents.model_requests import Task
 from tavern_core.agents.notices import READ_RESULT
 from tavern_core.agents.parts import Parts, reading_tool
 from tavern_core.agents.people import Answers
+from tavern_core.agents.profile_fields import read_fields
 from tavern_core.agents.prompt import Prompt
 from tavern_core.agents.reading import read_again, read_at_start
 from tavern_core.agents.replay import AgentReplay, replayed
@@ -36,7 +37,7 @@ from tavern_core.agents.schemas import size_of
 from tavern_core.agents.spending import BudgetLike, Clock, Spending, budget_of, check_price
 from tavern_core.agents.tape import Tape
 from tavern_core.contract.llm import Price
-from tavern_core.errors import UsageError
+from tavern_core.errors import Finding, UsageError
 from tavern_core.flow.passed_models import ModelLike
 from tavern_core.flow.run_caller import restored, stored, taken_up_as
 from tavern_core.kernel.access.profiles import Profile, ProfileLike
@@ -49,6 +50,8 @@ from tavern_core.model.call import CallContext
 from tavern_core.model.event import AGENT_FINISHED, AGENT_STARTED
 from tavern_core.model.profile import AgentBudget, AgentProfile
 
+_BY_CODE: Final = {"model": "llms", "deliberation_workflow": "workflows"}
+"""Field of a profile → section of plugins, whose names may be known only when they are active."""
 MOST_TASK: Final = 1_000_000
 """Characters of a task."""
 
@@ -205,6 +208,20 @@ class Agents:
     def profiles(self) -> builtins.list[str]:
         """The names of the agent profiles, sorted."""
         return self._parts.written.names()
+
+    def check(self, name: str) -> tuple[Finding, ...]:
+        """What is odd about a profile and its fields, as far as that is known without activating plugins.
+
+        Raises:
+            ProfileInvalid: there is no such profile, or it cannot be used (PROFILE_INVALID).
+        """
+        parts = self._parts
+        written, odd = parts.written.get(name)
+        profile = Profile(written.name, written.tool_ids_inventory, written=written)
+        fields = read_fields(profile, parts.known_asleep(), parts.prompts.knowledge)
+        by_code = {field for field, section in _BY_CODE.items() if parts.sections.asleep(section)}
+        found = (f for f in fields.findings if f.where is None or f.where.pointer not in by_code)
+        return (*odd, *found)
 
     def runs(self, *, context: CallContext | None = None, most: int = 100) -> builtins.list[AgentRecord]:
         """Runs without their events, newest first; with a context, that caller's alone."""

@@ -129,8 +129,8 @@ class Listener:
 
     @property
     def dropped(self) -> int:
-        """Characters behind the block; blanks are nothing that the model has invented."""
-        return 0 if self._end is None else len("".join(self._parts)[self._end :].strip())
+        """Characters behind the block; blanks and the end of a code fence are nothing that the model has invented."""
+        return 0 if self._end is None else len("".join(self._parts)[self._end :].strip().strip("`").strip())
 
     @property
     def said(self) -> str:

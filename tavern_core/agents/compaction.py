@@ -19,7 +19,7 @@ from tavern_core.model.tokens import tokens_of
 TARGET: Final = 0.6
 """Share of the window that is left after compaction: the next one is some steps away."""
 KEPT_TURNS: Final = 2
-"""The last turns, which stay as they are."""
+"""The last turns, which stay as they are; if they do not fit, the last one."""
 _SHORT: Final = 400
 """Characters; shorter messages are not worth a line of their own."""
 _BEGINNING: Final = 160
@@ -50,13 +50,21 @@ def plan_compaction(messages: Sequence[Message], window: int) -> Shortening | No
         messages: system, task, then turns that each begin with an assistant's message.
         window: tokens.
     """
-    total = size_of(messages)
-    if total <= window:
+    if size_of(messages) <= window:
         return None
-    goal = int(window * TARGET)
+    for kept in range(KEPT_TURNS, 0, -1):
+        plan, left = _with_turns(messages, window, kept)
+        if left <= window:
+            break
+    return plan
+
+
+def _with_turns(messages: Sequence[Message], window: int, kept_turns: int) -> tuple[Shortening | None, int]:
+    """A plan that keeps so many turns, and the tokens that it leaves, about."""
+    total, goal = size_of(messages), int(window * TARGET)
     begin = _begin(messages)
     turns = [at for at in range(begin, len(messages)) if messages[at]["role"] == "assistant"]
-    last = turns[-KEPT_TURNS] if len(turns) > KEPT_TURNS else begin
+    last = turns[-kept_turns] if len(turns) > kept_turns else begin
     results: list[int] = []
 
     def leave_out(start: int, stop: int, most: int) -> None:
@@ -76,7 +84,7 @@ def plan_compaction(messages: Sequence[Message], window: int) -> Shortening | No
         total -= sum(_LINE if i in results else _size(messages[i]) for i in range(at, end))
     leave_out(last, len(messages) - 1, window)  # the last turns too, if there is no other way
     kept = tuple(at for at in results if at >= end)
-    return Shortening(kept, (begin, end)) if kept or end > begin else None
+    return (Shortening(kept, (begin, end)) if kept or end > begin else None), total
 
 
 def shorten(

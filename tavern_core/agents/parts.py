@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.agents.notices import READ_RESULT
+from tavern_core.agents.profile_fields import Known
 from tavern_core.agents.prompt import PromptBuilder
 from tavern_core.contract.stores import RecordStore
 from tavern_core.contract.targets import PythonTarget
@@ -59,6 +60,8 @@ class Parts:
     records: RecordStore
     engines: Engines
     prompts: PromptBuilder
+    known_asleep: Callable[[], Known]
+    """What a profile may name, as far as it is known without activating plugins."""
 
     @property
     def home(self) -> Path:

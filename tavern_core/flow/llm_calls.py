@@ -136,7 +136,7 @@ class Models:
         return self._passed.name_of(model)
 
     def _known(self, name: str) -> LLM | None:
-        known = self._contributions.all("llms")
+        known: dict[str, LLM] = self._contributions.all("llms")
         if not name:
             return next(iter(known.values())) if len(known) == 1 else None
         model: LLM | None = known[name] if name in known else self._passed.get(name)

@@ -17,7 +17,8 @@ def prompts_of(host: Host) -> PromptBuilder:
     flow = host.flow
 
     def known() -> Known:
-        return Known(flow.models.names(), tuple(flow.workflows.list()), host.skills.list())
+        workflows = tuple(flow.workflows.list())  # first: it activates the plugins that contribute models, too
+        return Known(flow.models.names(), workflows, host.skills.list())
 
     return PromptBuilder(
         host.profiles.now, host.descriptions, host.knowledge, known, host.base.config.limits.manual_chars
@@ -27,9 +28,13 @@ def prompts_of(host: Host) -> PromptBuilder:
 def agents_of(host: Host, wait: Callable[[Any], Any]) -> Agents:
     """`tavern.agents`."""
     flow = host.flow
+
+    def known_asleep() -> Known:
+        return Known(flow.models.names(), tuple(flow.workflows.in_files()), host.skills.list())
+
     parts = Parts(
         host.base, host.pipeline, host.compiler, host.tools, host.descriptions, host.profiles, host.profiles.written, host.sections,
         flow.models, flow.workflows, host.artifacts, host.records, host.tables.engines,
-        prompts_of(host),
+        prompts_of(host), known_asleep,
     )  # fmt: skip
     return Agents(parts, wait)
