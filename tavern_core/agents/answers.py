@@ -141,7 +141,7 @@ class Listener:
         return _MARKER in "".join(self._thoughts).upper()
 
 
-def heard(said: LLMAnswer, listener: Listener, prompt_tokens: int) -> Answer:
+def answer_of_model(said: LLMAnswer, listener: Listener, prompt_tokens: int) -> Answer:
     """The answer of a model after it has ended.
 
     Args:
@@ -182,7 +182,7 @@ def _clean(text: object, most: int) -> str:
     return str(text)[:most].encode("utf-8", "replace").decode()
 
 
-def recorded(data: Mapping[str, Any], listener: Listener) -> Answer:
+def answer_of_record(data: Mapping[str, Any], listener: Listener) -> Answer:
     """An answer as it was recorded.
 
     Args:

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
-from tavern_core.agents.answers import MOST_ARGUMENTS, MOST_CALLS, Answer, Listener, heard, recorded
-from tavern_core.agents.compaction import as_text, plan_compaction, shorten, size_of
+from tavern_core.agents.answers import MOST_ARGUMENTS, MOST_CALLS, Answer, Listener, answer_of_model, answer_of_record
+from tavern_core.agents.compaction import as_text, plan_compaction, shorten, tokens_of_messages
 from tavern_core.agents.model_requests import Requests, Task
 from tavern_core.agents.notices import sentence
 from tavern_core.agents.parts import Parts
@@ -144,7 +144,7 @@ class AgentLoop:
     def _before_request(self) -> Stop | None:
         if self._tape.is_final:
             raise TapeEnds
-        size, window = size_of(self.messages), self._task.window
+        size, window = tokens_of_messages(self.messages), self._task.window
         if size > window:
             reason = (
                 f"the prompt, the task and the last results take about {size:,} tokens, and the window has {window:,}"
@@ -156,11 +156,13 @@ class AgentLoop:
 
     async def _ask(self, step: int) -> Answer:
         if (known := self._tape.answers.get(step)) is not None:
-            return recorded(known, self._listener())
+            return answer_of_record(known, self._listener())
         said = await self._said(step)
-        reading = said, self._listener(), size_of(self.messages)
+        reading = said, self._listener(), tokens_of_messages(self.messages)
         # Reading a long text takes time that other tasks of the loop would wait for.
-        answer = await asyncio.to_thread(heard, *reading) if len(said.text) > _LONG else heard(*reading)
+        answer = (
+            await asyncio.to_thread(answer_of_model, *reading) if len(said.text) > _LONG else answer_of_model(*reading)
+        )
         spending = self._spending
         facts = {"cost": spending.cost, "seconds": spending.clock.seconds, "last": spending.is_last(step)}
         self._record("answer", {"step": step, **answer.to_json(), **facts})
@@ -191,7 +193,7 @@ class AgentLoop:
 
     def _lost(self, step: int, error: CallError, text: str, *, may_pass: bool = False) -> bool:
         """Record a request that failed, on which the model may have worked; returns whether it is made once more."""
-        used = {"input": 0 if error.outcome == "none" else size_of(self.messages), "output": tokens_of(text)}
+        used = {"input": 0 if error.outcome == "none" else tokens_of_messages(self.messages), "output": tokens_of(text)}
         self._spending.lost(used["input"], used["output"])
         is_again, spending = may_pass and self._before_request() is None, self._spending
         self._record("fault", {
@@ -385,13 +387,13 @@ class AgentLoop:
                 items.append(self._calls.keep(as_text(self.messages[begin:end]), f"messages-{begin}-{end}.txt"))
         else:
             items = list(known["items"])
-        before = size_of(self.messages)
+        before = tokens_of_messages(self.messages)
         self.messages = shorten(self.messages, plan, items, self._language)
         self._repetition.forget()
         if known is None:
             self._record("compacted", {
                 "step": step, "items": items, "results": len(plan.results), "messages": end - begin, "tokensBefore": before,
-                "tokensAfter": size_of(self.messages),
+                "tokensAfter": tokens_of_messages(self.messages),
             })  # fmt: skip
 
     def _ended(
