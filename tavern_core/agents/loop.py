@@ -16,6 +16,7 @@ from tavern_core.agents.model_requests import Requests, Task
 from tavern_core.agents.notices import sentence
 from tavern_core.agents.parts import Parts
 from tavern_core.agents.repetition import STOP_AT, WARN_AT, Repetition
+from tavern_core.agents.schemas import tokens_of_schema
 from tavern_core.agents.spending import Spending, Stop
 from tavern_core.agents.tape import Tape, TapeEnds, Waits
 from tavern_core.agents.tool_calls import ToolCalls
@@ -83,6 +84,7 @@ class AgentLoop:
         self._calls = ToolCalls(parts, task, tape, record, lambda call: self._within(call))
         self._requests = Requests(parts, task, tape)
         self._repetition = Repetition()
+        self._tools_size = sum(map(tokens_of_schema, task.tools))
         self.messages: list[Message] = []
         self._answer = ""
         self.warnings = [*task.warnings]
@@ -150,7 +152,12 @@ class AgentLoop:
                 f"the prompt, the task and the last results take about {size:,} tokens, and the window has {window:,}"
             )
             return Stop(reason, "raise context_tokens in the profile, or give the agent fewer tools")
-        return self._spending.before_request(size)
+        return self._spending.before_request(self._prompt_size)
+
+    @property
+    def _prompt_size(self) -> int:
+        """The estimated tokens of the next request: the conversation and the schemas of the tools."""
+        return tokens_of_messages(self.messages) + self._tools_size
 
     # Asking ------------------------------------------------------------------------------------------------------------
 
@@ -158,7 +165,7 @@ class AgentLoop:
         if (known := self._tape.answers.get(step)) is not None:
             return answer_of_record(known, self._listener())
         said = await self._said(step)
-        reading = said, self._listener(), tokens_of_messages(self.messages)
+        reading = said, self._listener(), self._prompt_size
         # Reading a long text takes time that other tasks of the loop would wait for.
         answer = (
             await asyncio.to_thread(answer_of_model, *reading) if len(said.text) > _LONG else answer_of_model(*reading)
@@ -193,7 +200,7 @@ class AgentLoop:
 
     def _lost(self, step: int, error: CallError, text: str, *, may_pass: bool = False) -> bool:
         """Record a request that failed, on which the model may have worked; returns whether it is made once more."""
-        used = {"input": 0 if error.outcome == "none" else tokens_of_messages(self.messages), "output": tokens_of(text)}
+        used = {"input": 0 if error.outcome == "none" else self._prompt_size, "output": tokens_of(text)}
         self._spending.lost(used["input"], used["output"])
         is_again, spending = may_pass and self._before_request() is None, self._spending
         self._record("fault", {

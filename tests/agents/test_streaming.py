@@ -112,7 +112,33 @@ def test_a_request_is_not_made_again_where_that_cannot_help(tmp_path: Path, repl
 
 def test_the_budget_ends_a_run_whose_requests_break_off(tmp_path: Path) -> None:
     with OpenAIServer([Reply(text="half", fault="cut")]) as server:
-        outcome = run(tmp_path, server, budget={"tokens": 900})
+        outcome = run(tmp_path, server, {"calling": "tam"}, budget={"tokens": 900})
         again = run(tmp_path, server, resume=outcome.run_id)
     assert (outcome.state, again.state, len(server.requests)) == ("failed", "stopped", 1)
     assert again.code == "BUDGET_EXCEEDED"
+
+
+def test_tokens_that_are_not_reported_are_estimated_with_the_schemas_of_the_tools(tmp_path: Path) -> None:
+    with OpenAIServer([Reply(FINE, usage=None)]) as server:
+        with_schemas, without = (run(tmp_path, server, {"calling": calling}).usage for calling in ("both", "tam"))
+        sent = json.dumps(server.requests[0].body["tools"])
+    assert with_schemas["input"] - without["input"] == pytest.approx(len(sent) / 4, rel=0.1)
+
+
+def test_a_recorded_run_is_repeated_without_its_model(tmp_path: Path) -> None:
+    turns = iter([
+        Reply(block("add", a=1) + "\nThe result is 9."), Reply(calls=[("desk__long", {})]), Reply(calls=[("desk__broken", {})]), Reply(FINE),
+    ])  # fmt: skip
+    recording = {"kind": "recorded", "file": str(tmp_path / "model.jsonl")}
+    outcomes: list[AgentOutcome] = []
+    with OpenAIServer(lambda request: next(turns)) as server:
+        models = {
+            "real": {"kind": "openai", "baseUrl": server.url},
+            "tape": {**recording, "source": "real", "record": True},
+        }
+        for llms in (models, {"tape": recording}):
+            host = Tavern.open({"llms": llms}, plugins=[Plugin(_Tools(Desk(None)), "desk")], home=tmp_path)
+            with host as tavern:
+                outcomes.append(tavern.agents.run_sync({**PROFILE, "model": "tape"}, "add"))
+    assert [(each.state, each.answer, each.steps, each.calls) for each in outcomes] == [("done", FINE, 4, 3)] * 2
+    assert len(server.requests) == 4
