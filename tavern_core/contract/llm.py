@@ -45,6 +45,10 @@ class Price:
     output: float
     currency: str = "USD"
 
+    def of(self, tokens_in: int, tokens_out: int) -> float:
+        """What so many tokens cost, in `currency`."""
+        return (tokens_in * self.input + tokens_out * self.output) / 1_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class LLMAnswer:

@@ -95,7 +95,7 @@ def test_models_in_use_are_kept_however_many_are_passed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [{"messages": None}, {"messages": 3}, {"messages": "x", "options": 3}, {"messages": "x", "options": ["x"]},
-     {"messages": "x", "context": {"principal": "x"}}, {"messages": "x", "tell": 3}],
+     {"messages": "x", "context": {"principal": "x"}}, {"messages": "x", "on_text": 3}],
 )  # fmt: skip
 def test_an_argument_of_another_type_is_refused(tmp_path: Path, arguments: dict[str, Any]) -> None:
     with Tavern.open({}, home=tmp_path) as host:
