@@ -14,7 +14,7 @@ from tavern_core.assistant.answers import Answered, Needs, read_json_object, rea
 from tavern_core.assistant.asked import Asked
 from tavern_core.assistant.completeness import missing
 from tavern_core.assistant.completions import completed
-from tavern_core.assistant.cycle import Ended, Judged, negotiate
+from tavern_core.assistant.cycle import Ended, Judged, negotiate, no_change
 from tavern_core.assistant.dry_run import Trial
 from tavern_core.assistant.node_text import node_documents
 from tavern_core.assistant.prompt import PLAN_SCHEMA, TokensOf, patch_messages, plan_messages, prompt_tokens
@@ -134,6 +134,8 @@ class Drafting:
             found = advised(errors or outcome.problems, self._before, answered.patch, needs, self._flow.nodes.find)
             shown = [await self._with_types(problem) for problem in found]
             return Judged(None, shown, await self._definitions(shown))
+        if not outcome.changes:
+            return Judged(None, (no_change("every value of the patch is there already"),))
         names = {id_: local for local, id_ in outcome.ids.items()}
         warnings = [problem for problem in outcome.problems if self._is_new_warning(problem)]
         said = {(problem.code, problem.pointer) for problem in warnings}
