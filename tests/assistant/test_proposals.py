@@ -377,3 +377,16 @@ async def test_a_function_may_answer_with_data_instead_of_its_text(tmp_path: Pat
         assert (await tavern.assistant.propose("capitals", None, lambda messages: made(CAPITALS))).ok
         with pytest.raises(CallError, match="a model answers with text, JSON or an LLMAnswer, got int"):
             await tavern.assistant.propose("capitals", None, lambda messages: 7)
+
+
+async def test_a_node_that_is_named_by_number_is_no_slip_for_its_neighbour(tmp_path: Path) -> None:
+    patch = [
+        TEXT_IN, RESULT_OUT, GROUP_IN, node_of("step1", "core:Case", form="upper"), GROUP_OUT,
+        edge("in.text", "step1.text"), edge("step1.text", "step2.value"), edge("step2.length", "out.result"),
+    ]  # fmt: skip
+    needs = {"nodes": ["core:Length"]}
+    async with host(tmp_path, Models(answer(patch, needs=needs), answer(patch))) as tavern:
+        proposal = await tavern.assistant.propose("the length of it in capitals")
+    first, second = (round_.problems for round_ in proposal.rounds)
+    assert '{"op": "add", "path": "/nodes/step2", "value": {"type": "core:Length"}}' in first[0].fix
+    assert "did you mean" not in second[0].fix
