@@ -29,13 +29,13 @@ def tavern_register_nodes() -> list[Any]:
 
 @node("core:Value", display_name="常量", category="data", fast=True, cache=True)
 def value(value: Any = None) -> Out(value=Any):  # type: ignore[valid-type]
-    """Any value."""
+    """Any value. 任意值。"""
     return {"value": value}
 
 
 @node("core:JsonParse", display_name="解析 JSON", category="data", fast=True, cache=True)
 def parse(text: str) -> Out(value=Any):  # type: ignore[valid-type]
-    """Reads JSON text."""
+    """Reads JSON text. 解析 JSON 文本。"""
     try:
         found = json.loads(
             text.removeprefix("\ufeff"), parse_constant=_no_constant, parse_float=_finite, parse_int=_whole
@@ -58,7 +58,7 @@ def parse(text: str) -> Out(value=Any):  # type: ignore[valid-type]
 
 @node("core:JsonWrite", display_name="写 JSON", category="data", fast=True, cache=True)
 def write(value: Any, indent: Annotated[int, Port(min=0, max=_WIDEST_INDENT)] = 0) -> Out(text=str):  # type: ignore[valid-type]
-    """Writes a value as JSON text.
+    """Writes a value as JSON text. 把值写成 JSON 文本。
 
     Args:
         value: the value to write.
@@ -76,7 +76,7 @@ def write(value: Any, indent: Annotated[int, Port(min=0, max=_WIDEST_INDENT)] = 
 
 @node("core:JsonGet", display_name="取值", category="data", fast=True, cache=True)
 def get(value: Any, path: str, default: Any = None) -> Out(value=Any, found=bool):  # type: ignore[valid-type]
-    """Takes a value out of an object or a list.
+    """Takes a value out of an object or a list. 从对象或列表中取出一个值。
 
     Args:
         value: the object or list.
@@ -96,7 +96,7 @@ def get(value: Any, path: str, default: Any = None) -> Out(value=Any, found=bool
 
 @node("core:JsonSet", display_name="赋值", category="data", fast=True, cache=True)
 def set_(target: Any, path: str, value: Any = None) -> Out(value=Any):  # type: ignore[valid-type]
-    """Returns a copy of an object or a list with one value changed; missing objects on the path are created.
+    """Returns a copy of an object or a list with one value changed; missing objects on the path are created. 返回修改了一个值的对象或列表副本。
 
     Args:
         target: the object or list.

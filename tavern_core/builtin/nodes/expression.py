@@ -35,7 +35,7 @@ def tavern_register_nodes() -> list[Any]:
 
 @node("core:Expression", display_name="表达式", category="data", fast=True, cache=True)
 def expression(expression: str, **values: Any) -> Out(value=Any):  # type: ignore[valid-type]
-    """Calculates: numbers, inputs by name, + - * / // % **, comparisons, in, and, or, not, x if c else y, items ([]), min, max, abs, round, len, int, float, sqrt, floor, ceil.
+    """Calculates: numbers, inputs by name, + - * / // % **, comparisons, in, and, or, not, x if c else y, items ([]), min, max, abs, round, len, int, float, sqrt, floor, ceil. 计算数学表达式或比较条件。
 
     Args:
         expression: for example ``(a + b) / 2``; any further input may be named in it.

@@ -20,7 +20,7 @@ def tavern_register_nodes() -> list[Any]:
 async def call_tool(ctx: NodeContext, tool: str, arguments: dict[str, Any] | None = None, **more: Any) -> Out(  # type: ignore[valid-type]
     value=Any
 ):
-    """Calls a tool for the caller of the workflow.
+    """Calls a tool for the caller of the workflow. 以工作流调用者的身份调用工具。
 
     Args:
         tool: its id.
@@ -45,7 +45,7 @@ async def ask_model(
     model: str = "",
     options: dict[str, Any] | None = None,
 ) -> Out(text=str, chunks=Stream[str]):  # type: ignore[valid-type]
-    """Calls a language model of a plugin.
+    """Calls a language model of a plugin. 调用语言模型，生成回答。
 
     Args:
         prompt: the prompt.
@@ -80,7 +80,7 @@ async def fetch(
     headers: dict[str, Any] | None = None,
     body: Any = None,
 ) -> Out(text=str, status=int, headers=dict, json=Any):  # type: ignore[valid-type]
-    """Fetches an address through the host's `net` service, which checks the address.
+    """Fetches an address through the host's `net` service, which checks the address. 从网址获取内容（HTTP 下载、请求）。
 
     Args:
         url: http or https.

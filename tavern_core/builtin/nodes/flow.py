@@ -21,7 +21,7 @@ def tavern_register_nodes() -> list[Any]:
 
 @node("core:Switch", display_name="分支", category="flow", fast=True, cache=True)
 def switch(condition: bool, value: Any = None) -> Out(yes=Any, no=Any):  # type: ignore[valid-type]
-    """Sends a value to `yes` or to `no`; nodes after the other one are skipped.
+    """Sends a value to `yes` or to `no`; nodes after the other one are skipped. 按条件把值送到“是”或“否”分支。
 
     Args:
         condition: the direction.
@@ -33,7 +33,7 @@ def switch(condition: bool, value: Any = None) -> Out(yes=Any, no=Any):  # type:
 
 @node("core:Merge", display_name="合并", category="flow", fast=True, cache=True)
 def merge(values: Annotated[list[Any], Port(multi=True)] = ()) -> Out(value=Any, all=list):  # type: ignore[valid-type, assignment]
-    """Merges branches: the first value that arrived, and all of them, without skipped branches.
+    """Merges branches: the first value that arrived, and all of them, without skipped branches. 合并多个分支的值，组成列表。
 
     Args:
         values: the branches.
@@ -43,7 +43,7 @@ def merge(values: Annotated[list[Any], Port(multi=True)] = ()) -> Out(value=Any,
 
 
 class Choose(Node):
-    """Takes one of two values; only the chosen branch runs."""
+    """Takes one of two values; only the chosen branch runs. 按条件从两个值中选一个。"""
 
     type = "core:Choose"
     display_name = "二选一"
@@ -64,7 +64,7 @@ class Choose(Node):
 
 @node("core:Delay", display_name="延时", category="flow")
 async def delay(value: Any = None, ms: Annotated[int, Port(min=0, max=_LONGEST_PAUSE_MS)] = 1000) -> Out(value=Any):  # type: ignore[valid-type]
-    """Passes a value on after a delay.
+    """Passes a value on after a delay. 等待一段时间后传递值。
 
     Args:
         value: the value to pass on.
@@ -78,7 +78,7 @@ async def delay(value: Any = None, ms: Annotated[int, Port(min=0, max=_LONGEST_P
 def chance(seed: int | None = None, low: float = 0.0, high: float = 1.0, choices: list[Any] | None = None) -> Out(  # type: ignore[valid-type]
     number=float, choice=Any
 ):
-    """A random number, and one of a list of choices; equal for an equal seed.
+    """A random number, and one of a list of choices; equal for an equal seed. 生成随机数，或从选项中随机选择。
 
     Args:
         seed: makes it repeatable; without one, it differs each time.
@@ -97,7 +97,7 @@ def chance(seed: int | None = None, low: float = 0.0, high: float = 1.0, choices
 
 @node("core:Ask", display_name="询问", category="flow")
 async def ask(ctx: NodeContext, prompt: str, options: list[str] | None = None) -> Out(answer=str):  # type: ignore[valid-type]
-    """Asks a person; other branches continue meanwhile.
+    """Asks a person; other branches continue meanwhile. 向用户提问并等待回答。
 
     Args:
         prompt: the question.

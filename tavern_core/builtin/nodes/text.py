@@ -22,13 +22,13 @@ def tavern_register_nodes() -> list[Any]:
 
 @node("core:Text", display_name="文本", category="text", fast=True, cache=True)
 def text(text: Annotated[str, Port(multiline=True)] = "") -> Out(text=str):  # type: ignore[valid-type]
-    """A text."""
+    """A text. 一段文本。"""
     return {"text": text}
 
 
 @node("core:Template", display_name="模板", category="text", fast=True, cache=True)
 def template(template: Annotated[str, Port(multiline=True)], **values: Any) -> Out(text=str):  # type: ignore[valid-type]
-    """Fills a text: `{{name}}` becomes the value of the input `name`. Values are inserted verbatim and never read as a template.
+    """Fills a text: `{{name}}` becomes the value of the input `name`. Values are inserted verbatim and never read as a template. 用输入的值填充文本模板。
 
     Args:
         template: the text; any further input may be named in it.
@@ -54,7 +54,7 @@ def template(template: Annotated[str, Port(multiline=True)], **values: Any) -> O
 
 @node("core:Join", display_name="连接文本", category="text", fast=True, cache=True)
 def join(parts: Annotated[list[Any], Port(multi=True)] = (), separator: str = "\n") -> Out(text=str):  # type: ignore[valid-type, assignment]
-    """Joins texts, or the items of a single list.
+    """Joins texts, or the items of a single list. 连接多段文本，或列表的各项。
 
     Args:
         parts: the texts, in order.
@@ -68,7 +68,7 @@ def join(parts: Annotated[list[Any], Port(multi=True)] = (), separator: str = "\
 
 @node("core:Split", display_name="拆分文本", category="text", fast=True, cache=True)
 def split(text: str, separator: str = "\n", keep_empty: bool = False) -> Out(parts=list):  # type: ignore[valid-type]
-    """Splits a text.
+    """Splits a text. 按分隔符拆分、分割文本为列表。
 
     Args:
         text: the text to split.
@@ -81,7 +81,7 @@ def split(text: str, separator: str = "\n", keep_empty: bool = False) -> Out(par
 
 @node("core:Replace", display_name="替换文本", category="text", fast=True, cache=True)
 def replace(text: str, old: str, new: str = "") -> Out(text=str, count=int):  # type: ignore[valid-type]
-    """Replaces every occurrence of one text by another.
+    """Replaces every occurrence of one text by another. 把文本中的每一处替换为另一段文本。
 
     Args:
         text: the text.
@@ -97,14 +97,14 @@ def replace(text: str, old: str, new: str = "") -> Out(text=str, count=int):  # 
 
 @node("core:Case", display_name="大小写", category="text", fast=True, cache=True)
 def case(text: str, form: Literal["upper", "lower", "title", "trim"] = "trim") -> Out(text=str):  # type: ignore[valid-type]
-    """Changes a text to upper case, lower case or title case, or trims white space around it."""
+    """Changes a text to upper case, lower case or title case, or trims white space around it. 转换大小写：大写、小写、标题格式，或去除首尾空白。"""
     forms = {"upper": text.upper, "lower": text.lower, "title": text.title, "trim": text.strip}
     return {"text": forms[form]()}
 
 
 @node("core:Length", display_name="长度", category="text", fast=True, cache=True)
 def length(value: Any) -> Out(length=int):  # type: ignore[valid-type]
-    """How many characters a text has, how many items a list or an object."""
+    """How many characters a text has, how many items a list or an object. 统计文本字数，或列表、对象的项数。"""
     if not isinstance(value, str | list | tuple | dict | bytes):
         raise ToolFailed(f"{type(value).__name__} has no length", hint="give a text, a list or an object")
     return {"length": len(value)}
