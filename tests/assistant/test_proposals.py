@@ -387,6 +387,6 @@ async def test_a_node_that_is_named_by_number_is_no_slip_for_its_neighbour(tmp_p
     needs = {"nodes": ["core:Length"]}
     async with host(tmp_path, Models(answer(patch, needs=needs), answer(patch))) as tavern:
         proposal = await tavern.assistant.propose("the length of it in capitals")
-    first, second = (round_.problems for round_ in proposal.rounds)
+    first, second = proposal.rounds[0].problems, proposal.rounds[1].problems
     assert '{"op": "add", "path": "/nodes/step2", "value": {"type": "core:Length"}}' in first[0].fix
     assert "did you mean" not in second[0].fix
