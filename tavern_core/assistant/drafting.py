@@ -103,8 +103,9 @@ class Drafting:
         matches = await self._flow.nodes.retrieved(self._request, plan=steps, workflow=self._before, limit=RETRIEVED)
         types = dict.fromkeys((*_ALWAYS, *present, *(match.type for match in matches)))
         await self._flow.nodes.activate_for(list(types))
-        more = (spec.type for spec in self._flow.nodes.known() if spec.namespace == "core" and spec.type not in types)
-        types |= dict.fromkeys(islice(more, max(RETRIEVED - len(types), 0)))
+        if len(types) < RETRIEVED:
+            more = (s.type for s in self._flow.nodes.known() if s.namespace == "core" and s.type not in types)
+            types |= dict.fromkeys(islice(more, RETRIEVED - len(types)))
         return patch_messages(
             self._request,
             projected(self._before),

@@ -21,4 +21,6 @@ async def test_so_is_what_the_reports_were_not_written_for() -> None:
     rows = await measured(3, HELD_OUT_WAYS, first=3_000, is_held_out=True)
     assert sum(row.repaired for row in rows) >= 0.95 * sum(row.broken for row in rows), table(rows)
     left_out = next(row for row in rows if row.way == "required node type left out")
-    assert left_out.repaired == left_out.broken, table(rows)  # nodes are called step-1, step-2, …: none of them is a slip
+    assert left_out.repaired == left_out.broken, table(
+        rows
+    )  # nodes are called step-1, step-2, …: none of them is a slip
