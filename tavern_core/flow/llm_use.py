@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tavern_core.contract.llm import LLMAnswer, Price
+from tavern_core.contract.llm import LLMAnswer, Price, count_of
 from tavern_core.errors import BudgetExceeded
 from tavern_core.model.config import ModelBudget
 from tavern_core.model.tokens import tokens_of
@@ -30,8 +30,14 @@ class Use:
 
     def answered(self, answer: LLMAnswer) -> None:
         """Take over what the model reports; estimate the rest."""
+<<<<<<< HEAD
         self._estimate("".join((answer.text, *(call.arguments for call in answer.tool_calls))))
         reported = {name: count for name in self.tokens if type(count := answer.usage.get(name)) is int and count >= 0}
+=======
+        said = sum(map(len, (answer.text, *(call.arguments for call in answer.tool_calls))))
+        self._estimate(said)
+        reported = {name: count for name in self.tokens if (count := count_of(answer.usage, name)) is not None}
+>>>>>>> review-loop
         self.tokens |= reported
         self.is_estimated = len(reported) < len(self.tokens)
 
