@@ -7,12 +7,7 @@ from typing import Any, Final, Literal
 
 from tavern_core import tam
 from tavern_core.agents.repetition import is_looping
-<<<<<<< HEAD
-from tavern_core.contract.llm import LLMAnswer, ModelCall
-=======
-from tavern_core.agents.tokens import tokens_of
 from tavern_core.contract.llm import LLMAnswer, ModelCall, count_of
->>>>>>> review-loop
 from tavern_core.frozen import dataclass
 from tavern_core.model.config import TamConfig
 from tavern_core.model.tokens import tokens_of

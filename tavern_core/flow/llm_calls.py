@@ -17,11 +17,6 @@ from tavern_core.contract.llm import (
     LLM,
     LLMAnswer,
     Message,
-<<<<<<< HEAD
-    Price,
-=======
-    ScriptedLLM,
->>>>>>> review-loop
     StreamingLLM,
     answer_json,
     answer_of,
@@ -197,16 +192,9 @@ class Models:
             raise
         return await self._governed(pending, on_text)
 
-<<<<<<< HEAD
     def _use(self, request: ModelRequest) -> Use:
-        price = getattr(self._known(request.model), "price", None)
         question = {"model": request.model, "messages": request.messages, "options": request.options}
-        return Use(question, price if isinstance(price, Price) else None)
-=======
-    def _use(self, asked: Asked) -> Use:
-        question = {"model": asked.model, "messages": asked.messages, "options": asked.options}
-        return Use(question, price_of(self._known(asked.model)))
->>>>>>> review-loop
+        return Use(question, price_of(self._known(request.model)))
 
     async def _governed(self, pending: _Pending, on_text: Callable[[str], object] | None) -> LLMAnswer:
         """The governed call, what it used, and its event."""

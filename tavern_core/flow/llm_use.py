@@ -30,14 +30,8 @@ class Use:
 
     def answered(self, answer: LLMAnswer) -> None:
         """Take over what the model reports; estimate the rest."""
-<<<<<<< HEAD
         self._estimate("".join((answer.text, *(call.arguments for call in answer.tool_calls))))
-        reported = {name: count for name in self.tokens if type(count := answer.usage.get(name)) is int and count >= 0}
-=======
-        said = sum(map(len, (answer.text, *(call.arguments for call in answer.tool_calls))))
-        self._estimate(said)
         reported = {name: count for name in self.tokens if (count := count_of(answer.usage, name)) is not None}
->>>>>>> review-loop
         self.tokens |= reported
         self.is_estimated = len(reported) < len(self.tokens)
 
