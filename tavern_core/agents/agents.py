@@ -2,8 +2,8 @@
 
     outcome = await tavern.agents.run("writer", "Count the words of README.md")
 
-A run makes its calls as its own caller, ``agent:<name>``: with the profile's inventory, at most the permissions of whoever starts
-it, and one budget for all of its calls. The model is asked on behalf of whoever starts it.
+A run makes its calls as its own caller, ``agent:<name>``: with the profile's inventory, at most the permissions of its caller, and
+one budget for all of its calls. The model is asked on behalf of the caller.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.agents.callers import HOST, agent_context, asking_context, caller_of, owner_of
+from tavern_core.agents.content_read import read_again, read_at_start
 from tavern_core.agents.handle import AgentHandle, RunEvents
+from tavern_core.agents.human_answers import HumanAnswers
 from tavern_core.agents.instructions import build_prompt, native_tools, warnings_of
 from tavern_core.agents.loop import AgentLoop
 from tavern_core.agents.model_requests import Task
-from tavern_core.agents.notices import READ_RESULT
-from tavern_core.agents.parts import Parts, reading_tool
-from tavern_core.agents.people import Answers
+from tavern_core.agents.parts import Parts
 from tavern_core.agents.profile_fields import read_fields
 from tavern_core.agents.prompt import Prompt
-from tavern_core.agents.reading import read_again, read_at_start
 from tavern_core.agents.replay import AgentReplay, replayed
-from tavern_core.agents.run_store import AgentRuns, KeptAgentRun
-from tavern_core.agents.schemas import size_of
+from tavern_core.agents.result_reader import READ_RESULT, reading_tool
+from tavern_core.agents.run_store import AgentRuns, StoredAgentRun
+from tavern_core.agents.schemas import tokens_of_schema
 from tavern_core.agents.spending import BudgetLike, Clock, Spending, budget_of, check_price
 from tavern_core.agents.tape import Tape
 from tavern_core.contract.llm import Price, price_of
 from tavern_core.errors import Finding, UsageError
-from tavern_core.flow.llm_calls import ModelLike
+from tavern_core.flow.passed_models import ModelLike
 from tavern_core.flow.run_caller import restored, stored, taken_up_as
 from tavern_core.kernel.access.profiles import Profile, ProfileLike
 from tavern_core.kernel.calls.approvals import waiting
@@ -128,7 +128,7 @@ class Agents:
         agent = agent_context(resolved, name, caller, limits, run)
         prompt = await asyncio.to_thread(build_prompt, self._parts, resolved, agent, text, window)
         tools, warnings = native_tools(self._parts, resolved, prompt), warnings_of(prompt)
-        window = max(window - sum(map(size_of, tools)), 1)
+        window = max(window - sum(map(tokens_of_schema, tools)), 1)
         facts = {
             "profile": resolved.written.model_dump(mode="json"), "given": name, "model": chosen, "budget": limits.model_dump(),
             "caller": stored(caller or HOST, HOST, None), "system": prompt.system, "window": window,
@@ -310,7 +310,7 @@ class Agents:
         async def work() -> AgentOutcome:
             waiting.set(spending.clock.paused_with(waiting.get()))
             if tape.given or conversation.get() is None:
-                conversation.set(Answers(tape.given, conversation.get()))
+                conversation.set(HumanAnswers(tape.given, conversation.get()))
             try:
                 outcome = await loop.run()
             except asyncio.CancelledError:
@@ -341,9 +341,9 @@ class Agents:
             self._runs.end(outcome)
         finally:
             events.end()
-        told = outcome.to_json()
+        data = outcome.to_json()
         names = ("state", "reason", "code", "steps", "calls", "usage", "cost", "currency", "seconds")
-        self._parts.base.recorder.note(AGENT_FINISHED, {"run": outcome.run_id, **{name: told[name] for name in names}})
+        self._parts.base.recorder.note(AGENT_FINISHED, {"run": outcome.run_id, **{name: data[name] for name in names}})
 
     async def _resolved(self, given: ProfileLike, known: AgentProfile | None = None) -> tuple[Profile, str]:
         """A profile, and the name by which contexts call it.
@@ -380,7 +380,7 @@ class Agents:
         if not model or await self._parts.sections.one("llms", model) is None:
             await self._parts.sections.wake("llms")
 
-    def _found(self, run_id: str, context: CallContext | None) -> KeptAgentRun:
+    def _found(self, run_id: str, context: CallContext | None) -> StoredAgentRun:
         caller = caller_of(context)
         return self._runs.find(run_id, None if caller is None else owner_of(caller))
 

@@ -7,10 +7,10 @@ from typing import Any, Final, Literal
 
 from tavern_core import tam
 from tavern_core.agents.repetition import is_looping
-from tavern_core.agents.tokens import tokens_of
 from tavern_core.contract.llm import LLMAnswer, ModelCall, count_of
 from tavern_core.frozen import dataclass
 from tavern_core.model.config import TamConfig
+from tavern_core.model.tokens import tokens_of
 
 MOST_CHARS: Final = 1_000_000
 """Characters of one answer at most; `tam.maxText` may lower it."""
@@ -141,7 +141,7 @@ class Listener:
         return _MARKER in "".join(self._thoughts).upper()
 
 
-def heard(said: LLMAnswer, listener: Listener, prompt_tokens: int) -> Answer:
+def answer_of_model(said: LLMAnswer, listener: Listener, prompt_tokens: int) -> Answer:
     """The answer of a model after it has ended.
 
     Args:
@@ -181,7 +181,7 @@ def _clean(text: object, most: int) -> str:
     return str(text)[:most].encode("utf-8", "replace").decode()
 
 
-def recorded(data: Mapping[str, Any], listener: Listener) -> Answer:
+def answer_of_record(data: Mapping[str, Any], listener: Listener) -> Answer:
     """An answer as it was recorded.
 
     Args:

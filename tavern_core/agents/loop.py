@@ -10,22 +10,22 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
-from tavern_core.agents.answers import MOST_ARGUMENTS, MOST_CALLS, Answer, Listener, heard, recorded
-from tavern_core.agents.compaction import as_text, plan_compaction, shorten, size_of
+from tavern_core.agents.answers import MOST_ARGUMENTS, MOST_CALLS, Answer, Listener, answer_of_model, answer_of_record
+from tavern_core.agents.compaction import as_text, plan_compaction, shorten, tokens_of_messages
 from tavern_core.agents.model_requests import Requests, Task
 from tavern_core.agents.notices import sentence
 from tavern_core.agents.parts import Parts
 from tavern_core.agents.repetition import STOP_AT, WARN_AT, Repetition
-from tavern_core.agents.schemas import size_of as schema_size
+from tavern_core.agents.schemas import tokens_of_schema
 from tavern_core.agents.spending import Spending, Stop
 from tavern_core.agents.tape import Tape, TapeEnds, Waits
-from tavern_core.agents.tokens import tokens_of
 from tavern_core.agents.tool_calls import ToolCalls
 from tavern_core.contract.llm import LLMAnswer, ModelCall
 from tavern_core.errors import CallError, CallTimeout, TavernError
 from tavern_core.model.agent import AgentOutcome, AgentState
 from tavern_core.model.safe_text import printed
 from tavern_core.model.text_outcome import TextOutcome
+from tavern_core.model.tokens import tokens_of
 
 T = TypeVar("T")
 Message = Mapping[str, Any]
@@ -84,7 +84,7 @@ class AgentLoop:
         self._calls = ToolCalls(parts, task, tape, record, lambda call: self._within(call))
         self._requests = Requests(parts, task, tape)
         self._repetition = Repetition()
-        self._tools_size = sum(map(schema_size, task.tools))
+        self._tools_size = sum(map(tokens_of_schema, task.tools))
         self.messages: list[Message] = []
         self._answer = ""
         self.warnings = [*task.warnings]
@@ -146,7 +146,7 @@ class AgentLoop:
     def _before_request(self) -> Stop | None:
         if self._tape.is_final:
             raise TapeEnds
-        size, window = size_of(self.messages), self._task.window
+        size, window = tokens_of_messages(self.messages), self._task.window
         if size > window:
             reason = (
                 f"the prompt, the task and the last results take about {size:,} tokens, and the window has {window:,}"
@@ -157,17 +157,19 @@ class AgentLoop:
     @property
     def _prompt_size(self) -> int:
         """The estimated tokens of the next request: the conversation and the schemas of the tools."""
-        return size_of(self.messages) + self._tools_size
+        return tokens_of_messages(self.messages) + self._tools_size
 
     # Asking ------------------------------------------------------------------------------------------------------------
 
     async def _ask(self, step: int) -> Answer:
         if (known := self._tape.answers.get(step)) is not None:
-            return recorded(known, self._listener())
+            return answer_of_record(known, self._listener())
         said = await self._said(step)
         reading = said, self._listener(), self._prompt_size
         # Reading a long text takes time that other tasks of the loop would wait for.
-        answer = await asyncio.to_thread(heard, *reading) if len(said.text) > _LONG else heard(*reading)
+        answer = (
+            await asyncio.to_thread(answer_of_model, *reading) if len(said.text) > _LONG else answer_of_model(*reading)
+        )
         spending = self._spending
         facts = {"cost": spending.cost, "seconds": spending.clock.seconds, "last": spending.is_last(step)}
         self._record("answer", {"step": step, **answer.to_json(), **facts})
@@ -392,13 +394,13 @@ class AgentLoop:
                 items.append(self._calls.keep(as_text(self.messages[begin:end]), f"messages-{begin}-{end}.txt"))
         else:
             items = list(known["items"])
-        before = size_of(self.messages)
+        before = tokens_of_messages(self.messages)
         self.messages = shorten(self.messages, plan, items, self._language)
         self._repetition.forget()
         if known is None:
             self._record("compacted", {
                 "step": step, "items": items, "results": len(plan.results), "messages": end - begin, "tokensBefore": before,
-                "tokensAfter": size_of(self.messages),
+                "tokensAfter": tokens_of_messages(self.messages),
             })  # fmt: skip
 
     def _ended(

@@ -9,9 +9,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 from tavern_core.agents.model_requests import Task
-from tavern_core.agents.notices import READ_RESULT, sentence
+from tavern_core.agents.notices import sentence
 from tavern_core.agents.parts import Parts
 from tavern_core.agents.repetition import Made
+from tavern_core.agents.result_reader import READ_RESULT
 from tavern_core.agents.tape import Tape, TapeEnds, Waits
 from tavern_core.contract.llm import ModelCall
 from tavern_core.errors import CallError, InputInvalid, TavernError, ToolNotFound, call_error_of
@@ -40,7 +41,7 @@ Within = Callable[[Coroutine[Any, Any, ToolResult]], Awaitable[ToolResult]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Call:
     """A call that is to be made."""
 
     tool: str
@@ -160,9 +161,9 @@ class ToolCalls:
         number, self._next = self._next, self._next + 1
         self.made.append(Made(tool, arguments, _NOT_YET, False))
         own = f"{self._run}:{self._step}:{number}" if key is None else f"{self._run}:{_digest(key)}"
-        return self._make(number, _Asked(tool, arguments, context or self._context, own), len(self.made) - 1)
+        return self._make(number, _Call(tool, arguments, context or self._context, own), len(self.made) - 1)
 
-    async def _make(self, number: int, asked: _Asked, place: int) -> ToolResult:
+    async def _make(self, number: int, asked: _Call, place: int) -> ToolResult:
         at = self._step, number
         known = self._tape.results.get(at)
         if known is None:
@@ -173,7 +174,7 @@ class ToolCalls:
         self.made[place] = Made(asked.tool, asked.arguments, result, at in self._tape.reads)
         return result
 
-    async def _live(self, at: tuple[int, int], asked: _Asked) -> Mapping[str, Any]:
+    async def _live(self, at: tuple[int, int], asked: _Call) -> Mapping[str, Any]:
         step, number = at
         tool, arguments = asked.tool, asked.arguments
         if at not in self._tape.calls:
@@ -191,8 +192,8 @@ class ToolCalls:
         reads = await self._reads(tool)
         if reads:
             self._tape.reads.add(at)
-        told = {"tool": tool, "result": data, "callId": result.call_id, "reads": reads}
-        self._record("result", {"step": step, "index": number, **told})
+        ended = {"tool": tool, "result": data, "callId": result.call_id, "reads": reads}
+        self._record("result", {"step": step, "index": number, **ended})
         self._tape.given.clear()
         return data
 

@@ -11,17 +11,19 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tavern_core.assistant.answers import Needs
-from tavern_core.assistant.draft_graph import GROUP_INPUT, GROUP_OUTPUT, DraftGraph
-from tavern_core.assistant.suggested import add_edge, add_node, add_slot, connect, free_names, listed
+from tavern_core.assistant.draft_graph import DraftGraph
+from tavern_core.assistant.suggestions import add_edge, add_node, add_slot, connect, free_names, listed
 from tavern_core.graph.patch import patched
 from tavern_core.graph.patch_problems import PatchProblem, PatchRefused
+from tavern_core.graph.plan import GROUP_INPUT, GROUP_OUTPUT
 from tavern_core.model.ids import split_id
 from tavern_core.model.nearest import fold
 from tavern_core.model.node import NodeSpec, Slot
 from tavern_core.model.workflow import Workflow, WorkflowEdge
 
 _MOST_SHOWN: Final = 5
-_NAMED: Final = re.compile("'([^']*)'")
+_QUOTED: Final = re.compile("'([^']*)'")
+_NUMBER: Final = re.compile(r"\d+")
 _OF_EDGES: Final = frozenset({"DANGLING_EDGE", "UNKNOWN_HANDLE", "TYPE_MISMATCH", "STREAM_MISMATCH"})
 Advised = PatchProblem | None
 """None: it follows from other problems, or was said already."""
@@ -72,22 +74,34 @@ class _Advice:
         return [problem for problem in found if problem is not None] + list(self._needed())
 
     def _named_by_edges(self, spec: Callable[[str], NodeSpec | None]) -> dict[str, str]:
-        """Nodes that edges name and nobody adds, each with the needed type that it probably has."""
+        """Nodes that edges name and no operation adds, each with the needed type that it probably has."""
         names = [
             name
             for problem in self._problems
-            if problem.code == "DANGLING_EDGE" and not problem.nearest and (name := _second_name(problem.message))
+            if problem.code == "DANGLING_EDGE"
+            and (name := _second_name(problem.message))
+            and not self._is_slip(name, problem, spec)
         ]
         found: dict[str, str] = {}
         for name in dict.fromkeys(names):
             if type_ := next((t for t in self._absent if fold(name).startswith(fold(split_id(t)[1]))), ""):
                 found[name] = type_
                 continue
-            used = [(e, e.source == name) for e in self._edges.values() if name in (e.source, e.target)]
+            used = self._used(name)
             free = [type_ for type_ in self._absent if type_ not in found.values()]
             if type_ := next((t for t in free if _has_handles(t, used, spec)), ""):
                 found[name] = type_
         return found
+
+    def _used(self, name: str) -> list[tuple[WorkflowEdge, bool]]:
+        """The edges that name a node, each with whether it begins there."""
+        return [(edge, edge.source == name) for edge in self._edges.values() if name in (edge.source, edge.target)]
+
+    def _is_slip(self, name: str, problem: PatchProblem, spec: Callable[[str], NodeSpec | None]) -> bool:
+        """Whether a similar name is meant: not if only the number differs (step1, step2), or if that node has other slots."""
+        near = problem.nearest[0] if problem.nearest else ""
+        type_ = next((node.type for node in self._draft.nodes if node.id == near), "")
+        return bool(near) and not _is_numbered_as(name, near) and _has_handles(type_, self._used(name), spec)
 
     def _one(self, problem: PatchProblem) -> Advised:
         match problem.code:
@@ -110,7 +124,9 @@ class _Advice:
     def _dangling(self, problem: PatchProblem) -> Advised:
         name = _second_name(problem.message)
         if (type_ := self._lost.get(name)) is None:
-            return problem
+            if not problem.nearest or not _is_numbered_as(name, problem.nearest[0]):
+                return problem
+            return replace(problem, fix="add this node, name another one, or remove the edge", nearest=())
         if name in self._said:
             return None
         self._said.add(name)
@@ -247,6 +263,11 @@ def _has_handles(type_: str, used: Sequence[tuple[WorkflowEdge, bool]], spec: Ca
     )
 
 
+def _is_numbered_as(name: str, other: str) -> bool:
+    """Whether two names differ in their numbers alone."""
+    return _NUMBER.sub("", name) == _NUMBER.sub("", other)
+
+
 def _second_name(message: str) -> str:
     """The node in ``edge 'e' begins at 'node', which does not exist``."""
-    return str([*_NAMED.findall(message), "", ""][1])
+    return str([*_QUOTED.findall(message), "", ""][1])

@@ -8,7 +8,8 @@ from typing import Any
 
 from tavern_core.contract.llm import LLM, LLMAnswer, Message, StreamingLLM, price_of
 from tavern_core.errors import UsageError
-from tavern_core.flow.llm_calls import ModelLike, Models
+from tavern_core.flow.llm_calls import Models
+from tavern_core.flow.passed_models import ModelLike
 from tavern_core.model.call import CallContext
 
 
@@ -68,7 +69,7 @@ class LanguageModels:
         *,
         context: CallContext | None = None,
         purpose: str = "",
-        tell: Callable[[str], object] | None = None,
+        on_text: Callable[[str], object] | None = None,
     ) -> LLMAnswer:
         """Ask a model. Cancelling the task cancels the request.
 
@@ -78,7 +79,7 @@ class LanguageModels:
             options: of `contract.llm.LLM.complete`.
             context: the caller; None: the host itself, or the caller of the tool that runs.
             purpose: why, for hooks and the audit log.
-            tell: called with each piece of the text while the model streams.
+            on_text: called with each piece of the text while the model streams.
 
         Raises:
             CallError: it was refused, or failed.
@@ -92,13 +93,13 @@ class LanguageModels:
             )
         if not isinstance(context, CallContext | None):
             raise UsageError(f"the context of a request is a CallContext, got {type(context).__name__}")
-        if not (tell is None or callable(tell)):
+        if not (on_text is None or callable(on_text)):
             raise UsageError(
-                f"tell is called with each piece of the answer, got {type(tell).__name__}", hint="tell=print"
+                f"on_text is called with each piece of the answer, got {type(on_text).__name__}", hint="on_text=print"
             )
         conversation = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         return await self._models.ask(
-            self._models.name_of(model), conversation, options or {}, context, purpose, tell=tell
+            self._models.name_of(model), conversation, options or {}, context, purpose, on_text=on_text
         )
 
     def complete_sync(

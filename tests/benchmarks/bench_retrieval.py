@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from tavern_core import NodeSpec, Plugin, Slot, Tavern, hookimpl
-from tavern_core.agents.tokens import tokens_of
 from tavern_core.assistant.node_text import node_documents
 
 CONDITIONS = "3,000 node types, 400 example workflows in a folder, requests of 40 words; any CPU"
@@ -92,7 +91,7 @@ def rows() -> list[dict[str, Any]]:
 
             def prompt(request: str) -> list[str]:
                 matches = tavern.nodes.retrieve(request, limit=40)
-                return node_documents([specs[match.type] for match in matches], 6_000, tokens_of)
+                return node_documents([specs[match.type] for match in matches], 6_000)
 
             taken = sorted(
                 _taken(lambda request=request: tavern.nodes.retrieve(request, limit=40)) for request in requests
@@ -101,7 +100,28 @@ def rows() -> list[dict[str, Any]]:
             taken = sorted(_taken(lambda request=request: prompt(request)) for request in requests)
             found.append(_row("the same and their texts in 6,000 tokens: p50", statistics.median(taken), 30))
             found.append(_row("the same: p95", taken[int(len(taken) * 0.95)]))
+            asked = [_until_asked(tavern, request) for request in requests]
+            found.append(
+                _row(
+                    "a proposal until its model is asked: check, search, whole prompt: p50",
+                    statistics.median(asked),
+                    30,
+                )
+            )
     return found
+
+
+def _until_asked(tavern: Tavern, request: str) -> float:
+    """Milliseconds from a request to the assistant until the model has its prompt."""
+    began = time.perf_counter()
+    ended: list[float] = []
+
+    def model(messages: object) -> str:
+        ended.append(time.perf_counter())
+        return '{"reason": "nothing to do", "patch": []}'
+
+    tavern.wait(tavern.assistant.propose(request, None, model))
+    return (ended[0] - began) * 1_000
 
 
 def _write(folder: Path, pick: random.Random, many: Many) -> None:

@@ -63,7 +63,7 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
         answer(host, 3)
 
 
-@pytest.mark.parametrize("made", [3, None, b"x", {"text": "x"}])
+@pytest.mark.parametrize("made", [3, None, b"x", {1, 2}])
 def test_a_function_that_returns_no_text_is_an_error_that_says_so(tmp_path: Path, made: Any) -> None:
     with Tavern.open({}, home=tmp_path) as host, pytest.raises(CallError, match="returned") as caught:
         answer(host, lambda messages: made)
@@ -95,7 +95,7 @@ def test_models_in_use_are_kept_however_many_are_passed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [{"messages": None}, {"messages": 3}, {"messages": "x", "options": 3}, {"messages": "x", "options": ["x"]},
-     {"messages": "x", "context": {"principal": "x"}}, {"messages": "x", "tell": 3}],
+     {"messages": "x", "context": {"principal": "x"}}, {"messages": "x", "on_text": 3}],
 )  # fmt: skip
 def test_an_argument_of_another_type_is_refused(tmp_path: Path, arguments: dict[str, Any]) -> None:
     with Tavern.open({}, home=tmp_path) as host:

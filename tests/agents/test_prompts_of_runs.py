@@ -10,9 +10,9 @@ import pytest
 
 from tavern_core import LLMAnswer, Plugin, ScriptedLLM, Tavern, hookimpl, tool
 from tavern_core.__main__ import main
-from tavern_core.agents.tokens import tokens_of
 from tavern_core.kernel.calls.running_call import current
-from tests.agents_prompt.shop import CLERK, LATE, TOOLS, shop, write
+from tavern_core.model.tokens import tokens_of
+from tests.agents.shop import CLERK, LATE, TOOLS, shop, write
 
 TASK = "A customer wants a refund after a month"
 
