@@ -23,6 +23,7 @@ from tavern_core.model.workflow import Workflow, WorkflowEdge
 
 _MOST_SHOWN: Final = 5
 _QUOTED: Final = re.compile("'([^']*)'")
+_NUMBER: Final = re.compile(r"\d+")
 _OF_EDGES: Final = frozenset({"DANGLING_EDGE", "UNKNOWN_HANDLE", "TYPE_MISMATCH", "STREAM_MISMATCH"})
 Advised = PatchProblem | None
 """None: it follows from other problems, or was said already."""
@@ -77,18 +78,30 @@ class _Advice:
         names = [
             name
             for problem in self._problems
-            if problem.code == "DANGLING_EDGE" and not problem.nearest and (name := _second_name(problem.message))
+            if problem.code == "DANGLING_EDGE"
+            and (name := _second_name(problem.message))
+            and not self._is_slip(name, problem, spec)
         ]
         found: dict[str, str] = {}
         for name in dict.fromkeys(names):
             if type_ := next((t for t in self._absent if fold(name).startswith(fold(split_id(t)[1]))), ""):
                 found[name] = type_
                 continue
-            used = [(e, e.source == name) for e in self._edges.values() if name in (e.source, e.target)]
+            used = self._used(name)
             free = [type_ for type_ in self._absent if type_ not in found.values()]
             if type_ := next((t for t in free if _has_handles(t, used, spec)), ""):
                 found[name] = type_
         return found
+
+    def _used(self, name: str) -> list[tuple[WorkflowEdge, bool]]:
+        """The edges that name a node, each with whether it begins there."""
+        return [(edge, edge.source == name) for edge in self._edges.values() if name in (edge.source, edge.target)]
+
+    def _is_slip(self, name: str, problem: PatchProblem, spec: Callable[[str], NodeSpec | None]) -> bool:
+        """Whether a similar name is meant: not if only the number differs (step1, step2), or if that node has other slots."""
+        near = problem.nearest[0] if problem.nearest else ""
+        type_ = next((node.type for node in self._draft.nodes if node.id == near), "")
+        return bool(near) and not _is_numbered_as(name, near) and _has_handles(type_, self._used(name), spec)
 
     def _one(self, problem: PatchProblem) -> Advised:
         match problem.code:
@@ -111,7 +124,9 @@ class _Advice:
     def _dangling(self, problem: PatchProblem) -> Advised:
         name = _second_name(problem.message)
         if (type_ := self._lost.get(name)) is None:
-            return problem
+            if not problem.nearest or not _is_numbered_as(name, problem.nearest[0]):
+                return problem
+            return replace(problem, fix="add this node, name another one, or remove the edge", nearest=())
         if name in self._said:
             return None
         self._said.add(name)
@@ -246,6 +261,11 @@ def _has_handles(type_: str, used: Sequence[tuple[WorkflowEdge, bool]], spec: Ca
         else ((edge.target_handle or "").partition("__")[0] in found.inputs)
         for edge, is_source in used
     )
+
+
+def _is_numbered_as(name: str, other: str) -> bool:
+    """Whether two names differ in their numbers alone."""
+    return _NUMBER.sub("", name) == _NUMBER.sub("", other)
 
 
 def _second_name(message: str) -> str:

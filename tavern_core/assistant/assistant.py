@@ -75,7 +75,7 @@ class Assistant:
             The proposal; without a valid change, `ok` is False.
 
         Raises:
-            UsageError: the request is empty, or too large for the model together with the workflow (USAGE).
+            UsageError: the request is empty, or too large for the model together with the workflow; an argument has another type (USAGE).
             WorkflowNotFound, WorkflowInvalid: `workflow` is none (WORKFLOW_NOT_FOUND, WORKFLOW_INVALID).
             CallError: the model does not exist, may not be used, or fails.
         """
@@ -83,6 +83,9 @@ class Assistant:
             raise UsageError(
                 "the request is empty", hint='say what is wanted: propose("translate the text", "flow.json")'
             )
+        if not isinstance(plan, bool | None) and not _are_texts(plan):
+            raise UsageError(f"a plan is True or a list of texts, got {plan!r:.100}", hint='plan=["load", "summarize"]')
+        _check_options(rounds, context)
         before = await self._found(workflow)
         requests = ModelRequests(
             self._flow, self._flow.models.name_of(model), context, f"the assistant asks: {request[:100]}"
@@ -92,12 +95,12 @@ class Assistant:
         return await drafting.proposal(plan, rounds)
 
     async def apply(
-        self, proposal: Proposal, to: str | Path = "", *, session: WorkflowSession | None = None
+        self, proposal: Proposal, to: str | Path | WorkflowSession = "", *, session: WorkflowSession | None = None
     ) -> PatchOutcome:
         """Store a proposed change, if the workflow is still as it was; sends UPDATE_WORKFLOW_STATE_FROM_AGENT.
 
         Args:
-            to: the id or the path of the file of the workflow; empty: its id.
+            to: the id or the path of the file of the workflow, or a session; empty: its id.
             session: change the workflow of this session instead; one proposal is one entry of its history.
 
         Returns:
@@ -106,15 +109,16 @@ class Assistant:
         Raises:
             UsageError: the proposal is not `ok`, or the workflow has no name yet (USAGE).
         """
-        _require_change(proposal)
+        _require_change(proposal, to)
         patch, rev, seed = list(proposal.patch), proposal.before.rev, proposal.seed
-        if session is not None:
-            return await session.applied(patch, rev=rev, seed=seed)
-        target = to or proposal.before.id
-        if not target:
-            raise UsageError("a new workflow needs a name", hint='apply(proposal, "summarize")')
+        editing = to if isinstance(to, WorkflowSession) else session
+        if editing is not None:
+            return await editing.applied(patch, rev=rev, seed=seed)
+        target = (to.removeprefix("workflow:") if isinstance(to, str) else to) or proposal.before.id
+        if not target or isinstance(target, WorkflowSession):
+            raise UsageError("a new workflow needs a name", hint='apply(proposal, "summarize"), or session=...')
         workflows = self._flow.workflows
-        is_new = not Path(target).exists() and str(target) not in workflows.workflow_files
+        is_new = not Path(target).is_file() and str(target) not in workflows.workflow_files
         return await (self.write(proposal, target) if is_new else workflows.patched(target, patch, rev=rev, seed=seed))
 
     def session(self, workflow: Any = None) -> WorkflowSession:
@@ -127,7 +131,7 @@ class Assistant:
         Raises:
             UsageError: the proposal is not `ok`, or it cannot be written (USAGE).
         """
-        _require_change(proposal)
+        _require_change(proposal, to)
         outcome = await self._flow.workflows.patched(proposal.before, list(proposal.patch), seed=proposal.seed)
         return outcome if not outcome.ok else await self._flow.workflows.stored(to, outcome)
 
@@ -154,6 +158,9 @@ class Assistant:
             UsageError: `layout` does not fit the schema, or the request is too large (USAGE).
             CallError: as `propose`.
         """
+        if not isinstance(request, str):
+            raise UsageError(f"a request is text, got {type(request).__name__}", hint='panel("...", "fewer fields")')
+        _check_options(rounds, context)
         subject = await self._subject(tool_or_workflow)
         requests = ModelRequests(
             self._flow, self._flow.models.name_of(model), context, f"the assistant asks for a form: {request[:100]}"
@@ -168,6 +175,8 @@ class Assistant:
 
     async def _subject(self, what: Any) -> ToolSpec:
         """A tool, or a workflow as a tool."""
+        if what is None:
+            raise UsageError("a form is of a tool or a workflow, got None", hint='panel("text:translate")')
         if isinstance(what, str) and ":" in what:
             return await self._tool(what)
         workflow = await self._found(what)
@@ -187,7 +196,25 @@ class Assistant:
         return await self._flow.workflows.found(_EMPTY if found is None else found)
 
 
-def _require_change(proposal: Proposal) -> None:
-    """Refuse a proposal without a valid change. Raises UsageError (USAGE)."""
+def _check_options(rounds: int, context: CallContext | None) -> None:
+    """Refuse options of another type. Raises UsageError (USAGE)."""
+    if type(rounds) is not int:
+        raise UsageError(f"rounds is a whole number, got {rounds!r:.100}", hint="rounds=2")
+    if not isinstance(context, CallContext | None):
+        raise UsageError(
+            f"the context of a call is a CallContext, got {type(context).__name__}", hint="or leave it out"
+        )
+
+
+def _are_texts(plan: object) -> bool:
+    return isinstance(plan, list | tuple) and all(isinstance(step, str) for step in plan)
+
+
+def _require_change(proposal: Proposal, to: object) -> None:
+    """Refuse a proposal without a valid change, and a target that is none. Raises UsageError (USAGE)."""
+    if not isinstance(proposal, Proposal):
+        raise UsageError(f"a proposal is what `propose` returns, got {type(proposal).__name__}")
+    if not isinstance(to, str | Path | WorkflowSession):
+        raise UsageError(f"a workflow is an id or a path here, got {type(to).__name__}", hint='"summarize"')
     if not proposal.ok:
         raise UsageError("there is nothing to apply: the proposal has no valid change", hint="see its problems")

@@ -129,8 +129,13 @@ async def _judged(answered: Answered | PatchProblem, judge: Callable[[Answered],
         return Judged(None, (answered,))
     if answered.patch:
         return await judge(answered)
+    return Judged(None, () if answered.reason else (no_change("the patch is empty"),))
+
+
+def no_change(why: str) -> PatchProblem:
+    """The problem of a patch that changes nothing."""
     fix = 'add operations, or say why nothing is to be changed: {"reason": "...", "patch": []}'
-    return Judged(None, () if answered.reason else (PatchProblem("NO_CHANGE", "the patch is empty", fix=fix),))
+    return PatchProblem("NO_CHANGE", why, fix=fix)
 
 
 def _written(answer: LLMAnswer) -> str:

@@ -82,6 +82,7 @@ class DraftGraph:
 
     def taking(self, node: str, output: Slot, key: str = "") -> list[End]:
         """Inputs without an edge or a value that take an output, and those for several edges; none that would close a circle.
+        Optional inputs for anything come last.
 
         Args:
             key: an input of this name comes first.
@@ -90,6 +91,7 @@ class DraftGraph:
         ahead = self._ahead(node)
         found = [
             (
+                not (slot.multi or slot.required is True or slot.type != "WILDCARD"),
                 slot.key != key,
                 slot.required is not True,
                 not slot.multi,
@@ -103,7 +105,6 @@ class DraftGraph:
             if misfit(output, slot) is None
             and (slot.multi or ((target, slot.key) not in fed and slot.key not in self._values.get(target, {})))
             and not slot.is_closed
-            and (slot.multi or slot.required is True or slot.type != "WILDCARD")
         ]
         return [end for *_, end in sorted(found)]
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from tavern_core.assistant.advice import advised
 from tavern_core.assistant.answers import Answered, Needs, read_json_object, read_needs
 from tavern_core.assistant.completeness import completed, missing
-from tavern_core.assistant.cycle import Ended, Judged, negotiate
+from tavern_core.assistant.cycle import Ended, Judged, negotiate, no_change
 from tavern_core.assistant.dry_run import Trial
 from tavern_core.assistant.model_requests import ModelRequests
 from tavern_core.assistant.node_text import node_documents
@@ -99,8 +99,9 @@ class Drafting:
         matches = await self._flow.nodes.retrieved(self._request, plan=steps, workflow=self._before, limit=RETRIEVED)
         types = dict.fromkeys((*_ALWAYS, *present, *(match.type for match in matches)))
         await self._flow.nodes.activate_for(list(types))
-        more = (spec.type for spec in self._flow.nodes.known() if spec.namespace == "core" and spec.type not in types)
-        types |= dict.fromkeys(islice(more, max(RETRIEVED - len(types), 0)))
+        if len(types) < RETRIEVED:
+            more = (s.type for s in self._flow.nodes.known() if s.namespace == "core" and s.type not in types)
+            types |= dict.fromkeys(islice(more, RETRIEVED - len(types)))
         return patch_messages(
             self._request,
             projected(self._before),
@@ -129,6 +130,8 @@ class Drafting:
             found = advised(errors or outcome.problems, self._before, answered.patch, needs, self._flow.nodes.find)
             shown = [await self._with_types(problem) for problem in found]
             return Judged(None, shown, await self._definitions(shown))
+        if not outcome.changes:
+            return Judged(None, (no_change("every value of the patch is there already"),))
         names = {id_: local for local, id_ in outcome.ids.items()}
         warnings = [problem for problem in outcome.problems if self._is_new_warning(problem)]
         said = {(problem.code, problem.pointer) for problem in warnings}

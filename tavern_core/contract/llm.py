@@ -5,6 +5,7 @@ A model takes messages and returns text, and perhaps tool calls. What an API loo
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import field
@@ -99,6 +100,10 @@ class StreamingLLM(LLM, Protocol):
         ...
 
 
+ScriptedAnswer = str | LLMAnswer | Mapping[str, Any] | list[Any]
+"""Text, an answer, or JSON, which is answered as text."""
+
+
 class ScriptedLLM:
     """A fake model with fixed answers. For tests, examples and work without a network.
 
@@ -111,8 +116,7 @@ class ScriptedLLM:
 
     def __init__(
         self,
-        answers: Sequence[str | LLMAnswer]
-        | Callable[[Sequence[Message]], str | LLMAnswer | Awaitable[str | LLMAnswer]],
+        answers: Sequence[ScriptedAnswer] | Callable[[Sequence[Message]], ScriptedAnswer | Awaitable[ScriptedAnswer]],
     ) -> None:
         self._answers = answers
         self.asked: list[tuple[Message, ...]] = []
@@ -122,14 +126,16 @@ class ScriptedLLM:
         self.asked.append(tuple(messages))
         if callable(self._answers):
             made: Any = self._answers(messages)
-            answer = await made if isawaitable(made) else made
-            if not isinstance(answer, str | LLMAnswer):
-                raise ToolFailed(
-                    f"the function that stands for a model returned {type(answer).__name__}",
-                    hint="return the text of the answer, or an LLMAnswer",
-                )
+            answer: Any = await made if isawaitable(made) else made
         else:
             answer = self._answers[min(len(self.asked), len(self._answers)) - 1] if self._answers else ""
+        if isinstance(answer, Mapping | list):
+            answer = json.dumps(answer, ensure_ascii=False)
+        if not isinstance(answer, str | LLMAnswer):
+            raise ToolFailed(
+                f"a model answers with text, JSON or an LLMAnswer, got {type(answer).__name__}",
+                hint="return the text of the answer, JSON, or an LLMAnswer",
+            )
         return LLMAnswer(answer, model="scripted") if isinstance(answer, str) else answer
 
     async def stream(self, messages: Sequence[Message], /, **options: Any) -> AsyncIterator[str | LLMAnswer]:

@@ -89,7 +89,8 @@ class Nodes(Mapping[str, NodeSpec]):
         self._make_retrieval: Callable[[], Retrieval]
         self._retrieval: Retrieval | None = None
         self._making = threading.Lock()
-        self._seen: tuple[Any, Mapping[str, NodeSpec | None], dict[str, NodeSpec | None]] = (None, {}, {})
+        self._seen: tuple[Any, Mapping[str, NodeSpec | None], dict[str, NodeSpec | None], int] = (None, {}, {}, -1)
+        """The generation of hooks, the types, what became of them, and the generation of contributions that is known to have the same."""
 
     # Looking -------------------------------------------------------------------------------------------------------------
 
@@ -246,20 +247,26 @@ class Nodes(Mapping[str, NodeSpec]):
         return self._seen[2] if self._is_fresh() else self._contributions.all("nodes")
 
     def _is_fresh(self) -> bool:
-        stamp, raw, _ = self._seen
-        return stamp == self._hooks.generation and raw == self._contributions.all("nodes")
+        stamp, raw, made, compared = self._seen
+        if stamp != self._hooks.generation:
+            return False
+        if compared == (now := self._contributions.generation):
+            return True
+        if is_same := raw == self._contributions.all("nodes"):  # something else changed
+            self._seen = stamp, raw, made, now
+        return is_same
 
     async def _settle(self) -> None:
         """Call the `tavern_before_register_node` hooks for new types."""
         raw: dict[str, NodeSpec] = self._contributions.all("nodes")
         if self._is_fresh():
             return
-        stamp, before, known = self._seen
+        stamp, before, known, _ = self._seen
         keep = known if stamp == self._hooks.generation else {}
         made: dict[str, NodeSpec | None] = {}
         for type_, spec in raw.items():
             made[type_] = keep[type_] if type_ in keep and before.get(type_) is spec else await self._decorated(spec)
-        self._seen = self._hooks.generation, raw, made
+        self._seen = self._hooks.generation, raw, made, -1
 
     async def _decorated(self, spec: NodeSpec) -> NodeSpec | None:
         for impl in self._hooks.of("tavern_before_register_node"):

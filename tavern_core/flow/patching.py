@@ -32,6 +32,7 @@ from tavern_core.graph.problems import FlowProblem
 from tavern_core.graph.projection import project
 from tavern_core.kernel.hooks.table import HookTable
 from tavern_core.kernel.manifest.workflow_files import SUFFIX
+from tavern_core.kernel.text.json_document import read_json
 from tavern_core.model import depths
 from tavern_core.model.language import Language
 from tavern_core.model.workflow import Workflow
@@ -43,6 +44,8 @@ Updated = Callable[[Workflow, Mapping[Language, str], Mapping[str, Any]], None]
 """Emits the event of a change: the complete workflow, the change in words, further members."""
 _LARGEST_LOGGED: Final = 32_000
 """Bytes of a workflow that is written into the log with each change."""
+_LARGEST_TEXT: Final = 64_000_000
+"""Bytes of a patch that is given as text."""
 _LIMITS: Final = {"nested": "PATCH_TOO_DEEP", "holds more than": "PATCH_TOO_LARGE"}
 """Words of a problem of `json_copy` → code."""
 _NO_WORDS: Final[Mapping[Language, str]] = {"en": "", "zh": ""}
@@ -116,6 +119,7 @@ class Patching:
         """See `Workflows.patch`."""
         path = self.file(what)
         before = as_workflow(what, self._workflow_files)
+        judge_whole(rev=rev, seed=seed)
         if rev is not None and rev != before.rev:
             return PatchOutcome(False, before, problems=(conflict(before.rev, wanted=rev),))
         outcome = await self.apply(before, operations, seed=seed)
@@ -224,16 +228,26 @@ def _key(problem: FlowProblem) -> tuple[str, str, str, str]:
     return problem.code, problem.node, problem.slot, problem.edge
 
 
+def judge_whole(**numbers: Any) -> None:
+    """Refuse what is neither a whole number nor None. Raises UsageError (USAGE)."""
+    for name, number in numbers.items():
+        if number is not None and type(number) is not int:
+            raise UsageError(f"{name} is a whole number, got {number!r:.100}", hint=f"{name}=1, or leave it out")
+
+
 def plain_patch(operations: Any) -> list[Any]:
-    """The operations as JSON that shares nothing with `operations`.
+    """The operations as JSON that shares nothing with `operations`, a list or its JSON text.
 
     Raises:
         PatchRefused: they are not JSON, or too large.
     """
-    if isinstance(operations, str | bytes) or not isinstance(operations, list | tuple):
+    if isinstance(operations, str | bytes):
+        operations = _parsed(operations)
+    if not isinstance(operations, list | tuple):
         kind = type(operations).__name__
-        fix = "parse the JSON text" if isinstance(operations, str | bytes) else "pass a list"
-        raise PatchRefused(PatchProblem("NOT_A_PATCH", f"a patch is a list of operations, got {kind}", fix=fix))
+        raise PatchRefused(
+            PatchProblem("NOT_A_PATCH", f"a patch is a list of operations, got {kind}", fix="pass a list")
+        )
     found, problem = json_copy(list(operations), max_depth=depths.VALUE, max_nodes=MOST_VALUES)
     if problem is None:
         return found  # type: ignore[no-any-return]
@@ -241,6 +255,18 @@ def plain_patch(operations: Any) -> list[Any]:
     first = problem.path.split("/")[1:2]
     at = int(first[0]) if first and first[0].isdecimal() else None
     raise PatchRefused(PatchProblem(code, f"the patch {problem.message}", at, fix=problem.hint))
+
+
+def _parsed(text: str | bytes) -> Any:
+    """The value of a JSON text. Raises PatchRefused: it is none (NOT_JSON)."""
+    document = read_json(text, "patch", largest=_LARGEST_TEXT, most_values=MOST_VALUES)
+    if not document.findings:
+        return document.data
+    first = document.findings[0]
+    place = f"line {first.where.line}, column {first.where.column}: " if first.where and first.where.line else ""
+    raise PatchRefused(
+        PatchProblem("NOT_JSON", f"the text of the patch is not JSON: {place}{first.message}", fix=first.hint)
+    )
 
 
 def projected(workflow: Workflow) -> dict[str, Any]:

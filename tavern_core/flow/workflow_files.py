@@ -221,6 +221,7 @@ class WorkflowFiles:
         """Refuse an id that is not a portable and unambiguous file name in `folder`."""
         if (
             not id_
+            or not isinstance(id_, str)
             or _NO_NAME.search(id_)
             or not id_.isprintable()
             or len(id_.encode("utf-8", "replace")) > _LONGEST_NAME

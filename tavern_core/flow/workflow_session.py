@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.errors import UsageError
-from tavern_core.flow.patching import Patching, PatchOutcome
+from tavern_core.flow.patching import Patching, PatchOutcome, judge_whole
 from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen import dataclass
 from tavern_core.graph.patch import conflict, revised
@@ -90,7 +90,7 @@ class WorkflowSession:
         """Apply a patch: one entry of the history if it succeeds, no change if not.
 
         Args:
-            patch: operations of RFC 6902.
+            patch: operations of RFC 6902: a list, or its JSON text.
             rev: the revision for which it was written; None: the current one.
             seed: makes the new ids reproducible.
 
@@ -102,6 +102,7 @@ class WorkflowSession:
 
     async def applied(self, patch: Any, *, rev: int | None = None, seed: int | None = None) -> PatchOutcome:
         """`apply` for code in an event loop."""
+        judge_whole(rev=rev, seed=seed)
         before = self.workflow
         if rev is not None and rev != before.rev:
             return PatchOutcome(False, before, problems=(conflict(before.rev, wanted=rev),))

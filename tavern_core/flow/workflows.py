@@ -201,14 +201,14 @@ class Workflows(Mapping[str, "Workflow"]):
         Args:
             what: the id of a workflow in a folder, or the path of a file: the file is written. Content, or a Workflow: the
                 outcome has the patched one.
-            operations: on the workflow as `project` returns it, or with places in lists (``/nodes/-``).
+            operations: on the workflow as `project` returns it, or with places in lists (``/nodes/-``); or their JSON text.
             rev: the revision for which the patch was written; another one is refused. None: the current one.
             seed: makes the new ids reproducible.
             dry_run: write nothing.
 
         Raises:
             PolicyDenied: a `tavern_before_patch` hook denied or failed (POLICY_DENIED).
-            UsageError: the workflow belongs to a plugin (USAGE).
+            UsageError: the workflow belongs to a plugin, or an argument has another type (USAGE).
             WorkflowNotFound, WorkflowInvalid: as `check`.
         """
         outcome: PatchOutcome = self._wait(self.patched(what, operations, rev=rev, seed=seed, dry_run=dry_run))

@@ -28,7 +28,7 @@ _PADDING: Final = 40.0
 """Between the frame of a group and the nodes in it."""
 _FARTHEST: Final = 1e9
 """Pixels from the origin; nodes farther away are laid out again."""
-_LARGEST: Final = 1e5
+_LARGEST: Final = 1e7
 _SWEEPS: Final = 4
 Place = tuple[float, float]
 Size = tuple[float, float]
@@ -83,13 +83,12 @@ def sizes_of(workflow: Workflow) -> dict[str, Size]:
 
 
 def _written_sizes(workflow: Workflow) -> dict[str, Size]:
+    """The sizes in the file; where it has only one side, the other is estimated."""
     found = {}
     for node in workflow.raw.get("nodes") or ():
-        width, height = node.get("width"), node.get("height")
-        if _is_number(width, _LARGEST) and width > 0 and _is_number(height, _LARGEST) and height > 0:
-            found[node["id"]] = float(width), float(height)
-        elif _is_number(width, _LARGEST) and width > 0:
-            found[node["id"]] = float(width), HEIGHT
+        sides = [side if _is_number(side, _LARGEST) and side > 0 else 0 for side in map(node.get, ("width", "height"))]
+        if any(sides):
+            found[node["id"]] = float(sides[0] or WIDTH), float(sides[1] or HEIGHT)
     return found
 
 

@@ -101,3 +101,37 @@ async def test_a_proposal_without_a_change_cannot_be_applied(tmp_path: Path) -> 
             await tavern.assistant.write(proposal, tmp_path / "copy.json")
     assert path.read_text() == before
     assert not (tmp_path / "copy.json").exists()
+
+
+@pytest.mark.anyio
+async def test_a_proposal_is_stored_where_a_caller_would_first_say(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    async with host(tmp_path, Models(answer(LOWER))) as tavern:
+        session = tavern.assistant.session(path)
+        assert (await tavern.assistant.apply(await tavern.assistant.propose("lower", session), session)).ok
+        assert len(session.history) == 1
+        assert (await tavern.assistant.apply(await tavern.assistant.propose("lower", path), "workflow:caps")).ok
+    assert json.loads(path.read_text())["nodes"][0]["inputValues"]["form"] == "lower"
+
+
+@pytest.mark.anyio
+async def test_a_folder_of_the_same_name_does_not_hide_a_new_workflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "capitals").mkdir()
+    async with host(tmp_path, Models(answer(CAPITALS))) as tavern:
+        assert (await tavern.assistant.apply(await tavern.assistant.propose("capitals"), "capitals")).ok
+    assert (tmp_path / "flows" / "capitals.json").is_file()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("wrong", [None, "proposal", {}], ids=repr)
+async def test_only_a_proposal_is_applied_and_only_to_a_workflow(tmp_path: Path, wrong: Any) -> None:
+    async with host(tmp_path, Models(answer(CAPITALS))) as tavern:
+        with pytest.raises(UsageError, match="a proposal is what"):
+            await tavern.assistant.apply(wrong, "capitals")
+        proposal = await tavern.assistant.propose("capitals")
+        for target in (1, object(), ["capitals"]):
+            with pytest.raises(UsageError, match="a workflow is an id or a path here"):
+                await tavern.assistant.apply(proposal, target)  # type: ignore[arg-type]

@@ -332,3 +332,61 @@ async def test_problems_that_were_there_before_are_not_the_fault_of_a_change(tmp
     async with host(tmp_path, Models(answer(patch))) as tavern:
         proposal = await tavern.assistant.propose("capitals instead", old)
     assert (proposal.ok, proposal.warnings, len(proposal.rounds)) == (True, (), 1)
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "a plan of one text": {"plan": "load it"},
+    "a number as plan": {"plan": 1},
+    "steps that are no texts": {"plan": [1]},
+    "rounds as text": {"rounds": "2"},
+    "no rounds": {"rounds": None},
+    "a context as text": {"context": "host"},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+async def test_an_argument_of_another_type_is_a_mistake_of_the_caller(tmp_path: Path, name: str) -> None:
+    plugin = Models(answer(CAPITALS))
+    async with host(tmp_path, plugin) as tavern:
+        with pytest.raises(UsageError):
+            await tavern.assistant.propose("capitals", **WRONG[name])
+        if "plan" not in WRONG[name]:
+            with pytest.raises(UsageError):
+                await tavern.assistant.panel("system:get_current_time", "fewer fields", **WRONG[name])
+    assert plugin.model.asked == []
+
+
+@pytest.mark.parametrize("wrong", [{"tool_or_workflow": None}, {"request": None}, {"request": 1}], ids=str)
+async def test_a_form_is_of_something_and_its_request_is_text(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    async with host(tmp_path) as tavern:
+        with pytest.raises(UsageError):
+            await tavern.assistant.panel(**({"tool_or_workflow": "system:get_current_time"} | wrong))
+
+
+async def test_a_patch_without_effect_is_reported(tmp_path: Path) -> None:
+    node = {"id": "caps", "type": "core:Case", "inputValues": {"form": "upper", "text": "a"}}
+    same, other = ([{"op": "replace", "path": "/nodes/caps/inputValues/form", "value": v}] for v in ("upper", "lower"))
+    async with host(tmp_path, Models(answer(same), answer(other))) as tavern:
+        proposal = await tavern.assistant.propose("lower case", {"nodes": [node], "edges": []})
+    assert ([problem.code for problem in proposal.rounds[0].problems], proposal.ok) == (["NO_CHANGE"], True)
+
+
+@pytest.mark.parametrize("made", [list, lambda patch: {"patch": patch}], ids=["a list", "an object"])
+async def test_a_function_may_answer_with_data_instead_of_its_text(tmp_path: Path, made: Any) -> None:
+    async with host(tmp_path) as tavern:
+        assert (await tavern.assistant.propose("capitals", None, lambda messages: made(CAPITALS))).ok
+        with pytest.raises(CallError, match="a model answers with text, JSON or an LLMAnswer, got int"):
+            await tavern.assistant.propose("capitals", None, lambda messages: 7)
+
+
+async def test_a_node_that_is_named_by_number_is_no_slip_for_its_neighbour(tmp_path: Path) -> None:
+    patch = [
+        TEXT_IN, RESULT_OUT, GROUP_IN, node_of("step1", "core:Case", form="upper"), GROUP_OUT,
+        edge("in.text", "step1.text"), edge("step1.text", "step2.value"), edge("step2.length", "out.result"),
+    ]  # fmt: skip
+    needs = {"nodes": ["core:Length"]}
+    async with host(tmp_path, Models(answer(patch, needs=needs), answer(patch))) as tavern:
+        proposal = await tavern.assistant.propose("the length of it in capitals")
+    first, second = proposal.rounds[0].problems, proposal.rounds[1].problems
+    assert '{"op": "add", "path": "/nodes/step2", "value": {"type": "core:Length"}}' in first[0].fix
+    assert "did you mean" not in second[0].fix

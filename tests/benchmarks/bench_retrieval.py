@@ -100,7 +100,28 @@ def rows() -> list[dict[str, Any]]:
             taken = sorted(_taken(lambda request=request: prompt(request)) for request in requests)
             found.append(_row("the same and their texts in 6,000 tokens: p50", statistics.median(taken), 30))
             found.append(_row("the same: p95", taken[int(len(taken) * 0.95)]))
+            asked = [_until_asked(tavern, request) for request in requests]
+            found.append(
+                _row(
+                    "a proposal until its model is asked: check, search, whole prompt: p50",
+                    statistics.median(asked),
+                    30,
+                )
+            )
     return found
+
+
+def _until_asked(tavern: Tavern, request: str) -> float:
+    """Milliseconds from a request to the assistant until the model has its prompt."""
+    began = time.perf_counter()
+    ended: list[float] = []
+
+    def model(messages: object) -> str:
+        ended.append(time.perf_counter())
+        return '{"reason": "nothing to do", "patch": []}'
+
+    tavern.wait(tavern.assistant.propose(request, None, model))
+    return (ended[0] - began) * 1_000
 
 
 def _write(folder: Path, pick: random.Random, many: Many) -> None:

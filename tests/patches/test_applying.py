@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tavern_core import Tavern
+from tavern_core.errors import UsageError
 from tavern_core.flow.patching import PatchOutcome
 from tests.counting import calls_made
 from tests.patches.example import BY_ID, BY_PLACE, TEMPLATE, edge, flow, op
@@ -242,3 +244,19 @@ def test_the_work_grows_with_the_workflow_and_with_the_patch_and_not_with_their_
     assert more_nodes < 2.1 * base
     assert more_operations < 2.1 * base
     assert work(2_000, 200) < more_nodes + more_operations
+
+
+@pytest.mark.parametrize("written", [str, str.encode], ids=["text", "bytes"])
+def test_a_patch_may_be_its_json_text(host: Tavern, written: Any) -> None:
+    operations = [op("replace", "/nodes/text/inputValues/text", "你好")]
+    assert host.workflows.patch(flow(), written(json.dumps(operations))).workflow.raw == (
+        host.workflows.patch(flow(), operations).workflow.raw
+    )
+
+
+@pytest.mark.parametrize("wrong", [{"seed": []}, {"seed": 1.5}, {"rev": "1"}, {"rev": True}], ids=str)
+@pytest.mark.parametrize("as_session", [False, True])
+def test_a_seed_and_a_revision_are_whole_numbers(host: Tavern, wrong: dict[str, Any], as_session: bool) -> None:
+    patch = host.workflows.session(flow()).apply if as_session else partial(host.workflows.patch, flow())
+    with pytest.raises(UsageError, match="is a whole number, got"):
+        patch([], **wrong)

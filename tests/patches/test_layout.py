@@ -171,3 +171,13 @@ def test_the_work_grows_with_the_number_of_nodes() -> None:
     chain = workflow_of({"nodes": [{"id": f"n{at}", "type": "t"} for at in range(10_000)],
                          "edges": [{"id": f"e{at}", "source": f"n{at}", "target": f"n{at + 1}"} for at in range(9_999)]})  # fmt: skip
     assert layout(chain)["n9999"] == (9_999 * 280.0, 0.0)
+
+
+@pytest.mark.parametrize("size", [{"height": 900}, {"width": 900}, {"width": 300_000, "height": 300_000}], ids=str)
+@pytest.mark.parametrize("place", [{}, {"position": {"x": 0, "y": 0}}], ids=["free", "placed"])
+def test_a_size_counts_also_if_it_is_huge_or_of_one_side(size: dict[str, int], place: dict[str, Any]) -> None:
+    made = [{"id": name, "type": "core:Text"} | (size | place if name == "a" else {}) for name in "abcdef"]
+    places = layout(workflow_of({"nodes": made, "edges": []}))
+    width, height = size.get("width", 200), size.get("height", 80)
+    (left, top), others = places["a"], [places[name] for name in "bcdef"]
+    assert not [at for at in others if left - 200 < at[0] < left + width and top - 80 < at[1] < top + height]

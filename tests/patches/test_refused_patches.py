@@ -56,7 +56,9 @@ def nested(levels: int) -> Any:
 BREAKS: dict[str, tuple[Break, str, dict[str, Any]]] = {
     # the form
     "the patch is one operation": (lambda p: p[0], "NOT_A_PATCH", {}),
-    "the patch is text": (lambda p: json.dumps(p), "NOT_A_PATCH", {"fix": "parse the JSON text"}),
+    "the patch is text": (lambda p: "add a node", "NOT_JSON", {}),
+    "the patch is half of its JSON": (lambda p: json.dumps(p)[:-1], "NOT_JSON", {}),
+    "the patch is the JSON of one operation": (lambda p: json.dumps(p[0]), "NOT_A_PATCH", {}),
     "an operation is a list": (lambda p: [list(p[0])], "NOT_A_PATCH", {"op": 0}),
     "a value that is no number": (value(1, inputValues={"template": math.nan}), "NOT_JSON", {"op": 1}),
     "a value of a program": (value(1, inputValues={"template": object()}), "NOT_JSON", {"op": 1}),

@@ -1,16 +1,18 @@
 """How many broken answers are repaired by what the report says alone.
 
-    python -m tests.benchmarks.quality.repair
+    python -m tests.benchmarks.quality.repair [--held-out] [--seed N]
 
 Valid workflows (those of the example plugin text-nodes, and generated ones) are written as the patch that makes them. Each
 patch is broken in every way below, and the assistant gets it as the answer of a model. The "model" that repairs it knows
 nothing but its own answer and the report: it writes the suggested name, the first allowed value, the operation of the fix.
 A workflow counts as repaired if it is valid, has all node types and the whole interface of the original, and no warning,
-after at most two repair rounds.
+after at most two repair rounds. `--held-out` takes workflows of other node types and shapes (`held_out.py`), which were not
+looked at while the reports were written; `--seed` begins with other generated ones.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import random
@@ -24,6 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core import LLMAnswer, ScriptedLLM, Tavern, hookimpl
+from tests.benchmarks.quality import held_out
 
 ROOT: Final = Path(__file__).parents[3]
 ROUNDS: Final = 2
@@ -253,16 +256,18 @@ def wrong_input(patch: Patch, drawn: random.Random, workflow: Mapping[str, Any])
     return None if op is None else _edited(patch, op, targetHandle=_typo(op["value"]["targetHandle"]))
 
 
-def wrong_kind(patch: Patch, drawn: random.Random, workflow: Mapping[str, Any]) -> Patch | None:
-    """An edge that brings a list where a text is needed."""
-    inner = {_name(op): op["value"]["type"] for op in _inner(patch)}
-    op = _any(
-        [op for op in _of(patch, "edges") if inner.get(op["value"]["target"]) in ("core:Case", "core:LLM")], drawn
-    )
-    if op is None:
-        return None
-    extra = [_add("nodes", "pieces", {"type": "core:Split", "inputValues": {"text": "a,b"}})]
-    return [*extra, *_edited(patch, op, source="pieces", sourceHandle="parts")]
+def _wrong_kind(*targets: str) -> Break:
+    """An edge that brings a list to one of these types, which need a text."""
+
+    def broken(patch: Patch, drawn: random.Random, workflow: Mapping[str, Any]) -> Patch | None:
+        inner = {_name(op): op["value"]["type"] for op in _inner(patch)}
+        op = _any([op for op in _of(patch, "edges") if inner.get(op["value"]["target"]) in targets], drawn)
+        if op is None:
+            return None
+        extra = [_add("nodes", "pieces", {"type": "core:Split", "inputValues": {"text": "a,b"}})]
+        return [*extra, *_edited(patch, op, source="pieces", sourceHandle="parts")]
+
+    return broken
 
 
 def same_name_twice(patch: Patch, drawn: random.Random, workflow: Mapping[str, Any]) -> Patch | None:
@@ -328,11 +333,6 @@ def replace_what_is_new(patch: Patch, drawn: random.Random, workflow: Mapping[st
     return [{**o, "op": "replace"} if o is op else o for o in patch]
 
 
-def unknown_value(patch: Patch, drawn: random.Random, workflow: Mapping[str, Any]) -> Patch | None:
-    op = _any([op for op in _inner(patch) if op["value"]["type"] == "core:Case"], drawn)
-    return None if op is None else _edited(patch, op, inputValues={"form": "upper", "language": "en"})
-
-
 def wrong_section(patch: Patch, drawn: random.Random, workflow: Mapping[str, Any]) -> Patch | None:
     op = _any(_of(patch, "edges"), drawn)
     return (
@@ -364,7 +364,7 @@ WAYS: Final[Mapping[str, Break]] = {
     "dangling edge": dangling_edge,
     "wrong output handle": wrong_output,
     "wrong input handle": wrong_input,
-    "wrong type of an edge": wrong_kind,
+    "wrong type of an edge": _wrong_kind("core:Case", "core:LLM"),
     "duplicate id": same_name_twice,
     "unknown node type": misspelt_type,
     "node type without namespace": type_without_namespace,
@@ -372,7 +372,7 @@ WAYS: Final[Mapping[str, Break]] = {
     "value out of range": out_of_range,
     "wrong enum": _valued("core:Case", form="UPPERCASE"),
     "wrong type of a value": _valued("core:Replace", old=3),
-    "value of an unknown input": unknown_value,
+    "value of an unknown input": _valued("core:Case", language="en"),
     "wrong rev": wrong_rev,
     "path without a slash": no_slash,
     "unknown operation": unknown_operation,
@@ -380,6 +380,13 @@ WAYS: Final[Mapping[str, Break]] = {
     "unknown section": wrong_section,
     "id and position in a value": own_ids,
     "unknown key of a node": own_key,
+}
+HELD_OUT_WAYS: Final[Mapping[str, Break]] = {
+    **WAYS,
+    "wrong type of an edge": _wrong_kind(*held_out.TEXT_TAKERS),
+    "wrong enum": _valued("core:HttpFetch", method="FETCH"),
+    "wrong type of a value": _valued("core:JsonGet", path=3),
+    "value of an unknown input": _valued("core:JsonWrite", pretty=True),
 }
 
 
@@ -537,8 +544,15 @@ def examples() -> list[dict[str, Any]]:
     return [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))]
 
 
-async def measured(count: int = GENERATED, ways: Mapping[str, Break] = WAYS) -> list[Row]:
-    """One row for each way of breaking."""
+async def measured(
+    count: int = GENERATED, ways: Mapping[str, Break] = WAYS, *, first: int = 0, is_held_out: bool = False
+) -> list[Row]:
+    """One row for each way of breaking.
+
+    Args:
+        first: the seed of the first generated workflow.
+        is_held_out: the workflows of `held_out.py` alone.
+    """
     sys.path.insert(0, str(ROOT / "example_plugins" / "text-nodes"))
     import tavern_plugin_text_nodes
 
@@ -547,7 +561,11 @@ async def measured(count: int = GENERATED, ways: Mapping[str, Break] = WAYS) -> 
     with tempfile.TemporaryDirectory() as home:
         async with Tavern.open(config, plugins=[plugin, tavern_plugin_text_nodes], home=home) as tavern:
             types = {spec.type: spec for spec in await tavern.nodes.listed()}
-            valid = [*examples(), *(generated(seed, types) for seed in range(count))]
+            seeds = range(first, first + count)
+            if is_held_out:
+                valid = [held_out.workflow(seed) for seed in seeds]
+            else:
+                valid = [*examples(), *(generated(seed, types) for seed in seeds)]
             return [await _row(tavern, plugin, way, make, valid) for way, make in ways.items()]
 
 
@@ -591,7 +609,15 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def main() -> None:
-    rows = asyncio.run(measured())
+    parser = argparse.ArgumentParser(description="How many broken answers are repaired by what the report says alone.")
+    parser.add_argument(
+        "--held-out", action="store_true", help="workflows that were not used while the reports were written"
+    )
+    parser.add_argument("--seed", type=int, help="of the first generated workflow")
+    args = parser.parse_args()
+    first = args.seed if args.seed is not None else held_out.FIRST_SEED if args.held_out else 0
+    ways = HELD_OUT_WAYS if args.held_out else WAYS
+    rows = asyncio.run(measured(ways=ways, first=first, is_held_out=args.held_out))
     print(table(rows))
     for row in rows:
         if row.left:
