@@ -36,7 +36,7 @@ from tavern_core.agents.run_store import AgentRuns, StoredAgentRun
 from tavern_core.agents.schemas import tokens_of_schema
 from tavern_core.agents.spending import BudgetLike, Clock, Spending, budget_of, check_price
 from tavern_core.agents.tape import Tape
-from tavern_core.contract.llm import Price
+from tavern_core.contract.llm import Price, price_of
 from tavern_core.errors import Finding, UsageError
 from tavern_core.flow.passed_models import ModelLike
 from tavern_core.flow.run_caller import restored, stored, taken_up_as
@@ -371,10 +371,9 @@ class Agents:
             return None, window
         await self._wake_model(model)
         found = self._parts.models.find(model)
-        price, own = getattr(found, "price", None), getattr(found, "context_tokens", None)
-        known = price if isinstance(price, Price) else None
-        check_price(limits, known, model)
-        return known, min(window, own) if isinstance(own, int) and own > 0 else window
+        price, own = price_of(found), getattr(found, "context_tokens", None)
+        check_price(limits, price, model)
+        return price, min(window, own) if type(own) is int and own > 0 else window
 
     async def _wake_model(self, model: str) -> None:
         """Activate the plugins that contribute language models."""

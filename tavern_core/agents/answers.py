@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from tavern_core import tam
 from tavern_core.agents.repetition import is_looping
-from tavern_core.contract.llm import LLMAnswer, ModelCall
+from tavern_core.contract.llm import LLMAnswer, ModelCall, count_of
 from tavern_core.frozen import dataclass
 from tavern_core.model.config import TamConfig
 from tavern_core.model.tokens import tokens_of
@@ -150,9 +150,9 @@ def answer_of_model(said: LLMAnswer, listener: Listener, prompt_tokens: int) -> 
     """
     listener.feed(said.text)
     listener.close()
-    usage = said.usage
+    usage = said.usage if isinstance(said.usage, Mapping) else {}
     calls = tuple(_bounded(said.tool_calls))
-    is_estimated = "output" not in usage
+    is_estimated = count_of(usage, "input") is None or count_of(usage, "output") is None
     spoken = tokens_of(said.text) + sum(tokens_of(call.arguments) for call in calls)
     return Answer(
         listener.text, calls, said.finish_reason, _count(usage, "input", prompt_tokens), _count(usage, "output", spoken), is_estimated,
@@ -161,8 +161,7 @@ def answer_of_model(said: LLMAnswer, listener: Listener, prompt_tokens: int) -> 
 
 
 def _count(usage: Mapping[str, int], name: str, otherwise: int) -> int:
-    count = usage.get(name)
-    return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else otherwise
+    return otherwise if (count := count_of(usage, name)) is None else count
 
 
 def _bounded(calls: Sequence[ModelCall]) -> Iterator[ModelCall]:

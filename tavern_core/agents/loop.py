@@ -431,10 +431,11 @@ def _as_json(calls: tuple[ModelCall, ...]) -> list[dict[str, str]]:
 
 
 def _fix_of(error: TavernError) -> str:
-    """The repair of an error, with the time after which it may help."""
-    wait = error.retry_after_ms if isinstance(error, CallError) else None
-    later = f"after {wait / 1000:g} s: tavern agent resume RUN" if wait else ""
-    return "; ".join(filter(None, (error.hint, later)))
+    """The repair of an error; of one that may pass, also how to go on, and when."""
+    if not isinstance(error, CallError) or not error.retryable:
+        return error.hint
+    when = f"after {error.retry_after_ms / 1000:g} s: " if error.retry_after_ms else ""
+    return "; ".join(filter(None, (error.hint, f"{when}tavern agent resume RUN")))
 
 
 def _stuck(reason: str, fix: str) -> Stop:

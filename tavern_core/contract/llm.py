@@ -26,6 +26,10 @@ An assistant's message with calls has ``toolCalls: [{"id", "name", "arguments"}]
 DEADLINE: Final[ContextVar[float | None]] = ContextVar("tavern_model_deadline", default=None)
 """When the caller of the current request stops waiting, by `time.perf_counter`; None: never. Adapters do not wait longer than that."""
 
+MOST_PRICE: Final = 1e9
+"""Of a million tokens."""
+MOST_TOKENS: Final = 10**12
+
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
@@ -49,6 +53,21 @@ class Price:
     def of(self, tokens_in: int, tokens_out: int) -> float:
         """What so many tokens cost, in `currency`."""
         return (tokens_in * self.input + tokens_out * self.output) / 1_000_000
+
+
+def price_of(model: object) -> Price | None:
+    """The price of a model, if it has one that can be reckoned with."""
+    price = getattr(model, "price", None)
+    if not isinstance(price, Price) or not isinstance(price.currency, str):
+        return None
+    amounts = price.input, price.output
+    return price if all(isinstance(a, int | float) and 0 <= a <= MOST_PRICE for a in amounts) else None
+
+
+def count_of(usage: Mapping[str, Any], name: str) -> int | None:
+    """A number of tokens that a model reports; None: it is missing, or no model can have used it."""
+    count = usage.get(name)
+    return count if type(count) is int and 0 <= count <= MOST_TOKENS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +152,7 @@ class ScriptedLLM:
             answer = json.dumps(answer, ensure_ascii=False)
         if not isinstance(answer, str | LLMAnswer):
             raise ToolFailed(
-                f"a model answers with text, JSON or an LLMAnswer, got {type(answer).__name__}",
+                f"the function that stands for a model returned {type(answer).__name__}",
                 hint="return the text of the answer, JSON, or an LLMAnswer",
             )
         return LLMAnswer(answer, model="scripted") if isinstance(answer, str) else answer

@@ -17,10 +17,10 @@ from tavern_core.contract.llm import (
     LLM,
     LLMAnswer,
     Message,
-    Price,
     StreamingLLM,
     answer_json,
     answer_of,
+    price_of,
 )
 from tavern_core.errors import CallError, InputInvalid, ToolFailed
 from tavern_core.flow.governed_llm import GovernedLLM, GovernedStreamingLLM
@@ -193,9 +193,8 @@ class Models:
         return await self._governed(pending, on_text)
 
     def _use(self, request: ModelRequest) -> Use:
-        price = getattr(self._known(request.model), "price", None)
         question = {"model": request.model, "messages": request.messages, "options": request.options}
-        return Use(question, price if isinstance(price, Price) else None)
+        return Use(question, price_of(self._known(request.model)))
 
     async def _governed(self, pending: _Pending, on_text: Callable[[str], object] | None) -> LLMAnswer:
         """The governed call, what it used, and its event."""

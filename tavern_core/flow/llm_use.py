@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tavern_core.contract.llm import LLMAnswer, Price
+from tavern_core.contract.llm import LLMAnswer, Price, count_of
 from tavern_core.errors import BudgetExceeded
 from tavern_core.model.config import ModelBudget
 from tavern_core.model.tokens import tokens_of
@@ -31,7 +31,7 @@ class Use:
     def answered(self, answer: LLMAnswer) -> None:
         """Take over what the model reports; estimate the rest."""
         self._estimate("".join((answer.text, *(call.arguments for call in answer.tool_calls))))
-        reported = {name: count for name in self.tokens if type(count := answer.usage.get(name)) is int and count >= 0}
+        reported = {name: count for name in self.tokens if (count := count_of(answer.usage, name)) is not None}
         self.tokens |= reported
         self.is_estimated = len(reported) < len(self.tokens)
 

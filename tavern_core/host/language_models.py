@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tavern_core.contract.llm import LLM, LLMAnswer, Message, Price, StreamingLLM
+from tavern_core.contract.llm import LLM, LLMAnswer, Message, StreamingLLM, price_of
 from tavern_core.errors import UsageError
 from tavern_core.flow.llm_calls import Models
 from tavern_core.flow.passed_models import ModelLike
@@ -35,7 +35,7 @@ class LanguageModels:
 
     def _described(self, name: str) -> dict[str, Any]:
         model = self._models.find(name)
-        price = getattr(model, "price", None)
+        price = price_of(model)
         return {
             "name": name,
             "kind": str(getattr(model, "kind", "") or type(model).__name__),
@@ -45,7 +45,7 @@ class LanguageModels:
             "local": getattr(model, "is_local", False) is True,
             "contextTokens": getattr(model, "context_tokens", None),
             "price": {"input": price.input, "output": price.output, "currency": price.currency}
-            if isinstance(price, Price)
+            if price is not None
             else None,
         }
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tavern_core import LLMAnswer
-from tavern_core.contract.llm import ModelCall
+from tavern_core.contract.llm import ModelCall, Price
 from tavern_core.errors import ProfileInvalid, RunNotFound, UsageError
-from tests.agents.desk import Office, block, native
+from tests.agents.desk import Office, Priced, block, native
 
 FINE = "All is done."
 STORM = "".join(block("note", text=n) for n in range(10_000))
@@ -220,3 +220,23 @@ def test_an_id_that_is_no_text_of_unicode_is_not_found(office: Office) -> None:
 def test_a_profile_with_a_value_that_is_no_json_is_refused(office: Office) -> None:
     with pytest.raises(ProfileInvalid, match="is not JSON"):
         office.run(profile={"x_of_another_system": object()})
+
+
+@pytest.mark.parametrize(
+    "price", [Price(-1.0, -1.0), Price(float("nan"), 1.0), Price(1e300, 1.0), Price("1", 2.0), "1 USD"]
+)
+def test_a_price_that_cannot_be_reckoned_with_is_an_unknown_one(office: Office, price: Any) -> None:
+    office.model.price = price
+    assert office.run().cost is None
+    with pytest.raises(UsageError, match="price of the model"):
+        office.run(budget={"money": 1.0})
+
+
+@pytest.mark.parametrize("count", [10**400, -1, True, 1.5, "9", None])
+def test_a_number_of_tokens_that_no_model_uses_is_estimated(office: Office, count: Any) -> None:
+    outcome = office.answers([LLMAnswer(FINE, usage={"input": count, "output": count})], kind=Priced).run()
+    assert outcome.state == "done"
+    assert 100 < outcome.usage["input"] < 10_000
+    assert outcome.usage["output"] == 3
+    (answer,) = [e.data for e in office.within(lambda a: a.get(outcome.run_id)).events if e.kind == "answer"]
+    assert answer["estimated"] is True

@@ -94,7 +94,9 @@ def test_a_request_that_breaks_off_is_made_once_more_and_counted(tmp_path: Path,
         outcome = run(tmp_path, server)
     assert (outcome.state, outcome.answer, outcome.steps, len(server.requests)) == ("done", FINE, 1, 2)
     assert outcome.usage["input"] > 7 + 100, "the prompt of the request that broke off"
-    with Tavern.open({}, home=tmp_path) as tavern:
+    with Tavern.open({}, plugins=[Plugin(_Tools(Desk(None)), "desk")], home=tmp_path) as tavern:
+        replay = tavern.agents.replay_sync(outcome.run_id)
+        assert (replay.ok, replay.outcome.usage) == (True, outcome.usage)
         (fault,) = [event.data for event in tavern.agents.get(outcome.run_id).events if event.kind == "fault"]
     assert (fault["code"], fault["again"]) == ("UPSTREAM_ERROR", True)
 
@@ -107,7 +109,8 @@ def test_a_request_is_not_made_again_where_that_cannot_help(tmp_path: Path, repl
     with OpenAIServer([reply]) as server:
         outcome = run(tmp_path, server)
     assert (outcome.state, len(server.requests)) == ("failed", requests)
-    assert reply.status != 429 or f"after 900 s: tavern agent resume {outcome.run_id}" in outcome.fix
+    assert (f"tavern agent resume {outcome.run_id}" in outcome.fix) is (reply.status != 401)
+    assert ("after 900 s" in outcome.fix) is (reply.status == 429)
 
 
 def test_the_budget_ends_a_run_whose_requests_break_off(tmp_path: Path) -> None:

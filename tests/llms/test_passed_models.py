@@ -63,12 +63,9 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
         answer(host, 3)
 
 
-@pytest.mark.parametrize("made", [3, None, b"x"])
-def test_a_function_that_returns_neither_text_nor_json_is_an_error_that_says_so(tmp_path: Path, made: Any) -> None:
-    with (
-        Tavern.open({}, home=tmp_path) as host,
-        pytest.raises(CallError, match="text, JSON or an LLMAnswer, got") as caught,
-    ):
+@pytest.mark.parametrize("made", [3, None, b"x", {1, 2}])
+def test_a_function_that_returns_no_text_is_an_error_that_says_so(tmp_path: Path, made: Any) -> None:
+    with Tavern.open({}, home=tmp_path) as host, pytest.raises(CallError, match="returned") as caught:
         answer(host, lambda messages: made)
     assert "LLMAnswer" in caught.value.hint
 
