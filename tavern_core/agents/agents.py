@@ -306,25 +306,7 @@ class Agents:
             "resumed": answers is not None,
         })  # fmt: skip
         is_cancelled = False
-
-        async def work() -> AgentOutcome:
-            waiting.set(spending.clock.paused_with(waiting.get()))
-            if tape.given or conversation.get() is None:
-                conversation.set(HumanAnswers(tape.given, conversation.get()))
-            try:
-                outcome = await loop.run()
-            except asyncio.CancelledError:
-                self._finish(events, loop.cancelled())
-                if is_cancelled:
-                    return loop.cancelled()
-                raise
-            except Exception as error:
-                self._finish(events, loop.broken(error))
-                raise
-            self._finish(events, outcome)
-            return outcome
-
-        task = asyncio.create_task(work())
+        task = asyncio.create_task(self._work(loop, events, spending.clock, tape, lambda: is_cancelled))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -334,6 +316,30 @@ class Agents:
             return _cancel(task)
 
         return AgentHandle(about.run, events, task, cancel)
+
+    async def _work(
+        self, loop: AgentLoop, events: RunEvents, clock: Clock, tape: Tape, is_cancelled: Callable[[], bool]
+    ) -> AgentOutcome:
+        """Run the loop to its end, whatever that is, and record the outcome.
+
+        Args:
+            is_cancelled: whether the handle of the run was cancelled; the outcome then says so.
+        """
+        waiting.set(clock.paused_with(waiting.get()))
+        if tape.given or conversation.get() is None:
+            conversation.set(HumanAnswers(tape.given, conversation.get()))
+        try:
+            outcome = await loop.run()
+        except asyncio.CancelledError:
+            self._finish(events, loop.cancelled())
+            if is_cancelled():
+                return loop.cancelled()
+            raise
+        except Exception as error:
+            self._finish(events, loop.broken(error))
+            raise
+        self._finish(events, outcome)
+        return outcome
 
     def _finish(self, events: RunEvents, outcome: AgentOutcome) -> None:
         try:

@@ -12,7 +12,7 @@ from tavern_core.frozen import dataclass
 from tavern_core.model.result import ToolResult
 
 WARN_AT: Final = 2
-"""The same call with the same result, or the same error of the same tool: so often, and the model is told."""
+"""The same call with the same result, or the same error of the same tool: so often, and the model is warned."""
 STOP_AT: Final = 3
 """So often, and the run stops."""
 _TAIL: Final = 4_000

@@ -85,7 +85,7 @@ class Assistant:
             )
         if not isinstance(plan, bool | None) and not _are_texts(plan):
             raise UsageError(f"a plan is True or a list of texts, got {plan!r:.100}", hint='plan=["load", "summarize"]')
-        _judge_options(rounds, context)
+        _check_options(rounds, context)
         before = await self._found(workflow)
         requests = ModelRequests(
             self._flow, self._flow.models.name_of(model), context, f"the assistant asks: {request[:100]}"
@@ -160,7 +160,7 @@ class Assistant:
         """
         if not isinstance(request, str):
             raise UsageError(f"a request is text, got {type(request).__name__}", hint='panel("...", "fewer fields")')
-        _judge_options(rounds, context)
+        _check_options(rounds, context)
         subject = await self._subject(tool_or_workflow)
         requests = ModelRequests(
             self._flow, self._flow.models.name_of(model), context, f"the assistant asks for a form: {request[:100]}"
@@ -196,7 +196,7 @@ class Assistant:
         return await self._flow.workflows.found(_EMPTY if found is None else found)
 
 
-def _judge_options(rounds: int, context: CallContext | None) -> None:
+def _check_options(rounds: int, context: CallContext | None) -> None:
     """Refuse options of another type. Raises UsageError (USAGE)."""
     if type(rounds) is not int:
         raise UsageError(f"rounds is a whole number, got {rounds!r:.100}", hint="rounds=2")

@@ -6,7 +6,7 @@
      "outputs": {"result": {"order", "widget", "label"}}}
 
 Everything is keyed by name, so that a JSON Patch shifts nothing. `proposed` makes a layout by rule; `misfits` checks one
-against the schema, whoever wrote it.
+against the schema.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the assistant proposes: a checked change that nobody has applied yet."""
+"""What the assistant proposes: a checked change that is not applied yet."""
 
 from __future__ import annotations
 
