@@ -147,3 +147,10 @@ def test_its_workflow_profile_and_skill_are_valid(tavern: Tavern) -> None:
     prompt = tavern.agents.prompt_sync("workflow-builder", "put a text into capitals")
     assert prompt.findings == ()
     assert "workflow-changes" in prompt.system
+
+
+def test_a_missing_workflow_is_named(tavern: Tavern) -> None:
+    for name in ("ShowWorkflow", "CheckWorkflow"):
+        error = tavern.invoke_sync(f"{NAME}:{name}", {"workflow": "capitols"}).error
+        assert error is not None
+        assert "there is no workflow 'capitols'" in error.message
