@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError, ToolFailed
     from tavern_core.host import Plugin, Tavern
     from tavern_core.kernel.log.audit import AuditLog
+    from tavern_core.model.agent import AgentEvent, AgentOutcome
     from tavern_core.model.approval import Approval, ApprovalRequest
     from tavern_core.model.call import Budget, CallContext, ToolCall
     from tavern_core.model.event import Event
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 __version__ = "1.0.0.dev0"
 
 __all__ = [  # noqa: RUF022 - as `sorted` does it, so that dir() is the same
+    "AgentEvent",
+    "AgentOutcome",
     "Approval",
     "ApprovalRequest",
     "AuditLog",
@@ -123,6 +126,7 @@ _HOME = {
     "tavern_core.errors": ("CallError", "PluginError", "PolicyDenied", "TavernError", "ToolFailed"),
     "tavern_core.host": ("Plugin", "Tavern"),
     "tavern_core.kernel.log.audit": ("AuditLog",),
+    "tavern_core.model.agent": ("AgentEvent", "AgentOutcome"),
     "tavern_core.model.approval": ("Approval", "ApprovalRequest"),
     "tavern_core.model.call": ("Budget", "CallContext", "ToolCall"),
     "tavern_core.model.event": ("Event",),

@@ -2,14 +2,15 @@
 
     outcome = await tavern.agents.run("writer", "Count the words of README.md")
 
-A run makes its calls as its own caller, ``agent:<name>``: with the profile's inventory, at most the permissions of whoever starts
-it, and one budget for all of its calls. The model is asked on behalf of whoever starts it.
+A run makes its calls as its own caller, ``agent:<name>``: with the profile's inventory, at most the permissions of its caller, and
+one budget for all of its calls. The model is asked on behalf of the caller.
 """
 
 from __future__ import annotations
 
 import asyncio
 import builtins
+import json
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -20,23 +21,24 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.agents.callers import HOST, agent_context, asking_context, caller_of, owner_of
+from tavern_core.agents.content_read import read_again, read_at_start
 from tavern_core.agents.handle import AgentHandle, RunEvents
+from tavern_core.agents.human_answers import HumanAnswers
 from tavern_core.agents.instructions import build_prompt, native_tools, warnings_of
 from tavern_core.agents.loop import AgentLoop
 from tavern_core.agents.model_requests import Task
-from tavern_core.agents.notices import READ_RESULT
-from tavern_core.agents.parts import Parts, reading_tool
-from tavern_core.agents.people import Answers
+from tavern_core.agents.parts import Parts
+from tavern_core.agents.profile_fields import read_fields
 from tavern_core.agents.prompt import Prompt
-from tavern_core.agents.reading import read_again, read_at_start
 from tavern_core.agents.replay import AgentReplay, replayed
-from tavern_core.agents.run_store import AgentRuns, KeptAgentRun
-from tavern_core.agents.schemas import size_of
+from tavern_core.agents.result_reader import READ_RESULT, reading_tool
+from tavern_core.agents.run_store import AgentRuns, StoredAgentRun
+from tavern_core.agents.schemas import tokens_of_schema
 from tavern_core.agents.spending import BudgetLike, Clock, Spending, budget_of, check_price
 from tavern_core.agents.tape import Tape
-from tavern_core.contract.llm import Price
-from tavern_core.errors import UsageError
-from tavern_core.flow.llm_calls import ModelLike
+from tavern_core.contract.llm import Price, price_of
+from tavern_core.errors import Finding, UsageError
+from tavern_core.flow.passed_models import ModelLike
 from tavern_core.flow.run_caller import restored, stored, taken_up_as
 from tavern_core.kernel.access.profiles import Profile, ProfileLike
 from tavern_core.kernel.calls.approvals import waiting
@@ -48,6 +50,8 @@ from tavern_core.model.call import CallContext
 from tavern_core.model.event import AGENT_FINISHED, AGENT_STARTED
 from tavern_core.model.profile import AgentBudget, AgentProfile
 
+_BY_CODE: Final = {"model": "llms", "deliberation_workflow": "workflows"}
+"""Field of a profile → section of plugins, whose names may be known only when they are active."""
 MOST_TASK: Final = 1_000_000
 """Characters of a task."""
 
@@ -86,7 +90,7 @@ class Agents:
         """Give a task to an agent, and wait until it is done, stopped, or waits for a person.
 
         Args:
-            profile: its name, the path of an agent_profile.json, or a mapping.
+            profile: its name, the path of an agent_profile.json, a mapping, or what `tavern.profile` returned.
             task: what to do, in words.
             context: the caller, whose permissions the agent gets at most; None: the host, or the caller of the tool that runs.
             model: the language model, instead of the profile's: its name, the model itself, or a function of the messages.
@@ -124,7 +128,7 @@ class Agents:
         agent = agent_context(resolved, name, caller, limits, run)
         prompt = await asyncio.to_thread(build_prompt, self._parts, resolved, agent, text, window)
         tools, warnings = native_tools(self._parts, resolved, prompt), warnings_of(prompt)
-        window = max(window - sum(map(size_of, tools)), 1)
+        window = max(window - sum(map(tokens_of_schema, tools)), 1)
         facts = {
             "profile": resolved.written.model_dump(mode="json"), "given": name, "model": chosen, "budget": limits.model_dump(),
             "caller": stored(caller or HOST, HOST, None), "system": prompt.system, "window": window,
@@ -153,7 +157,7 @@ class Agents:
             answers: question → the answer of a person.
             context: the caller, which must be the run's own; None: the host.
             model: for what is left, instead of the run's; needed if the run began with a model that is not configured.
-            budget: as for `run`; raises limits that stopped the run.
+            budget: as for `run`; raises limits that stopped the run. It stays, as `model` does, when the run is resumed again.
 
         Raises:
             RunNotFound: there is no such run of this caller (RUN_NOT_FOUND).
@@ -176,9 +180,10 @@ class Agents:
         budget: BudgetLike = None,
     ) -> AgentHandle:
         """`resume` in the background. Raises as `resume`."""
-        resumer = caller_of(context)
+        resumer, given = caller_of(context), _answers_of(answers)
         kept = await asyncio.to_thread(self._runs.find, run_id, None if resumer is None else owner_of(resumer))
-        record, facts = kept.record, kept.record.facts
+        record = kept.record
+        facts = {**record.facts, **_changed(record)}
         if record.state not in RESUMABLE:
             raise UsageError(f"{run_id} is {record.state}", hint="only a run that is not done can be resumed")
         resolved, name = await self._resolved(facts["given"], AgentProfile.model_validate(facts["profile"]))
@@ -196,13 +201,27 @@ class Agents:
         read_at_start(agent.ledger.content_read, facts, record.task)
         read_again(agent.ledger.content_read, tape)
         about = replace(_about(record, resolved, agent, asking_context(acting, run_id)), model=chosen)
-        return self._begin(about, tape, limits, price, answers or {})
+        return self._begin(about, tape, limits, price, given)
 
     # Looking -------------------------------------------------------------------------------------------------------------
 
     def profiles(self) -> builtins.list[str]:
         """The names of the agent profiles, sorted."""
         return self._parts.written.names()
+
+    def check(self, name: str) -> tuple[Finding, ...]:
+        """What is odd about a profile and its fields, as far as that is known without activating plugins.
+
+        Raises:
+            ProfileInvalid: there is no such profile, or it cannot be used (PROFILE_INVALID).
+        """
+        parts = self._parts
+        written, odd = parts.written.get(name)
+        profile = Profile(written.name, written.tool_ids_inventory, written=written)
+        fields = read_fields(profile, parts.known_asleep(), parts.prompts.knowledge)
+        by_code = {field for field, section in _BY_CODE.items() if parts.sections.asleep(section)}
+        found = (f for f in fields.findings if f.where is None or f.where.pointer not in by_code)
+        return (*odd, *found)
 
     def runs(self, *, context: CallContext | None = None, most: int = 100) -> builtins.list[AgentRecord]:
         """Runs without their events, newest first; with a context, that caller's alone."""
@@ -276,7 +295,8 @@ class Agents:
         events = RunEvents(about.run, self._runs, recorder, tape.seq)
         spending = Spending(limits, price, Clock(tape.seconds))
         if answers is not None:
-            events.record("resumed", {"budget": limits.model_dump(), "principal": about.context.principal})
+            facts = {"budget": limits.model_dump(), "model": about.model, "principal": about.context.principal}
+            events.record("resumed", facts)
         if answers:
             events.record("given", {"answers": dict(answers)})
             tape.given |= answers
@@ -288,9 +308,9 @@ class Agents:
         is_cancelled = False
 
         async def work() -> AgentOutcome:
-            waiting.set(spending.clock.paused)
+            waiting.set(spending.clock.paused_with(waiting.get()))
             if tape.given or conversation.get() is None:
-                conversation.set(Answers(tape.given, conversation.get()))
+                conversation.set(HumanAnswers(tape.given, conversation.get()))
             try:
                 outcome = await loop.run()
             except asyncio.CancelledError:
@@ -321,9 +341,9 @@ class Agents:
             self._runs.end(outcome)
         finally:
             events.end()
-        told = outcome.to_json()
+        data = outcome.to_json()
         names = ("state", "reason", "steps", "calls", "usage", "cost", "seconds")
-        self._parts.base.recorder.note(AGENT_FINISHED, {"run": outcome.run_id, **{name: told[name] for name in names}})
+        self._parts.base.recorder.note(AGENT_FINISHED, {"run": outcome.run_id, **{name: data[name] for name in names}})
 
     async def _resolved(self, given: ProfileLike, known: AgentProfile | None = None) -> tuple[Profile, str]:
         """A profile, and the name by which contexts call it.
@@ -332,14 +352,15 @@ class Agents:
             known: its content, for a profile that a program had given.
         """
         parts = self._parts
+        if isinstance(given, Profile):
+            given = given.written
         if isinstance(given, PathLike):
             given = str(given)
         if isinstance(given, str) and not (known is not None and "@" in given and not parts.written.has(given)):
             is_file = given.endswith(".json") and not parts.written.has(given)
             name = str(Path(given).absolute()) if is_file else given
             return await parts.profiles.resolved(name), name
-        resolved = await parts.profiles.resolved(known if known is not None else given)
-        name = parts.written.lend(resolved.written)
+        name = parts.written.lend(*parts.written.get(known if known is not None else given))
         return await parts.profiles.resolved(name), name
 
     async def _priced(self, profile: Profile, model: str, limits: AgentBudget) -> tuple[Price | None, int]:
@@ -350,17 +371,16 @@ class Agents:
             return None, window
         await self._wake_model(model)
         found = self._parts.models.find(model)
-        price, own = getattr(found, "price", None), getattr(found, "context_tokens", None)
-        known = price if isinstance(price, Price) else None
-        check_price(limits, known, model)
-        return known, min(window, own) if isinstance(own, int) and own > 0 else window
+        price, own = price_of(found), getattr(found, "context_tokens", None)
+        check_price(limits, price, model)
+        return price, min(window, own) if type(own) is int and own > 0 else window
 
     async def _wake_model(self, model: str) -> None:
         """Activate the plugins that contribute language models."""
         if not model or await self._parts.sections.one("llms", model) is None:
             await self._parts.sections.wake("llms")
 
-    def _found(self, run_id: str, context: CallContext | None) -> KeptAgentRun:
+    def _found(self, run_id: str, context: CallContext | None) -> StoredAgentRun:
         caller = caller_of(context)
         return self._runs.find(run_id, None if caller is None else owner_of(caller))
 
@@ -377,6 +397,24 @@ def _about(record: AgentRecord, profile: Profile, agent: CallContext, asking: Ca
         record.run_id, profile, facts["system"], record.task, facts["model"], agent, asking, facts["window"], facts["tools"],
         tuple(facts["warnings"]),
     )  # fmt: skip
+
+
+def _changed(record: AgentRecord) -> Mapping[str, Any]:
+    """The budget and the model with which a run was last resumed: they stay when it is resumed once more."""
+    last = next((event.data for event in reversed(record.events) if event.kind == "resumed"), {})
+    return {name: last[name] for name in ("budget", "model") if name in last}
+
+
+def _answers_of(answers: object) -> dict[str, Any]:
+    """Checked before the run is taken up. Raises UsageError (USAGE)."""
+    given = {} if answers is None else answers
+    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+        raise UsageError("answers are a mapping of questions to answers", hint='{"name": "Ann"}')
+    try:
+        json.dumps(dict(given), ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"an answer is JSON: {error}", hint='{"name": "Ann"}') from error
+    return dict(given)
 
 
 def _cancel(task: asyncio.Task[Any]) -> bool:

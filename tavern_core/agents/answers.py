@@ -7,10 +7,10 @@ from typing import Any, Final, Literal
 
 from tavern_core import tam
 from tavern_core.agents.repetition import is_looping
-from tavern_core.agents.tokens import tokens_of
-from tavern_core.contract.llm import LLMAnswer, ModelCall
+from tavern_core.contract.llm import LLMAnswer, ModelCall, count_of
 from tavern_core.frozen import dataclass
 from tavern_core.model.config import TamConfig
+from tavern_core.model.tokens import tokens_of
 
 MOST_CHARS: Final = 1_000_000
 """Characters of one answer at most; `tam.maxText` may lower it."""
@@ -129,8 +129,8 @@ class Listener:
 
     @property
     def dropped(self) -> int:
-        """Characters behind the block; blanks are nothing that the model has invented."""
-        return 0 if self._end is None else len("".join(self._parts)[self._end :].strip())
+        """Characters behind the block; blanks and the end of a code fence are nothing that the model has invented."""
+        return 0 if self._end is None else len("".join(self._parts)[self._end :].strip().strip("`").strip())
 
     @property
     def said(self) -> str:
@@ -141,7 +141,7 @@ class Listener:
         return _MARKER in "".join(self._thoughts).upper()
 
 
-def heard(said: LLMAnswer, listener: Listener, prompt_tokens: int) -> Answer:
+def answer_of_model(said: LLMAnswer, listener: Listener, prompt_tokens: int) -> Answer:
     """The answer of a model after it has ended.
 
     Args:
@@ -150,9 +150,9 @@ def heard(said: LLMAnswer, listener: Listener, prompt_tokens: int) -> Answer:
     """
     listener.feed(said.text)
     listener.close()
-    usage = said.usage
+    usage = said.usage if isinstance(said.usage, Mapping) else {}
     calls = tuple(_bounded(said.tool_calls))
-    is_estimated = "output" not in usage
+    is_estimated = count_of(usage, "input") is None or count_of(usage, "output") is None
     spoken = tokens_of(said.text) + sum(tokens_of(call.arguments) for call in calls)
     return Answer(
         listener.text, calls, said.finish_reason, _count(usage, "input", prompt_tokens), _count(usage, "output", spoken), is_estimated,
@@ -161,8 +161,7 @@ def heard(said: LLMAnswer, listener: Listener, prompt_tokens: int) -> Answer:
 
 
 def _count(usage: Mapping[str, int], name: str, otherwise: int) -> int:
-    count = usage.get(name)
-    return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else otherwise
+    return otherwise if (count := count_of(usage, name)) is None else count
 
 
 def _bounded(calls: Sequence[ModelCall]) -> Iterator[ModelCall]:
@@ -182,7 +181,7 @@ def _clean(text: object, most: int) -> str:
     return str(text)[:most].encode("utf-8", "replace").decode()
 
 
-def recorded(data: Mapping[str, Any], listener: Listener) -> Answer:
+def answer_of_record(data: Mapping[str, Any], listener: Listener) -> Answer:
     """An answer as it was recorded.
 
     Args:

@@ -1,4 +1,4 @@
-"""Who starts a run, as whom the agent acts, and who asks its model."""
+"""The contexts of a run: of its caller, of the calls that the agent makes, and of the requests to its model."""
 
 from __future__ import annotations
 

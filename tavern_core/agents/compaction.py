@@ -12,19 +12,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tavern_core.agents.notices import sentence
-from tavern_core.agents.tokens import tokens_of
 from tavern_core.frozen import dataclass
 from tavern_core.model.language import Language
+from tavern_core.model.tokens import tokens_of
 
 TARGET: Final = 0.6
 """Share of the window that is left after compaction: the next one is some steps away."""
 KEPT_TURNS: Final = 2
-"""The last turns, which stay as they are."""
+"""The last turns, which stay as they are; if they do not fit, the last one."""
 _SHORT: Final = 400
 """Characters; shorter messages are not worth a line of their own."""
 _BEGINNING: Final = 160
 _LINE: Final = 60
-"""Tokens of the line that replaces a message, about."""
+"""Tokens of the line that replaces a message, without the beginning of its content, about."""
 Message = Mapping[str, Any]
 
 
@@ -38,7 +38,7 @@ class Shortening:
     """From and to (exclusive) of messages that become one line together."""
 
 
-def size_of(messages: Sequence[Message]) -> int:
+def tokens_of_messages(messages: Sequence[Message]) -> int:
     """The estimated tokens of a conversation."""
     return sum(_size(message) for message in messages)
 
@@ -50,13 +50,21 @@ def plan_compaction(messages: Sequence[Message], window: int) -> Shortening | No
         messages: system, task, then turns that each begin with an assistant's message.
         window: tokens.
     """
-    total = size_of(messages)
-    if total <= window:
+    if tokens_of_messages(messages) <= window:
         return None
-    goal = int(window * TARGET)
+    for kept in range(KEPT_TURNS, 0, -1):
+        plan, left = _with_turns(messages, window, kept)
+        if left <= window:
+            break
+    return plan
+
+
+def _with_turns(messages: Sequence[Message], window: int, kept_turns: int) -> tuple[Shortening | None, int]:
+    """A plan that keeps so many turns, and the tokens that it leaves, about."""
+    total, goal = tokens_of_messages(messages), int(window * TARGET)
     begin = _begin(messages)
     turns = [at for at in range(begin, len(messages)) if messages[at]["role"] == "assistant"]
-    last = turns[-KEPT_TURNS] if len(turns) > KEPT_TURNS else begin
+    last = turns[-kept_turns] if len(turns) > kept_turns else begin
     results: list[int] = []
 
     def leave_out(start: int, stop: int, most: int) -> None:
@@ -65,7 +73,7 @@ def plan_compaction(messages: Sequence[Message], window: int) -> Shortening | No
             message = messages[at]
             if total > most and message["role"] != "assistant" and len(message["content"]) > _SHORT:
                 results.append(at)
-                total -= _size(message) - tokens_of(message["content"][:_BEGINNING]) - _LINE
+                total -= _size(message) - _size_of_line(message)
 
     leave_out(begin, last, goal)
     end = begin
@@ -73,10 +81,10 @@ def plan_compaction(messages: Sequence[Message], window: int) -> Shortening | No
         if total <= goal or at >= last:
             break
         end = next((after for after in turns if after > at), last)
-        total -= sum(_LINE if i in results else _size(messages[i]) for i in range(at, end))
+        total -= sum(_size_of_line(messages[i]) if i in results else _size(messages[i]) for i in range(at, end))
     leave_out(last, len(messages) - 1, window)  # the last turns too, if there is no other way
     kept = tuple(at for at in results if at >= end)
-    return Shortening(kept, (begin, end)) if kept or end > begin else None
+    return (Shortening(kept, (begin, end)) if kept or end > begin else None), total
 
 
 def shorten(
@@ -116,6 +124,11 @@ def as_text(messages: Sequence[Message]) -> str:
 def _begin(messages: Sequence[Message]) -> int:
     """Where the turns begin: behind system and task."""
     return next((at for at, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
+
+
+def _size_of_line(message: Message) -> int:
+    """The tokens of the line that replaces a message, about."""
+    return tokens_of(message["content"][:_BEGINNING]) + _LINE
 
 
 def _size(message: Message) -> int:

@@ -40,14 +40,14 @@ class RunEvents:
         self._runs.add(self._run, event)
         self._pass_on(event)
         if kind == "answer":
-            told = {
+            data_of_step = {
                 "run": self._run,
                 "step": data["step"],
                 "finishReason": data["finishReason"],
                 **data["usage"],
                 "dropped": data["dropped"],
             }
-            self._recorder.note(AGENT_STEP, told)
+            self._recorder.note(AGENT_STEP, data_of_step)
         elif kind == "compacted":
             names = ("step", "tokensBefore", "tokensAfter")
             self._recorder.note(AGENT_COMPACTED, {"run": self._run, **{name: data[name] for name in names}})

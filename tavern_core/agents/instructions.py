@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tavern_core.agents.notices import READ_RESULT
 from tavern_core.agents.parts import Parts
 from tavern_core.agents.prompt import Prompt
+from tavern_core.agents.result_reader import READ_RESULT
 from tavern_core.kernel.access.profiles import Profile
 from tavern_core.model.call import CallContext
 from tavern_core.model.language import Language

@@ -10,20 +10,22 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
-from tavern_core.agents.answers import MOST_ARGUMENTS, MOST_CALLS, Answer, Listener, heard, recorded
-from tavern_core.agents.compaction import as_text, plan_compaction, shorten, size_of
+from tavern_core.agents.answers import MOST_ARGUMENTS, MOST_CALLS, Answer, Listener, answer_of_model, answer_of_record
+from tavern_core.agents.compaction import as_text, plan_compaction, shorten, tokens_of_messages
 from tavern_core.agents.model_requests import Requests, Task
 from tavern_core.agents.notices import sentence
 from tavern_core.agents.parts import Parts
 from tavern_core.agents.repetition import STOP_AT, WARN_AT, Repetition
+from tavern_core.agents.schemas import tokens_of_schema
 from tavern_core.agents.spending import Spending, Stop
 from tavern_core.agents.tape import Tape, TapeEnds, Waits
 from tavern_core.agents.tool_calls import ToolCalls
-from tavern_core.contract.llm import ModelCall
-from tavern_core.errors import TavernError
+from tavern_core.contract.llm import LLMAnswer, ModelCall
+from tavern_core.errors import CallError, CallTimeout, TavernError
 from tavern_core.model.agent import AgentOutcome, AgentState
 from tavern_core.model.safe_text import printed
 from tavern_core.model.text_outcome import TextOutcome
+from tavern_core.model.tokens import tokens_of
 
 T = TypeVar("T")
 Message = Mapping[str, Any]
@@ -40,6 +42,8 @@ CONFUSED_AT: Final = {
 """Kind of an answer that leads nowhere → how often it may come before the next call until the run stops."""
 STUCK: Final = "AGENT_STUCK"
 """Code of a run that stopped because its model goes round in circles, or writes nothing that can be used."""
+LONGEST_PAUSE_S: Final = 10.0
+"""Before a request is made once more; a model that asks for a longer one ends the run, which can be resumed."""
 _PAUSED_S: Final = 0.5
 _KEPT_CHARS: Final = 2_000
 """Of an answer that was cut, and of each of its arguments."""
@@ -80,6 +84,7 @@ class AgentLoop:
         self._calls = ToolCalls(parts, task, tape, record, lambda call: self._within(call))
         self._requests = Requests(parts, task, tape)
         self._repetition = Repetition()
+        self._tools_size = sum(map(tokens_of_schema, task.tools))
         self.messages: list[Message] = []
         self._answer = ""
         self.warnings = [*task.warnings]
@@ -94,14 +99,12 @@ class AgentLoop:
             return self._ended("stopped", stop)
         except Waits as waits:
             self._record("waiting", {"waitingFor": waits.data, "seconds": self._spending.clock.seconds})
-            reason = Stop(
-                str(waits.data["reason"]), str(waits.data["answer"]).replace("RUN", self._task.run), waits.code
-            )
+            reason = Stop(str(waits.data["reason"]), str(waits.data["answer"]), waits.code)
             return self._ended("waiting", reason, waits.data)
         except TapeEnds:
             return self._ended("interrupted", Stop("the record ends here", "", ""))
         except TavernError as error:
-            return self._ended("failed", Stop(error.message, error.hint, error.code))
+            return self._ended("failed", Stop(error.message, _fix_of(error), error.code))
 
     async def _work(self) -> AgentOutcome:
         self._begin()
@@ -128,6 +131,8 @@ class AgentLoop:
                 return ended
 
     def _begin(self) -> None:
+        for lost in self._tape.faults:
+            self._spending.lost(lost["usage"]["input"], lost["usage"]["output"])
         if self._tape.beginning:
             self.messages = list(self._tape.beginning)
             return
@@ -141,29 +146,68 @@ class AgentLoop:
     def _before_request(self) -> Stop | None:
         if self._tape.is_final:
             raise TapeEnds
-        size, window = size_of(self.messages), self._task.window
+        size, window = tokens_of_messages(self.messages), self._task.window
         if size > window:
             reason = (
                 f"the prompt, the task and the last results take about {size:,} tokens, and the window has {window:,}"
             )
             return Stop(reason, "raise context_tokens in the profile, or give the agent fewer tools")
-        return self._spending.before_request(size)
+        return self._spending.before_request(self._prompt_size)
+
+    @property
+    def _prompt_size(self) -> int:
+        """The estimated tokens of the next request: the conversation and the schemas of the tools."""
+        return tokens_of_messages(self.messages) + self._tools_size
 
     # Asking ------------------------------------------------------------------------------------------------------------
 
     async def _ask(self, step: int) -> Answer:
         if (known := self._tape.answers.get(step)) is not None:
-            return recorded(known, self._listener())
-        following = self._listener(lambda piece: self._tell(step, piece))
-        said = await self._within(self._requests.ask(step, self.messages, following.feed))
-        reading = said, self._listener(), size_of(self.messages)
+            return answer_of_record(known, self._listener())
+        said = await self._said(step)
+        reading = said, self._listener(), self._prompt_size
         # Reading a long text takes time that other tasks of the loop would wait for.
-        answer = await asyncio.to_thread(heard, *reading) if len(said.text) > _LONG else heard(*reading)
+        answer = (
+            await asyncio.to_thread(answer_of_model, *reading) if len(said.text) > _LONG else answer_of_model(*reading)
+        )
         spending = self._spending
         facts = {"cost": spending.cost, "seconds": spending.clock.seconds, "last": spending.is_last(step)}
         self._record("answer", {"step": step, **answer.to_json(), **facts})
         self._tape.given.clear()
         return answer
+
+    async def _said(self, step: int) -> LLMAnswer:
+        """The answer of the model; a request that failed for a reason that may pass is made once more.
+
+        Raises:
+            CallError: it has failed; what it used is recorded.
+        """
+        is_again = False
+        while True:
+            following = self._listener(lambda piece: self._tell(step, piece))
+            try:
+                return await self._within(self._requests.ask(step, self.messages, following.feed))
+            except OutOfTime:
+                self._lost(step, CallTimeout("the time of the run is over", outcome="unknown"), following.text)
+                raise
+            except CallError as error:
+                pause = (error.retry_after_ms or 0) / 1000
+                may_pass = error.retryable and pause <= LONGEST_PAUSE_S and not self._written.deliberation_workflow
+                is_again = self._lost(step, error, following.text, may_pass=may_pass and not is_again)
+                if not is_again:
+                    raise
+                await self._within(asyncio.sleep(pause))
+
+    def _lost(self, step: int, error: CallError, text: str, *, may_pass: bool = False) -> bool:
+        """Record a request that failed, on which the model may have worked; returns whether it is made once more."""
+        used = {"input": 0 if error.outcome == "none" else self._prompt_size, "output": tokens_of(text)}
+        self._spending.lost(used["input"], used["output"])
+        is_again, spending = may_pass and self._before_request() is None, self._spending
+        self._record("fault", {
+            "step": step, "code": error.code, "message": error.message, "again": is_again, "usage": used,
+            "cost": spending.cost, "seconds": spending.clock.seconds,
+        })  # fmt: skip
+        return is_again
 
     def _listener(self, tell: Callable[[str], object] = lambda piece: None) -> Listener:
         reads = self._written.calling != "native"
@@ -350,21 +394,21 @@ class AgentLoop:
                 items.append(self._calls.keep(as_text(self.messages[begin:end]), f"messages-{begin}-{end}.txt"))
         else:
             items = list(known["items"])
-        before = size_of(self.messages)
+        before = tokens_of_messages(self.messages)
         self.messages = shorten(self.messages, plan, items, self._language)
         self._repetition.forget()
         if known is None:
             self._record("compacted", {
                 "step": step, "items": items, "results": len(plan.results), "messages": end - begin, "tokensBefore": before,
-                "tokensAfter": size_of(self.messages),
+                "tokensAfter": tokens_of_messages(self.messages),
             })  # fmt: skip
 
     def _ended(
         self, state: AgentState, stop: Stop | None = None, waiting: Mapping[str, Any] | None = None
     ) -> AgentOutcome:
-        spending = self._spending
+        spending, stop = self._spending, stop or Stop("", "", "")
         return AgentOutcome(
-            self._task.run, state, self._answer, stop.reason if stop else "", stop.fix if stop else "", stop.code if stop else "",
+            self._task.run, state, self._answer, stop.reason, stop.fix.replace("RUN", self._task.run), stop.code,
             spending.steps, spending.calls,
             {"input": spending.input, "output": spending.output}, spending.cost, spending.currency, spending.clock.seconds,
             tuple(self.warnings), waiting,
@@ -384,6 +428,14 @@ class AgentLoop:
 
 def _as_json(calls: tuple[ModelCall, ...]) -> list[dict[str, str]]:
     return [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in calls]
+
+
+def _fix_of(error: TavernError) -> str:
+    """The repair of an error; of one that may pass, also how to go on, and when."""
+    if not isinstance(error, CallError) or not error.retryable:
+        return error.hint
+    when = f"after {error.retry_after_ms / 1000:g} s: " if error.retry_after_ms else ""
+    return "; ".join(filter(None, (error.hint, f"{when}tavern agent resume RUN")))
 
 
 def _stuck(reason: str, fix: str) -> Stop:

@@ -45,11 +45,11 @@ class Requests:
         self._tape = tape
         self._written = task.profile.written
 
-    async def ask(self, step: int, messages: Sequence[Mapping[str, Any]], tell: Callable[[str], bool]) -> LLMAnswer:
+    async def ask(self, step: int, messages: Sequence[Mapping[str, Any]], on_text: Callable[[str], bool]) -> LLMAnswer:
         """The next answer.
 
         Args:
-            tell: called with each piece of the text; True: it has gone far enough.
+            on_text: called with each piece of the text; True: it has gone far enough.
 
         Raises:
             CallError: the model cannot be reached or refuses.
@@ -61,7 +61,9 @@ class Requests:
         if self._task.tools:
             options["tools"] = [dict(tool) for tool in self._task.tools]
         purpose = f"run {self._task.run} step {step}"
-        return await self._parts.models.ask(self._task.model, messages, options, self._task.asking, purpose, tell=tell)
+        return await self._parts.models.ask(
+            self._task.model, messages, options, self._task.asking, purpose, on_text=on_text
+        )
 
     async def _deliberate(self, messages: Sequence[Mapping[str, Any]]) -> LLMAnswer:
         """A run of the deliberation workflow.

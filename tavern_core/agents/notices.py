@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from tavern_core.agents.result_reader import READ_RESULT
 from tavern_core.model.language import Language
 
-READ_RESULT: Final = "agent:read_result"
-"""The tool that reads results which were too long, and what compaction left out."""
 _NOTICES: Final[Mapping[str, Mapping[Language, str]]] = {
     "empty": {
         "en": "Your answer was empty. Call a tool, or write the final answer for the user.",

@@ -16,8 +16,7 @@ from typing import Any, Final, Literal
 from tavern_core.agents.profile_fields import KNOWLEDGE, SKILLS, Fields, Known, read_fields
 from tavern_core.agents.prompt_sections import Section, knowledge_section, skills_section
 from tavern_core.agents.prompt_texts import TEXTS, Texts, built_in
-from tavern_core.agents.schemas import fitting, size_of, with_examples
-from tavern_core.agents.tokens import tokens_of
+from tavern_core.agents.schemas import fitting, tokens_of_schema, with_examples
 from tavern_core.errors import Finding, Location, ProfileInvalid
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.access.profiles import CODE, Profile, ProfileLike
@@ -28,6 +27,7 @@ from tavern_core.kernel.knowledge.knowledge import Knowledge, KnowledgeBase
 from tavern_core.model.call import CallContext
 from tavern_core.model.knowledge import Passage
 from tavern_core.model.language import Language
+from tavern_core.model.tokens import tokens_of
 
 TOOLS_SHARE: Final = 0.6
 MOST_PASSAGES: Final = 8
@@ -152,7 +152,7 @@ class PromptBuilder:
             missing = [spec.id for spec in specs[len(draft.tools) :]]
             if in_manual and missing:  # all or none: the manual has them, and a model given some takes these for all
                 draft.tools, missing = [], [spec.id for spec in specs]
-            room -= sum(map(size_of, draft.tools))
+            room -= sum(map(tokens_of_schema, draft.tools))
             if missing:
                 draft.leave_out("tools", "no room for the native schemas", missing)
             elif is_cut:
@@ -253,7 +253,7 @@ class _Draft:
 
     def finished(self, sources: Sequence[Passage], findings: Sequence[Finding]) -> Prompt:
         system = fill_prompt(self.template, self._parts)
-        tokens = tokens_of(system) + sum(map(size_of, self.tools))
+        tokens = tokens_of(system) + sum(map(tokens_of_schema, self.tools))
         return Prompt(system, tokens, tuple(sources), tuple(self._left_out), tuple(self.tools), tuple(findings))
 
 

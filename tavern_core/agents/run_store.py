@@ -35,7 +35,7 @@ CREATE TABLE IF NOT EXISTS events (
 
 
 @dataclass(frozen=True, slots=True)
-class KeptAgentRun:
+class StoredAgentRun:
     """A stored run with what only its host needs."""
 
     record: AgentRecord
@@ -70,7 +70,7 @@ class AgentRuns:
         if self._begun % _TIDY_EVERY == 1:
             self.tidy()
 
-    def take_up(self, kept: KeptAgentRun) -> None:
+    def take_up(self, kept: StoredAgentRun) -> None:
         """Acquire a run to resume it.
 
         Raises:
@@ -105,21 +105,29 @@ class AgentRuns:
             )
 
     def list(self, owner: str | None, most: int) -> builtins.list[AgentRecord]:
-        """Runs without their events, newest first."""
+        """Runs without their events, newest first. Raises UsageError: `most` is no number of runs (USAGE)."""
+        if type(most) is not int or not 0 <= most < 2**63:
+            raise UsageError(f"a number of runs is expected, got {most!r:.40}", hint="runs(most=100)")
         where, values = ("WHERE owner = ?", [owner]) if owner is not None else ("", [])
         with self._file.open() as db:
             rows = db.execute(f"SELECT * FROM runs {where} ORDER BY started DESC LIMIT ?", (*values, most)).fetchall()
         return [self._kept(row, ()).record for row in rows]
 
-    def find(self, run: str, owner: str | None) -> KeptAgentRun:
+    def find(self, run: str, owner: str | None) -> StoredAgentRun:
         """One run with its events.
 
         Args:
-            owner: whose it must be; None: anybody's.
+            owner: the owner that it must have; None: any.
 
         Raises:
             RunNotFound: there is none, or it is another caller's (RUN_NOT_FOUND).
+            UsageError: `run` is no text (USAGE).
         """
+        if not isinstance(run, str):
+            raise UsageError(
+                f"the id of a run is text, got {type(run).__name__}", hint="`tavern agent runs` lists them"
+            )
+        run = run.encode("utf-8", "replace").decode()
         with self._file.open() as db:
             row = db.execute("SELECT * FROM runs WHERE id = ?", (run,)).fetchone()
             events = db.execute("SELECT * FROM events WHERE run = ? ORDER BY seq", (run,)).fetchall() if row else []
@@ -146,13 +154,13 @@ class AgentRuns:
     def close(self) -> None:
         self._file.close()
 
-    def _kept(self, row: tuple[Any, ...], events: tuple[AgentEvent, ...]) -> KeptAgentRun:
+    def _kept(self, row: tuple[Any, ...], events: tuple[AgentEvent, ...]) -> StoredAgentRun:
         run, owner, profile, task, state, started, process, facts, outcome = row
         if state == "running" and not self._is_going_on(state, process):
             state = "interrupted"
         ended = AgentOutcome.from_json(json.loads(outcome)) if outcome and state != "running" else None
         record = AgentRecord(run, profile, task, state, started, json.loads(facts), ended, events)
-        return KeptAgentRun(record, owner, process)
+        return StoredAgentRun(record, owner, process)
 
 
 def _events(rows: Iterable[tuple[Any, ...]]) -> Iterable[AgentEvent]:

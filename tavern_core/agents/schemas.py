@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tavern_core.agents.prompt_texts import Texts
-from tavern_core.agents.tokens import tokens_of
 from tavern_core.kernel.catalogue.manual import best_examples
 from tavern_core.kernel.catalogue.parameter_text import fold_lines, harmless
+from tavern_core.model.tokens import tokens_of
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.dialects import wire_name
 
@@ -20,18 +20,18 @@ _VALUES: Final = ("default", "const", "enum")
 """Keys whose values are data, not schemas."""
 
 
-def size_of(tool: Mapping[str, Any]) -> int:
+def tokens_of_schema(tool: Mapping[str, Any]) -> int:
     """The estimated tokens of a schema."""
     return tokens_of(json.dumps(tool, ensure_ascii=False))
 
 
 def fitting(tools: list[dict[str, Any]], room: int) -> tuple[list[dict[str, Any]], bool]:
     """As many schemas as there is room for, from the first on, and whether the texts of their parameters were taken out."""
-    if sum(map(size_of, tools)) <= room:
+    if sum(map(tokens_of_schema, tools)) <= room:
         return tools, False
     found: list[dict[str, Any]] = []
     for tool in map(_bare, tools):
-        room -= size_of(tool)
+        room -= tokens_of_schema(tool)
         if room < 0:
             break
         found.append(tool)

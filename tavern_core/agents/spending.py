@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -15,7 +15,7 @@ from tavern_core.frozen import dataclass
 from tavern_core.model.profile import AgentBudget
 
 BudgetLike = AgentBudget | Mapping[str, Any] | None
-_MILLION: Final = 1_000_000
+Pause = Callable[[], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,16 @@ class Clock:
             if not self._waiting:
                 self._waited += time.monotonic() - began
 
+    def paused_with(self, outer: Pause | None) -> Pause:
+        """`paused`, for a run that another one waits for: the clock of that one is paused, too."""
+
+        @contextmanager
+        def both() -> Iterator[None]:
+            with nullcontext() if outer is None else outer(), self.paused():
+                yield
+
+        return both
+
 
 class Spending:
     """Counts what a run uses.
@@ -79,7 +89,7 @@ class Spending:
     @property
     def cost(self) -> float | None:
         """In the currency of the price."""
-        return None if self._price is None else self._of(self.input, self.output, self._price)
+        return None if self._price is None else self._price.of(self.input, self.output)
 
     @property
     def currency(self) -> str:
@@ -100,6 +110,11 @@ class Spending:
         self.input += tokens_in
         self.output += tokens_out
 
+    def lost(self, tokens_in: int, tokens_out: int) -> None:
+        """Count a request that failed."""
+        self.input += tokens_in
+        self.output += tokens_out
+
     def before_request(self, prompt: int) -> Stop | None:
         """Why the next request is not made.
 
@@ -116,7 +131,7 @@ class Spending:
                 _more("tokens"),
             )
         if budget.money is not None and self._price is not None:
-            whole = self._of(self.input + prompt, self.output, self._price)
+            whole = self._price.of(self.input + prompt, self.output)
             if whole > budget.money:
                 reason = f"the next request would make the run cost {whole:.4f} {budget.currency} of {budget.money:g}"
                 return Stop(reason, _more("money"))
@@ -128,10 +143,6 @@ class Spending:
         if left is None or left > 0:
             return None
         return Stop(f"the budget of {self._budget.seconds:g} seconds is used up", _more("seconds"), "TIMEOUT")
-
-    @staticmethod
-    def _of(tokens_in: int, tokens_out: int, price: Price) -> float:
-        return (tokens_in * price.input + tokens_out * price.output) / _MILLION
 
 
 def check_price(budget: AgentBudget, price: Price | None, model: str) -> None:

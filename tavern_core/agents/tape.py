@@ -33,6 +33,8 @@ class Tape:
         self.results: dict[Place, Mapping[str, Any]] = {}
         self.foreseen: dict[Place, Mapping[str, Any] | None] = {}
         self.replies: dict[int, Mapping[str, Any]] = {}
+        self.faults: list[Mapping[str, Any]] = []
+        """Requests that failed."""
         self.compacted: dict[int, Mapping[str, Any]] = {}
         self.given: dict[str, Any] = {}
         """Question → the answer of a person, until it is used: a later question may have the same name."""
@@ -61,6 +63,8 @@ class Tape:
                 self.results[data["step"], data["index"]] = data["result"]
             case "foreseen":
                 self.foreseen[data["step"], data["index"]] = data["error"]
+            case "fault":
+                self.faults.append(data)
             case "reply":
                 self.replies[data["step"]] = data
             case "compacted":

@@ -9,19 +9,22 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 from tavern_core.agents.model_requests import Task
-from tavern_core.agents.notices import READ_RESULT, sentence
+from tavern_core.agents.notices import sentence
 from tavern_core.agents.parts import Parts
 from tavern_core.agents.repetition import Made
+from tavern_core.agents.result_reader import READ_RESULT
 from tavern_core.agents.tape import Tape, TapeEnds, Waits
 from tavern_core.contract.llm import ModelCall
 from tavern_core.errors import CallError, InputInvalid, TavernError, ToolNotFound, call_error_of
 from tavern_core.frozen import dataclass
+from tavern_core.kernel.calls.feedback import failure_text
 from tavern_core.kernel.calls.idempotency import result_of, result_text
 from tavern_core.kernel.calls.native_calls import text_of
 from tavern_core.kernel.calls.text_calls import Transcript
 from tavern_core.kernel.catalogue.parameter_text import fold_lines
 from tavern_core.kernel.catalogue.plan import Inner, Plan
 from tavern_core.model.call import CallContext
+from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import ToolError, ToolResult, failure
 from tavern_core.model.text_outcome import TextOutcome
 from tavern_core.schema.dialects import export_tool
@@ -38,7 +41,7 @@ Within = Callable[[Coroutine[Any, Any, ToolResult]], Awaitable[ToolResult]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Call:
     """A call that is to be made."""
 
     tool: str
@@ -62,6 +65,7 @@ class ToolCalls:
         self._purpose = f"run {task.run}: {fold_lines(task.task, _PURPOSE_CHARS)}"
         self._tape = tape
         self._context = task.context
+        self._schemas = task.tools
         self._language = language = parts.language(task.profile)
         self._record = record
         self._within = within
@@ -119,9 +123,21 @@ class ToolCalls:
         return str(export_tool(self._parts.engines.inner[READ_RESULT], "openai")["function"]["name"])
 
     def _read(self, call: ModelCall) -> tuple[str, Mapping[str, Any]]:
-        tool = READ_RESULT if call.name == self._reader() else self._parts.descriptions.tool_id(call.name)
+        try:
+            tool = READ_RESULT if call.name == self._reader() else self._parts.descriptions.tool_id(call.name)
+        except ToolNotFound as error:
+            hint = did_you_mean(call.name, [tool["function"]["name"] for tool in self._schemas])
+            raise ToolNotFound(
+                error.message, hint=hint or "use one of the tools that are given", fixFor="caller"
+            ) from None
         try:
             arguments = json.loads(call.arguments or "{}")
+            json.dumps(arguments, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise InputInvalid(
+                f"{tool}: the arguments hold half a character (a lone surrogate): {call.arguments[:200]}",
+                hint="write each character whole, as itself", fixFor="caller",
+            ) from None  # fmt: skip
         except (ValueError, RecursionError):
             arguments = None
         if not isinstance(arguments, dict):
@@ -145,9 +161,9 @@ class ToolCalls:
         number, self._next = self._next, self._next + 1
         self.made.append(Made(tool, arguments, _NOT_YET, False))
         own = f"{self._run}:{self._step}:{number}" if key is None else f"{self._run}:{_digest(key)}"
-        return self._make(number, _Asked(tool, arguments, context or self._context, own), len(self.made) - 1)
+        return self._make(number, _Call(tool, arguments, context or self._context, own), len(self.made) - 1)
 
-    async def _make(self, number: int, asked: _Asked, place: int) -> ToolResult:
+    async def _make(self, number: int, asked: _Call, place: int) -> ToolResult:
         at = self._step, number
         known = self._tape.results.get(at)
         if known is None:
@@ -158,7 +174,7 @@ class ToolCalls:
         self.made[place] = Made(asked.tool, asked.arguments, result, at in self._tape.reads)
         return result
 
-    async def _live(self, at: tuple[int, int], asked: _Asked) -> Mapping[str, Any]:
+    async def _live(self, at: tuple[int, int], asked: _Call) -> Mapping[str, Any]:
         step, number = at
         tool, arguments = asked.tool, asked.arguments
         if at not in self._tape.calls:
@@ -176,8 +192,8 @@ class ToolCalls:
         reads = await self._reads(tool)
         if reads:
             self._tape.reads.add(at)
-        told = {"tool": tool, "result": data, "callId": result.call_id, "reads": reads}
-        self._record("result", {"step": step, "index": number, **told})
+        ended = {"tool": tool, "result": data, "callId": result.call_id, "reads": reads}
+        self._record("result", {"step": step, "index": number, **ended})
         self._tape.given.clear()
         return data
 
@@ -228,9 +244,12 @@ class ToolCalls:
     def answers(self, calls: Sequence[ModelCall], results: Sequence[ToolResult]) -> list[dict[str, Any]]:
         """The messages that answer native calls."""
         return [
-            {"role": "tool", "toolCallId": call.id, "content": text_of(result)[:FEEDBACK_CHARS]}
+            {"role": "tool", "toolCallId": call.id, "content": self._answer(result)[:FEEDBACK_CHARS]}
             for call, result in zip(calls, results, strict=True)
         ]
+
+    def _answer(self, result: ToolResult) -> str:
+        return text_of(result) if result.error is None else failure_text(result.error, self._language)
 
     def refusals(self, calls: Sequence[ModelCall], why: str, **values: Any) -> list[dict[str, Any]]:
         """The messages that answer native calls of which none is made."""

@@ -11,17 +11,18 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tavern_core.assistant.answers import Needs
-from tavern_core.assistant.draft_graph import GROUP_INPUT, GROUP_OUTPUT, DraftGraph
-from tavern_core.assistant.suggested import add_edge, add_node, add_slot, connect, free_names, listed
+from tavern_core.assistant.draft_graph import DraftGraph
+from tavern_core.assistant.suggestions import add_edge, add_node, add_slot, connect, free_names, listed
 from tavern_core.graph.patch import patched
 from tavern_core.graph.patch_problems import PatchProblem, PatchRefused
+from tavern_core.graph.plan import GROUP_INPUT, GROUP_OUTPUT
 from tavern_core.model.ids import split_id
 from tavern_core.model.nearest import fold
 from tavern_core.model.node import NodeSpec, Slot
 from tavern_core.model.workflow import Workflow, WorkflowEdge
 
 _MOST_SHOWN: Final = 5
-_NAMED: Final = re.compile("'([^']*)'")
+_QUOTED: Final = re.compile("'([^']*)'")
 _NUMBER: Final = re.compile(r"\d+")
 _OF_EDGES: Final = frozenset({"DANGLING_EDGE", "UNKNOWN_HANDLE", "TYPE_MISMATCH", "STREAM_MISMATCH"})
 Advised = PatchProblem | None
@@ -73,7 +74,7 @@ class _Advice:
         return [problem for problem in found if problem is not None] + list(self._needed())
 
     def _named_by_edges(self, spec: Callable[[str], NodeSpec | None]) -> dict[str, str]:
-        """Nodes that edges name and nobody adds, each with the needed type that it probably has."""
+        """Nodes that edges name and no operation adds, each with the needed type that it probably has."""
         names = [
             name
             for problem in self._problems
@@ -269,4 +270,4 @@ def _is_numbered_as(name: str, other: str) -> bool:
 
 def _second_name(message: str) -> str:
     """The node in ``edge 'e' begins at 'node', which does not exist``."""
-    return str([*_NAMED.findall(message), "", ""][1])
+    return str([*_QUOTED.findall(message), "", ""][1])

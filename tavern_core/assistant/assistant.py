@@ -8,15 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from tavern_core.assistant.asked import Asked
 from tavern_core.assistant.drafting import Drafting
 from tavern_core.assistant.dry_run import Trial
+from tavern_core.assistant.model_requests import ModelRequests
 from tavern_core.assistant.panel_cycle import panel
-from tavern_core.assistant.prompt import TokensOf
 from tavern_core.assistant.proposal import Panel, Proposal
 from tavern_core.errors import UsageError
 from tavern_core.flow.composition import Flow
-from tavern_core.flow.llm_calls import ModelLike
+from tavern_core.flow.passed_models import ModelLike
 from tavern_core.flow.patching import PatchOutcome
 from tavern_core.flow.workflow_session import WorkflowSession
 from tavern_core.flow.workflow_tools import workflow_tool
@@ -37,7 +36,6 @@ class Assistant:
         flow: its nodes, workflows and models.
         language: of the configuration; a request in Chinese is always answered in Chinese.
         tool: finds a tool by its id; raises ToolNotFound.
-        tokens_of: how many tokens a text has.
     """
 
     def __init__(
@@ -45,12 +43,10 @@ class Assistant:
         flow: Flow,
         language: Language | None,
         tool: Callable[[str], Awaitable[ToolSpec]],
-        tokens_of: TokensOf,
     ) -> None:
         self._flow = flow
         self._tool = tool
         self._language = language
-        self._tokens_of = tokens_of
         self._trial = Trial(flow.rehearsal, flow.nodes.find, flow.workflows)
 
     async def propose(
@@ -91,9 +87,11 @@ class Assistant:
             raise UsageError(f"a plan is True or a list of texts, got {plan!r:.100}", hint='plan=["load", "summarize"]')
         _judge_options(rounds, context)
         before = await self._found(workflow)
-        asked = Asked(self._flow, self._flow.models.name_of(model), context, f"the assistant asks: {request[:100]}")
+        requests = ModelRequests(
+            self._flow, self._flow.models.name_of(model), context, f"the assistant asks: {request[:100]}"
+        )
         trial = self._trial if dry_run else None
-        drafting = Drafting(self._flow, request, before, asked, trial, self.language_of(request), self._tokens_of)
+        drafting = Drafting(self._flow, request, before, requests, trial, self.language_of(request))
         return await drafting.proposal(plan, rounds)
 
     async def apply(
@@ -111,7 +109,7 @@ class Assistant:
         Raises:
             UsageError: the proposal is not `ok`, or the workflow has no name yet (USAGE).
         """
-        _judge(proposal, to)
+        _require_change(proposal, to)
         patch, rev, seed = list(proposal.patch), proposal.before.rev, proposal.seed
         editing = to if isinstance(to, WorkflowSession) else session
         if editing is not None:
@@ -133,7 +131,7 @@ class Assistant:
         Raises:
             UsageError: the proposal is not `ok`, or it cannot be written (USAGE).
         """
-        _judge(proposal, to)
+        _require_change(proposal, to)
         outcome = await self._flow.workflows.patched(proposal.before, list(proposal.patch), seed=proposal.seed)
         return outcome if not outcome.ok else await self._flow.workflows.stored(to, outcome)
 
@@ -164,10 +162,10 @@ class Assistant:
             raise UsageError(f"a request is text, got {type(request).__name__}", hint='panel("...", "fewer fields")')
         _judge_options(rounds, context)
         subject = await self._subject(tool_or_workflow)
-        asked = Asked(
+        requests = ModelRequests(
             self._flow, self._flow.models.name_of(model), context, f"the assistant asks for a form: {request[:100]}"
         )
-        return await panel(subject, request, asked, layout, rounds, self.language_of(request), self._tokens_of)
+        return await panel(subject, request, requests, layout, rounds, self.language_of(request))
 
     def language_of(self, request: str) -> Language:
         """Chinese for a request with Chinese characters, else the configured language, else English."""
@@ -212,7 +210,7 @@ def _are_texts(plan: object) -> bool:
     return isinstance(plan, list | tuple) and all(isinstance(step, str) for step in plan)
 
 
-def _judge(proposal: Proposal, to: object) -> None:
+def _require_change(proposal: Proposal, to: object) -> None:
     """Refuse a proposal without a valid change, and a target that is none. Raises UsageError (USAGE)."""
     if not isinstance(proposal, Proposal):
         raise UsageError(f"a proposal is what `propose` returns, got {type(proposal).__name__}")

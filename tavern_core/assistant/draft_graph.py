@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
 
+from tavern_core.graph.order import reachable
+from tavern_core.graph.plan import GROUP_INPUT, GROUP_OUTPUT
 from tavern_core.graph.slots import misfit
 from tavern_core.model.node import ABSENT, NodeSpec, Slot
 from tavern_core.model.workflow import Workflow, WorkflowEdge
 
-GROUP_INPUT: Final = "core:GroupInput"
-GROUP_OUTPUT: Final = "core:GroupOutput"
 End = tuple[str, str]
 """(node, slot)."""
 
@@ -139,23 +139,16 @@ class DraftGraph:
         return (output.type != slot.type) + (output.type == "WILDCARD") + (slot.multi and output.type != slot.type)
 
     def _ahead(self, node: str) -> set[str]:
-        """A node and everything whose result it needs."""
-        found, waiting = {node}, [node]
-        while waiting:
-            at = waiting.pop()
-            for _, (source, _), (target, _) in self._edges:
-                if target == at and source not in found:
-                    found.add(source)
-                    waiting.append(source)
-        return found
+        """A node and every node whose result it needs."""
+        before: defaultdict[str, list[str]] = defaultdict(list)
+        for _, (source, _), (target, _) in self._edges:
+            before[target].append(source)
+        return reachable(before, [node])
 
     def _behind(self, node: str, without: str) -> set[str]:
-        """A node and everything that needs its result."""
-        found, waiting = {node}, [node]
-        while waiting:
-            at = waiting.pop()
-            for id_, (source, _), (target, _) in self._edges:
-                if source == at and id_ != without and target not in found:
-                    found.add(target)
-                    waiting.append(target)
-        return found
+        """A node and every node that needs its result."""
+        after: defaultdict[str, list[str]] = defaultdict(list)
+        for id_, (source, _), (target, _) in self._edges:
+            if id_ != without:
+                after[source].append(target)
+        return reachable(after, [node])

@@ -11,25 +11,25 @@ from typing import Any, Final
 
 from tavern_core.assistant.advice import advised
 from tavern_core.assistant.answers import Answered, Needs, read_json_object, read_needs
-from tavern_core.assistant.asked import Asked
-from tavern_core.assistant.completeness import missing
-from tavern_core.assistant.completions import completed
+from tavern_core.assistant.completeness import completed, missing
 from tavern_core.assistant.cycle import Ended, Judged, negotiate, no_change
 from tavern_core.assistant.dry_run import Trial
+from tavern_core.assistant.model_requests import ModelRequests
 from tavern_core.assistant.node_text import node_documents
-from tavern_core.assistant.prompt import PLAN_SCHEMA, TokensOf, patch_messages, plan_messages, prompt_tokens
+from tavern_core.assistant.prompt import PLAN_SCHEMA, patch_messages, plan_messages, prompt_tokens
 from tavern_core.assistant.proposal import Candidate, Proposal
 from tavern_core.contract.llm import Message
 from tavern_core.flow.composition import Flow
 from tavern_core.flow.patching import projected
 from tavern_core.graph.patch_problems import PatchProblem
+from tavern_core.graph.plan import GROUP_INPUT, GROUP_OUTPUT
 from tavern_core.model.ids import split_id
 from tavern_core.model.language import Language
 from tavern_core.model.workflow import Workflow
 
 RETRIEVED: Final = 40
 """Node types that are looked up for a prompt; how many are in it depends on its size."""
-_ALWAYS: Final = ("core:GroupInput", "core:GroupOutput")
+_ALWAYS: Final = (GROUP_INPUT, GROUP_OUTPUT)
 _MOST_STEPS: Final = 8
 _MOST_DEFINITIONS: Final = 5
 _DEFINITION_TOKENS: Final = 2_000
@@ -38,7 +38,6 @@ _ABOUT_SLOTS: Final = frozenset(
     {"UNKNOWN_HANDLE", "MISSING_INPUT", "BAD_VALUE", "BAD_CONFIG", "TYPE_MISMATCH", "STREAM_MISMATCH", "UNKNOWN_INPUT"}
 )
 _QUOTED: Final = re.compile("'([^']*)'")
-_WORD: Final = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])|[^\W_a-zA-Z0-9]+")
 _HARMLESS: Final = frozenset({"DEPRECATED"})
 """Codes of warnings that a model is not asked to correct."""
 
@@ -55,16 +54,15 @@ class Drafting:
         flow: Flow,
         request: str,
         before: Workflow,
-        asked: Asked,
+        requests: ModelRequests,
         trial: Trial | None,
         language: Language,
-        tokens_of: TokensOf,
     ) -> None:
         self._flow = flow
         self._request, self._before = request, before
-        self._asked, self._trial = asked, trial
-        self._language, self._tokens_of = language, tokens_of
-        self._tokens = prompt_tokens(asked.context_tokens)
+        self._requests, self._trial = requests, trial
+        self._language = language
+        self._tokens = prompt_tokens(requests.context_tokens)
         self._seed = zlib.crc32(f"{request}\n{before.rev}".encode("utf-8", "replace"))
         self._stated = Needs()
         self._old: set[tuple[str, str, str, str]] = set()
@@ -78,7 +76,7 @@ class Drafting:
         self._old = {(p.code, p.node, p.slot, p.edge) for p in found}
         steps = await self._steps(plan)
         messages = await self._messages(steps)
-        ended = await negotiate(self._asked, messages, self._judge, rounds=rounds, language=self._language)
+        ended = await negotiate(self._requests.ask, messages, self._judge, rounds=rounds, language=self._language)
         return self._finished(ended, steps)
 
     # What is asked ---------------------------------------------------------------------------------------------------
@@ -88,10 +86,8 @@ class Drafting:
         if plan is None or isinstance(plan, bool):
             if not plan:
                 return ()
-            messages = plan_messages(
-                self._request, projected(self._before), self._language, tokens=self._tokens, tokens_of=self._tokens_of
-            )
-            data = read_json_object(await self._asked(messages, PLAN_SCHEMA))
+            messages = plan_messages(self._request, projected(self._before), self._language, tokens=self._tokens)
+            data = read_json_object(await self._requests.ask(messages, PLAN_SCHEMA))
             self._stated = read_needs(data)
             planned = data.get("steps")
             plan = planned if isinstance(planned, list) else ()
@@ -113,14 +109,13 @@ class Drafting:
             steps=steps,
             language=self._language,
             tokens=self._tokens,
-            tokens_of=self._tokens_of,
         )
 
     def _documents(self, types: Iterable[str], tokens: int) -> list[str]:
         """Texts about node types, which the model has seen from now on."""
         found = (self._flow.nodes.find(type_) for type_ in types)
         specs = [spec for spec in found if spec is not None and not spec.is_ui_node]
-        texts = node_documents(specs, tokens, self._tokens_of)
+        texts = node_documents(specs, tokens)
         self._shown.update(spec.type for spec in specs[: len(texts)])
         return texts
 
@@ -146,7 +141,7 @@ class Drafting:
         warnings = completed(warnings, outcome.workflow, needs, self._flow.nodes.find)
         tried = None
         if self._trial is not None:
-            tried = await self._trial.run(outcome.workflow, self._asked.context)
+            tried = await self._trial.run(outcome.workflow, self._requests.context)
             warnings += tried.problems
         warnings = [_under_names(problem, names) for problem in warnings]
         return Judged(Candidate(outcome, tried), warnings, await self._definitions(warnings))
@@ -159,9 +154,9 @@ class Drafting:
         """An unknown node type, with the types that its name may mean."""
         if problem.code != "UNKNOWN_TYPE" or problem.nearest:
             return problem
-        words = " ".join(_WORD.findall(split_id(_last_quoted(problem.message))[1]))
+        name = split_id(_last_quoted(problem.message))[1]
         found = await self._flow.nodes.retrieved(
-            f"{words} {self._request}", workflow=self._before, limit=_MOST_DEFINITIONS
+            f"{name} {self._request}", workflow=self._before, limit=_MOST_DEFINITIONS
         )
         types = tuple(match.type for match in found)
         return (
@@ -189,7 +184,7 @@ class Drafting:
 
     def _finished(self, ended: Ended[Candidate], steps: tuple[str, ...]) -> Proposal:
         common: dict[str, Any] = {
-            "plan": steps, "rounds": tuple(ended.rounds), "spent": self._asked.spent, "seed": self._seed,
+            "plan": steps, "rounds": tuple(ended.rounds), "spent": self._requests.spent, "seed": self._seed,
             "language": self._language,
         }  # fmt: skip
         if ended.result is None or ended.answered is None:

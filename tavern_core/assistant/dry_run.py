@@ -5,6 +5,7 @@ Nodes that could change or read something outside do not run, nor do those that 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -12,7 +13,9 @@ from tavern_core.contract.llm import LLM, LLMAnswer, Message, ScriptedLLM
 from tavern_core.errors import TavernError
 from tavern_core.flow.workflows import Workflows
 from tavern_core.frozen import dataclass
+from tavern_core.graph.order import reachable
 from tavern_core.graph.patch_problems import PatchProblem
+from tavern_core.graph.plan import GROUPS, REFERENCE_KEY
 from tavern_core.model.call import CallContext
 from tavern_core.model.node import ABSENT, NodeSpec, Slot
 from tavern_core.model.run import NodeError
@@ -23,8 +26,6 @@ _STOOD_IN: Final = frozenset({"core:LLM", "core:CallTool"})
 """Types that a scripted model and a dry call stand in for."""
 _WAITING: Final = frozenset({"core:Ask", "core:Delay"})
 """Types that need a person or time."""
-_GROUPS: Final = frozenset({"core:NodeGroup", "core:Map", "core:Loop"})
-_REFERENCE: Final = "referencedWorkflowId"
 _SAMPLES: Final[Mapping[str, Any]] = {
     "STRING": "sample text", "INTEGER": 1, "FLOAT": 1.0, "BOOLEAN": True, "OBJECT": {}, "ARRAY": [], "BINARY": b"sample",
 }  # fmt: skip
@@ -98,13 +99,13 @@ class Trial:
         )
 
     def _reference(self, node: Any) -> str:
-        found = node.config_values.get(_REFERENCE)
+        found = node.config_values.get(REFERENCE_KEY)
         return found if isinstance(found, str) else ""
 
     def _has_effects(self, type_: str, reference: str, depth: int) -> bool:
         if type_ in _STOOD_IN:
             return False
-        if type_ in _GROUPS:
+        if type_ in GROUPS:
             return depth > 20 or self._inside(reference, depth)
         spec = self._spec(type_)
         return type_ in _WAITING or spec is None or bool(spec.capabilities)
@@ -123,17 +124,10 @@ class Trial:
 
 def _with_dependents(workflow: Workflow, nodes: Iterable[str]) -> set[str]:
     """Nodes, and all that need their results."""
-    after: dict[str, list[str]] = {}
+    after: defaultdict[str, list[str]] = defaultdict(list)
     for edge in workflow.edges:
-        after.setdefault(edge.source, []).append(edge.target)
-    found = set(nodes)
-    waiting = list(found)
-    while waiting:
-        for target in after.get(waiting.pop(), ()):
-            if target not in found:
-                found.add(target)
-                waiting.append(target)
-    return found
+        after[edge.source].append(edge.target)
+    return reachable(after, nodes)
 
 
 def _problem(error: NodeError) -> PatchProblem:

@@ -10,38 +10,34 @@ Written from the definitions alone, so equal definitions give equal texts. Texts
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tavern_core.kernel.catalogue.parameter_text import fold_lines, harmless
 from tavern_core.model.node import ABSENT, NodeSpec, Slot, plain_default
+from tavern_core.model.tokens import tokens_of
 
 _DESCRIPTION, _SLOT_DESCRIPTION, _SHORT_DESCRIPTION = 300, 100, 80
 _MOST_SLOTS, _MOST_CHOICES, _LONGEST_VALUE = 40, 20, 60
 _LONGEST_NAME: Final = 100
 
 
-def node_documents(
-    specs: Sequence[NodeSpec], tokens: int, tokens_of: Callable[[str], int], *, full: int | None = None
-) -> list[str]:
+def node_documents(specs: Sequence[NodeSpec], tokens: int) -> list[str]:
     """One text for each node type, in the order given, at most `tokens` together.
 
     The last ones lose their descriptions first, then they are left out.
 
     Args:
         specs: the most important first.
-        tokens_of: how many tokens a text has.
-        full: how many are described completely at most; None: as many as fit.
     """
     long = [node_document(spec) for spec in specs]
-    if full is None and sum(tokens_of(text) + 1 for text in long) <= tokens:
+    if sum(tokens_of(text) + 1 for text in long) <= tokens:
         return long
     short = [node_document(spec, short=True) for spec in specs]
     sizes = [(tokens_of(one) + 1, tokens_of(other) + 1) for one, other in zip(long, short, strict=True)]
     kept = _prefix([small for _, small in sizes], tokens)
     left = tokens - sum(small for _, small in sizes[:kept])
     complete = _prefix([max(large - small, 0) for large, small in sizes[:kept]], left)
-    complete = complete if full is None else min(complete, full)
     return [*long[:complete], *short[complete:kept]]
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tavern_core.assistant.answers import Answered
-from tavern_core.assistant.asked import Asked
 from tavern_core.assistant.cycle import Judged, negotiate
+from tavern_core.assistant.model_requests import ModelRequests
 from tavern_core.assistant.panels import OUTPUT_WIDGETS, misfits, properties_of, proposed, widgets_for
-from tavern_core.assistant.prompt import TokensOf, layout_messages, prompt_tokens
+from tavern_core.assistant.prompt import layout_messages, prompt_tokens
 from tavern_core.assistant.proposal import Panel
 from tavern_core.errors import UsageError
 from tavern_core.graph.operations import apply_patch
@@ -24,11 +24,10 @@ _ONLY: Final = "result"
 async def panel(
     subject: ToolSpec,
     request: str,
-    asked: Asked,
+    requests: ModelRequests,
     layout: Mapping[str, Any] | None,
     rounds: int,
     language: Language,
-    tokens_of: TokensOf,
 ) -> Panel:
     """See `Assistant.panel`."""
     inputs, outputs = dict(subject.input_schema), _outputs(subject.output_schema)
@@ -50,19 +49,19 @@ async def panel(
         problems = misfits(changed, inputs, outputs)
         return Judged(None if problems else changed, problems)
 
-    tokens = prompt_tokens(asked.context_tokens)
+    tokens = prompt_tokens(requests.context_tokens)
     described = {
         name: {**schema, "widgets": widgets_for(schema), "required": name in (inputs.get("required") or ())}
         for name, schema in properties_of(inputs).items()
     }
     shown = {name: {**schema, "widgets": OUTPUT_WIDGETS} for name, schema in outputs.items()}
-    messages = layout_messages(request, current, described, shown, language, tokens=tokens, tokens_of=tokens_of)
-    ended = await negotiate(asked, messages, judge, rounds=rounds, language=language)
+    messages = layout_messages(request, current, described, shown, language, tokens=tokens)
+    ended = await negotiate(requests.ask, messages, judge, rounds=rounds, language=language)
     found = ended.result
     return Panel(
         found is not None, current if found is None else found, inputs, outputs,
         ended.answered.reason if ended.answered is not None else "", ended.declined, ended.problems,
-        tuple(ended.rounds), asked.spent,
+        tuple(ended.rounds), requests.spent,
     )  # fmt: skip
 
 

@@ -13,9 +13,8 @@ from typing import Any, Final
 from tavern_core.contract.llm import Message
 from tavern_core.errors import UsageError
 from tavern_core.model.language import Language
+from tavern_core.model.tokens import tokens_of
 
-TokensOf = Callable[[str], int]
-"""How many tokens a text has."""
 PROMPT_TOKENS: Final = 16_000
 """Size of a prompt, if the window of the model is not known to be smaller."""
 _OF_THE_WINDOW: Final = 0.6
@@ -140,7 +139,6 @@ def patch_messages(
     steps: Sequence[str] = (),
     language: Language = "en",
     tokens: int = PROMPT_TOKENS,
-    tokens_of: TokensOf,
 ) -> list[Message]:
     """The messages that ask for a patch.
 
@@ -160,20 +158,18 @@ def patch_messages(
     if steps:
         head += f"\n# {titles['plan']}\n" + "\n".join(f"{at}. {step}" for at, step in enumerate(steps, 1)) + "\n"
     left = tokens - tokens_of(system) - tokens_of(head) - 20
-    workflow, is_cut = _fitting(shown, int(left * (1 - _FOR_DOCUMENTS)), tokens_of)
+    workflow, is_cut = _fitting(shown, int(left * (1 - _FOR_DOCUMENTS)))
     kept = documents(max(left - tokens_of(workflow), 0))
     title = titles["workflow"] + (f" {titles['cut']}" if is_cut else "")
     parts = [head, *([f"# {titles['nodes']}\n" + "\n\n".join(kept) + "\n"] if kept else []), f"# {title}\n{workflow}"]
     return [{"role": "system", "content": system}, {"role": "user", "content": "\n".join(parts)}]
 
 
-def plan_messages(
-    request: str, shown: Mapping[str, Any], language: Language, *, tokens: int, tokens_of: TokensOf
-) -> list[Message]:
+def plan_messages(request: str, shown: Mapping[str, Any], language: Language, *, tokens: int) -> list[Message]:
     """The messages that ask for a plan. Raises as `patch_messages`."""
     titles, system = _TITLES[language], _PLAN_RULES[language]
     head = f"# {titles['request']}\n{request.strip()}\n"
-    workflow, _ = _fitting(shown, tokens - tokens_of(system) - tokens_of(head) - 10, tokens_of)
+    workflow, _ = _fitting(shown, tokens - tokens_of(system) - tokens_of(head) - 10)
     return [
         {"role": "system", "content": system},
         {"role": "user", "content": f"{head}\n# {titles['workflow']}\n{workflow}"},
@@ -188,7 +184,6 @@ def layout_messages(
     language: Language,
     *,
     tokens: int,
-    tokens_of: TokensOf,
 ) -> list[Message]:
     """The messages that ask for a patch of a form layout.
 
@@ -206,7 +201,7 @@ def layout_messages(
     return [{"role": "system", "content": _LAYOUT_RULES[language]}, {"role": "user", "content": text}]
 
 
-def _fitting(shown: Mapping[str, Any], tokens: int, tokens_of: TokensOf) -> tuple[str, bool]:
+def _fitting(shown: Mapping[str, Any], tokens: int) -> tuple[str, bool]:
     """The workflow as JSON within a size, and whether it was shortened. Raises UsageError: it cannot be."""
     for number, form in enumerate((_whole, _without_long_values, _without_values)):
         text = _json(form(shown))

@@ -33,7 +33,7 @@ class Spent:
     @classmethod
     def of(cls, usages: list[Mapping[str, int]], price: Price | None) -> Spent:
         read, written = (sum(usage.get(side, 0) for usage in usages) for side in ("input", "output"))
-        cost = None if price is None else (read * price.input + written * price.output) / 1_000_000
+        cost = None if price is None else price.of(read, written)
         return cls(len(usages), read, written, cost, price.currency if price is not None else "")
 
     def to_json(self) -> dict[str, Any]:

@@ -64,17 +64,20 @@ def run(
 @agent.command(cls=Command)
 @click.argument("run_id", metavar="RUN", shell_complete=completion.agent_runs)
 @click.option("--answer", multiple=True, metavar="ID=VALUE", help="The answer to a question; JSON, or text.")
+@click.option("--model", metavar="NAME", help="The language model from now on, instead of the run's.")
 @_budget
 @json_option
 @pass_session
-def resume(session: Session, run_id: str, answer: tuple[str, ...], budget: str, as_json: bool) -> None:
+def resume(
+    session: Session, run_id: str, answer: tuple[str, ...], model: str | None, budget: str, as_json: bool
+) -> None:
     """Go on with a run that waits, or that ended before its task was done.
 
     The model is not asked again what it has answered, and no call is made twice.
     """
     host = session.host()
     answers = {name: _value(text) for name, text in named(answer).items()}
-    begun = host.agents.take_up(run_id, answers, budget=_limits(budget))
+    begun = host.agents.take_up(run_id, answers, model=model, budget=_limits(budget))
     _finished(session, host.wait(_followed(session, begun, quiet=as_json)), as_json=as_json)
 
 
@@ -212,6 +215,8 @@ def _lines(event: AgentEvent, *, whole: bool) -> list[str]:
             if data["dropped"]:
                 lines.append(f"  dropped: {data['dropped']:,} characters behind the call")
             return lines
+        case "fault":
+            return [f"step {data['step']} failed{': once more' if data['again'] else ''}: {cut(data['message'])}"]
         case "call":
             return [f"  call {one_line(data['tool'])} {cut(data['arguments'])}"]
         case "result":

@@ -16,7 +16,7 @@ import click
 from tavern_core.cli.errors import FAILED, INVALID, Told
 from tavern_core.cli.output import shorten
 from tavern_core.cli.session import Command, Session, json_option, pass_session
-from tavern_core.errors import ERROR_CODES, TavernError
+from tavern_core.errors import ERROR_CODES, ProfileInvalid, TavernError
 from tavern_core.frozen import dataclass
 from tavern_core.model.plugin import Diagnostic
 
@@ -33,6 +33,7 @@ EXTRAS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "http": (("httpx2", "idna"), "adds the service net"),
     "keyring": (("keyring",), "reads secrets from the keyring of the system"),
     "langchain": (("langchain_core",), "gives tools to agents of LangChain"),
+    "llm": (("pydantic_ai",), "asks language models through pydantic-ai"),
     "mcp": (("mcp",), "adds the MCP server, `tavern mcp`, and tools of MCP servers"),
     "metrics": (("prometheus_client",), "counts calls for Prometheus"),
     "otel": (("opentelemetry",), "makes a span of each call"),
@@ -138,6 +139,7 @@ def _about_host(session: Session, host: Tavern) -> Iterator[Examination]:
     yield _log(loaded.home, is_on=host.config.audit.enabled)
     yield from _settings(host)
     yield from _workflows(host)
+    yield from _profiles(host)
     yield from _isolation(host)
 
 
@@ -199,6 +201,18 @@ def _workflows(host: Tavern) -> Iterator[Examination]:
     """Unreadable workflow files; the doctor does not check the others."""
     for id_, error in host.workflows.broken().items():
         yield Examination("workflows", "error", error.message, error.hint or f"tavern workflows check {id_}")
+
+
+def _profiles(host: Tavern) -> Iterator[Examination]:
+    """Agent profiles in files: those that cannot be used, and fields that mean nothing."""
+    for name in host.agents.profiles():
+        try:
+            findings = host.agents.check(name)
+        except ProfileInvalid as error:
+            yield Examination(f"profile {name}", "error", error.message, error.hint)
+            continue
+        for finding in findings:
+            yield Examination(f"profile {name}", "warning", finding.located, finding.hint)
 
 
 def _isolation(host: Tavern) -> Iterator[Examination]:

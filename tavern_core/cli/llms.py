@@ -60,14 +60,16 @@ def try_(
     wanted = json_arguments(options) if options is not None else {}
     host.llms.names()  # activates the plugins that declare models
 
-    def tell(piece: str) -> None:
+    def on_text(piece: str) -> None:
         if as_json:
             session.out.json_line({"piece": piece})
         else:
             session.out.piece(piece)
 
     try:
-        asked = host.llms.complete(messages, model, wanted, purpose="tavern llms try", tell=tell if stream else None)
+        asked = host.llms.complete(
+            messages, model, wanted, purpose="tavern llms try", on_text=on_text if stream else None
+        )
         answer = host.wait(asked)
     except CallError as error:
         if as_json:

@@ -12,6 +12,7 @@ from dataclasses import field
 from inspect import isawaitable
 from typing import Any, Final, Protocol, runtime_checkable
 
+from tavern_core.errors import ToolFailed
 from tavern_core.frozen import dataclass
 
 Message = Mapping[str, Any]
@@ -24,6 +25,10 @@ An assistant's message with calls has ``toolCalls: [{"id", "name", "arguments"}]
 
 DEADLINE: Final[ContextVar[float | None]] = ContextVar("tavern_model_deadline", default=None)
 """When the caller of the current request stops waiting, by `time.perf_counter`; None: never. Adapters do not wait longer than that."""
+
+MOST_PRICE: Final = 1e9
+"""Of a million tokens."""
+MOST_TOKENS: Final = 10**12
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,25 @@ class Price:
     input: float
     output: float
     currency: str = "USD"
+
+    def of(self, tokens_in: int, tokens_out: int) -> float:
+        """What so many tokens cost, in `currency`."""
+        return (tokens_in * self.input + tokens_out * self.output) / 1_000_000
+
+
+def price_of(model: object) -> Price | None:
+    """The price of a model, if it has one that can be reckoned with."""
+    price = getattr(model, "price", None)
+    if not isinstance(price, Price) or not isinstance(price.currency, str):
+        return None
+    amounts = price.input, price.output
+    return price if all(isinstance(a, int | float) and 0 <= a <= MOST_PRICE for a in amounts) else None
+
+
+def count_of(usage: Mapping[str, Any], name: str) -> int | None:
+    """A number of tokens that a model reports; None: it is missing, or no model can have used it."""
+    count = usage.get(name)
+    return count if type(count) is int and 0 <= count <= MOST_TOKENS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +144,17 @@ class ScriptedLLM:
     async def complete(self, messages: Sequence[Message], /, **options: Any) -> LLMAnswer:
         self.asked.append(tuple(messages))
         if callable(self._answers):
-            made = self._answers(messages)
-            answer = await made if isawaitable(made) else made
+            made: Any = self._answers(messages)
+            answer: Any = await made if isawaitable(made) else made
         else:
             answer = self._answers[min(len(self.asked), len(self._answers)) - 1] if self._answers else ""
         if isinstance(answer, Mapping | list):
             answer = json.dumps(answer, ensure_ascii=False)
         if not isinstance(answer, str | LLMAnswer):
-            raise TypeError(f"a model answers with text, JSON or an LLMAnswer, got {type(answer).__name__}")
+            raise ToolFailed(
+                f"the function that stands for a model returned {type(answer).__name__}",
+                hint="return the text of the answer, JSON, or an LLMAnswer",
+            )
         return LLMAnswer(answer, model="scripted") if isinstance(answer, str) else answer
 
     async def stream(self, messages: Sequence[Message], /, **options: Any) -> AsyncIterator[str | LLMAnswer]:

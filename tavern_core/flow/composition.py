@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tavern_core.contract.llm import LLM
-from tavern_core.flow.llm_calls import Around, Models
+from tavern_core.flow.llm_calls import Governance, Models
 from tavern_core.flow.llm_use import PluginBudgets
 from tavern_core.flow.node_catalogue import Nodes
 from tavern_core.flow.plugin_workflows import Brought
@@ -54,7 +54,7 @@ class Flow:
             return await pipeline.run(mode, tool, arguments, context, purpose, None, "workflow")
 
         brought = Brought(specs.lifecycle, tables.contributions, base.home / "cache" / "unpacked")
-        around = Around(
+        governance = Governance(
             PromptHooks(specs.lifecycle),
             PluginBudgets(base.config.limits.llms),
             EventEmitter(base, tables.hooks, tables.calls),
@@ -63,7 +63,7 @@ class Flow:
             masking(lambda: base.known_secrets.values),
             base.config.limits.output_bytes,
         )
-        models, nodes = Models(tables.contributions, invoke, around), Nodes(specs.lifecycle)
+        models, nodes = Models(tables.contributions, invoke, governance), Nodes(specs.lifecycle)
         workflow_files = WorkflowFiles([Path(root) for root in base.config.workflows.roots], brought.all)
 
         async def prepare() -> None:

@@ -5,13 +5,11 @@ find the model → tavern_before_prompt → budget of the plugin → the governe
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import aclosing, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from tavern_core.contract.core_services import LLMS, Llms
 from tavern_core.contract.llm import (
@@ -19,17 +17,17 @@ from tavern_core.contract.llm import (
     LLM,
     LLMAnswer,
     Message,
-    Price,
-    ScriptedLLM,
     StreamingLLM,
     answer_json,
     answer_of,
+    price_of,
 )
-from tavern_core.contract.targets import PythonTarget
-from tavern_core.errors import CallError, InputInvalid, OutputTooLarge, ToolFailed, UsageError, call_error_of
-from tavern_core.flow.asking_llm import AskingLLM, StreamingAskingLLM
+from tavern_core.errors import CallError, InputInvalid, ToolFailed
+from tavern_core.flow.governed_llm import GovernedLLM, GovernedStreamingLLM
+from tavern_core.flow.llm_tool import ASK, ASK_LOCAL, completed, llm_tools
 from tavern_core.flow.llm_use import PluginBudgets, Use
-from tavern_core.flow.prompt_hooks import Asked, PromptChange, PromptHooks
+from tavern_core.flow.passed_models import ModelLike, PassedModels, is_passed
+from tavern_core.flow.prompt_hooks import ModelRequest, PromptChange, PromptHooks
 from tavern_core.frozen import dataclass as frozen_dataclass
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.catalogue.plan import Inner
@@ -39,65 +37,23 @@ from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.event import MODEL_CALLED, Event
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import ToolResult
-from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
     from tavern_core.kernel.plugins.contributions import Contributions
 
 Invoke = Callable[[str, Mapping[str, Any] | None, CallContext | None, str], Coroutine[Any, Any, ToolResult]]
 """(tool, arguments, context, purpose): a call through the one pipeline."""
-ModelLike = str | LLM | Callable[[Sequence[Message]], Any]
-"""How a program names a model: its name, the model itself, or a function from messages to the text of the answer."""
-PASSED: Final = "passed"
-"""Prefix of the names of models that programs pass."""
-_MOST_PASSED: Final = 100
-ASK: Final = "core:LLM"
-_ASK_LOCAL: Final = "core:LLM, local"
-"""The key of the same operation for models that are local."""
-STOPPED: Final = "stopped"
-"""The finish reason of an answer that its receiver ended."""
-CAPABILITY: Final = "network"
-"""The capability for requests to a model, because their content leaves the host; local models do not need it."""
-_QUESTION: Final[Mapping[str, Any]] = {
-    "type": "object",
-    "properties": {
-        "model": {"type": "string"},
-        "messages": {"type": "array", "items": {"type": "object"}},
-        "options": {"type": "object"},
-    },
-    "required": ["model", "messages"],
-    "additionalProperties": False,
-}
-_ANSWER: Final[Mapping[str, Any]] = {
-    "type": "object",
-    "properties": {
-        "text": {"type": "string"},
-        "finishReason": {"type": "string"},
-        "usage": {"type": "object"},
-        "model": {"type": "string"},
-        "toolCalls": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {name: {"type": "string"} for name in ("id", "name", "arguments")},
-                "required": ["id", "name", "arguments"],
-            },
-        },
-        "data": {},
-    },
-    "required": ["text", "finishReason", "usage", "model"],
-}
-_tell: ContextVar[Callable[[str], object] | None] = ContextVar("tavern_pieces", default=None)
+_on_text: ContextVar[Callable[[str], object] | None] = ContextVar("tavern_pieces", default=None)
 """The receiver of the pieces of the current answer."""
 
 
-_is_beneath: ContextVar[bool] = ContextVar("tavern_beneath", default=False)
-"""Whether the request comes from the plugin that replaces the service."""
+_uses_originals: ContextVar[bool] = ContextVar("tavern_original_models", default=False)
+"""Whether the request comes from the plugin that replaces the service, and so goes to the original models."""
 
 
 @frozen_dataclass(frozen=True, slots=True)
-class Around:
-    """What happens around each request.
+class Governance:
+    """What every request passes.
 
     Args:
         prepare: activates the plugins that declare models.
@@ -121,21 +77,13 @@ class Models:
         invoke: the pipeline.
     """
 
-    def __init__(self, contributions: Contributions, invoke: Invoke, around: Around) -> None:
+    def __init__(self, contributions: Contributions, invoke: Invoke, governance: Governance) -> None:
         self._contributions = contributions
         self.invoke = invoke
         """A call through the pipeline."""
-        self._around = around
-        self._passed: dict[str, tuple[Any, LLM]] = {}
-        """Models that programs passed, by the names that they got."""
-        self._numbers = itertools.count(1)
-        self.specs = {
-            key: ToolSpec(
-                ASK, "Asks a language model.", plugin="core-nodes-outside", capabilities=needed, input_schema=_QUESTION,
-                output_schema=_ANSWER, impl=PythonTarget(self._answer),
-            )
-            for key, needed in ((ASK, frozenset({CAPABILITY})), (_ASK_LOCAL, frozenset[str]()))
-        }  # fmt: skip
+        self._governance = governance
+        self._passed = PassedModels()
+        self.specs = llm_tools(self._answer)
 
     @property
     def replacement(self) -> Llms | None:
@@ -146,7 +94,7 @@ class Models:
 
     async def prepare(self) -> None:
         """Activate the plugins that declare models."""
-        await self._around.prepare()
+        await self._governance.prepare()
 
     def names(self) -> list[str]:
         """The names of all models, sorted."""
@@ -165,13 +113,11 @@ class Models:
         if (found := self._known(name)) is not None:
             return found
         known = self._contributions.all("llms")
-        what = (
-            f"no language model {name!r}"
-            if name
-            else "no language model"
-            if not known
-            else "more than one language model"
-        )
+        several = "more than one language model" if known else "no language model"
+        what = f"no language model {name!r}" if name else several
+        if is_passed(name):
+            hint = "it was passed by a program that has ended, or too many were passed since: pass it again with model="
+            raise ToolFailed(f"there is no language model {name!r} any more", hint=hint, fixFor="caller")
         hint = did_you_mean(name, known) or (
             f"name one of {', '.join(sorted(known))}"
             if known
@@ -187,25 +133,14 @@ class Models:
         """
         if isinstance(model, str):
             return model
-        if not isinstance(model, LLM) and not callable(model):
-            raise UsageError(
-                f"a model is a name, an object with `complete`, or a function of the messages, got {type(model).__name__}",
-                hint='model="gpt", or model=ScriptedLLM([...])',
-            )
-        for name, (passed, _) in self._passed.items():
-            if passed is model:
-                return name
-        name = f"{PASSED}:{next(self._numbers)}"
-        self._passed[name] = model, model if isinstance(model, LLM) else ScriptedLLM(model)
-        if len(self._passed) > _MOST_PASSED:
-            del self._passed[next(iter(self._passed))]
-        return name
+        return self._passed.name_of(model)
 
     def _known(self, name: str) -> LLM | None:
-        known = self._contributions.all("llms")
+        known: dict[str, LLM] = self._contributions.all("llms")
         if not name:
             return next(iter(known.values())) if len(known) == 1 else None
-        return known.get(name) or self._passed.get(name, (None, None))[1]
+        model: LLM | None = known[name] if name in known else self._passed.get(name)
+        return model
 
     def asked_by(self, name: str, context: CallContext | None, purpose: str, asker: str = "") -> LLM:
         """A model for the caller `context`; None: the host, or the caller of the tool that runs. Raises as `find`.
@@ -216,11 +151,11 @@ class Models:
         streams = self.replacement is None and isinstance(self.find(name), StreamingLLM)
 
         def ask(
-            messages: Sequence[Message], options: Mapping[str, Any], tell: Callable[[str], object] | None
+            messages: Sequence[Message], options: Mapping[str, Any], on_text: Callable[[str], object] | None
         ) -> Awaitable[LLMAnswer]:
-            return self.ask(name, messages, options, context, purpose, asker=asker, tell=tell)
+            return self.ask(name, messages, options, context, purpose, asker=asker, on_text=on_text)
 
-        return (StreamingAskingLLM if streams else AskingLLM)(ask)
+        return (GovernedStreamingLLM if streams else GovernedLLM)(ask)
 
     async def ask(
         self,
@@ -231,92 +166,83 @@ class Models:
         purpose: str,
         *,
         asker: str = "",
-        tell: Callable[[str], object] | None = None,
+        on_text: Callable[[str], object] | None = None,
     ) -> LLMAnswer:
         """Call a model. Cancelling the task cancels the request.
 
         Args:
             asker: the calling plugin: its budget is used, and its own hooks do not see the request. One that replaces the
                 service `llms` calls the original models.
-            tell: called with each piece of the text while a model streams; True ends the request, and the answer is what has arrived.
+            on_text: called with each piece of the text while a model streams; True ends the request, and the answer is what has arrived.
 
         Raises:
             CallError: it was refused, or failed.
         """
         if self._known(name) is None:
-            await self._around.prepare()
-        request = _Request(Asked(name, _copied(messages), dict(options), purpose), context, asker)
+            await self._governance.prepare()
+        pending = _Pending(ModelRequest(name, _copied(messages), dict(options), purpose), context, asker)
         try:
-            request.asked, request.changes = await self._around.hooks.change(
-                request.asked, request.asker, lambda other: self._known(other) is not None
+            pending.request, pending.changes = await self._governance.hooks.change(
+                pending.request, pending.asker, lambda other: self._known(other) is not None
             )
-            request.use = self._use(request.asked)
-            self._around.budgets.begin(request.asker, request.asked.model, request.use.price)
+            pending.use = self._use(pending.request)
+            self._governance.budgets.begin(pending.asker, pending.request.model, pending.use.price)
         except CallError as error:
-            await self._around.events.deliver(self._note(request, error.code))
+            await self._governance.events.deliver(self._note(pending, error.code))
             raise
-        return await self._governed(request, tell)
+        return await self._governed(pending, on_text)
 
-    def _use(self, asked: Asked) -> Use:
-        price = getattr(self._known(asked.model), "price", None)
-        question = {"model": asked.model, "messages": asked.messages, "options": asked.options}
-        return Use(question, price if isinstance(price, Price) else None)
+    def _use(self, request: ModelRequest) -> Use:
+        question = {"model": request.model, "messages": request.messages, "options": request.options}
+        return Use(question, price_of(self._known(request.model)))
 
-    async def _governed(self, request: _Request, tell: Callable[[str], object] | None) -> LLMAnswer:
+    async def _governed(self, pending: _Pending, on_text: Callable[[str], object] | None) -> LLMAnswer:
         """The governed call, what it used, and its event."""
-        use, around = request.use, self._around
+        use, governance = pending.use, self._governance
 
         def passed_on(piece: str) -> object:
-            use.streamed += len(piece)
-            return tell(piece) if tell is not None else None
+            use.streamed.append(piece)
+            return on_text(piece) if on_text is not None else None
 
-        is_beneath = self._contributions.overrides(LLMS, request.asker)
-        is_original = is_beneath or self.replacement is None
-        is_local = is_original and getattr(self._known(request.asked.model), "is_local", False) is True
-        which: Any = Inner(_ASK_LOCAL if is_local else ASK)
-        token, telling = _is_beneath.set(is_beneath), _tell.set(None if tell is None else passed_on)
+        uses_originals = self._contributions.overrides(LLMS, pending.asker)
+        is_original = uses_originals or self.replacement is None
+        is_local = is_original and getattr(self._known(pending.request.model), "is_local", False) is True
+        which: Any = Inner(ASK_LOCAL if is_local else ASK)
+        token, receiver = _uses_originals.set(uses_originals), _on_text.set(None if on_text is None else passed_on)
         try:
-            result = await self.invoke(which, use.question, request.context, request.asked.purpose)
+            result = await self.invoke(which, use.question, pending.context, pending.request.purpose)
         except BaseException:  # the caller's task is cancelled
             use.broke_off()
-            around.budgets.add(request.asker, use)
-            self._note(request, "CANCELLED")
+            governance.budgets.add(pending.asker, use)
+            self._note(pending, "CANCELLED")
             raise
         finally:
-            _is_beneath.reset(token)
-            _tell.reset(telling)
+            _uses_originals.reset(token)
+            _on_text.reset(receiver)
         answer, error = None if result.error is not None else answer_of(result.value), result.error
         if answer is not None:
             use.answered(answer)
         elif error is not None and error.outcome != "none":
             use.broke_off()
-        around.budgets.add(request.asker, use)
+        governance.budgets.add(pending.asker, use)
         api_model = "" if answer is None else answer.model
-        await around.events.deliver(self._note(request, error.kind if error else "", api_model, result.call_id))
-        if error is not None:
-            raise call_error_of(error.kind)(
-                error.message,
-                hint=error.fix,
-                retryable=error.retryable,
-                outcome=error.outcome,
-                retry_after_ms=error.retry_after_ms,
-                **error.details,
-            )
+        await governance.events.deliver(self._note(pending, error.kind if error else "", api_model, result.call_id))
+        result.unwrap()  # raises the error
         assert answer is not None
         return answer
 
-    def _note(self, request: _Request, error: str, api_model: str = "", call_id: str = "") -> Event:
+    def _note(self, pending: _Pending, error: str, api_model: str = "", call_id: str = "") -> Event:
         """Put MODEL_CALLED on the record: what was used, never what was said. A model that does not exist has no name there."""
-        asked, use = request.asked, request.use
-        name = (asked.model if self._known(asked.model) else "") if asked.model else self._only()
-        context = request.context or (current.get() or (0, None, None, ""))[2]
+        request, use = pending.request, pending.use
+        name = (request.model if self._known(request.model) else "") if request.model else self._only()
+        context = pending.context or (current.get() or (0, None, None, ""))[2]
         data: dict[str, Any] = {
             "name": name,
             "model": api_model,
-            "purpose": self._around.mask(asked.purpose),
+            "purpose": self._governance.mask(request.purpose),
             "principal": HOST_PRINCIPAL if context is None else context.principal,
             "ok": not error,
-            "ms": round((time.perf_counter() - request.began) * 1000, 3),
+            "ms": round((time.perf_counter() - pending.began) * 1000, 3),
             "tokens": dict(use.tokens),
         }
         if use.is_estimated:
@@ -325,11 +251,11 @@ class Models:
             data |= {"cost": use.cost, "currency": use.price.currency}
         if error:
             data["error"] = error
-        if request.changes:
-            data["changedBy"] = [{"plugin": plugin, "changed": names} for plugin, names in request.changes]
+        if pending.changes:
+            data["changedBy"] = [{"plugin": plugin, "changed": names} for plugin, names in pending.changes]
         counts = {(name, "failed" if error else "ok"): 1} | {(name, key): count for key, count in use.tokens.items()}
-        self._around.recorder.model_use.update(counts)
-        return self._around.recorder.note(MODEL_CALLED, data, plugin=request.asker, call_id=call_id)
+        self._governance.recorder.model_use.update(counts)
+        return self._governance.recorder.note(MODEL_CALLED, data, plugin=pending.asker, call_id=call_id)
 
     def _only(self) -> str:
         known = self.names()
@@ -338,41 +264,16 @@ class Models:
     async def _answer(
         self, model: str, messages: list[dict[str, Any]], options: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        if not _is_beneath.get() and (other := self.replacement) is not None:
+        if not _uses_originals.get() and (other := self.replacement) is not None:
             return dict(await other.complete(messages, model, options or {}))
         found, frame = self.find(model), current.get()
         deadline = DEADLINE.set(None if frame is None else frame[1])
         try:
-            return answer_json(await self._complete(found, model, messages, options or {}))
+            return answer_json(
+                await completed(found, model, messages, options or {}, _on_text.get(), self._governance.most)
+            )
         finally:
             DEADLINE.reset(deadline)
-
-    async def _complete(
-        self, model: LLM, name: str, messages: Sequence[Message], options: Mapping[str, Any]
-    ) -> LLMAnswer:
-        """The answer of a model; it is streamed if somebody receives the pieces."""
-        tell, most = _tell.get(), self._around.most
-        if tell is None or not isinstance(model, StreamingLLM):
-            return await model.complete(messages, **options)
-        text, left, whole = list[str](), most, None
-        pieces = model.stream(messages, **options)
-        async with aclosing(pieces) if hasattr(pieces, "aclose") else nullcontext():  # type: ignore[type-var]
-            async for piece in pieces:
-                if isinstance(piece, LLMAnswer):
-                    whole = piece
-                    continue
-                text.append(piece)
-                left -= len(piece)
-                if left < 0:
-                    raise OutputTooLarge(
-                        f"the language model answers more than {most:,} characters (limits.outputBytes)",
-                        hint="set max_tokens",
-                        outcome="unknown",
-                        limit=most,
-                    )
-                if tell(piece) is True:
-                    return LLMAnswer("".join(text), STOPPED, model=name)
-        return whole or LLMAnswer("".join(text), model=name)
 
 
 def _copied(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -383,10 +284,10 @@ def _copied(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 @dataclass(slots=True)
-class _Request:
-    """One request on its way."""
+class _Pending:
+    """A request that has not ended."""
 
-    asked: Asked
+    request: ModelRequest
     context: CallContext | None
     asker: str
     changes: Sequence[PromptChange] = ()

@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tavern_core.contract.llm import LLMAnswer, Price
+from tavern_core.contract.llm import LLMAnswer, Price, count_of
 from tavern_core.errors import BudgetExceeded
 from tavern_core.model.config import ModelBudget
+from tavern_core.model.tokens import tokens_of
 
-CHARACTERS_OF_A_TOKEN: Final = 4
-"""For models that report no usage, and for requests that end before they do."""
 _EVERYBODY: Final = "*"
 
 
@@ -24,35 +23,33 @@ class Use:
     question: Mapping[str, Any]
     """The arguments of the governed call."""
     price: Price | None
-    streamed: int = 0
-    """Characters that have arrived."""
+    streamed: list[str] = field(default_factory=list)
+    """The pieces that have arrived."""
     tokens: dict[str, int] = field(default_factory=lambda: {"input": 0, "output": 0})
     is_estimated: bool = False
 
     def answered(self, answer: LLMAnswer) -> None:
         """Take over what the model reports; estimate the rest."""
-        said = sum(map(len, (answer.text, *(call.arguments for call in answer.tool_calls))))
-        self._estimate(said)
-        reported = {name: count for name in self.tokens if type(count := answer.usage.get(name)) is int and count >= 0}
+        self._estimate("".join((answer.text, *(call.arguments for call in answer.tool_calls))))
+        reported = {name: count for name in self.tokens if (count := count_of(answer.usage, name)) is not None}
         self.tokens |= reported
         self.is_estimated = len(reported) < len(self.tokens)
 
     def broke_off(self) -> None:
         """The model may have worked on a request that failed."""
-        self._estimate(self.streamed)
+        self._estimate("".join(self.streamed))
         self.is_estimated = True
 
-    def _estimate(self, said: int) -> None:
-        asked = len(json.dumps([self.question["messages"], self.question["options"]], ensure_ascii=False, default=str))
-        self.tokens = {"input": -(-asked // CHARACTERS_OF_A_TOKEN), "output": -(-said // CHARACTERS_OF_A_TOKEN)}
+    def _estimate(self, answer: str) -> None:
+        request = json.dumps([self.question["messages"], self.question["options"]], ensure_ascii=False, default=str)
+        self.tokens = {"input": tokens_of(request), "output": tokens_of(answer)}
 
     @property
     def cost(self) -> float | None:
         """In the currency of the price; None: the price is not known."""
         if self.price is None:
             return None
-        cost = self.tokens["input"] * self.price.input + self.tokens["output"] * self.price.output
-        return round(cost / 1_000_000, 9)
+        return round(self.price.of(self.tokens["input"], self.tokens["output"]), 9)
 
 
 class PluginBudgets:

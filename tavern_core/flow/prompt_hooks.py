@@ -18,7 +18,7 @@ _ROLES: Final = frozenset({"user", "assistant", "tool"})
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ModelRequest:
     """One request to a model."""
 
     model: str
@@ -53,8 +53,8 @@ class PromptHooks:
         self._lifecycle = lifecycle
 
     async def change(
-        self, asked: Asked, asker: str, is_known: Callable[[str], bool]
-    ) -> tuple[Asked, list[PromptChange]]:
+        self, request: ModelRequest, asker: str, is_known: Callable[[str], bool]
+    ) -> tuple[ModelRequest, list[PromptChange]]:
         """The request after all hooks; each gets a copy of what the one before it made.
 
         Args:
@@ -69,17 +69,17 @@ class PromptHooks:
             if impl.plugin == asker:
                 continue
             tables = self._lifecycle.tables
-            given = {"prompt": _copy(asked.prompt()), "conversation": _copy(asked.conversation)}
+            given = {"prompt": _copy(request.prompt()), "conversation": _copy(request.conversation)}
             answer = await tables.calls.guard(
-                impl, given, tables.mode, f"the request to {asked.model or 'the language model'}"
+                impl, given, tables.mode, f"the request to {request.model or 'the language model'}"
             )
             if answer is None:
                 continue
-            changed = _changed(impl, asked, answer, is_known)
-            if names := _difference(asked, changed):
+            changed = _changed(impl, request, answer, is_known)
+            if names := _difference(request, changed):
                 changes.append((impl.plugin, names))
-                asked = changed
-        return asked, changes
+                request = changed
+        return request, changes
 
     async def _implementations(self) -> Iterable[Implementation]:
         try:
@@ -91,7 +91,7 @@ class PromptHooks:
         return self._lifecycle.tables.hooks.of(_HOOK)
 
 
-def _changed(impl: Implementation, asked: Asked, answer: Any, is_known: Callable[[str], bool]) -> Asked:
+def _changed(impl: Implementation, request: ModelRequest, answer: Any, is_known: Callable[[str], bool]) -> ModelRequest:
     if not isinstance(answer, Mapping) or not all(isinstance(key, str) for key in answer):
         raise _refused(impl, f"answered {type(answer).__name__}")
     copy, problem = json_copy(dict(answer))
@@ -99,24 +99,24 @@ def _changed(impl: Implementation, asked: Asked, answer: Any, is_known: Callable
         raise _refused(impl, f"answered with something that is not JSON: {problem}")
     if unknown := sorted(copy.keys() - _KEYS):
         raise _refused(impl, f"answered with the unknown key {unknown[0]!r:.60}")
-    if copy.get("purpose", asked.purpose) != asked.purpose:
+    if copy.get("purpose", request.purpose) != request.purpose:
         raise _refused(impl, "tried to change the purpose")
-    model, system = copy.get("model", asked.model), copy.get("system", asked.system)
-    if not isinstance(model, str) or (model != asked.model and not is_known(model)):
+    model, system = copy.get("model", request.model), copy.get("system", request.system)
+    if not isinstance(model, str) or (model != request.model and not is_known(model)):
         raise _refused(impl, f"chose the model {model!r:.60}, which does not exist")
     if not isinstance(system, str):
         raise _refused(impl, "answered with a `system` that is not a text")
-    options = asked.options
+    options = request.options
     if "tools" in copy:
         tools = copy["tools"] or []
         if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
             raise _refused(impl, "answered with `tools` that are no list of tools")
         options = {**options, "tools": tools} if tools else {k: v for k, v in options.items() if k != "tools"}
-    conversation = _conversation(impl, copy["conversation"]) if "conversation" in copy else asked.conversation
-    messages = asked.messages
-    if system != asked.system or conversation != asked.conversation:
+    conversation = _conversation(impl, copy["conversation"]) if "conversation" in copy else request.conversation
+    messages = request.messages
+    if system != request.system or conversation != request.conversation:
         messages = [*([{"role": "system", "content": system}] if system else []), *conversation]
-    return Asked(model, messages, options, asked.purpose)
+    return ModelRequest(model, messages, options, request.purpose)
 
 
 def _conversation(impl: Implementation, written: Any) -> list[dict[str, Any]]:
@@ -130,7 +130,7 @@ def _conversation(impl: Implementation, written: Any) -> list[dict[str, Any]]:
     return written
 
 
-def _difference(old: Asked, new: Asked) -> str:
+def _difference(old: ModelRequest, new: ModelRequest) -> str:
     pairs = {
         "model": (old.model, new.model),
         "system": (old.system, new.system),

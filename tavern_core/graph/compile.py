@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from tavern_core.frozen import dataclass
 from tavern_core.graph.nodes import NodeReader, Placed
-from tavern_core.graph.order import behind, circles, topological
+from tavern_core.graph.order import circles, reachable, topological
 from tavern_core.graph.plan import GROUPS, REFERENCE_KEY, FlowPlan, Step
 from tavern_core.graph.problems import MOST_ALLOWED, FlowProblem, Report, did_you_mean_one_of
 from tavern_core.graph.wiring import Wiring
@@ -328,4 +328,4 @@ def _wanted(steps: list[Step], needs: tuple[tuple[int, ...], ...]) -> frozenset[
     if not asked:
         return frozenset(range(len(steps)))
     ends = [step.index for step in steps if not step.after and not step.listeners and step.index not in asked]
-    return frozenset(behind(needs, ends))
+    return frozenset(reachable(needs, ends))

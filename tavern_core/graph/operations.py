@@ -48,7 +48,7 @@ class Operation:
         return data
 
 
-class Room:
+class Allowance:
     """How much the operations of one patch may still copy and move."""
 
     def __init__(self, values: int = MOST_VALUES) -> None:
@@ -167,7 +167,7 @@ def _lacks(at: int, op: str, member: str) -> PatchRefused:
     return PatchRefused(PatchProblem("MISSING_MEMBER", f"{op!r} needs `{member}`", at, fix=f'add "{member}": ...'))
 
 
-def apply_operation(document: Any, operation: Operation, room: Room) -> Any:
+def apply_operation(document: Any, operation: Operation, allowance: Allowance) -> Any:
     """Apply one operation in place; the new document, which is another object only if its root is replaced.
 
     Raises:
@@ -176,7 +176,7 @@ def apply_operation(document: Any, operation: Operation, room: Room) -> Any:
     from jsonpatch import JsonPatch, JsonPatchException, JsonPatchTestFailed
     from jsonpointer import JsonPointerException
 
-    _measure(document, operation, room)
+    _measure(document, operation, allowance)
     try:
         return JsonPatch.operations[operation.op](operation.to_json()).apply(document)
     except JsonPatchTestFailed:
@@ -187,9 +187,9 @@ def apply_operation(document: Any, operation: Operation, room: Room) -> Any:
 
 def apply_patch(document: Any, patch: Any) -> Any:
     """A patched copy of any JSON document. Raises PatchRefused; the document never changes."""
-    operations, room, changed = read_operations(patch), Room(), plain_copy(document)
+    operations, allowance, changed = read_operations(patch), Allowance(), plain_copy(document)
     for operation in operations:
-        changed = apply_operation(changed, operation, room)
+        changed = apply_operation(changed, operation, allowance)
     return changed
 
 
@@ -200,10 +200,10 @@ def plain_copy(value: Any) -> Any:
     return [plain_copy(item) for item in value] if type(value) is list else value
 
 
-def _measure(document: Any, operation: Operation, room: Room) -> None:
+def _measure(document: Any, operation: Operation, allowance: Allowance) -> None:
     if operation.source is None:
         if operation.op in ("add", "replace"):
-            room.take(operation, operation.value)
+            allowance.take(operation, operation.value)
         return
     if operation.op == "move" and operation.path[: len(operation.source)] == operation.source != operation.path:
         text = f"{pointer(operation.source)!r:.200} cannot be moved into itself"
@@ -211,7 +211,7 @@ def _measure(document: Any, operation: Operation, room: Room) -> None:
             PatchProblem("MOVE_INTO_ITSELF", text, operation.at, pointer(operation.path), "copy it instead")
         )
     for value in _reached(document, operation.source):
-        room.take(operation, value)
+        allowance.take(operation, value)
 
 
 def _reached(document: Any, parts: Parts) -> Iterator[Any]:

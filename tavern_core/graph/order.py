@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Protocol, TypeVar
+
+K = TypeVar("K", bound=Hashable)
 
 
 def topological(after: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
@@ -55,10 +58,16 @@ def circles(after: Sequence[Sequence[int]], stuck: Sequence[int]) -> list[list[i
     return found
 
 
-def behind(after: Sequence[Sequence[int]], starts: Sequence[int]) -> set[int]:
+class Successors(Protocol[K]):
+    """Node → the nodes after it: a list, or a mapping with an entry for every node."""
+
+    def __getitem__(self, node: K, /) -> Iterable[K]: ...
+
+
+def reachable(after: Successors[K], starts: Iterable[K]) -> set[K]:
     """The `starts` and every node that can be reached from them."""
     found = set(starts)
-    queue = list(starts)
+    queue = list(found)
     while queue:
         for target in after[queue.pop()]:
             if target not in found:

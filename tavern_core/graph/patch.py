@@ -18,7 +18,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from tavern_core.frozen import dataclass
-from tavern_core.graph.operations import Operation, Room, apply_operation, pointer, read_operations
+from tavern_core.graph.operations import Allowance, Operation, apply_operation, pointer, read_operations
 from tavern_core.graph.patch_paths import Names, named
 from tavern_core.graph.patch_problems import PatchProblem, PatchRefused
 from tavern_core.graph.projection import by_id, merged, show
@@ -67,7 +67,7 @@ def patched(workflow: Workflow, patch: Any) -> Patched:
     """
     written = read_operations(patch)
     names, operations = named(workflow, written)
-    shown, room = by_id(workflow), Room()
+    shown, allowance = by_id(workflow), Allowance()
     copied: set[tuple[str, str]] = set()
     touched: dict[tuple[str, str], list[Operation]] = {}
     removed: dict[str, int] = {}
@@ -75,7 +75,7 @@ def patched(workflow: Workflow, patch: Any) -> Patched:
         for parts in (operation.path, operation.source or operation.path):
             show(shown, parts, copied)
         try:
-            shown = apply_operation(shown, operation, room)
+            shown = apply_operation(shown, operation, allowance)
         except PatchRefused as refused:
             raise PatchRefused(*(_on_rev(problem, workflow) for problem in refused.problems)) from None
         if operation.op != "test":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tavern_core.agents.tokens import tokens_of
 from tavern_core.assistant.assistant import Assistant
 from tavern_core.host.host import Host
 from tavern_core.model.tool import ToolSpec
@@ -14,4 +13,4 @@ def assistant_of(host: Host) -> Assistant:
     async def tool(id_: str) -> ToolSpec:
         return (await host.compiler.find(id_, None)).spec
 
-    return Assistant(host.flow, host.base.config.language, tool, tokens_of)
+    return Assistant(host.flow, host.base.config.language, tool)

@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tavern_core.contract.llm import LLM, LLMAnswer, Message, Price, StreamingLLM
-from tavern_core.flow.llm_calls import ModelLike, Models
+from tavern_core.contract.llm import LLM, LLMAnswer, Message, StreamingLLM, price_of
+from tavern_core.errors import UsageError
+from tavern_core.flow.llm_calls import Models
+from tavern_core.flow.passed_models import ModelLike
 from tavern_core.model.call import CallContext
 
 
@@ -33,7 +35,7 @@ class LanguageModels:
 
     def _described(self, name: str) -> dict[str, Any]:
         model = self._models.find(name)
-        price = getattr(model, "price", None)
+        price = price_of(model)
         return {
             "name": name,
             "kind": str(getattr(model, "kind", "") or type(model).__name__),
@@ -43,7 +45,7 @@ class LanguageModels:
             "local": getattr(model, "is_local", False) is True,
             "contextTokens": getattr(model, "context_tokens", None),
             "price": {"input": price.input, "output": price.output, "currency": price.currency}
-            if isinstance(price, Price)
+            if price is not None
             else None,
         }
 
@@ -67,7 +69,7 @@ class LanguageModels:
         *,
         context: CallContext | None = None,
         purpose: str = "",
-        tell: Callable[[str], object] | None = None,
+        on_text: Callable[[str], object] | None = None,
     ) -> LLMAnswer:
         """Ask a model. Cancelling the task cancels the request.
 
@@ -77,12 +79,36 @@ class LanguageModels:
             options: of `contract.llm.LLM.complete`.
             context: the caller; None: the host itself, or the caller of the tool that runs.
             purpose: why, for hooks and the audit log.
-            tell: called with each piece of the text while the model streams.
+            on_text: called with each piece of the text while the model streams.
 
         Raises:
             CallError: it was refused, or failed.
+            UsageError: an argument has the wrong type (USAGE).
         """
+        if not isinstance(messages, Sequence) or not isinstance(options, Mapping | None):
+            wrong = messages if isinstance(options, Mapping | None) else options
+            raise UsageError(
+                f"a model takes a text or a list of messages, and a mapping of options, got {type(wrong).__name__}",
+                hint='complete("Hello"), complete([{"role": "user", "content": "Hello"}], options={"temperature": 0})',
+            )
+        if not isinstance(context, CallContext | None):
+            raise UsageError(f"the context of a request is a CallContext, got {type(context).__name__}")
+        if not (on_text is None or callable(on_text)):
+            raise UsageError(
+                f"on_text is called with each piece of the answer, got {type(on_text).__name__}", hint="on_text=print"
+            )
         conversation = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         return await self._models.ask(
-            self._models.name_of(model), conversation, options or {}, context, purpose, tell=tell
+            self._models.name_of(model), conversation, options or {}, context, purpose, on_text=on_text
         )
+
+    def complete_sync(
+        self,
+        messages: str | Sequence[Message],
+        model: ModelLike = "",
+        options: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> LLMAnswer:
+        """`complete` for code without an event loop."""
+        answer: LLMAnswer = self._wait(self.complete(messages, model, options, **more))
+        return answer

@@ -16,6 +16,7 @@ RESUMABLE: Final = frozenset({"stopped", "waiting", "failed", "cancelled", "inte
 EventKind = Literal[
     "message",
     "answer",
+    "fault",
     "call",
     "foreseen",
     "result",
@@ -31,6 +32,7 @@ EventKind = Literal[
 
 message    a message of the beginning (`role`, `content`)
 answer     of the model (`step`, `text`, `toolCalls`, `usage`, `cost`, `dropped`)
+fault      a request to the model failed (`step`, `code`, `message`, `usage` as estimated; `again`: it is made once more)
 call       a tool is about to be called (`step`, `index`, `tool`, `arguments`, `key`)
 foreseen   what is known of a step of a chain before the chain begins (`step`, `index`, `error`)
 result     what came of a call (`step`, `index`, `tool`, `result`)
@@ -38,7 +40,7 @@ reply      the messages that answer the model (`step`, `messages`)
 compacted  old messages were shortened or left out (`step`, `items`)
 waiting    for a person (`waitingFor`)
 given      the answer of a person to a question (`answers`)
-resumed    another process, or a later call, goes on with the run
+resumed    another process, or a later call, goes on with the run (`budget`, `model`)
 end        the outcome
 text       a piece of an answer while the model streams (`step`, `text`); not stored
 """

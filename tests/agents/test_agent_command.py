@@ -182,3 +182,49 @@ def test_an_interrupted_run_is_cancelled_and_can_be_resumed(project: Path, taver
         assert program.returncode == 130
     (row,) = as_json(tavern("agent", "runs", "--json"))
     assert row["state"] == "cancelled"
+
+
+@pytest.mark.parametrize("entry", ["agents", "agents/helper.json"])
+def test_the_profiles_of_a_plugin_may_stand_in_a_folder(project: Path, tavern: Tavern, entry: str) -> None:
+    folder = project / "plugins" / "team"
+    (folder / "agents").mkdir(parents=True)
+    (folder / "plugin.yaml").write_text(f'name: team\nversion: "1.0"\nprofiles: {{entry: {entry}}}\n')
+    helper = {"model": "cheap", "tool_ids_inventory": ["demo:count"], "prompt": "file:rules.md", "bugdet": {}}
+    (folder / "agents" / "helper.json").write_text(json.dumps(helper))
+    (folder / "agents" / "rules.md").write_text("Count. {{{system:available_tools}}}")
+    if entry == "agents":
+        (folder / "agents" / "broken.json").write_text("{")
+    done = tavern("-v", "agent", "run", "helper", "count")
+    assert (done.returncode, done.stdout) == (0, "There are 3 words.\n"), done.stderr
+    assert "helper.json:1:" in done.stderr and "bugdet" in done.stderr
+    assert ("broken.json:1:" in done.stderr) is (entry == "agents")
+    assert tavern("agent", "prompt", "helper").stdout.startswith("Count. ")
+
+
+@pytest.mark.parametrize("entry", ["nowhere", "agents"])
+def test_a_folder_of_profiles_that_is_not_in_the_plugin_fails_it(project: Path, tavern: Tavern, entry: str) -> None:
+    folder = project / "plugins" / "team"
+    folder.mkdir(parents=True)
+    (folder / "agents").symlink_to(project / "profiles")
+    (folder / "plugin.yaml").write_text(f'name: team\nversion: "1.0"\nprofiles: {{entry: {entry}}}\n')
+    done = tavern("agent", "run", "helper", "count")
+    assert done.returncode == 2
+    assert tavern("agent", "run", "profiles/clerk.json", "count").returncode == 0
+    assert "profiles.entry" in done.stderr
+
+
+def test_the_doctor_shows_what_is_odd_about_profiles(project: Path, tavern: Tavern) -> None:
+    def examined() -> list[tuple[str, str, str]]:
+        rows = as_json(tavern("doctor", "--json"))["host"]
+        return [(row["what"], row["verdict"], row["found"]) for row in rows if row["what"].startswith("profile")]
+
+    assert examined() == [], "its model belongs to a plugin that is asleep"
+    odd = {"tool_ids_inventory": [], "bugdet": {}, "knowledge": ["kb:nowhere"], "deliberation_workflow": "none"}
+    (project / "profiles" / "odd.json").write_text(json.dumps(odd))
+    (project / "profiles" / "torn.json").write_text('{"budget": {"steps": -1}}')
+    names, verdicts, found = zip(*examined(), strict=True)
+    assert set(names) == {"profile odd", "profile torn"}
+    assert set(verdicts) == {"warning", "error"}
+    for said in ("bugdet", "kb:nowhere", "'none'", "torn.json:1:"):
+        assert any(said in each for each in found), found
+    assert tavern("doctor").returncode == 1

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tavern_core import LLMAnswer
-from tavern_core.contract.llm import ModelCall
-from tavern_core.errors import ProfileInvalid, UsageError
-from tests.agents.desk import Office, block, native
+from tavern_core.contract.llm import ModelCall, Price
+from tavern_core.errors import ProfileInvalid, RunNotFound, UsageError
+from tests.agents.desk import Office, Priced, block, native
 
 FINE = "All is done."
 STORM = "".join(block("note", text=n) for n in range(10_000))
@@ -184,3 +184,59 @@ def test_a_damaged_record_is_reported_and_what_is_left_can_be_shown(office: Offi
     for side in office.home.glob("agents.sqlite-*"):
         side.unlink()
     assert office.run().state in ("done", "failed")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda agents, run: agents.get(["agent-1"]),
+        lambda agents, run: agents.get(None),
+        lambda agents, run: agents.replay_sync(3),
+        lambda agents, run: agents.runs(most="ten"),
+        lambda agents, run: agents.runs(most=-1),
+        lambda agents, run: agents.runs(most=10**30),
+        lambda agents, run: agents.resume_sync(run, 3),
+        lambda agents, run: agents.resume_sync(run, "name"),
+        lambda agents, run: agents.resume_sync(run, {1: "x"}),
+        lambda agents, run: agents.resume_sync(run, {"name": object()}),
+        lambda agents, run: agents.resume_sync(run, {"name": "\ud800"}),
+        lambda agents, run: agents.resume_sync(run, model=3),
+        lambda agents, run: agents.resume_sync(run, budget="steps=3"),
+    ],
+)  # fmt: skip
+def test_an_argument_of_another_type_is_refused_and_the_run_stays_as_it_is(office: Office, ask: Any) -> None:
+    run = office.answers([block("add", a=1), FINE]).run(budget={"steps": 1}).run_id
+    with pytest.raises(UsageError) as caught:
+        office.within(lambda agents: ask(agents, run))
+    assert caught.value.hint
+    assert office.within(lambda agents: agents.resume_sync(run, budget={"steps": 5})).state == "done"
+
+
+def test_an_id_that_is_no_text_of_unicode_is_not_found(office: Office) -> None:
+    with pytest.raises(RunNotFound):
+        office.within(lambda agents: agents.get("\ud800"))
+
+
+def test_a_profile_with_a_value_that_is_no_json_is_refused(office: Office) -> None:
+    with pytest.raises(ProfileInvalid, match="is not JSON"):
+        office.run(profile={"x_of_another_system": object()})
+
+
+@pytest.mark.parametrize(
+    "price", [Price(-1.0, -1.0), Price(float("nan"), 1.0), Price(1e300, 1.0), Price("1", 2.0), "1 USD"]
+)
+def test_a_price_that_cannot_be_reckoned_with_is_an_unknown_one(office: Office, price: Any) -> None:
+    office.model.price = price
+    assert office.run().cost is None
+    with pytest.raises(UsageError, match="price of the model"):
+        office.run(budget={"money": 1.0})
+
+
+@pytest.mark.parametrize("count", [10**400, -1, True, 1.5, "9", None])
+def test_a_number_of_tokens_that_no_model_uses_is_estimated(office: Office, count: Any) -> None:
+    outcome = office.answers([LLMAnswer(FINE, usage={"input": count, "output": count})], kind=Priced).run()
+    assert outcome.state == "done"
+    assert 100 < outcome.usage["input"] < 10_000
+    assert outcome.usage["output"] == 3
+    (answer,) = [e.data for e in office.within(lambda a: a.get(outcome.run_id)).events if e.kind == "answer"]
+    assert answer["estimated"] is True

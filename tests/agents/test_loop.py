@@ -94,6 +94,9 @@ def test_calls_that_only_read_run_at_the_same_time_and_others_in_their_order(off
         (native(("nope", {})), "TOOL_NOT_FOUND"),
         (native(("add", "not json")), "arguments as one JSON object"),
         (native(("add", {"a": "x"})), "INPUT_SCHEMA_INVALID"),
+        (native(("ad", {"a": 1})), "Fix: did you mean 'desk__add'?"),
+        (native(("note", '{"text": "\\ud800"}')), "write each character whole"),
+        (native(("broken", {})), "Fix: the tool itself broke; try other arguments"),
     ],
 )  # fmt: skip
 def test_a_model_that_errs_is_told_how_to_do_it_right(office: Office, answer: Any, said: str) -> None:
@@ -104,7 +107,8 @@ def test_a_model_that_errs_is_told_how_to_do_it_right(office: Office, answer: An
 
 
 def test_a_call_in_a_code_fence_runs_and_prose_about_calls_does_not(office: Office) -> None:
-    assert office.answers([f"```\n{block('add', a=1)}\n```", FINE]).run().calls == 1
+    assert office.answers([f"```\n{block('add', a=1)}\n```\n", FINE]).run().calls == 1
+    assert "dropped" not in office.said()[-1], "the end of the fence is no invented result"
     about = "A call begins with REQUEST_TOOL and names the tool: `command: desk:add`."
     outcome = office.answers([about]).run()
     assert (outcome.state, outcome.answer, outcome.calls) == ("done", about, 0)
@@ -295,6 +299,14 @@ def test_a_full_context_is_shortened_and_the_conversation_says_so(office: Office
     assert "left out to save room" in "\n".join(office.said())
     sizes = [sum(len(str(m["content"])) for m in asked) // 4 for asked in office.model.asked]
     assert max(sizes) < 6_000
+
+
+def test_an_agent_that_writes_long_texts_goes_on_with_its_last_turn_alone(office: Office) -> None:
+    long = [block("note", text=f"{n} " + "word " * 9_000) for n in range(4)]
+    outcome = office.answers([*long, FINE]).run()
+    assert (outcome.state, outcome.calls, len(office.desk.notes)) == ("done", 4, 4), outcome.reason
+    assert "2 earlier messages were left out" in office.said()[1]
+    assert office.within(lambda agents: agents.replay_sync(outcome.run_id)).ok
 
 
 def test_the_agent_has_only_its_inventory_and_never_more_than_its_starter(office: Office) -> None:

@@ -6,11 +6,11 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tavern_core.agents.answers import Listener
-from tavern_core.agents.compaction import KEPT_TURNS, TARGET, plan_compaction, shorten, size_of
+from tavern_core.agents.compaction import KEPT_TURNS, TARGET, plan_compaction, shorten, tokens_of_messages
 from tavern_core.agents.repetition import is_looping
 from tavern_core.agents.spending import Clock
 from tavern_core.model.config import TamConfig
@@ -56,6 +56,7 @@ def conversation(turns: int, size: int) -> list[dict[str, Any]]:
     return found
 
 
+@example(16, 201, 1051)
 @given(st.integers(0, 30), st.integers(1, 3_000), st.integers(300, 20_000))
 def test_a_shortened_conversation_keeps_task_and_last_turns_and_names_what_it_left_out(
     turns: int, size: int, window: int
@@ -69,10 +70,10 @@ def test_a_shortened_conversation_keeps_task_and_last_turns_and_names_what_it_le
     after = shorten(before, plan, addresses, "en")
     assert after[:2] == before[:2]
     assert after[-1] == before[-1]
-    if size_of(before[:2]) + size_of(before[-2 * KEPT_TURNS :]) + 100 < window * TARGET:
+    if tokens_of_messages(before[:2]) + tokens_of_messages(before[-2 * KEPT_TURNS :]) + 100 < window * TARGET:
         assert after[-2 * KEPT_TURNS :] == before[-2 * KEPT_TURNS :]
-        assert size_of(after) <= window
-    assert size_of(after) < size_of(before)
+        assert tokens_of_messages(after) <= window
+    assert tokens_of_messages(after) < tokens_of_messages(before)
     text = "\n".join(message["content"] for message in after)
     assert all(address in text for address in addresses)
     assert shorten(before, plan, addresses, "en") == after

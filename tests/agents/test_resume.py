@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -80,13 +81,17 @@ def test_an_approver_that_can_be_reached_is_asked_at_once_and_its_time_does_not_
     async def approve(request: Any) -> bool:
         assert request.principal == "agent:clerk"
         assert request.purpose.endswith(": the task")
-        await asyncio.sleep(0.3)
+        began = time.monotonic()
+        await asyncio.sleep(0.05)
+        waited.append(time.monotonic() - began)
         return True
 
+    waited: list[float] = []
     office.approve = approve
+    began = time.monotonic()
     outcome = office.run()
     assert (outcome.state, office.desk.notes) == ("done", ["x"])
-    assert outcome.seconds < 0.3
+    assert outcome.seconds < time.monotonic() - began - waited[0]
 
 
 @tool
@@ -129,6 +134,43 @@ def test_a_run_that_was_stopped_by_its_budget_goes_on_with_a_larger_one(
     assert stopped.state == "stopped"
     outcome = office.within(lambda agents: agents.resume_sync(stopped.run_id, budget=then))
     assert (outcome.state, outcome.steps, office.desk.notes) == ("done", 4, ["a", "b", "c"])
+
+
+def test_the_budget_and_the_model_of_a_resumed_run_stay_when_it_is_resumed_again(tmp_path: Path) -> None:
+    office = Office(
+        tmp_path / "home", turns(block("add", a=1), block("add", a=2), block("note", text="x"), FINE), **ASKS
+    )
+    stopped = office.run(budget={"steps": 2})
+    other = office.model
+    with office.answers(["never"]).host() as tavern:
+        waiting = tavern.agents.resume_sync(stopped.run_id, budget={"steps": 9}, model=other)
+        assert (waiting.state, waiting.steps) == ("waiting", 3)
+        tavern.approvals.approve(waiting.waiting_for["id"] if waiting.waiting_for else "")
+        outcome = tavern.agents.resume_sync(stopped.run_id)
+    assert (outcome.state, outcome.answer, outcome.steps) == ("done", FINE, 4)
+
+
+def test_a_person_who_is_asked_in_the_run_of_an_agent_within_a_run_stops_both_clocks(tmp_path: Path) -> None:
+    inner = {"name": "writer", "tool_ids_inventory": ["desk:note"], "model": "m"}
+    office = Office(tmp_path / "home", **ASKS)
+    office.answers(lambda messages: FINE if messages[-1]["role"] != "user" or "Result" in messages[-1]["content"] else (
+        block("note", text="x") if messages[1]["content"] == "write" else "<|[REQUEST_TOOL]|>\ncommand:「始」team:write「末」\n<|[END_TOOL]|>"
+    ))  # fmt: skip
+
+    @tool
+    async def write() -> str:
+        """Gives the task to a writer."""
+        return (await tavern.agents.run(inner, "write")).answer
+
+    async def approve(request: Any) -> bool:
+        await asyncio.sleep(1.1)
+        return True
+
+    plugins = [Plugin(office.desk, "desk"), Plugin([write], "team")]
+    with Tavern.open(office.config, plugins=plugins, home=office.home, approve=approve) as tavern:
+        profile = {"name": "lead", "tool_ids_inventory": ["team:write", "desk:note"]}
+        outcome = tavern.agents.run_sync(profile, "lead", budget={"seconds": 1})
+    assert (outcome.state, office.desk.notes) == ("done", ["x"]), outcome.reason
 
 
 def test_a_model_that_fails_ends_the_run_and_it_can_be_resumed(office: Office) -> None:

@@ -17,11 +17,15 @@ FINE = "The sum is 3."
 PRICE = {"input": 1, "output": 2}
 
 
-def run(tmp_path: Path, server: OpenAIServer, profile: dict[str, Any] | None = None, **options: Any) -> AgentOutcome:
-    """One run of an agent whose model is behind the server."""
+def run(
+    tmp_path: Path, server: OpenAIServer, profile: dict[str, Any] | None = None, resume: str = "", **options: Any
+) -> AgentOutcome:
+    """One run of an agent whose model is behind the server, or the rest of one."""
     model = {"kind": "openai", "baseUrl": server.url, "model": "m1", "price": PRICE, "retries": 1}
     desk = Desk(None)
     with Tavern.open({"llms": {"remote": model}}, plugins=[Plugin(_Tools(desk), "desk")], home=tmp_path) as tavern:
+        if resume:
+            return tavern.agents.resume_sync(resume, **options)
         return tavern.agents.run_sync({**PROFILE, "model": "remote", **(profile or {})}, "add", **options)
 
 
@@ -81,3 +85,63 @@ def test_bytes_that_are_no_text_do_not_break_the_run(tmp_path: Path) -> None:
         outcome = run(tmp_path, server)
     assert outcome.state in ("done", "failed")
     assert outcome.answer or outcome.reason
+
+
+@pytest.mark.parametrize("reply", [Reply(text="half an answer", fault="cut"), Reply(text="x", fault="error_in_stream")])
+def test_a_request_that_breaks_off_is_made_once_more_and_counted(tmp_path: Path, reply: Reply) -> None:
+    replies = iter([reply])
+    with OpenAIServer(lambda request: next(replies, Reply(FINE))) as server:
+        outcome = run(tmp_path, server)
+    assert (outcome.state, outcome.answer, outcome.steps, len(server.requests)) == ("done", FINE, 1, 2)
+    assert outcome.usage["input"] > 7 + 100, "the prompt of the request that broke off"
+    with Tavern.open({}, plugins=[Plugin(_Tools(Desk(None)), "desk")], home=tmp_path) as tavern:
+        replay = tavern.agents.replay_sync(outcome.run_id)
+        assert (replay.ok, replay.outcome.usage) == (True, outcome.usage)
+        (fault,) = [event.data for event in tavern.agents.get(outcome.run_id).events if event.kind == "fault"]
+    assert (fault["code"], fault["again"]) == ("UPSTREAM_ERROR", True)
+
+
+@pytest.mark.parametrize(
+    ("reply", "requests"),
+    [(Reply(status=401), 1), (Reply(text="half", fault="cut"), 2), (Reply(status=429, headers={"retry-after": "900"}), 1)],
+)  # fmt: skip
+def test_a_request_is_not_made_again_where_that_cannot_help(tmp_path: Path, reply: Reply, requests: int) -> None:
+    with OpenAIServer([reply]) as server:
+        outcome = run(tmp_path, server)
+    assert (outcome.state, len(server.requests)) == ("failed", requests)
+    assert (f"tavern agent resume {outcome.run_id}" in outcome.fix) is (reply.status != 401)
+    assert ("after 900 s" in outcome.fix) is (reply.status == 429)
+
+
+def test_the_budget_ends_a_run_whose_requests_break_off(tmp_path: Path) -> None:
+    with OpenAIServer([Reply(text="half", fault="cut")]) as server:
+        outcome = run(tmp_path, server, {"calling": "tam"}, budget={"tokens": 900})
+        again = run(tmp_path, server, resume=outcome.run_id)
+    assert (outcome.state, again.state, len(server.requests)) == ("failed", "stopped", 1)
+    assert again.code == "BUDGET_EXCEEDED"
+
+
+def test_tokens_that_are_not_reported_are_estimated_with_the_schemas_of_the_tools(tmp_path: Path) -> None:
+    with OpenAIServer([Reply(FINE, usage=None)]) as server:
+        with_schemas, without = (run(tmp_path, server, {"calling": calling}).usage for calling in ("both", "tam"))
+        sent = json.dumps(server.requests[0].body["tools"])
+    assert with_schemas["input"] - without["input"] == pytest.approx(len(sent) / 4, rel=0.1)
+
+
+def test_a_recorded_run_is_repeated_without_its_model(tmp_path: Path) -> None:
+    turns = iter([
+        Reply(block("add", a=1) + "\nThe result is 9."), Reply(calls=[("desk__long", {})]), Reply(calls=[("desk__broken", {})]), Reply(FINE),
+    ])  # fmt: skip
+    recording = {"kind": "recorded", "file": str(tmp_path / "model.jsonl")}
+    outcomes: list[AgentOutcome] = []
+    with OpenAIServer(lambda request: next(turns)) as server:
+        models = {
+            "real": {"kind": "openai", "baseUrl": server.url},
+            "tape": {**recording, "source": "real", "record": True},
+        }
+        for llms in (models, {"tape": recording}):
+            host = Tavern.open({"llms": llms}, plugins=[Plugin(_Tools(Desk(None)), "desk")], home=tmp_path)
+            with host as tavern:
+                outcomes.append(tavern.agents.run_sync({**PROFILE, "model": "tape"}, "add"))
+    assert [(each.state, each.answer, each.steps, each.calls) for each in outcomes] == [("done", FINE, 4, 3)] * 2
+    assert len(server.requests) == 4

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from tavern_core import NodeSpec, Plugin, Slot, Tavern, hookimpl
-from tavern_core.agents.tokens import tokens_of
 from tavern_core.assistant.node_text import node_documents
 
 CONDITIONS = "3,000 node types, 400 example workflows in a folder, requests of 40 words; any CPU"
@@ -92,7 +91,7 @@ def rows() -> list[dict[str, Any]]:
 
             def prompt(request: str) -> list[str]:
                 matches = tavern.nodes.retrieve(request, limit=40)
-                return node_documents([specs[match.type] for match in matches], 6_000, tokens_of)
+                return node_documents([specs[match.type] for match in matches], 6_000)
 
             taken = sorted(
                 _taken(lambda request=request: tavern.nodes.retrieve(request, limit=40)) for request in requests

@@ -100,7 +100,7 @@ COMING = [
 ]
 
 
-OURS = ["agent", "assist", "hooks", "llms", "mcp", "tokens", "upstreams"]
+OURS = ["agent", "assist", "hooks", "knowledge", "llms", "mcp", "tokens", "upstreams"]
 
 
 @pytest.mark.parametrize("name", [*COMING, *OURS, "help"])

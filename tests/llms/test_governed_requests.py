@@ -80,7 +80,7 @@ def test_what_a_model_does_not_report_is_estimated(
         host = opened({"far": {"kind": "openai", "baseUrl": server.url}})
         host.events.subscribe(lambda event: events.append(event.data), "MODEL_CALLED")
         with host, suppress(CallError):
-            host.wait(host.llms.complete("hi", tell=lambda _: None))
+            host.wait(host.llms.complete("hi", on_text=lambda _: None))
     [event] = events
     assert (event["ok"], event.get("error"), event.get("estimated")) == (ok, error, estimated)
     assert ("cost" in event, event["tokens"]["input"] > 0) == (False, error is None or bool(estimated))
@@ -107,7 +107,7 @@ def test_an_endless_stream_of_any_model_ends_at_the_limit_of_answers(opened: Ope
 
     host = opened({}, [Plugin(Brings(), name="brings")], limits={"outputBytes": 100_000})
     with host, pytest.raises(CallError) as caught:
-        host.wait(host.llms.complete("hi", tell=lambda _: None))
+        host.wait(host.llms.complete("hi", on_text=lambda _: None))
     assert (caught.value.code, closed) == ("OUTPUT_TOO_LARGE", [True])
 
 

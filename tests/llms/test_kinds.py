@@ -89,8 +89,8 @@ def test_a_recording_replays_the_answers_of_a_model_without_it(opened: Open, tmp
     with OpenAIServer([Reply("first"), Reply("second", calls=calls), Reply("third")]) as server:
         far = {"kind": "openai", "baseUrl": server.url}
         with opened({"far": far, "tape": {"kind": "recorded", "file": file, "source": "far", "record": True}}) as host:
-            tell = pieces.append if stream else None
-            recorded = [host.wait(host.llms.complete(text, "tape", {"seed": 1}, tell=tell)) for text in asked]
+            on_text = pieces.append if stream else None
+            recorded = [host.wait(host.llms.complete(text, "tape", {"seed": 1}, on_text=on_text)) for text in asked]
     with opened({"tape": {"kind": "recorded", "file": file}}) as host:
         replayed = [host.wait(host.llms.complete(text, "tape", {"seed": 1})) for text in asked]
         with pytest.raises(CallError) as caught:
@@ -164,7 +164,7 @@ def test_a_model_of_pydantic_ai_streams_text_and_calls(opened: Open) -> None:
     pieces: list[str] = []
     model = PydanticAILLM(FunctionModel(reply, stream_function=streamed))
     with opened({}, [Plugin(Brings(far=model), name="brings")]) as host:
-        answer = host.wait(host.llms.complete(CONVERSATION, "far", tell=pieces.append))
+        answer = host.wait(host.llms.complete(CONVERSATION, "far", on_text=pieces.append))
     assert pieces == ["one ", "two"]
     assert (answer.text, answer.finish_reason) == ("one two", "tool_calls")
     assert answer.tool_calls == (ModelCall("c", "text_count", '{"a": 1}'),)

@@ -83,7 +83,7 @@ def do(line: str, environment: Environment, project: Path, home: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(("page", "outputs"), [("README.md", 2), ("docs/writing-a-plugin.md", 5)])
+@pytest.mark.parametrize(("page", "outputs"), [("README.md", 3), ("docs/writing-a-plugin.md", 5)])
 def test_the_page_does_what_it_says(environment: Environment, tmp_path: Path, page: str, outputs: int) -> None:
     assert play(page, environment, tmp_path / "play") == outputs
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tavern_core import NodeMode, NodeSpec, Slot, Tavern
 from tavern_core.assistant.node_text import node_document, node_documents
+from tavern_core.model.tokens import tokens_of
 from tests.retrieval.kitchen import KITCHEN, OTHERS, Kitchen
 
 COMBO = {"suggestions": ["a", {"value": "b", "label": "Bee"}], "default": "a"}
@@ -60,21 +61,16 @@ def test_texts_of_plugins_cannot_add_lines_or_calls() -> None:
     assert len(text) < 1_000
 
 
-def size(text: str) -> int:
-    return len(text)
-
-
-@given(budget=st.integers(-10, 40_000), full=st.none() | st.integers(0, 20))
-def test_the_budget_holds_and_the_first_types_get_the_most_of_it(budget: int, full: int | None) -> None:
+@given(budget=st.integers(-10, 10_000))
+def test_the_budget_holds_and_the_first_types_get_the_most_of_it(budget: int) -> None:
     specs = [*KITCHEN, *OTHERS]
-    found = node_documents(specs, budget, size, full=full)
-    assert sum(map(size, found)) <= max(budget, 0)
+    found = node_documents(specs, budget)
+    assert sum(map(tokens_of, found)) <= max(budget, 0)
     whole = [node_document(spec) for spec in specs]
     short = [node_document(spec, short=True) for spec in specs]
     complete = next((at for at, text in enumerate(found) if text != whole[at]), len(found))
     assert found[complete:] == short[complete : len(found)]
-    assert full is None or found[full:] == short[full : len(found)]
-    assert found == node_documents(specs, budget, size, full=full)
+    assert found == node_documents(specs, budget)
 
 
 def test_every_node_of_the_host_has_a_short_text(kitchen: Kitchen) -> None:
@@ -87,7 +83,7 @@ def test_every_node_of_the_host_has_a_short_text(kitchen: Kitchen) -> None:
 def test_the_texts_of_what_a_request_finds_fit_one_prompt(kitchen: Kitchen) -> None:
     with kitchen.open() as host:
         specs = found_specs(host, "heat dough in the oven")
-        texts = node_documents(specs, 600, size)
+        texts = node_documents(specs, 150)
         assert texts[0].startswith("kitchen:Bake (Bake): Heats dough") or texts[0].startswith(
             "kitchen:Bake: Heats dough"
         )

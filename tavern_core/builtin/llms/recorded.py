@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tavern_core.contract.llm import LLM, LLMAnswer, Message, StreamingLLM, answer_json, answer_of
 from tavern_core.errors import ToolFailed, UpstreamError
+
+_ARTIFACT: Final = re.compile(r"\bart-[0-9a-f]{20}\b")
 
 
 class RecordedModel:
@@ -61,13 +64,17 @@ class RecordedModel:
             yield answer
             return
         text, whole = list[str](), None
-        async with aclosing(source.stream(messages, **options)) as pieces:  # type: ignore[type-var]
-            async for piece in pieces:
-                if isinstance(piece, LLMAnswer):
-                    whole = piece
-                else:
-                    text.append(piece)
-                    yield piece
+        try:
+            async with aclosing(source.stream(messages, **options)) as pieces:  # type: ignore[type-var]
+                async for piece in pieces:
+                    if isinstance(piece, LLMAnswer):
+                        whole = piece
+                    else:
+                        text.append(piece)
+                        yield piece
+        except GeneratorExit:  # the receiver has read enough, as agents do behind a call
+            self._record(messages, options, LLMAnswer("".join(text)))
+            raise
         whole = whole or LLMAnswer("".join(text))
         self._record(messages, options, whole)
         yield whole
@@ -124,7 +131,13 @@ class RecordedModel:
 
 
 def request_hash(messages: Sequence[Message], options: Mapping[str, Any]) -> str:
-    """SHA-256 of a request, the same in every process."""
+    """SHA-256 of a request, the same in every process: addresses of artifacts, which are random, count by their order."""
+    seen: dict[str, str] = {}
+
+    def numbered(found: re.Match[str]) -> str:
+        return seen.setdefault(found[0], f"art-{len(seen)}")
+
     request = [[dict(message) for message in messages], dict(options)]
     written = json.dumps(request, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+    written = _ARTIFACT.sub(numbered, written)
     return hashlib.sha256(written.encode("utf-8", "backslashreplace")).hexdigest()

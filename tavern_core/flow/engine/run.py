@@ -30,7 +30,7 @@ from tavern_core.flow.engine.run_events import EventLog
 from tavern_core.flow.engine.scheduler import Scope
 from tavern_core.flow.engine.stream_events import LONGEST_CHUNK, ToldChunks
 from tavern_core.frozen import dataclass
-from tavern_core.graph.order import behind
+from tavern_core.graph.order import reachable
 from tavern_core.kernel.calls.running_call import Frame
 from tavern_core.kernel.execution.modes import caught
 from tavern_core.kernel.execution.threads import Owner, Workers
@@ -304,7 +304,7 @@ class Run:
                     f"the workflow has no node {node!r}", hint=f"nodes: {', '.join(s.id for s in plan.steps[:20])}"
                 )
             steps.append(step.index)
-        return frozenset(behind(plan.needs, steps))
+        return frozenset(reachable(plan.needs, steps))
 
     def _outputs(self, scope: Scope) -> dict[str, Any]:
         plan = self.prepared.plan

@@ -39,7 +39,7 @@ from tavern_core.flow.engine.node_values import CONTAINERS, fresh
 from tavern_core.flow.engine.plan_tables import Prepared, Work
 from tavern_core.flow.engine.protocols import RunPart
 from tavern_core.flow.engine.streams import Streams
-from tavern_core.graph.order import behind
+from tavern_core.graph.order import reachable
 from tavern_core.graph.plan import ERROR_PORT
 from tavern_core.graph.slots import converted
 from tavern_core.kernel.nodes.value_conversion import adapt, adapted
@@ -413,7 +413,7 @@ class Scope:
                 raise MisfitInput(key, f"{step.type} has no input {key!r}", did_you_mean(key, step.inputs))
             return None if found is ABSENT else adapted(adapters, key, found, MisfitInput)
         sources = [source.step for source in binding.sources]
-        self._want({s for s in behind(self.prepared.plan.needs, sources) if not self._wanted[s]})
+        self._want({s for s in reachable(self.prepared.plan.needs, sources) if not self._wanted[s]})
         if any(self.outputs[source] is None for source in sources):
             with self.streams.paused(number):
                 await self._rested(number, sources)

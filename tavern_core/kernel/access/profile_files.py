@@ -124,8 +124,9 @@ class ProfileFiles:
                 content = file.read(LARGEST_FILE + 1)
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            finding = Finding(CODE, f"cannot be read: {reason}", where=Location(str(path)))
-            raise ProfileInvalid(str(finding), findings=(finding,), file=str(path)) from error
+            hint = "see that the path is right, and that the file can be read"
+            finding = Finding(CODE, f"cannot be read: {reason}", hint, Location(str(path)))
+            raise ProfileInvalid(finding.located, hint=hint, findings=(finding,), file=str(path)) from error
         profile, findings = parse_profile(content, str(path), name)
         profile = profile.placed(str(path.absolute().parent))
         if is_bound and profile.name != name:

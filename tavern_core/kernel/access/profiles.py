@@ -31,8 +31,6 @@ from tavern_core.model.profile import AgentBudget, AgentProfile
 from tavern_core.model.safe_text import printed
 from tavern_core.model.tool import ToolSpec
 
-ProfileLike = str | PathLike[str] | Mapping[str, Any] | AgentProfile
-"""How a program says which profile it means: a name, the path of an agent_profile.json, or what would stand in it."""
 CODE: Final = ProfileInvalid.code
 INVENTORY: Final = "tool_ids_inventory"
 MOST_TOOLS: Final = 10_000
@@ -75,6 +73,10 @@ class Profile:
     def allows(self, tool_id: str) -> bool:
         """Whether the inventory lists the tool with this id."""
         return tool_id in self._members
+
+
+ProfileLike = str | PathLike[str] | Mapping[str, Any] | AgentProfile | Profile
+"""How a program says which profile it means: a name, the path of an agent_profile.json, what would stand in it, or a resolved one."""
 
 
 def parse_profile(text: str | bytes, file: str, name: str) -> tuple[AgentProfile, tuple[Finding, ...]]:

@@ -275,6 +275,15 @@ def render_feedback(
     return _cut(whole.replace(_REWRITTEN, ""), max_chars, labels.more)
 
 
+def failure_text(error: ToolError, language: Language) -> str:
+    """What a model reads of a failed call that it has made through its API: the same as of one in its text."""
+    from tavern_core import tam
+
+    labels = _LABELS[language]
+    lines = [f"{labels.failed} {fold_lines(error.kind, 40)}", *_error_lines(error, labels, language)]
+    return tam.neutralise("\n".join(lines))
+
+
 def _step_lines(step: Step, in_chain: bool, labels: _Labels, language: Language) -> list[str]:
     """The head of a step, then what is said about its failure."""
     where = labels.block.format(step.call.block)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from dataclasses import replace
 from os import PathLike
 
-from tavern_core.errors import PluginError, TavernError, ToolNotFound
+from tavern_core.errors import PluginError, ProfileInvalid, TavernError, ToolNotFound
 from tavern_core.kernel.access.profiles import Profile, ProfileLike, resolve_profile
 from tavern_core.kernel.catalogue.namespaces import Namespaces
 from tavern_core.kernel.catalogue.written_profiles import WrittenProfiles
@@ -57,10 +57,17 @@ class Inventories:
         return self._base.portal.run(self._prepared(given)) if self._asleep(given) else self._resolve(given)
 
     async def _prepared(self, given: ProfileLike) -> Profile:
+        failed: PluginError | None = None
         for _ in range(2):  # one plugin contributes the profile, others its namespaces
             for name in self._asleep(given):
-                with suppress(PluginError):  # its status says why
+                try:
                     await self._lifecycle.activate(name)
+                except PluginError as error:
+                    failed = error
+        is_name = isinstance(given, str) and not given.endswith(".json")
+        if failed is not None and is_name and not self.written.has(str(given)):
+            hint = f"a plugin that may have it has failed: {failed.message} ({failed.hint or failed.code})"
+            raise ProfileInvalid(f"there is no profile {str(given)[:200]!r}", hint=hint)
         if self._contributions.all("namespaces").keys().isdisjoint(self._prefixes(given)):
             return self._resolve(given)
         return await self._base.mode.blocking(self._resolve, given, seconds=None, owner=("core", "profiles"))  # type: ignore[no-any-return]  # resolvers may take a while
@@ -78,7 +85,8 @@ class Inventories:
         resolved = resolve_profile(
             written, self._find_id, sorted(self._registry.entries()), self._namespaces.resolvers()
         )
-        for finding in (*findings, *resolved.findings):
+        resolved = replace(resolved, findings=(*findings, *resolved.findings))
+        for finding in resolved.findings:
             self._base.diagnostics.add(finding.code, finding.located, hint=finding.hint)
         if isinstance(given, str | PathLike) and not resolved.is_partial:
             self._resolved[str(given)] = stamp, resolved

@@ -8,9 +8,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Final
 
-from tavern_core.errors import Finding, Location, UsageError
+from tavern_core.errors import Finding, Location, ProfileInvalid, UsageError
 from tavern_core.kernel.access.profile_files import ProfileFiles, profile_of
-from tavern_core.kernel.access.profiles import ProfileLike, misspelt
+from tavern_core.kernel.access.profiles import Profile, ProfileLike, misspelt
 from tavern_core.kernel.plugins.contributions import Contributions
 from tavern_core.model.profile import AgentProfile
 
@@ -24,16 +24,28 @@ class WrittenProfiles:
     def __init__(self, files: ProfileFiles, contributions: Contributions) -> None:
         self._files = files
         self._contributions = contributions
-        self._lent: dict[str, AgentProfile] = {}
+        self._lent: dict[str, tuple[AgentProfile, tuple[Finding, ...]]] = {}
 
-    def lend(self, profile: AgentProfile) -> str:
+    def lend(self, profile: AgentProfile, findings: tuple[Finding, ...] = ()) -> str:
         """Make a profile that a program has given known, for contexts, which name their profile; returns that name.
 
         The name tells the content: it is the same in every process, and never that of another profile.
+
+        Args:
+            findings: what is odd about it.
+
+        Raises:
+            ProfileInvalid: a value in it is not JSON (PROFILE_INVALID).
         """
-        digest = hashlib.sha256(profile.model_dump_json().encode("utf-8", "backslashreplace")).hexdigest()[:12]
+        try:
+            written = profile.model_dump_json()
+        except (ValueError, RecursionError) as error:  # pydantic's PydanticSerializationError is a ValueError
+            raise ProfileInvalid(
+                f"the profile {profile.name!r:.100} is not JSON: {error}", hint="see its own keys"
+            ) from error
+        digest = hashlib.sha256(written.encode("utf-8", "backslashreplace")).hexdigest()[:12]
         name = f"{profile.name}@{digest}"
-        self._lent.setdefault(name, profile)
+        self._lent.setdefault(name, (profile, findings))
         return name
 
     def get(self, given: ProfileLike) -> tuple[AgentProfile, tuple[Finding, ...]]:
@@ -46,10 +58,12 @@ class WrittenProfiles:
             ProfileInvalid: it does not exist, or is invalid (PROFILE_INVALID).
             UsageError: it is not a profile (USAGE).
         """
+        if isinstance(given, Profile):
+            given = given.written
         if isinstance(given, Mapping | AgentProfile):
             giver = "the given profile"
             profile = profile_of(given, giver)
-            data = given if isinstance(given, Mapping) else profile.model_dump()
+            data = given if isinstance(given, Mapping) else profile.model_dump(exclude_unset=True)
             findings = tuple(misspelt(data, lambda key: Location(giver, pointer=key), Location(giver)))
             return profile.model_copy(update={"name": profile.name or UNNAMED}), findings
         if isinstance(given, PathLike):
@@ -60,7 +74,7 @@ class WrittenProfiles:
                 hint='for example {"tool_ids_inventory": ["text:count"]}',
             )
         if given in self._lent:
-            return self._lent[given], ()
+            return self._lent[given]
         known = self._files.names()
         contributed = self._contributions.get("profiles", given)
         if contributed is not None and given not in known:

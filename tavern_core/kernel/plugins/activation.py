@@ -32,6 +32,7 @@ from tavern_core.kernel.plugins.executor_facilities import load_handler
 from tavern_core.kernel.plugins.permitted_hooks import LIFE, permitted
 from tavern_core.kernel.plugins.plugin_errors import as_activation_error
 from tavern_core.kernel.plugins.plugin_facilities import Doors
+from tavern_core.kernel.plugins.profile_folder import profiles_in
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.registry_entries import aliases_of, offered_entries
 from tavern_core.kernel.plugins.remote_plugin import LivesElsewhere
@@ -175,6 +176,7 @@ async def _ask(record: Record, tables: Tables) -> tuple[Offered, list[Described]
             if twice := sorted(found.keys() & offered.get(section, {}).keys()):
                 raise NameConflict(f"{record.name} offers {section[:-1]} {twice[0]!r} twice", hint="leave one out")
             offered.setdefault(section, {}).update(found)
+    await _add_profiles(record, offered, tables)
     if "services" in offered:
         offered["services"] = without_ungranted(record, offered["services"], tables)
     await _describe_nodes(record, offered, tables)
@@ -198,6 +200,24 @@ async def _ask(record: Record, tables: Tables) -> tuple[Offered, list[Described]
         )
     refuse_twins(described, owner)
     return offered, described
+
+
+async def _add_profiles(record: Record, offered: dict[str, dict[str, Any]], tables: Tables) -> None:
+    """Add the profiles that stand below `profiles.entry`."""
+    if "profiles" not in record.candidate.facts.sections:
+        return
+    cache = tables.base.home / "cache" / "unpacked"
+    found, findings = await tables.mode.blocking(
+        profiles_in, record.candidate, cache, seconds=None, owner=_work_of(record)
+    )
+    for finding in findings:
+        tables.diagnostics.add(
+            finding.code, finding.located, plugin=record.name, hint=finding.hint, severity=finding.severity
+        )
+    if twice := sorted(found.keys() & offered.get("profiles", {}).keys()):
+        raise NameConflict(f"{record.name} offers profile {twice[0]!r} twice", hint="leave one out")
+    if found:
+        offered.setdefault("profiles", {}).update(found)
 
 
 async def _describe_nodes(record: Record, offered: dict[str, dict[str, Any]], tables: Tables) -> None:

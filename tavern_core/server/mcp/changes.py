@@ -50,6 +50,8 @@ class Changes:
         self._watched: OrderedDict[str, set[str]] = OrderedDict()
         """Session → the resources that it watches."""
         self._pending: asyncio.Task[None] | None = None
+        self._has_changed = False
+        """Something has changed since the last look."""
         self._seen: tuple[Any, Any, Any] = ((), (), ())
 
     @asynccontextmanager
@@ -58,6 +60,7 @@ class Changes:
         loop = asyncio.get_running_loop()
 
         def soon() -> None:
+            self._has_changed = True
             if self._pending is None or self._pending.done():
                 self._pending = asyncio.ensure_future(self._send_changes())
 
@@ -107,9 +110,13 @@ class Changes:
         return self._seen
 
     async def _send_changes(self) -> None:
-        await asyncio.sleep(_SETTLES_S)
-        before, self._seen = self._seen, await asyncio.to_thread(self._look)
-        tools, prompts, resources = (old != new for old, new in zip(before, self._seen, strict=True))
+        while self._has_changed:  # also what changes while the clients are notified
+            await asyncio.sleep(_SETTLES_S)
+            self._has_changed = False
+            before, self._seen = self._seen, await asyncio.to_thread(self._look)
+            await self._send(*(old != new for old, new in zip(before, self._seen, strict=True)))
+
+    async def _send(self, tools: bool, prompts: bool, resources: bool) -> None:
         for session in list(self._sessions.values()):
             if tools:
                 await session.send_tool_list_changed()

@@ -16,7 +16,7 @@ _NO_SCHEMA: Final = frozenset({"UPSTREAM_ERROR", "TOOL_ERROR", "OUTPUT_SCHEMA_IN
 """Codes with which an API may refuse structured output."""
 
 
-class Asked:
+class ModelRequests:
     """One model for one proposal.
 
     Args:
@@ -29,19 +29,19 @@ class Asked:
         self._takes_schema = True
         self.usages: list[Mapping[str, int]] = []
 
-    async def __call__(self, messages: Sequence[Message], schema: Mapping[str, Any]) -> LLMAnswer:
+    async def ask(self, messages: Sequence[Message], schema: Mapping[str, Any]) -> LLMAnswer:
         """Ask for structured output; a model that cannot give it is asked for text. Raises CallError."""
         if self._takes_schema:
             try:
-                return await self._ask(messages, {"schema": schema})
+                return await self._send(messages, {"schema": schema})
             except CallError as error:
                 is_misfit = MISFIT in error.details
                 if not is_misfit and (error.retryable or error.code not in _NO_SCHEMA):
                     raise
                 self._takes_schema = False
-        return await self._ask(messages, {})
+        return await self._send(messages, {})
 
-    async def _ask(self, messages: Sequence[Message], options: Mapping[str, Any]) -> LLMAnswer:
+    async def _send(self, messages: Sequence[Message], options: Mapping[str, Any]) -> LLMAnswer:
         answer = await self._models.ask(self._name, messages, options, self.context, self._purpose)
         self.usages.append(answer.usage)
         return answer

@@ -10,12 +10,12 @@ from tavern_core.kernel.calls.conversation import Conversation, misfit, unanswer
 from tavern_core.model.question import Question, QuestionKind
 
 
-class Answers:
+class HumanAnswers:
     """The conversation of a run: what was answered is known, everything else makes the run wait.
 
     Args:
         given: question → answer.
-        outer: whoever can be asked right now; None: nobody.
+        outer: the conversation of the caller, for what is not answered yet; None: the run waits.
     """
 
     def __init__(self, given: Mapping[str, Any], outer: Conversation | None) -> None:

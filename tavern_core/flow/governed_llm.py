@@ -12,7 +12,7 @@ Ask = Callable[[Sequence[Message], Mapping[str, Any], Callable[[str], object] | 
 """(messages, options, receiver of the pieces of the text)"""
 
 
-class AskingLLM:
+class GovernedLLM:
     """One model for one caller."""
 
     def __init__(self, ask: Ask) -> None:
@@ -23,7 +23,7 @@ class AskingLLM:
         return await self._ask(messages, options, None)
 
 
-class StreamingAskingLLM(AskingLLM):
+class GovernedStreamingLLM(GovernedLLM):
     """The same for a model that streams."""
 
     async def stream(self, messages: Sequence[Message], /, **options: Any) -> AsyncIterator[str | LLMAnswer]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tavern_core import Plugin, Tavern
-from tavern_core.agents.profile_fields import Known
 from tavern_core.agents.prompt import PromptBuilder
+from tavern_core.host.agent_parts import prompts_of
 from tavern_core.model.tool import Example, ToolSpec
 
 LATE = "After 30 days a manager decides about refunds."
@@ -76,14 +76,4 @@ def shop(folder: Path, language: str = "en", **profiles: dict[str, Any]) -> Iter
         "knowledge": {"handbook": {"path": str(folder / "handbook"), "description": "Rules of the shop."}},
     }
     with Tavern.open(config, home=folder / "home", plugins=[Plugin(TOOLS, name="shop")]) as tavern:
-        yield tavern, builder(tavern)
-
-
-def builder(tavern: Tavern) -> PromptBuilder:
-    host = tavern._host
-
-    def known() -> Known:
-        return Known(host.flow.models.names(), tuple(host.flow.workflows.workflow_files.list()), host.skills.list())
-
-    limits = host.base.config.limits
-    return PromptBuilder(host.profiles.now, host.descriptions, host.knowledge, known, limits.manual_chars)
+        yield tavern, prompts_of(tavern._host)

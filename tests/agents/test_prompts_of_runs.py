@@ -10,9 +10,9 @@ import pytest
 
 from tavern_core import LLMAnswer, Plugin, ScriptedLLM, Tavern, hookimpl, tool
 from tavern_core.__main__ import main
-from tavern_core.agents.tokens import tokens_of
 from tavern_core.kernel.calls.running_call import current
-from tests.agents_prompt.shop import CLERK, LATE, TOOLS, shop, write
+from tavern_core.model.tokens import tokens_of
+from tests.agents.shop import CLERK, LATE, TOOLS, shop, write
 
 TASK = "A customer wants a refund after a month"
 
@@ -123,3 +123,17 @@ def test_the_command_line_shows_the_prompt_with_warnings_and_what_was_left_out(t
     assert "no room for all examples and texts of the manual" in shown.err
     main(["--home", str(tmp_path / "home"), "agent", "prompt", "odd", "--json"])
     assert set(json.loads(capsys.readouterr().out)) == {"system", "tokens", "sources", "leftOut", "tools", "findings"}
+
+
+@pytest.mark.parametrize("form", ["mapping", "file", "path", "resolved"])
+def test_a_key_that_is_nearly_one_of_a_profile_is_a_warning_of_the_run_and_the_prompt(tmp_path, form):
+    model, odd = Model("done"), {"name": "odd", "tool_ids_inventory": ["shop:refnd"], "bugdet": {}, "model": "m"}
+    write(tmp_path / "profiles", {"odd.json": odd})
+    given = {"mapping": odd, "file": "odd", "path": tmp_path / "profiles" / "odd.json"}
+    with open_with(tmp_path, model) as tavern:
+        profile = tavern.profile("odd") if form == "resolved" else given[form]
+        warnings = tavern.agents.run_sync(profile, TASK).warnings
+        findings = tavern.agents.prompt_sync(profile, TASK).findings
+    for said in ("bugdet", "shop:refnd"):
+        assert sum(said in warning for warning in warnings) == 1, warnings
+        assert sum(said in finding.message for finding in findings) == 1

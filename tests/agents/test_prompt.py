@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from tavern_core import tam
 from tavern_core.agents.prompt import Prompt, PromptBuilder
-from tavern_core.agents.tokens import tokens_of
 from tavern_core.errors import ProfileInvalid
 from tavern_core.kernel.access.profiles import parse_profile, profile_schema
 from tavern_core.model.profile import AgentProfile
-from tests.agents_prompt.shop import CLERK, LATE, shop, write
+from tavern_core.model.tokens import tokens_of
+from tests.agents.shop import CLERK, LATE, shop, write
 
 TASKS = {"en": "A customer wants a refund after a month", "zh": "顾客想在一个月后退款"}
 TOOLS = "{{{system:available_tools}}}"
@@ -40,7 +40,7 @@ def build(tmp_path_factory) -> Iterator[PromptBuilder]:
 def test_the_built_in_prompt_holds_tools_skills_and_what_fits_the_task(tmp_path, language):
     with shop(tmp_path, language) as (_, builder):
         prompt = builder.build("clerk", TASKS[language])
-    assert prompt.system == (Path(__file__).with_name(f"golden_{language}.txt")).read_text("utf-8")
+    assert prompt.system == (Path(__file__).with_name(f"prompt.{language}.txt")).read_text("utf-8")
     assert (prompt.left_out, prompt.findings) == ((), ())
 
 

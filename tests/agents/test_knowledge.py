@@ -20,7 +20,7 @@ from tavern_core.kernel.knowledge import folders
 from tavern_core.kernel.knowledge.documents import LONGEST_PART, read_document
 from tavern_core.kernel.knowledge.knowledge import Knowledge
 from tavern_core.model.config import KnowledgeConfig
-from tests.agents_prompt.shop import LATE, LATE_ZH, shop, write
+from tests.agents.shop import LATE, LATE_ZH, shop, write
 
 
 @pytest.fixture

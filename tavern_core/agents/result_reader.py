@@ -1,0 +1,43 @@
+"""The tool that reads results which were too long to show, and what compaction left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tavern_core.contract.targets import PythonTarget
+from tavern_core.kernel.artifacts.artifacts import Artifacts
+from tavern_core.model.tool import ToolSpec
+
+READ_RESULT: Final = "agent:read_result"
+"""Its id."""
+READ_CHARS: Final = 8_000
+_PARAMETERS: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "artifact": {"type": "string", "description": "The address that the shortened result names: artifact:…"},
+        "start": {"type": "integer", "minimum": 0, "default": 0, "description": "From which byte on."},
+        "length": {"type": "integer", "minimum": 1, "maximum": READ_CHARS, "default": READ_CHARS, "description": "Bytes."},
+    },
+    "required": ["artifact"],
+    "additionalProperties": False,
+}  # fmt: skip
+
+
+def reading_tool(artifacts: Artifacts) -> ToolSpec:
+    """The tool `READ_RESULT`: every agent may call it, and it sees the artifacts of its caller alone."""
+
+    def read_result(artifact: str, start: int = 0, length: int = READ_CHARS) -> dict[str, Any]:
+        known = artifacts.get(artifact)
+        text = artifacts.read(artifact, start, length).decode("utf-8", "replace")
+        end = min(start + length, known.size)
+        return {"text": text, "start": start, "next": end if end < known.size else None, "size": known.size}
+
+    return ToolSpec(
+        READ_RESULT,
+        "Reads on in a result that was too long to show, or that was left out of the conversation to save room.",
+        plugin="core-system",
+        input_schema=_PARAMETERS,
+        read_only=True,
+        impl=PythonTarget(read_result),
+    )

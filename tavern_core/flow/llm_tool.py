@@ -1,0 +1,104 @@
+"""The internal tool `core:LLM`, through which every request to a language model passes, and the request itself."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, nullcontext
+from typing import Any, Final
+
+from tavern_core.contract.llm import LLM, LLMAnswer, Message, StreamingLLM
+from tavern_core.contract.targets import PythonTarget
+from tavern_core.errors import OutputTooLarge
+from tavern_core.model.tool import ToolSpec
+
+ASK: Final = "core:LLM"
+ASK_LOCAL: Final = "core:LLM, local"
+"""The key of the same operation for models that are local."""
+STOPPED: Final = "stopped"
+"""The finish reason of an answer that its receiver ended."""
+CAPABILITY: Final = "network"
+"""The capability for requests to a model, because their content leaves the host; local models do not need it."""
+_QUESTION: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "model": {"type": "string"},
+        "messages": {"type": "array", "items": {"type": "object"}},
+        "options": {"type": "object"},
+    },
+    "required": ["model", "messages"],
+    "additionalProperties": False,
+}
+_ANSWER: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string"},
+        "finishReason": {"type": "string"},
+        "usage": {"type": "object"},
+        "model": {"type": "string"},
+        "toolCalls": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {name: {"type": "string"} for name in ("id", "name", "arguments")},
+                "required": ["id", "name", "arguments"],
+            },
+        },
+        "data": {},
+    },
+    "required": ["text", "finishReason", "usage", "model"],
+}
+
+
+def llm_tools(answer: Callable[..., Awaitable[dict[str, Any]]]) -> dict[str, ToolSpec]:
+    """The tool, by the keys `ASK` and `ASK_LOCAL`.
+
+    Args:
+        answer: called with `model`, `messages` and `options`.
+    """
+    return {
+        key: ToolSpec(
+            ASK, "Asks a language model.", plugin="core-nodes-outside", capabilities=needed, input_schema=_QUESTION,
+            output_schema=_ANSWER, impl=PythonTarget(answer),
+        )
+        for key, needed in ((ASK, frozenset({CAPABILITY})), (ASK_LOCAL, frozenset[str]()))
+    }  # fmt: skip
+
+
+async def completed(
+    model: LLM,
+    name: str,
+    messages: Sequence[Message],
+    options: Mapping[str, Any],
+    on_text: Callable[[str], object] | None,
+    most: int,
+) -> LLMAnswer:
+    """The answer of a model.
+
+    Args:
+        on_text: called with each piece of the text while the model streams; True ends the request. None: do not stream.
+        most: characters of a streamed answer.
+
+    Raises:
+        OutputTooLarge: it is longer (OUTPUT_TOO_LARGE).
+    """
+    if on_text is None or not isinstance(model, StreamingLLM):
+        return await model.complete(messages, **options)
+    text, left, whole = list[str](), most, None
+    pieces = model.stream(messages, **options)
+    async with aclosing(pieces) if hasattr(pieces, "aclose") else nullcontext():  # type: ignore[type-var]
+        async for piece in pieces:
+            if isinstance(piece, LLMAnswer):
+                whole = piece
+                continue
+            text.append(piece)
+            left -= len(piece)
+            if left < 0:
+                raise OutputTooLarge(
+                    f"the language model answers more than {most:,} characters (limits.outputBytes)",
+                    hint="set max_tokens",
+                    outcome="unknown",
+                    limit=most,
+                )
+            if on_text(piece) is True:
+                return LLMAnswer("".join(text), STOPPED, model=name)
+    return whole or LLMAnswer("".join(text), model=name)
