@@ -34,6 +34,8 @@ _MOST_STEPS: Final = 32
 _EACH: Final = 5
 """Of one clause or one step."""
 _BY_EXAMPLES, _BY_WORDS, _BY_CLAUSE, _BY_STEP = 1.0, 0.5, 0.1, 0.1
+_ENOUGH_EXAMPLES: Final = 10
+"""What fewer examples use is hardly popular."""
 _BEST_OF_STEP: Final = 0.5
 """The best match of a step comes before most of what is merely popular: the step was written to find it."""
 _CLAUSE: Final = re.compile(r"[.,;:!?。，；：！？、\n]+|\b(?:and|then|with)\b")
@@ -105,7 +107,9 @@ class NodeIndex:
 
     def evidence(self, request: str, plan: Sequence[str]) -> Iterator[Ranking]:
         """What speaks for which types: the examples, the words of the request, of its clauses, and of each step of a plan."""
-        yield Ranking(_BY_EXAMPLES, self._by_examples(request))
+        near = self._near.rank(query_words(request, _MOST_WORDS), NEAREST, self._examples.__contains__)
+        trust = 1.0 if near else min(1.0, len(self._examples) / _ENOUGH_EXAMPLES)
+        yield Ranking(_BY_EXAMPLES * trust, self._by_examples(near))
         yield Ranking(_BY_WORDS, self.by_words(request, _MOST_FOUND, "matches the request"))
         clauses = [part for part in _CLAUSE.split(request[:_MOST_TEXT]) if part.strip()]
         for clause in clauses[:_MOST_CLAUSES] if len(clauses) > 1 else ():
@@ -119,11 +123,8 @@ class NodeIndex:
         words = query_words(text, _MOST_WORDS)
         return {type_: why for type_, _ in self._words.rank(words, most, self.specs.__contains__)}
 
-    def _by_examples(self, text: str) -> dict[str, str]:
+    def _by_examples(self, near: Sequence[tuple[str, float]]) -> dict[str, str]:
         """The share of each type in the nearest examples, plus its share in all of them."""
-        if not self._examples:
-            return {}
-        near = self._near.rank(query_words(text, _MOST_WORDS), NEAREST, self._examples.__contains__)
         weights = [(id_, max(score, 1e-9) ** _NEARNESS) for id_, score in near]
         total = sum(weight for _, weight in weights)
         shares = {type_: uses / len(self._examples) for type_, uses in self._uses.items()}

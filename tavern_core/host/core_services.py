@@ -28,7 +28,7 @@ from tavern_core.contract.core_services import (
 )
 from tavern_core.contract.llm import answer_json
 from tavern_core.contract.protocols import Service, ServiceUser
-from tavern_core.errors import TavernError, ToolNotFound, WorkflowNotFound
+from tavern_core.errors import PolicyDenied, TavernError, ToolNotFound, WorkflowNotFound
 from tavern_core.flow.llm_calls import Invoke, Models
 from tavern_core.flow.node_catalogue import Nodes, has_words
 from tavern_core.flow.workflows import Workflows
@@ -191,6 +191,7 @@ class _Workflows(_Part):
         }
 
     def save(self, workflow: str, content: Mapping[str, Any]) -> dict[str, Any]:
+        self._judge_change()
         return dict(self._parts.workflows.save(workflow, content).raw)
 
     def project(self, workflow: str | Mapping[str, Any]) -> dict[str, Any] | None:
@@ -210,7 +211,16 @@ class _Workflows(_Part):
     async def patch(
         self, workflow: str, operations: Sequence[Mapping[str, Any]], rev: int | None = None
     ) -> dict[str, Any]:
+        self._judge_change()
         return _outcome(await self._parts.workflows.patched(_named(workflow), operations, rev=rev))
+
+    def _judge_change(self) -> None:
+        """Refuse a change that nobody approved after untrusted content was read. Raises PolicyDenied (POLICY_DENIED)."""
+        if not self._user.may_act("write:workflows"):
+            raise PolicyDenied(
+                f"plugin {self._user.plugin} may not change workflows: its caller has read untrusted content, and what runs only reads",
+                hint="do not declare the tool as read-only, so that the call can be approved",
+            )
 
 
 def _named(workflow: Any) -> Any:

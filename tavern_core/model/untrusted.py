@@ -58,8 +58,12 @@ def brings_in(capabilities: Collection[str]) -> bool:
     return not _READS.isdisjoint(capabilities)
 
 
-def effect_of(spec: ToolSpec) -> Effect:
-    """What a call of a tool does outside, as far as its definition says.
+CHANGES_WORKFLOWS: Final = "service:write:workflowManager"
+"""The permission to change workflows, which run later with rights of their own."""
+
+
+def effect_of(spec: ToolSpec, requested: Collection[str] = ()) -> Effect:
+    """What a call of a tool does outside, as far as its definition says. Who may change workflows writes, unless the tool only reads.
 
     `read_only` is believed of requests to the network and of programs, where writing has no capability of its own; never of
     tools that may write or destroy. A tool of an upstream does anything, unless it is known to only read.
@@ -67,6 +71,8 @@ def effect_of(spec: ToolSpec) -> Effect:
     if spec.destructive:
         return "destroys"
     own = effect_with(spec.capabilities, read_only=spec.read_only)
+    if not own and not spec.read_only and CHANGES_WORKFLOWS in requested:
+        return "writes"
     return own if own in ("destroys", "writes") or not spec.stranger or spec.read_only else "unknown"
 
 

@@ -202,3 +202,9 @@ def test_threads_and_event_loops_get_the_same_answer_at_the_same_time(kitchen: K
     with kitchen.open() as host, ThreadPoolExecutor(4) as pool:
         waiting = pool.map(lambda request: types_of(host, request), requests)
         assert asyncio.run(in_a_loop(host)) == list(waiting)
+
+
+def test_what_one_far_example_uses_does_not_hide_what_the_words_say(kitchen: Kitchen) -> None:
+    kitchen.example("soup", ["kitchen:Boil", "kitchen:Other8", "kitchen:Tap"], "Something warm for the evening.")
+    with kitchen.open() as host:
+        assert types_of(host, "bread pieces")[0] == "kitchen:Slice"

@@ -45,7 +45,10 @@ class WorkflowTools:
     @tool(name="ShowWorkflow", display_name="查看工作流", read_only=True, tags=["workflow", "工作流"])
     async def show_workflow(self, workflow: WorkflowId) -> dict[str, Any]:
         """Show a workflow with its nodes and edges by id, as patches address them. 查看工作流，其形式与补丁一致。"""
-        return dict(self._workflows.project(workflow))
+        found = self._workflows.project(workflow)
+        if found is None:
+            raise ToolFailed(f"there is no workflow {workflow!r}", hint="create it with CreateWorkflow")
+        return dict(found)
 
     @tool(name="CheckWorkflow", display_name="检查工作流", read_only=True, tags=["workflow", "工作流"])
     async def check_workflow(self, workflow: WorkflowId) -> list[dict[str, Any]]:

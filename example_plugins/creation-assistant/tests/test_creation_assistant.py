@@ -143,4 +143,14 @@ def test_the_agent_of_the_plugin_builds_a_workflow(tavern: Tavern, model: Model)
 
 def test_its_workflow_profile_and_skill_are_valid(tavern: Tavern) -> None:
     assert tavern.workflows.check(f"{NAME}.deliberate") == []
-    assert len(tavern.profile("workflow-builder").written.tool_ids_inventory) == 6
+    assert len(tavern.profile("workflow-builder").written.tool_ids_inventory) == 7
+    prompt = tavern.agents.prompt_sync("workflow-builder", "put a text into capitals")
+    assert prompt.findings == ()
+    assert "workflow-changes" in prompt.system
+
+
+def test_a_missing_workflow_is_named(tavern: Tavern) -> None:
+    for name in ("ShowWorkflow", "CheckWorkflow"):
+        error = tavern.invoke_sync(f"{NAME}:{name}", {"workflow": "capitols"}).error
+        assert error is not None
+        assert "there is no workflow 'capitols'" in error.message

@@ -271,7 +271,8 @@ class Compiler:
         policy = self._specs.policy()
         access, approval = policy.for_tool(spec), policy.approval(spec)
         all_hooks = (*(i for group in hooked.values() for i in group), *events)
-        source, effect = spec.id if policy.is_source(spec) else "", effect_of(spec)
+        source = spec.id if policy.is_source(spec) else ""
+        effect = effect_of(spec, record.candidate.requested)
         is_outside = bool(source or effect)
         needs_call = bool(bound.wants_call or blocked or all_hooks or approval or self._recorder.is_on or is_outside)
         fill, marked = compile_defaults(spec.input_schema), compile_marked(spec.input_schema)
