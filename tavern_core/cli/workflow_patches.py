@@ -70,7 +70,7 @@ def _tell(session: Session, outcome: PatchOutcome) -> None:
         severity = "warning" if problem.is_old else problem.severity
         tell(severity, problem.code, problem.message, problem.fix, _places(problem))
     if outcome.ok:
-        session.out.text(outcome.summary["en"])
+        session.out.text(outcome.summary[session.host().config.language or "en"])
         for edge in outcome.removed_edges:
             session.out.text(f"edge {edge.id} was removed with node {edge.node}")
 

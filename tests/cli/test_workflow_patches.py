@@ -26,7 +26,7 @@ def written(file: Path) -> dict[str, Any]:
     return dict(json.loads(file.read_text("utf-8")))
 
 
-def test_a_patch_is_applied_and_told_in_words(tavern: Run, file: Path) -> None:
+def test_a_patch_is_applied_and_described_in_words(tavern: Run, file: Path) -> None:
     done = tavern("workflows", "patch", "greet", "patch.json", "--rev", "3")
     assert done.code == 0 and "error" not in done.err
     assert "added Ending (core:Template)" in done.out and "edge e2 was removed with node case" in done.out
@@ -34,6 +34,12 @@ def test_a_patch_is_applied_and_told_in_words(tavern: Run, file: Path) -> None:
     again = tavern("workflows", "patch", str(file), "-", "--json", stdin=json.dumps([op("replace", "/name", "Bye")]))
     assert again.code == 0 and again.json["rev"] == 5 and again.json["summary"]["zh"] == "修改了工作流的 name"
     assert written(file)["name"] == "Bye"
+
+
+def test_the_words_are_those_of_the_configured_language(tavern: Run, file: Path, project: Path) -> None:
+    (project / "tavern.yaml").write_text("language: zh\n", "utf-8")
+    done = tavern("workflows", "patch", "greet", "-", stdin=json.dumps([op("replace", "/name", "Bye")]))
+    assert (done.code, done.out.strip()) == (0, "修改了工作流的 name")
 
 
 def test_a_dry_run_writes_nothing(tavern: Run, file: Path) -> None:
