@@ -232,13 +232,16 @@ def concluded(call: RunningCall, result: ToolResult) -> ToolResult:
     plan = call.plan
     if plan is None or (result.error is not None and call.token is None):  # nothing ran
         return marked(call, result)
+    watching = [
+        one.context for one in around(call) if one.context is not None and one.context.after_untrusted != "allow"
+    ]
+    if not watching:
+        return marked(call, result)
     given = _addresses_of(call.values)
     found = [result.value, [dict(block) for block in result._content]]
     if result.error is not None:
         found.append(result.error.message)
-    for one in around(call):
-        if (context := one.context) is None or context.after_untrusted == "allow":
-            continue
+    for context in watching:
         read = context.ledger.content_read
         if plan.reads_addresses:
             read.trust(call.values)
