@@ -11,7 +11,7 @@ import click
 
 from tavern_core.cli import completion
 from tavern_core.cli.call import caller, named, read_stdin
-from tavern_core.cli.errors import FAILED, INTERRUPTED, Told, exit_code_of, tell, tell_plainly
+from tavern_core.cli.errors import FAILED, INTERRUPTED, ReportedExit, exit_code_of, tell, tell_plainly
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import as_json as json_text
 from tavern_core.cli.output import one_line, shorten, visible
@@ -127,7 +127,7 @@ def replay(session: Session, run_id: str, as_json: bool) -> None:
         if found.ok:
             session.out.text(f"{run_id}: {found.outcome.steps} steps lead to the same messages")
     if not found.ok:
-        raise Told(FAILED)
+        raise ReportedExit(FAILED)
 
 
 @agent.command(cls=Command)
@@ -188,7 +188,7 @@ def _finished(session: Session, outcome: AgentOutcome, *, as_json: bool) -> None
         tell(
             severity, outcome.code or outcome.state.upper(), f"{outcome.run_id} {outcome.state}: {outcome.reason}", hint
         )
-    raise Told(_exit_code(outcome))
+    raise ReportedExit(_exit_code(outcome))
 
 
 def _exit_code(outcome: AgentOutcome) -> int:
@@ -238,7 +238,7 @@ def _lines(event: AgentEvent, *, whole: bool) -> list[str]:
 
 def _row(record: AgentRecord) -> tuple[Any, ...]:
     outcome = record.outcome
-    told = record.to_json()
+    shown = record.to_json()
     cost = "" if outcome is None or outcome.cost is None else f"{outcome.cost:.4f} {outcome.currency}"
     steps, calls = ("", "") if outcome is None else (outcome.steps, outcome.calls)
     return (
@@ -248,15 +248,15 @@ def _row(record: AgentRecord) -> tuple[Any, ...]:
         steps,
         calls,
         cost,
-        told["started"],
+        shown["started"],
         shorten(one_line(record.task), _WIDTH),
     )
 
 
 def _row_json(record: AgentRecord) -> dict[str, Any]:
-    told = record.to_json()
-    del told["events"]
-    return told
+    shown = record.to_json()
+    del shown["events"]
+    return shown
 
 
 def _limits(text: str) -> dict[str, Any] | None:

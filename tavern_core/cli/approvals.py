@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tavern_core.cli.errors import NOTHING_FOUND, Told
+from tavern_core.cli.errors import NOTHING_FOUND, ReportedExit
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import as_json as json_text
 from tavern_core.cli.session import Command, Session, json_option, pass_session
@@ -140,7 +140,7 @@ def _decide(session: Session, approval: str, approved: bool, reason: str, rememb
     else:
         session.out.text(f"rejected: {found.tool} of {found.principal}")
     if found.state == "expired":
-        raise Told(NOTHING_FOUND)
+        raise ReportedExit(NOTHING_FOUND)
 
 
 def person() -> CallContext:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tavern_core.cli.errors import FAILED, INVALID, Told, tell
+from tavern_core.cli.errors import FAILED, INVALID, ReportedExit, tell
 from tavern_core.cli.output import write
 from tavern_core.cli.previous_versions import PreviousVersions
 from tavern_core.cli.prompts import alone, has_person, read_line
@@ -123,7 +123,7 @@ def _show(session: Session, proposal: Proposal) -> None:
 
 
 def _refused(session: Session, proposal: Proposal, *, as_json: bool) -> None:
-    """Report a proposal without a valid change. Raises Told."""
+    """Report a proposal without a valid change. Raises ReportedExit."""
     if as_json:
         session.out.json({**proposal.to_json(), "file": None, "applied": False})
     elif proposal.declined:
@@ -132,7 +132,7 @@ def _refused(session: Session, proposal: Proposal, *, as_json: bool) -> None:
         _tell_all(proposal.problems, "error")
         hint = "ask in other words, allow more --rounds, or use another model"
         tell("error", "WORKFLOW_INVALID", f"no valid change after {len(proposal.rounds)} answer(s)", hint)
-    raise Told(FAILED if proposal.declined else INVALID)
+    raise ReportedExit(FAILED if proposal.declined else INVALID)
 
 
 def _tell_all(problems: tuple[PatchProblem, ...], severity: str) -> None:

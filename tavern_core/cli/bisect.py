@@ -12,7 +12,7 @@ from typing import Final
 import click
 
 from tavern_core.cli import completion
-from tavern_core.cli.errors import FAILED, Told, tell_plainly
+from tavern_core.cli.errors import FAILED, ReportedExit, tell_plainly
 from tavern_core.cli.output import visible
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.errors import UsageError
@@ -71,7 +71,7 @@ def bisect(session: Session, words: tuple[str, ...], timeout: float | None, as_j
         together = f", together with {', '.join(others)}" if others else ""
         session.out.text(f"it is {first}{together}; `tavern plugins disable {first}` switches it off")
     if not guilty.plugins:
-        raise Told(FAILED)
+        raise ReportedExit(FAILED)
 
 
 Attempt = Callable[[Sequence[str]], tuple[bool, str]]

@@ -11,7 +11,7 @@ import click
 
 from tavern_core.cli import completion
 from tavern_core.cli.artifacts import put_file
-from tavern_core.cli.errors import Told, exit_code_of, show_call_error, tell_plainly
+from tavern_core.cli.errors import ReportedExit, exit_code_of, show_call_error, tell_plainly
 from tavern_core.cli.output import as_json as json_text
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.errors import CallError, PluginError, UsageError
@@ -95,7 +95,7 @@ def call(
         _show_value(session, result)
     if result.error is not None:
         code = exit_code_of(result.error.kind) if as_json else show_call_error(result.error.to_json())
-        raise Told(code)
+        raise ReportedExit(code)
 
 
 def named(words: tuple[str, ...]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tavern_core.cli import completion
-from tavern_core.cli.errors import INVALID, NOTHING_FOUND, Told, show_finding, tell_plainly
+from tavern_core.cli.errors import INVALID, NOTHING_FOUND, ReportedExit, show_finding, tell_plainly
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.cli.trace_check import trace_report
 from tavern_core.errors import Finding, UsageError
@@ -88,7 +88,7 @@ def check(
             traced.show(session.out)
         session.out.text(_summary(report))
     if not is_ok:
-        raise Told(NOTHING_FOUND if any(f.code == "PLUGIN_NOT_FOUND" for f in report.findings) else INVALID)
+        raise ReportedExit(NOTHING_FOUND if any(f.code == "PLUGIN_NOT_FOUND" for f in report.findings) else INVALID)
 
 
 def _probed(session: Session, report: CheckReport) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from tavern_core.cli.call import read_stdin
-from tavern_core.cli.errors import NOTHING_FOUND, Told, tell, tell_plainly
+from tavern_core.cli.errors import NOTHING_FOUND, ReportedExit, tell, tell_plainly
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import as_json as json_text
 from tavern_core.cli.session import Command, Session, json_option, pass_session
@@ -116,7 +116,7 @@ def unset(session: Session, key: str, to_user: bool, as_json: bool) -> None:
         session.out.json({"wasSet": was_set, **{name: now[name] for name in ("key", "value", "origin")}})
     if not was_set:
         tell_plainly(f"{key} was not set")
-        raise Told(NOTHING_FOUND)
+        raise ReportedExit(NOTHING_FOUND)
 
 
 @config.command(cls=Command)
@@ -191,7 +191,7 @@ def _unknown(session: Session, key: str) -> NoReturn:
     sections = {part for name in known for part in (name, name.partition(".")[0])}
     code = SettingsInvalid.code if key.startswith(SETTINGS) else ConfigInvalid.code
     tell("error", code, f"there is no key {key!r}", did_you_mean(key, sections) or "`tavern config show` lists them")
-    raise Told(NOTHING_FOUND)
+    raise ReportedExit(NOTHING_FOUND)
 
 
 def _row(shown: ShownValue) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tavern_core.cli import completion
-from tavern_core.cli.errors import DENIED, Told, tell, tell_plainly
+from tavern_core.cli.errors import DENIED, ReportedExit, tell, tell_plainly
 from tavern_core.cli.plugin_status import status_of
 from tavern_core.cli.review import HEADINGS, nothing_asked, request_rows, sentence_of
 from tavern_core.cli.session import Command, Session, json_option, pass_session
@@ -75,7 +75,7 @@ def _ask(host: Tavern, name: str) -> None:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         message = f"there is no grant for {name}: consent needs a terminal, or the permissions by name"
         tell("error", "POLICY_DENIED", message, review.command)
-        raise Told(DENIED)
+        raise ReportedExit(DENIED)
     granted: list[str] = []
     refused: list[str] = []
     for request in open_:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from tavern_core.cli.errors import FAILED, INVALID, Told
+from tavern_core.cli.errors import FAILED, INVALID, ReportedExit
 from tavern_core.cli.output import shorten
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.errors import ERROR_CODES, ProfileInvalid, TavernError
@@ -88,9 +88,9 @@ def doctor(session: Session, as_json: bool) -> None:
     else:
         _show(session, looked, [_row(s, host.diagnostics) for s in known], hidden, noticed)
     if any(e.verdict == "error" for e in looked):
-        raise Told(FAILED)
+        raise ReportedExit(FAILED)
     if wrong:
-        raise Told(INVALID)
+        raise ReportedExit(INVALID)
 
 
 def fix_of(status: PluginStatus, noticed: Iterable[Diagnostic]) -> str:

@@ -34,7 +34,7 @@ _LONGEST_TEXT: Final = 2_000
 _MOST_READ: Final = 2_000_000
 
 
-class Told(Exception):
+class ReportedExit(Exception):
     """Ends a command with an exit code; everything was already reported."""
 
     def __init__(self, exit_code: int) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tavern_core.cli.errors import Told, exit_code_of
+from tavern_core.cli.errors import ReportedExit, exit_code_of
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import as_json as json_text
 from tavern_core.cli.session import Command, Session, json_option, pass_session
@@ -149,11 +149,11 @@ def watch(session: Session, job: str, as_json: bool) -> None:
     elif result is not None and result.ok and result.value is not None:
         session.out.data(result.value if isinstance(result.value, str) else json_text(result.value, indent=2))
     if found.status == "input_required":
-        raise Told(exit_code_of("APPROVAL_REQUIRED"))
+        raise ReportedExit(exit_code_of("APPROVAL_REQUIRED"))
     if result is not None and result.error is not None:
         if not as_json:
             session.out.text(f"{result.error.kind}: {result.error.message}")
-        raise Told(exit_code_of(result.error.kind))
+        raise ReportedExit(exit_code_of(result.error.kind))
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import click
 
 from tavern_core.cli import completion
 from tavern_core.cli.call import json_arguments, read_stdin
-from tavern_core.cli.errors import Told, exit_code_of, show_call_error
+from tavern_core.cli.errors import ReportedExit, exit_code_of, show_call_error
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import as_json as json_text
 from tavern_core.cli.session import Command, Session, json_option, pass_session
@@ -77,8 +77,8 @@ def try_(
             session.out.json(
                 {"ok": False, "error": {**shown, "retryAfterMs": error.retry_after_ms, "outcome": error.outcome}}
             )
-            raise Told(exit_code_of(error.code)) from None
-        raise Told(show_call_error({"kind": error.code, "message": error.message, "fix": error.hint})) from None
+            raise ReportedExit(exit_code_of(error.code)) from None
+        raise ReportedExit(show_call_error({"kind": error.code, "message": error.message, "fix": error.hint})) from None
     if as_json:
         (session.out.json_line if stream else session.out.json)({"ok": True, "answer": answer_json(answer)})
         return

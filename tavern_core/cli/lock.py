@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tavern_core.cli.errors import FAILED, NOTHING_FOUND, Told, tell, tell_plainly
+from tavern_core.cli.errors import FAILED, NOTHING_FOUND, ReportedExit, tell, tell_plainly
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 
 if TYPE_CHECKING:
@@ -61,10 +61,10 @@ def lock(session: Session, only_check: bool, prune: bool, as_json: bool) -> None
     elif records:
         session.out.text(_text(path) or render_lock(records))
     if only_check and behind:
-        raise Told(FAILED)
+        raise ReportedExit(FAILED)
     if not records and not behind:
         tell_plainly("there is nothing to lock")
-        raise Told(NOTHING_FOUND)
+        raise ReportedExit(NOTHING_FOUND)
 
 
 def _text(path: Path) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tavern_core.cli import completion
-from tavern_core.cli.errors import FAILED, NOTHING_FOUND, Told, tell
+from tavern_core.cli.errors import FAILED, NOTHING_FOUND, ReportedExit, tell
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import as_json as json_text
 from tavern_core.cli.output import shorten
@@ -82,7 +82,7 @@ def show(
     else:
         session.out.table(_COLUMNS, [_row(r) for r in found], empty=f"no records in {log.path}")
     if not found and (call_id or wanted):
-        raise Told(NOTHING_FOUND)
+        raise ReportedExit(NOTHING_FOUND)
 
 
 @logs.command(cls=Command)
@@ -128,7 +128,7 @@ def stats(session: Session, tool: str, last: int | None, as_json: bool) -> None:
         ]
         session.out.table(_STATS, rows, empty="no calls are on record")
     if tool and not found:
-        raise Told(NOTHING_FOUND)
+        raise ReportedExit(NOTHING_FOUND)
 
 
 def _show_times(session: Session, one: ToolStatistics) -> None:
@@ -191,7 +191,7 @@ def verify(session: Session, first: int, as_json: bool) -> None:
             lines = [f"  --> {problem.file}" + (f":{problem.line}" if problem.line else "")]
             tell("error", "STATE_DAMAGED", f"{problem.what}: {problem.message}", lines=lines)
     if not report.ok:
-        raise Told(FAILED)
+        raise ReportedExit(FAILED)
 
 
 @logs.command(cls=Command)
@@ -209,7 +209,7 @@ def explain(session: Session, call_id: str, as_json: bool) -> None:
             f"no call {call_id!r} is on record in {log.path}",
             near or "`tavern logs` shows the newest",
         )
-        raise Told(NOTHING_FOUND)
+        raise ReportedExit(NOTHING_FOUND)
     if as_json:
         session.out.json(reported.to_json())
     else:

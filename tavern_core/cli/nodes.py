@@ -8,7 +8,7 @@ import click
 
 from tavern_core.cli import completion
 from tavern_core.cli.call import caller, json_arguments, named
-from tavern_core.cli.errors import NOTHING_FOUND, Told, tell_plainly
+from tavern_core.cli.errors import NOTHING_FOUND, ReportedExit, tell_plainly
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import shorten
 from tavern_core.cli.runs import finished, through, typed_inputs
@@ -43,7 +43,7 @@ def list_(session: Session, query: str, category: str, as_json: bool) -> None:
         session.out.table(("type", "name", "category", "description"), rows)
     if not found and (query or category):
         tell_plainly(f"no node type fits {query or category!r}")
-        raise Told(NOTHING_FOUND)
+        raise ReportedExit(NOTHING_FOUND)
 
 
 @nodes.command(cls=Command)
@@ -69,7 +69,7 @@ def find(
         session.out.table(("type", "name", "why"), rows)
     if not found:
         tell_plainly(f"no node type fits {request!r:.200}")
-        raise Told(NOTHING_FOUND)
+        raise ReportedExit(NOTHING_FOUND)
 
 
 @nodes.command(cls=Command)

@@ -17,7 +17,7 @@ from tavern_core.cli.bisect import bisect
 from tavern_core.cli.check import check
 from tavern_core.cli.consent import grant, revoke
 from tavern_core.cli.doctor import doctor
-from tavern_core.cli.errors import INVALID, Told, show_finding, tell
+from tavern_core.cli.errors import INVALID, ReportedExit, show_finding, tell
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.lock import lock
 from tavern_core.cli.output import shorten
@@ -179,7 +179,7 @@ def activate(session: Session, names: tuple[str, ...], everything: bool, as_json
             ("plugin", "state", "import ms", "activate ms", "reason"), rows, empty="no plugins are installed"
         )
     if any(s.state == "failed" for s in found):
-        raise Told(INVALID)
+        raise ReportedExit(INVALID)
 
 
 def _source(status: PluginStatus) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tavern_core.cli import completion
-from tavern_core.cli.errors import DENIED, Told, tell_plainly
+from tavern_core.cli.errors import DENIED, ReportedExit, tell_plainly
 from tavern_core.cli.output import one_line, shorten
 from tavern_core.cli.plugin_status import status_of
 from tavern_core.cli.session import Command, Session, json_option, pass_session
@@ -53,7 +53,7 @@ def review(session: Session, name: str | None, as_json: bool) -> None:
         if not found:
             tell_plainly("no request waits for a decision")
     if waiting:
-        raise Told(DENIED)
+        raise ReportedExit(DENIED)
 
 
 def _show(session: Session, shown: Review, status: PluginStatus) -> None:

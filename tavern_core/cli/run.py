@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tavern_core.cli.call import caller, read_file, read_stdin
-from tavern_core.cli.errors import Told, exit_code_of
+from tavern_core.cli.errors import ReportedExit, exit_code_of
 from tavern_core.cli.output import as_json as json_text
 from tavern_core.cli.output import shorten
 from tavern_core.cli.session import Command, Session, json_option, pass_session
@@ -42,7 +42,7 @@ def run(
     else:
         _show(session, outcome)
     if code := worst(outcome):
-        raise Told(code)
+        raise ReportedExit(code)
 
 
 def worst(outcome: TextOutcome) -> int:

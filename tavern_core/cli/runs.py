@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from tavern_core.cli.errors import Told, exit_code_of, tell
+from tavern_core.cli.errors import ReportedExit, exit_code_of, tell
 from tavern_core.cli.output import as_json as json_text
 from tavern_core.cli.output import shorten, visible, write
 from tavern_core.cli.prompts import Asker, shown
@@ -62,8 +62,8 @@ def finished(session: Session, result: RunResult, *, as_json: bool, only: str = 
         place = f"node {error.path} ({error.type})" if error.path else f"run {result.run_id}"
         tell("error", error.kind, f"{place}: {error.message}", error.hint)
     if result.state in _EXITS and not result.errors:
-        raise Told(exit_code_of(_EXITS[result.state]))
-    raise Told(exit_code_of(result.errors[0].kind) if result.errors else 1)
+        raise ReportedExit(exit_code_of(_EXITS[result.state]))
+    raise ReportedExit(exit_code_of(result.errors[0].kind) if result.errors else 1)
 
 
 async def through(session: Session, handle: RunHandle, title: str) -> RunResult:

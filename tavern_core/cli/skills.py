@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tavern_core.cli import completion
-from tavern_core.cli.errors import INVALID, Told, show_finding
+from tavern_core.cli.errors import INVALID, ReportedExit, show_finding
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import one_line, shorten
 from tavern_core.cli.session import Command, Session, json_option, pass_session
@@ -86,7 +86,7 @@ def check(session: Session, targets: tuple[str, ...], as_json: bool) -> None:
                 show_finding(finding, folder=folder)
             session.out.text(f"{one_line(str(folder))}: {'valid' if found.is_valid else 'not valid'}")
     if not are_valid:
-        raise Told(INVALID)
+        raise ReportedExit(INVALID)
 
 
 @skills.command(cls=Command)

@@ -9,7 +9,7 @@ import click
 
 from tavern_core.cli import completion
 from tavern_core.cli.call import call, caller
-from tavern_core.cli.errors import NOTHING_FOUND, Told, exit_code_of, tell_plainly
+from tavern_core.cli.errors import NOTHING_FOUND, ReportedExit, exit_code_of, tell_plainly
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import as_json as json_text
 from tavern_core.cli.output import shorten
@@ -145,7 +145,7 @@ def search(
         )
     if not found:
         tell_plainly(f"no tool fits {query!r}")
-        raise Told(NOTHING_FOUND)
+        raise ReportedExit(NOTHING_FOUND)
 
 
 @tools.command(cls=Command)
@@ -166,7 +166,7 @@ def why(session: Session, tool: str, profile: str | None, permissions: str | Non
         pairs = [("tool", answer.id), ("visible", answer.visible), ("reason", answer.reason), ("fix", answer.fix)]
         session.out.facts([*pairs, ("plugin", answer.plugin)])
     if not answer.visible and answer.id not in known.known_ids():
-        raise Told(NOTHING_FOUND)
+        raise ReportedExit(NOTHING_FOUND)
 
 
 @tools.command(cls=Command)
@@ -277,7 +277,7 @@ def pins(session: Session, as_json: bool) -> None:
                 before, after = (shorten(json_text(value), _DESCRIPTION_WIDTH) for value in (each.before, each.after))
                 session.out.text(f"{one.tool} {each.path}\n  - {before}\n  + {after}")
     if any(one.state != "ok" for one in found):
-        raise Told(exit_code_of("TOOL_QUARANTINED"))
+        raise ReportedExit(exit_code_of("TOOL_QUARANTINED"))
 
 
 @tools.command(cls=Command)

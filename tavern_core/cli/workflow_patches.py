@@ -8,7 +8,7 @@ import click
 
 from tavern_core.cli import completion
 from tavern_core.cli.call import LARGEST_INPUT, read_file, read_stdin
-from tavern_core.cli.errors import Told, tell
+from tavern_core.cli.errors import ReportedExit, tell
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.errors import ERROR_CODES, UsageError
 
@@ -35,7 +35,7 @@ def patch(session: Session, workflow: str, operations: str, rev: int | None, dry
     else:
         _tell(session, outcome)
     if not outcome.ok:
-        raise Told(ERROR_CODES["WORKFLOW_INVALID"].exit_code)
+        raise ReportedExit(ERROR_CODES["WORKFLOW_INVALID"].exit_code)
 
 
 @click.command(cls=Command)

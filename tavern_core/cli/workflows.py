@@ -11,7 +11,7 @@ import click
 
 from tavern_core.cli import completion
 from tavern_core.cli.call import caller, json_arguments, named
-from tavern_core.cli.errors import FAILED, Told, exit_code_of, tell
+from tavern_core.cli.errors import FAILED, ReportedExit, exit_code_of, tell
 from tavern_core.cli.lazy_groups import Group, Lazy
 from tavern_core.cli.output import shorten
 from tavern_core.cli.prompts import alone, answered, has_person, typed
@@ -131,7 +131,7 @@ def check(session: Session, workflow: str | None, as_json: bool) -> None:
         if not found:
             session.out.text("ok")
     if any(reported["severity"] == "error" for reported in found):
-        raise Told(ERROR_CODES["WORKFLOW_INVALID"].exit_code)
+        raise ReportedExit(ERROR_CODES["WORKFLOW_INVALID"].exit_code)
 
 
 @workflows.command(cls=Command)
@@ -401,11 +401,11 @@ def follow(session: Session, run: str, after: int, as_json: bool) -> None:
     errors = next((kept.errors for kept in session.host().workflows.kept(most=500) if kept.run_id == run), ())
     match last:
         case "run:error" if errors:
-            raise Told(exit_code_of(str(errors[0]["kind"])))
+            raise ReportedExit(exit_code_of(str(errors[0]["kind"])))
         case "run:cancelled":
-            raise Told(exit_code_of("CANCELLED"))
+            raise ReportedExit(exit_code_of("CANCELLED"))
         case "run:interrupted" | "run:waiting":
-            raise Told(FAILED)
+            raise ReportedExit(FAILED)
 
 
 async def _followed(session: Session, host: Tavern, run: str, after: int, as_json: bool) -> str:

@@ -34,8 +34,8 @@ def with_ids(done: Patched, seed: int | None = None) -> tuple[Workflow, dict[str
         ]
         raw[section] = [item for item, _ in pairs]
         changed[section] = tuple(made for _, made in pairs)
-    told = {local: id_ for local, id_ in (*nodes.items(), *edges.items()) if local in done.names.written}
-    return done.workflow.model_copy(update=changed), told
+    new_ids = {local: id_ for local, id_ in (*nodes.items(), *edges.items()) if local in done.names.written}
+    return done.workflow.model_copy(update=changed), new_ids
 
 
 def _ids(items: Iterable[Any], new: Iterable[str], drawn: random.Random) -> dict[str, str]:

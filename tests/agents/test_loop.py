@@ -330,9 +330,9 @@ def test_events_report_the_run_to_subscribers_and_the_log(office: Office) -> Non
     assert (called.data["principal"], called.data["door"]) == ("agent:clerk", "agent")
     assert called.data["idempotencyKey"] == f"{outcome.run_id}:1:0"
     assert [kind for kind in logged if kind.startswith("AGENT_")] == kinds
-    told, ended = outcome.to_json(), next(event.data for event in seen if event.type == "AGENT_FINISHED")
+    written, ended = outcome.to_json(), next(event.data for event in seen if event.type == "AGENT_FINISHED")
     for name in ("state", "reason", "code", "steps", "calls", "usage", "cost", "currency", "seconds"):
-        assert ended[name] == told[name]
+        assert ended[name] == written[name]
 
 
 def test_the_built_in_prompt_is_in_the_language_of_the_profile(office: Office) -> None:

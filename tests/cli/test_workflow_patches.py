@@ -67,8 +67,8 @@ def test_a_refused_patch_says_where_and_why_and_changes_nothing(tavern: Run, fil
     assert (done.code, words in done.err) == (code, True), done
     assert file.read_bytes() == before
     if code == 4:
-        told = tavern("workflows", "patch", "greet", "-", "--json", stdin=text)
-        assert told.code == 4 and not told.json["ok"] and told.json["problems"][0]["code"] in words + done.err
+        refused = tavern("workflows", "patch", "greet", "-", "--json", stdin=text)
+        assert refused.code == 4 and not refused.json["ok"] and refused.json["problems"][0]["code"] in words + done.err
 
 
 def test_a_workflow_is_laid_out(tavern: Run, file: Path) -> None:

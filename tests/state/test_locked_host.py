@@ -235,7 +235,7 @@ def test_a_gate_that_the_locked_host_refuses_blocks_what_it_would_judge(project:
     assert "text" in result.error.message
 
 
-# Told without a lock ------------------------------------------------------------------------------------------------------
+# ReportedExit without a lock ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

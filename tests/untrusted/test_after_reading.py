@@ -142,7 +142,7 @@ def test_an_answer_remembered_before_does_not_let_through_what_the_content_asks_
         assert second.error.kind == "APPROVAL_REQUIRED"
         host.approvals.approve(second.error.details["approval"], remember="tool")
         assert host.invoke_sync("office:send", {"to": "eve"}, context=context).ok
-        assert host.invoke_sync("office:send", {"to": "bob"}, context=context).ok  # somebody wanted this after reading
+        assert host.invoke_sync("office:send", {"to": "bob"}, context=context).ok  # approved after reading
 
 
 def test_the_request_says_what_was_read_and_who_proposes_what_in_both_languages(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ class WrittenProfiles:
     def lend(self, profile: AgentProfile, findings: tuple[Finding, ...] = ()) -> str:
         """Make a profile that a program has given known, for contexts, which name their profile; returns that name.
 
-        The name tells the content: it is the same in every process, and never that of another profile.
+        The name is a digest of the content: the same in every process, and never that of another profile.
 
         Args:
             findings: what is odd about it.
