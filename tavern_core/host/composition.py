@@ -48,8 +48,11 @@ from tavern_core.kernel.hooks.quarantine import FILE as QUARANTINE
 from tavern_core.kernel.hooks.quarantine import Quarantine
 from tavern_core.kernel.hooks.quarantine_report import QuarantineReport
 from tavern_core.kernel.hooks.table import HookTable
+from tavern_core.kernel.jobs.job_changes import JobChanges
 from tavern_core.kernel.jobs.job_records import JobRecords
 from tavern_core.kernel.jobs.jobs import Jobs
+from tavern_core.kernel.jobs.new_jobs import NewJobs
+from tavern_core.kernel.jobs.running_jobs import RunningJobs
 from tavern_core.kernel.knowledge.knowledge import Knowledge
 from tavern_core.kernel.limits.limit_status import Limits
 from tavern_core.kernel.limits.limit_table import LimitTable
@@ -190,20 +193,28 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     stored = StoredApprovals(kept, config.approval.keep_ms / 1000, base.recorder)
     approvals = Approvals(options.approve, config.approval.timeout_ms / 1000, base.recorder, base.portal, stored)
     plans = PlanTokens(kept, config.approval.plan_ms / 1000, disk)
-    jobs = Jobs(
-        JobRecords(kept, config.jobs.ttl_ms / 1000),
+    running_jobs = RunningJobs(
+        JobChanges(JobRecords(kept, config.jobs.ttl_ms / 1000), base.recorder),
         stored,
         base.portal,
-        base.recorder,
         tables.engines,
         disk,
-        concurrency=config.jobs.concurrency,
-        poll_ms=config.jobs.poll_ms,
-        ttl_ms=config.jobs.ttl_ms,
+        config.jobs.concurrency,
     )
+    new_jobs = NewJobs(running_jobs, disk, config.jobs.poll_ms, config.jobs.ttl_ms)
+    jobs = Jobs(running_jobs, new_jobs, stored)
     artifacts = Artifacts(home / "artifacts", kept, config.artifacts.ttl_ms / 1000, config.artifacts.max_bytes)
     pipeline = Pipeline.create(
-        compiler, hook_calls, base.recorder, config, approvals, base.known_secrets, idempotency, plans, jobs, artifacts
+        compiler,
+        hook_calls,
+        base.recorder,
+        config,
+        approvals,
+        base.known_secrets,
+        idempotency,
+        plans,
+        new_jobs,
+        artifacts,
     )
     metrics = Metrics(config.metrics.enabled, limit_table, jobs, base.recorder, lambda tool: tool in registry.entries())
     pipeline = _watched(base, pipeline, metrics)
@@ -239,6 +250,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         pipeline=pipeline,
         records=kept,
         jobs=jobs,
+        running_jobs=running_jobs,
         artifacts=artifacts,
         knowledge=knowledge,
         metrics=metrics,

@@ -25,6 +25,7 @@ from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.frontend import Extension, extension
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.jobs.jobs import Jobs
+from tavern_core.kernel.jobs.running_jobs import RunningJobs
 from tavern_core.kernel.knowledge.knowledge import Knowledge
 from tavern_core.kernel.limits.limit_status import Limits
 from tavern_core.kernel.observability.metrics import Metrics
@@ -60,6 +61,7 @@ class Host:
     pipeline: Pipeline
     records: RecordStore
     jobs: Jobs
+    running_jobs: RunningJobs
     artifacts: Artifacts
     knowledge: Knowledge
     metrics: Metrics
@@ -89,7 +91,7 @@ class Host:
 
     async def close(self) -> None:
         """End all runs, stop all plugins."""
-        await self.jobs.close()
+        await self.running_jobs.close()
         await self.flow.workflows.close()
         await self.upstreams.close()
         await self.lifecycle.close()

@@ -353,10 +353,10 @@ class Pipeline:
 
     async def _detached(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
         """Make the call in the background. Its caller gets its answer, where that is there in time, else a job."""
-        spec = plan.spec
+        spec, own = plan.spec, plan.intake(call.arguments)
         request = Request(
-            call.written, call.arguments, call.context, call.purpose, call.key, call.door, spec.kind == "workflow",
-            spec.idempotent or spec.read_only,
+            call.written, call.arguments if own is None else own, call.context, call.purpose, call.key, call.door,
+            spec.kind == "workflow", spec.idempotent or spec.read_only, own is not None,
         )  # fmt: skip
         job = self.background.begin(request)
         waits = plan.inline_s or 0.0

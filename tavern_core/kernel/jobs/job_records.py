@@ -136,7 +136,7 @@ class JobRecords:
             job = Job(
                 record.key, members["tool"], record.state, members["principal"], record.created, members["updated"], members.get("progress"),  # type: ignore[arg-type]
                 tuple(members.get("questions", ())), error and ToolError(**error), members.get("callId", ""), members["pollMs"],
-                members["ttlMs"], members.get("purpose", ""), members.get("requestId", ""), members.get("taskId", ""),
+                members["ttlMs"], members.get("purpose", ""), members.get("requestId", ""), members.get("taskId", ""), members.get("trace", {}),
             )  # fmt: skip
         except (ValueError, KeyError, TypeError):
             return None
@@ -168,12 +168,14 @@ def _text(job: Job, facts: Mapping[str, Any]) -> str:
             "kind": error.kind, "message": error.message, "details": dict(error.details), "retryable": error.retryable,
             "outcome": error.outcome, "retry_after_ms": error.retry_after_ms, "fix": error.fix,
         }  # fmt: skip
-    for name, value in (
-        ("callId", job.call_id),
-        ("purpose", job.purpose),
-        ("requestId", job.request_id),
-        ("taskId", job.task_id),
-    ):
-        if value:
-            members[name] = value
-    return to_json({"job": members, "facts": dict(facts)}, inf_nan_mode="strings").decode()
+    if job.trace:
+        members["trace"] = dict(job.trace)
+    if job.call_id:
+        members["callId"] = job.call_id
+    if job.purpose:
+        members["purpose"] = job.purpose
+    if job.request_id:
+        members["requestId"] = job.request_id
+    if job.task_id:
+        members["taskId"] = job.task_id
+    return to_json({"job": members, "facts": facts}, inf_nan_mode="strings").decode()
