@@ -10,7 +10,7 @@ from functools import partial
 from types import NoneType
 from typing import Any, Final
 
-from tavern_core.contract.targets import PythonTarget
+from tavern_core.contract.targets import BindsItself, PythonTarget
 from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError, ToolNotFound, UpstreamError
 from tavern_core.kernel.calls.attempt import execute_of, way_of
 from tavern_core.kernel.calls.running_call import RunningCall, current
@@ -333,11 +333,13 @@ class Compiler:
         )
 
     def _preview(self, executor: Any, spec: ToolSpec, record: Record, brought_by: str) -> Execute | None:
-        """The preview of a tool: a second function with the same signature."""
-        target = spec.impl
-        if not isinstance(target, PythonTarget) or target.preview is None:
+        """The preview of a tool: a second function with the same signature, in the same process."""
+        target: Any = spec.impl
+        if not isinstance(target, PythonTarget | BindsItself) or target.preview is None:
             return None
-        shown = replace(spec, impl=replace(target, function=target.preview, preview=None), output_schema=None)
+        own = isinstance(target, PythonTarget)
+        impl = replace(target, function=target.preview, preview=None) if own else target.preview
+        shown = replace(spec, impl=impl, output_schema=None)
         bound = executor.bind(shown, self._homes.of(record, spec, brought_by))
         return execute_of(bound, (record.name, spec.id))
 
