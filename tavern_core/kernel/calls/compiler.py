@@ -337,8 +337,9 @@ class Compiler:
         target: Any = spec.impl
         if not isinstance(target, PythonTarget | BindsItself) or target.preview is None:
             return None
-        own = isinstance(target, PythonTarget)
-        impl = replace(target, function=target.preview, preview=None) if own else target.preview
+        impl: Any = target.preview
+        if isinstance(target, PythonTarget):
+            impl = replace(target, function=impl, preview=None)
         shown = replace(spec, impl=impl, output_schema=None)
         bound = executor.bind(shown, self._homes.of(record, spec, brought_by))
         return execute_of(bound, (record.name, spec.id))
