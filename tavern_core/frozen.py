@@ -1,13 +1,14 @@
 """`dataclass(frozen=True, slots=True)` that loads in a third of the time.
 
 The one of the standard library compiles five functions for each class, which took a fifth of every start. Here `__init__` is
-compiled, and the other functions are the same for all classes. Everything else is as there: `fields`, `replace`, `asdict`,
-`match`, pickling, the signature. Other options than these two are left to the standard library.
+compiled when it is first looked up, and the other functions are the same for all classes. Everything else is as there: `fields`,
+`replace`, `asdict`, `match`, pickling, the signature. Other options than these two are left to the standard library.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from dataclasses import MISSING, FrozenInstanceError
 from operator import attrgetter
 from reprlib import recursive_repr
@@ -26,15 +27,17 @@ else:
 
 _OWN = object()
 """Instead of the value of a field that makes its default anew for each object."""
+_NO_FIELDS = ("ClassVar", "InitVar", "KW_ONLY")
+"""Annotations that mean more than the type of a field."""
 
 
 def _frozen(cls: type) -> type:
     own = vars(cls)
     has_own = {name: name in own for name in ("__repr__", "__eq__", "__hash__")}
-    made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True)(cls)
+    made = _with_fields(cls)
     fields = dataclasses.fields(made)
     if "__init__" not in own:
-        made.__init__ = _init(made, fields)
+        made.__init__ = _Init(made)
     if not has_own["__repr__"]:
         made.__repr__ = _repr
     if not has_own["__eq__"]:
@@ -48,6 +51,29 @@ def _frozen(cls: type) -> type:
     made.__getstate__, made.__setstate__ = _getstate, _setstate
     made.__dataclass_params__.frozen = True
     return made  # type: ignore[no-any-return]
+
+
+def _with_fields(cls: Any) -> Any:
+    """The class with slots and fields. The standard library gets no texts as annotations, which it would search, and writes no docstring."""
+    written = inspect.get_annotations(cls)
+    cls.__annotations__ = {name: hint if any(map(str(hint).count, _NO_FIELDS)) else object for name, hint in written.items()}
+    cls.__doc__ = cls.__doc__ or cls.__name__
+    made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True)(cls)
+    made.__annotations__ = written
+    for f in dataclasses.fields(made):
+        f.type = written.get(f.name, f.type)
+    return made
+
+
+class _Init:
+    """`__init__`, compiled when it is first looked up: half of the classes that a program imports are never used."""
+
+    def __init__(self, cls: Any) -> None:
+        self.cls = cls
+
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        init = self.cls.__init__ = _init(self.cls, dataclasses.fields(self.cls))
+        return init if instance is None else init.__get__(instance)
 
 
 def _init(cls: Any, fields: tuple[dataclasses.Field[Any], ...]) -> Any:
