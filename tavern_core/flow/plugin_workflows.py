@@ -11,7 +11,6 @@ from tavern_core.kernel.manifest.workflow_files import SUFFIX
 from tavern_core.kernel.plugins.contributions import Contributions
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.record import Record
-from tavern_core.model.manifest import Entry
 
 _SECTION: Final = "workflows"
 
@@ -81,6 +80,8 @@ class Brought:
 
 def _entry(record: Record) -> str | None:
     """The value of `workflows.entry` in plugin.yaml."""
+    from tavern_core.model.manifest import Entry
+
     candidate = record.candidate
     if _SECTION not in candidate.facts.sections:
         return None

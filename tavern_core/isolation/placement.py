@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from tavern_core.frozen import dataclass
 from tavern_core.isolation.backoff import Pauses
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.plugins.candidate import Candidate, isolation_reason
@@ -28,7 +29,7 @@ def keep_in_process(plugin: str) -> None:
     _traced.add(plugin)
 
 
-@dataclass
+@dataclass(slots=True)
 class Isolation:
     """The isolated plugins of one host."""
 

@@ -31,8 +31,8 @@ class Point:
         object.__setattr__(self, "x", abs(self.x))
 
 
-def made(dataclass: Any) -> Any:
-    @dataclass(frozen=True, slots=True)
+def made(dataclass: Any, frozen: bool = True) -> Any:
+    @dataclass(slots=True, **({"frozen": True} if frozen else {}))
     class Point:
         """A point."""
 
@@ -70,6 +70,19 @@ USES: dict[str, Any] = {
 @pytest.mark.parametrize("use", USES)
 def test_they_do_the_same(use: str) -> None:
     assert USES[use](made(ours)) == USES[use](made(theirs))
+
+
+@pytest.mark.parametrize("use", [use for use in USES if use != "hash"])
+def test_those_that_may_change_do_the_same(use: str) -> None:
+    assert USES[use](made(ours, frozen=False)) == USES[use](made(theirs, frozen=False))
+
+
+def test_those_that_may_change_have_no_hash() -> None:
+    changed = made(ours, frozen=False)(1)
+    changed.x = 7
+    assert (changed.x, dataclasses.replace(changed), copy.copy(changed)) == (7, changed, changed)
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(changed)
 
 
 @pytest.mark.parametrize("wrong", [lambda c: c(), lambda c: c(1, 2, [], 4), lambda c: c(1, w=2), lambda c: c(1, x=2)])

@@ -6,10 +6,11 @@ Each start builds hundreds of these, so everything that costs a microsecond is l
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 from tavern_core.errors import Finding, Location
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.discovery.distributions import Distribution
 from tavern_core.kernel.files.plugin_files import Stamp, bear_stamps
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from tavern_core.errors import Finding, Location, SettingsInvalid
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.files.json_state import JsonState, JsonStateFile
 from tavern_core.kernel.settings.declared_settings import PREFIX, Declared, SettingTable
 from tavern_core.kernel.settings.secrets import KnownSecrets, is_reference, is_secret, mask

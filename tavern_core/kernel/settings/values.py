@@ -13,14 +13,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import Finding, Location, SettingsInvalid, StateDamaged
 from tavern_core.kernel.files.atomic_file import read_text
 from tavern_core.kernel.settings.secrets import REFERENCES, is_reference, is_secret
 from tavern_core.kernel.settings.setting_rules import value_problem
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.model.settings import SettingItem
+
+if TYPE_CHECKING:
+    from tavern_core.model.settings import SettingItem
 
 Keyring = Callable[[str, str], str | None]
 """``keyring(service, name)`` → the secret, or None."""
