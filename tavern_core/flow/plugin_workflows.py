@@ -80,10 +80,10 @@ class Brought:
 
 def _entry(record: Record) -> str | None:
     """The value of `workflows.entry` in plugin.yaml."""
-    from tavern_core.model.manifest import Entry
-
     candidate = record.candidate
     if _SECTION not in candidate.facts.sections:
         return None
+    from tavern_core.model.manifest import Entry
+
     declared = candidate.manifest().workflows
     return declared.entry if isinstance(declared, Entry) else None

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from tavern_core.errors import Finding, Location, NameConflict, ProfileInvalid
 from tavern_core.kernel.files.regular_file import open_regular
-from tavern_core.kernel.text.yaml_reader import LARGEST_FILE
+from tavern_core.kernel.text.text_limits import LARGEST_FILE
 from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from tavern_core.frozen import dataclass
 from tavern_core.kernel.config.keys import FREE, Keys, annotation_at, canonical
 from tavern_core.kernel.config.places import PROJECT_FILE, PYPROJECT
 from tavern_core.kernel.files.atomic_file import read_bytes
+from tavern_core.kernel.text.text_limits import LARGEST_FILE
 from tavern_core.model.ids import is_plugin_name
 
 _CODE: Final = ConfigInvalid.code
@@ -142,8 +143,6 @@ def _belongs_to_another(path: Path) -> bool:
 
 
 def _read(path: Path) -> tuple[bytes, tuple[Finding, ...]]:
-    from tavern_core.kernel.text.yaml_reader import LARGEST_FILE
-
     try:
         # Configuration files may be links: people keep them in their dot-file repositories.
         content = read_bytes(path.resolve(), LARGEST_FILE)

@@ -26,8 +26,7 @@ from tavern_core.kernel.grants.grants import (
     decide,
     expand,
 )
-from tavern_core.kernel.grants.lock_file import parse_lock, render_lock
-from tavern_core.kernel.text.yaml_reader import LARGEST_FILE
+from tavern_core.kernel.text.text_limits import LARGEST_FILE
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import iso_utc
 
@@ -51,6 +50,8 @@ class GrantStore:
 
     def read(self) -> Grants:
         """The content of the file. Never raises: an error is a finding, and grants nothing."""
+        from tavern_core.kernel.grants.lock_file import parse_lock
+
         try:
             text = read_text(self.path, LARGEST_FILE)
         except StateDamaged as error:
@@ -184,6 +185,8 @@ class GrantStore:
             UsageError: this host is locked (USAGE).
             StateDamaged: the file is corrupt, edited all the time, or cannot be written (STATE_DAMAGED).
         """
+        from tavern_core.kernel.grants.lock_file import parse_lock, render_lock
+
         if self.is_frozen:
             hint = "open it without `locked`, or use `tavern plugins review`, `grant` and `lock`"
             raise UsageError("this host is locked: it does not change the lock file", hint=hint)
