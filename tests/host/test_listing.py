@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tavern_core import Plugin, tool
+from tavern_core import Plugin, Tavern, tool
+from tavern_core.schema.check import check_schema
 
 from .workshop import HELLO, TOOL, Workshop, codes, ids, told
 
@@ -314,3 +315,13 @@ def test_a_host_that_only_looks_runs_nothing(workshop: Workshop) -> None:
     host = workshop.open(activate="none")
     assert workshop.notes() == []
     assert host.plugins["one"].state == "granted"
+
+
+def test_the_schemas_of_the_hosts_own_tools_are_sound(tmp_path: Path) -> None:
+    """An activation checks the schemas of all other plugins."""
+    with Tavern.open({"knowledge": {"notes": {"path": str(tmp_path)}}}, home=tmp_path / "home") as host:
+        own = [spec for spec in host.tools.list() if spec.plugin.startswith("core-")]
+    assert {"core-system", "core-jobs", "core-knowledge"} <= {spec.plugin for spec in own}
+    for spec in own:
+        assert check_schema(spec.input_schema, spec.id) == []
+        assert spec.output_schema is None or check_schema(spec.output_schema, spec.id, output=True) == []

@@ -50,14 +50,14 @@ class GrantStore:
 
     def read(self) -> Grants:
         """The content of the file. Never raises: an error is a finding, and grants nothing."""
-        from tavern_core.kernel.grants.lock_file import parse_lock
-
         try:
             text = read_text(self.path, LARGEST_FILE)
         except StateDamaged as error:
             return Grants({}, (Finding(error.code, error.message, error.hint, Location(str(self.path))),))
         if text is None:
             return Grants()
+        from tavern_core.kernel.grants.lock_file import parse_lock
+
         grants = parse_lock(text, str(self.path))
         return replace(grants, findings=(*_writable_by_others(self.path), *grants.findings))
 
