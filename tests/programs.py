@@ -24,16 +24,19 @@ class Program(subprocess.Popen[AnyStr]):
         super().__exit__(kind, error, traceback)
 
 
-def tavern(*words: str, cwd: Path, home: Path, given: bytes = b"") -> subprocess.CompletedProcess[str]:
+def tavern(
+    *words: str, cwd: Path, home: Path | None = None, given: bytes = b"", merged: bool = False
+) -> subprocess.CompletedProcess[str]:
     """What `tavern WORDS` comes to in the folder `cwd`, run in this process: most of what a process costs is its start.
 
-    Every command has a new host, which imports its plugins anew. Bytes that are no text are kept as surrogates.
+    Every command has a new host, which imports its plugins anew. Bytes that are no text are kept as surrogates;
+    `merged` has what was written to stderr in stdout, in the order of writing.
     """
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", "surrogateescape") for _ in range(2))
     stdin, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(given), "utf-8")
     try:
-        with contextlib.chdir(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = main(["--home", str(home), *words])
+        with contextlib.chdir(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(out if merged else err):
+            code = main([*(["--home", str(home)] if home else []), *words])
     finally:
         sys.stdin = stdin
         forget_plugin_modules()
