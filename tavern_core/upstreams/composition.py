@@ -68,7 +68,7 @@ class UpstreamParts:
 
         upstreams = Upstreams(self.entries, self.catalogue, lifecycle, grants, granted)
         if self.entries:
-            executor = UpstreamExecutor(upstreams)
+            executor = UpstreamExecutor(upstreams, self.base.tool_threads)
             kinds = {entry.config.kind for entry in self.entries.values()}
             tables.contributions.add_all(OWNER, {"executors": dict.fromkeys(kinds, executor)}, source="builtin")
             tables.engines.listed = upstreams.find

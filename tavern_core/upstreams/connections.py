@@ -17,7 +17,9 @@ from tavern_core.errors import (
     UpstreamError,
 )
 from tavern_core.kernel.access.tool_access import caller_keys
+from tavern_core.kernel.plugins.candidate import Candidate
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
+from tavern_core.kernel.plugins.record import Record, Standing
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.safe_text import with_type
@@ -55,6 +57,8 @@ class Connections:
         self._changed = changed
         self._sessions: dict[str, dict[str, Session]] = {}
         self._in_process: dict[str, Connection] = {}
+        self._judged: dict[str, tuple[Record, Standing, Candidate]] = {}
+        """Upstream → what was known of its plugin when it was found to be granted what it needs."""
         if entries:
             self._base.signals.rights.subscribe(self._close_revoked)
 
@@ -186,6 +190,9 @@ class Connections:
     def _need(self, entry: Entry) -> None:
         """Raises PolicyDenied: the upstream is disabled, or was not granted what it needs (POLICY_DENIED)."""
         record = self._lifecycle.records.get(entry.plugin)
+        now = None if record is None else (record, record.standing, record.candidate)
+        if now is not None and self._judged.get(entry.name) == now:
+            return
         if record is not None and not record.usable and record.state != "pending_consent":
             raise PolicyDenied(f"{entry.name} is not used: {record.reason or record.state}", hint=record.fix)
         if missing := self.missing(entry):
@@ -194,6 +201,8 @@ class Connections:
                 hint=f"tavern plugins review {entry.plugin}; then tavern plugins grant {entry.plugin}",
                 missing=list(missing),
             )
+        if now is not None:
+            self._judged[entry.name] = now
 
     def _close_revoked(self) -> None:
         """Rights have changed: close the connections to upstreams that may no longer be used."""
