@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from tavern_core.contract.adapters import Adapter, Connection, LogsIn
@@ -125,12 +126,31 @@ class Connections:
 
     async def on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Run in a task of the host's loop, from whichever loop the caller is on; cancelling the caller cancels the work."""
-        future = asyncio.run_coroutine_threadsafe(work, self._base.portal.loop())
+        theirs, ours = self._base.portal.loop(), asyncio.get_running_loop()
+        if theirs is ours:
+            return await ours.create_task(work)
+        # Written out: `asyncio.run_coroutine_threadsafe` and `wrap_future` go through two more futures and their locks.
+        waiter = ours.create_future()
+        begun: list[asyncio.Task[T]] = []
+
+        def begin() -> None:
+            task = theirs.create_task(work)
+            begun.append(task)
+            task.add_done_callback(ended)
+
+        def ended(_: object) -> None:
+            with suppress(RuntimeError):  # the caller's loop has been closed
+                ours.call_soon_threadsafe(lambda: None if waiter.done() else waiter.set_result(None))
+
+        theirs.call_soon_threadsafe(begin)
         try:
-            return await asyncio.wrap_future(future)
-        except asyncio.CancelledError:
-            future.cancel()  # a deadline is thrown into the coroutine, and does not reach what it waits for by itself
+            await waiter
+        except (
+            asyncio.CancelledError
+        ):  # a deadline is thrown into the coroutine, and does not reach what it waits for by itself
+            theirs.call_soon_threadsafe(lambda: begun[0].cancel())
             raise
+        return begun[0].result()
 
     async def log_in(self, entry: Entry, show: Callable[[str], None]) -> None:
         """Let a person log in to an upstream where its kind knows that; open connections are closed, so that the next is theirs."""
