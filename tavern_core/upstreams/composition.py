@@ -88,7 +88,7 @@ class UpstreamParts:
         if self.entries:
             from tavern_core.upstreams.executor import UpstreamExecutor
 
-            executor = UpstreamExecutor(connected())
+            executor = UpstreamExecutor(connected(), self.base.tool_threads)
             kinds = {entry.config.kind for entry in self.entries.values()}
             tables.contributions.add_all(OWNER, {"executors": dict.fromkeys(kinds, executor)}, source="builtin")
             tables.engines.listed = connected().find

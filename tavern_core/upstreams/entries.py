@@ -42,7 +42,7 @@ class Entry:
         """What it must be granted before it is used."""
         return tuple(request.name for request in self.requested.capabilities)
 
-    @property
+    @cached_property
     def plugin(self) -> str:
         """The part of the ids before the colon."""
         return self.config.plugin_name(self.name)
