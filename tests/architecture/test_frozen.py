@@ -103,6 +103,22 @@ def test_nothing_of_them_changes() -> None:
     assert point == Point(1)
 
 
+class Named(Point):
+    """A plain subclass, with a dictionary."""
+
+    name = "p"
+
+
+def test_a_subclass_is_made_as_well_and_does_not_change() -> None:
+    one = Named(-1, 2, z=3)
+    assert (type(one), one.x, one.y, one.z, one.tags) == (Named, 1, 2, 3, [])
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        one.x = 5
+    point = Point(1)
+    point.__init__(4)  # type: ignore[misc]
+    assert (type(point), point.x) == (Point, 4)
+
+
 def test_they_are_pickled_and_print_themselves_within_themselves() -> None:
     tags: list[Any] = []
     point = Point(1, tags=tags)
