@@ -398,8 +398,8 @@ class ServerConfig(_Section):
     """Web pages whose scripts may call it: ``https://app.example.com``."""
     body_bytes: Annotated[int, Field(gt=0)] = 4_000_000
     """Largest body of a request."""
-    request_ms: Annotated[int, Field(gt=0)] = 30_000
-    """How long a client may take to send the head of a request, and how long to send its body."""
+    client_ms: Annotated[int, Field(gt=0)] = 30_000
+    """How long a client may take to send the head of a request, to send its body, and to read a part of the answer."""
     connections: Annotated[int, Field(gt=0)] = 1_000
     """Connections at a time."""
     streams: Annotated[int, Field(gt=0)] = 100

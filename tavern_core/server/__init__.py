@@ -59,7 +59,7 @@ async def serve(tavern: Tavern, host: str, port: int, *, insecure: bool = False)
     from tavern_core.server.listening import Limits, listen
 
     config = tavern.config.server
-    limits = Limits(config.request_ms / 1000, config.connections)
+    limits = Limits(config.client_ms / 1000, config.connections)
     await listen(application, host, port, "", limits, application.feed.close)
 
 

@@ -1,7 +1,7 @@
 """Listening: uvicorn with limits on time and memory that it does not have itself.
 
 - A client that does not send a request in time loses its connection, also if it never sends anything.
-- A client that does not read what it asked for is not read any more either.
+- A client that does not read its answer in time loses its connection, too.
 - An application can drop a connection at once (`ABORT`).
 """
 
@@ -32,59 +32,72 @@ _MOST_FROM_A_WEBSOCKET: Final = 65_536
 class Limits:
     """What all clients together and each of them may use."""
 
-    request_s: float = 30.0
-    """How long the head of a request may take."""
+    client_s: float = 30.0
+    """How long a client may take to send the head of a request, and to read a part of its answer."""
     connections: int = 1_000
 
 
 class _Http(H11Protocol):
-    """A connection whose requests must arrive in time."""
+    """A connection whose requests must arrive in time, and whose answers must be read in time."""
 
     seconds: float
+    """For either."""
+    _late: asyncio.TimerHandle
+    _stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.app_state = {**self.app_state, ABORT: transport.abort}
         super().connection_made(transport)
         self._late = self.loop.call_later(self.seconds, self._end_if_late)
 
-    def data_received(self, data: bytes) -> None:
-        was_waiting = self._is_waiting()
-        super().data_received(data)
-        if not was_waiting and self._is_waiting():
-            self._watch()
-
     def on_response_complete(self) -> None:
-        self._watch()
+        self._late.cancel()
+        self._late = self.loop.call_later(self.seconds, self._end_if_late)
         super().on_response_complete()
+
+    def _end_if_late(self) -> None:
+        is_waiting = self.cycle is None or self.cycle.response_complete
+        if is_waiting and self.transport.get_protocol() is self:
+            self.transport.abort()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled = self.loop.call_later(self.seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stalled is not None:
+            self._stalled.cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._late.cancel()
+        if self._stalled is not None:
+            self._stalled.cancel()
         super().connection_lost(exc)
-
-    def _is_waiting(self) -> bool:
-        """Whether the client is to send a request."""
-        return self.cycle is None or self.cycle.response_complete
-
-    def _watch(self) -> None:
-        self._late.cancel()
-        self._late = self.loop.call_later(self.seconds, self._end_if_late)
-
-    def _end_if_late(self) -> None:
-        if self._is_waiting() and self.transport.get_protocol() is self:
-            self.transport.abort()
 
 
 class _WebSocket(WSProtocol):
-    """A connection that is not read while its client does not read: else its pings would fill the memory with pongs."""
+    """The same for WebSockets. While a client does not read, it is not read either: else its pings would fill the memory with pongs."""
+
+    seconds: float
+    _stalled: asyncio.TimerHandle | None = None
 
     def pause_writing(self) -> None:
         super().pause_writing()
         self.transport.pause_reading()
+        self._stalled = self.loop.call_later(self.seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
+        if self._stalled is not None:
+            self._stalled.cancel()
         if not self.read_paused:
             self.transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+        super().connection_lost(exc)
 
 
 class _Server(uvicorn.Server):
@@ -105,12 +118,18 @@ def server(application: Any, limits: Limits, on_shutdown: Callable[[], None] = l
     Args:
         on_shutdown: called before the server waits for running requests.
     """
-    http = type("_HttpInTime", (_Http,), {"seconds": limits.request_s})
+
+    class Http(_Http):
+        seconds = limits.client_s
+
+    class WebSocket(_WebSocket):
+        seconds = limits.client_s
+
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # what hostile clients send would fill a log
     config = uvicorn.Config(
         application,
-        http=http,
-        ws=_WebSocket,
+        http=Http,
+        ws=WebSocket,
         ws_max_size=_MOST_FROM_A_WEBSOCKET,
         ws_per_message_deflate=False,
         log_config=None,

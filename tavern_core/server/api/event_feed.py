@@ -1,9 +1,9 @@
 """The events of a host, numbered and kept for a while, for the clients of a server.
 
-    tavern.events (any thread) ──> kept events ──> one position per client
+    tavern.events (any thread) ──> waiting events ──> kept events ──> one position per client
 
 A client has no queue of its own: it has a position among the kept events. A client whose position was dropped was too slow, and
-loses its connection. So clients never cost more memory than the kept events.
+loses its connection. So memory is bounded, whatever clients do: waiting and kept events have the same limits.
 """
 
 from __future__ import annotations
@@ -44,6 +44,14 @@ class Message:
     """Principal and user id; None: not known, so only for those who see all events."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """An event that waits for its number."""
+
+    event: Event
+    members: str
+
+
 class Reader:
     """The position of one client."""
 
@@ -75,7 +83,10 @@ class EventFeed:
         self._bytes = 0
         self._owners: OrderedDict[str, tuple[str, str]] = OrderedDict()
         """Id of a call, run or job → whose it is."""
-        self._incoming: deque[Event] = deque()
+        self._waiting: deque[_Written] = deque()
+        self._waiting_bytes = 0
+        self._has_overrun = False
+        """Events were dropped that nobody could see yet."""
         self._lock = threading.Lock()
         self._readers: set[Reader] = set()
         self._changed = asyncio.Event()
@@ -162,34 +173,53 @@ class EventFeed:
 
     def _came(self, event: Event) -> None:
         """On the thread that caused the event."""
+        written = _Written(event, _members(event))
         with self._lock:
-            self._incoming.append(event)
-            if len(self._incoming) > self._most:  # the loop does not get to it
-                self._incoming.popleft()
-            if len(self._incoming) > 1:  # the loop is about to look
+            self._waiting.append(written)
+            self._waiting_bytes += len(written.members)
+            if self._is_too_much(len(self._waiting), self._waiting_bytes):
+                self._waiting.clear()
+                self._waiting_bytes, self._has_overrun = 0, True
+            elif len(self._waiting) > 1:  # the loop is about to look
                 return
         assert self._loop is not None
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._take)
 
     def _take(self) -> None:
+        """On the loop: keep a part of what waits, so that clients that are quick can send it before it is dropped."""
         with self._lock:
-            incoming, self._incoming = self._incoming, deque()
-        for event in incoming:
-            self._keep(event)
+            taken: list[_Written] = []
+            size = 0
+            while self._waiting and not self._is_too_much(4 * len(taken), 4 * size):
+                taken.append(self._waiting.popleft())
+                size += len(taken[-1].members)
+            self._waiting_bytes -= size
+            has_more, has_overrun, self._has_overrun = bool(self._waiting), self._has_overrun, False
+        if has_overrun:
+            self._first, self._bytes = self._last + 2, 0
+            self._kept.clear()
+        for each in taken:
+            self._keep(each)
         for reader in list(self._readers):
             if reader.position < self._first:
                 self._readers.discard(reader)
                 reader.on_cut()
         self._changed.set()
         self._changed = asyncio.Event()
+        if has_more and self._loop is not None:
+            self._loop.call_soon(self._take)
 
-    def _keep(self, event: Event) -> None:
+    def _is_too_much(self, count: int, size: int) -> bool:
+        return count > self._most or (size > self._most_bytes and count > 1)
+
+    def _keep(self, written: _Written) -> None:
         number = self._last + 1
-        message = Message(self._id(number), _written(event, self._id(number), number), self._owner(event))
-        self._kept.append(message)
-        self._bytes += len(message.text)
-        while len(self._kept) > self._most or (self._bytes > self._most_bytes and len(self._kept) > 1):
+        id_ = self._id(number)
+        text = f'{{"seq":{number},"id":"{id_}",{written.members}'
+        self._kept.append(Message(id_, text, self._owner(written.event)))
+        self._bytes += len(text)
+        while self._is_too_much(len(self._kept), self._bytes):
             self._bytes -= len(self._kept.popleft().text)
             self._first += 1
 
@@ -209,17 +239,16 @@ class EventFeed:
         return owner
 
 
-def _written(event: Event, id_: str, number: int) -> str:
+def _members(event: Event) -> str:
+    """The members of the message of an event, without its number, and the end of the object."""
     message = {
         "type": event.type,
-        "seq": number,
-        "id": id_,
         "time": iso_utc(event.time),
         "callId": event.call_id or None,
         "plugin": event.plugin or None,
         "payload": event.data,
     }
     try:
-        return to_json(message, inf_nan_mode="null", fallback=str).decode()
+        return to_json(message, inf_nan_mode="null", fallback=str)[1:].decode()
     except ValueError:  # half a character in a name
-        return json.dumps(message, default=str)
+        return json.dumps(message, default=str)[1:]

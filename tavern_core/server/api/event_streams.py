@@ -20,8 +20,6 @@ SUBPROTOCOL: Final = "tavern"
 """What a WebSocket that offers it gets as its subprotocol: browsers insist on an answer to what they offer."""
 _BEAT_S: Final = 15.0
 """After so long without an event the token is checked, and SSE clients get a sign of life."""
-_SEND_S: Final = 30.0
-"""How long a client may take to receive one message."""
 _GOING_AWAY, _UNSUPPORTED, _POLICY = 1001, 1003, 1008
 """Why a WebSocket is closed (RFC 6455)."""
 
@@ -88,7 +86,7 @@ class Stream:
             reader.on_cut = sending.cancel
             try:
                 await asyncio.wait([sending, listening], return_when=asyncio.FIRST_COMPLETED)
-                if sending.cancelled() or (sending.done() and isinstance(sending.exception(), TimeoutError)):
+                if sending.cancelled():
                     if abort := scope.get("state", {}).get(ABORT):  # what the client did not take is thrown away
                         abort()
                         await listening
@@ -102,9 +100,9 @@ class Stream:
 
     async def _send_all(self, reader: Reader, send: Send) -> None:
         await self._wire.start(send)
-        await self._put(send, self._feed.connected(), "")
+        await self._wire.put(send, self._feed.connected(), "")
         if reader.is_behind:
-            await self._put(send, self._feed.lost(), "")
+            await self._wire.put(send, self._feed.lost(), "")
         while not self._feed.is_closed:
             is_checked = False
             while (message := self._feed.next(reader)) is not None:
@@ -112,17 +110,13 @@ class Stream:
                     continue
                 if not is_checked and not (is_checked := await self._is_valid()):
                     return await self._wire.finish(send, _POLICY)
-                await self._put(send, message.text, message.id)
+                await self._wire.put(send, message.text, message.id)
             if not await self._feed.wait(reader, _BEAT_S):
                 if not await self._is_valid():
                     return await self._wire.finish(send, _POLICY)
                 await self._wire.beat(send)
         await self._wire.finish(send, _GOING_AWAY)
         return None
-
-    async def _put(self, send: Send, text: str, id_: str) -> None:
-        async with asyncio.timeout(_SEND_S):
-            await self._wire.put(send, text, id_)
 
 
 class ServerSentEvents:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tavern_core.server.api.kept_answers import KeptAnswer, KeptAnswers
 
 _MOST_VALUES: Final = 1_000_000
+_CLOSE: Final = {"connection": "close"}
+_BODIES: Final = "GET /api/openapi.json describes the bodies"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +95,18 @@ class Exchange:
             where = first.where
             place = {"line": where.line, "column": where.column} if where and where.line else {}
             unread: dict[str, Any] = {"message": first.message, **place}
-            raise Problem(400, "USAGE", f"the body cannot be read: {first.message}", first.hint, findings=[unread])
+            raise Problem(
+                400, "USAGE", f"the body cannot be read: {first.message}", first.hint or _BODIES, findings=[unread]
+            )
         if wrong := validator.problems(document.data):
             problems = [one.to_json() for one in wrong]
-            raise Problem(422, "USAGE", f"the body does not fit: {wrong[0]}", wrong[0].hint, findings=problems)
+            raise Problem(
+                422, "USAGE", f"the body does not fit: {wrong[0]}", wrong[0].hint or _BODIES, findings=problems
+            )
         return dict(document.data)
 
     async def _body(self) -> bytes:
-        most, seconds = self.parts.config.body_bytes, self.parts.config.request_ms / 1000
+        most, seconds = self.parts.config.body_bytes, self.parts.config.client_ms / 1000
         announced = self.connection.headers.get("content-length", "")
         too_large = Problem(
             413, "USAGE", f"the body has more than {most} bytes", "send less, or raise server.bodyBytes"
@@ -123,6 +129,3 @@ class Exchange:
             raise Problem(
                 408, "USAGE", f"the body did not arrive within {seconds:g} s", "send it faster", headers=_CLOSE
             ) from None
-
-
-_CLOSE: Final = {"connection": "close"}

@@ -9,7 +9,7 @@ from typing import Any, Final
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from tavern_core.errors import CallError, Finding, TavernError
+from tavern_core.errors import ERROR_CODES, CallError, Finding, TavernError
 from tavern_core.model.result import ToolError
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -54,7 +54,7 @@ def of_error(error: TavernError) -> Response:
     more: dict[str, Any] = {"problems": [_finding(one) for one in error.findings]} if error.findings else {}
     if isinstance(error, CallError):
         more |= {"retryable": error.retryable, "retryAfterMs": error.retry_after_ms, "outcome": error.outcome}
-    return _response(STATUSES.get(error.code, 500), error.code, error.message, error.hint, more)
+    return _response(STATUSES.get(error.code, 500), error.code, error.message, error.hint or _fix(error.code), more)
 
 
 def of_call(error: ToolError, call_id: str) -> Response:
@@ -64,7 +64,14 @@ def of_call(error: ToolError, call_id: str) -> Response:
     headers = None if wait is None else {"retry-after": str(-(-wait // 1000))}
     kept = ("callId", "details", "retryable", "retryAfterMs", "outcome")
     shown = {name: more[name] for name in kept}
-    return _response(STATUSES.get(error.kind, 500), error.kind, error.message, error.fix, shown, headers)
+    return _response(
+        STATUSES.get(error.kind, 500), error.kind, error.message, error.fix or _fix(error.kind), shown, headers
+    )
+
+
+def _fix(code: str) -> str:
+    """What helps against every error with this code."""
+    return ERROR_CODES[code].fix if code in ERROR_CODES else ""
 
 
 def unexpected() -> Response:
