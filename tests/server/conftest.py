@@ -13,3 +13,8 @@ from tests.server.desk import Served, served
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with served(tmp_path_factory.mktemp("desk")) as found:
         yield found
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"

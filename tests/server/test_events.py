@@ -15,6 +15,7 @@ from httpx2.websockets import WebSocketDisconnect, WebSocketNetworkError, WebSoc
 
 from tavern_core import ScriptedLLM, hookimpl
 from tavern_core.model.event import EVENT_TYPES
+from tests.docs.blocks import DOCS, blocks_of
 from tests.server.desk import FLOW, LOWER, UPDATE, Served, served
 
 TEXT_OF_A_MODEL = json.dumps({"reason": "done", "patch": LOWER})
@@ -67,6 +68,21 @@ def test_an_applied_change_of_the_assistant_arrives_with_the_complete_workflow(t
         assert message["id"].endswith(f"-{message['seq']}")
         session.undo()
         assert viewer.until(UPDATE)[-1]["payload"]["content"]["nodes"][0]["inputValues"]["form"] == "upper"
+
+
+def test_the_client_of_the_manual_gets_the_complete_workflows(desk: Served) -> None:
+    names: dict[str, Any] = {}
+    exec(next(block.text for block in blocks_of(DOCS / "server.md") if block.language == "python"), names)
+    token = desk.token("agent:manual")
+    changes = names["follow"](f"ws://127.0.0.1:{desk.port}", token)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(next, changes)
+        while not first.done():  # it gets those from its connection on
+            assert desk.call(token, "desk:lower").status_code == 200
+        assert first.result()["nodes"][0]["inputValues"]["form"] == "lower"
+    desk.call(token, "desk:lower")
+    assert next(changes)["nodes"][0]["inputValues"]["form"] == "lower"
+    changes.close()
 
 
 @pytest.mark.parametrize("as_user", ["", "ann"])

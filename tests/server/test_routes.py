@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -110,9 +109,3 @@ def test_the_document_describes_every_route_with_its_variables_and_body(desk: Se
 def test_every_code_of_an_answer_is_a_code_of_the_project() -> None:
     assert set(STATUSES) <= set(ERROR_CODES)
     assert {code for code, row in ERROR_CODES.items() if row.call} - set(STATUSES) == {"INTERNAL"}
-
-
-def test_the_manual_has_the_table(desk: Served) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "server.md").read_text("utf-8")
-    for route in ROUTES:
-        assert f"| `{route.method} {route.path}` | {route.needs} | {route.summary} | {route.answer} |" in page

@@ -49,7 +49,7 @@ class Application:
         self._mcp = asgi_app(tavern, hosts=hosts, origins=origins)
         self.feed = EventFeed(tavern.events, config.events, config.event_bytes)
         """The events of the host for all clients."""
-        self._parts = Parts(tavern, config, self.feed, KeptAnswers(), made(to_json(document(ROUTES))))
+        self.parts = Parts(tavern, config, self.feed, KeptAnswers(), made(to_json(document(ROUTES))))
         self._table = [(_pattern(route.path), route) for route in ROUTES]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -93,7 +93,7 @@ class Application:
             text = _token_in(scope, connection.headers)
             holder = None if route.is_public else await self._admitted(route, text)
             valid = self._still_valid(holder, text)
-            return await route.handler(Exchange(connection, receive, self._parts, holder, variables, valid))
+            return await route.handler(Exchange(connection, receive, self.parts, holder, variables, valid))
         except Problem as problem:
             return problem.response
         except TavernError as error:
