@@ -245,7 +245,7 @@ class Models:
             "name": name,
             "model": api_model,
             "purpose": self._governance.mask(request.purpose),
-            "principal": HOST_PRINCIPAL if context is None else context.principal,
+            **({"principal": HOST_PRINCIPAL} if context is None else context.whose()),
             "ok": not error,
             "ms": round((time.perf_counter() - pending.began) * 1000, 3),
             "tokens": dict(use.tokens),
