@@ -63,9 +63,9 @@ class Details:
     def get(self, number: int) -> Any:
         """One of the values; None if there is none."""
         values = self._read()
-        if isinstance(values[number], _Text):
-            values[number] = json.loads(values[number])
-        return values[number]
+        if isinstance(value := values[number], _Text):
+            value = values[number] = json.loads(value.decode("ascii"))  # of bytes, json would guess the encoding
+        return value
 
     def put(self, number: int, value: Any) -> None:
         """Replace one of the values by another JSON value."""

@@ -124,11 +124,11 @@ def find_candidates(loaded: LoadedConfig, diagnostics: Diagnostics, specs: Index
 
 def as_candidate(plugin: FoundPlugin) -> Candidate:
     """A discovered plugin, ready to be checked and activated."""
-    from tavern_core.model.manifest import Manifest
-
     code = PackageCode(plugin.module) if plugin.module is not None else FolderCode(plugin.name, plugin.folder)
 
     def manifest() -> Manifest:
+        from tavern_core.model.manifest import Manifest
+
         return plugin.manifest or Manifest.model_construct(name=plugin.name, version=plugin.version or "0")
 
     return Candidate(

@@ -113,6 +113,11 @@ class SettingLayers:
                     found.append(Finding(unknown.code, unknown.message, unknown.hint, where, "warning"))
         return [*user.findings, *found]
 
+    def has_stored(self, plugin: str) -> bool:
+        """Whether a value is stored for a setting of a plugin, declared or not."""
+        start = f"{PREFIX}{plugin}."
+        return any(key.startswith(start) for values in (self.instance, self.user().values) for key in values)
+
     def unknown(self, plugin: str, table: SettingTable) -> bool:
         """Whether an undeclared setting is stored for a plugin, as far as known."""
         start = f"{PREFIX}{plugin}."

@@ -116,6 +116,11 @@ class SettingsStore:
             findings = self._layers.findings(self._table.all_of(plugin), self._table)
         self._tell(findings)
 
+    def has_stored(self, plugin: str) -> bool:
+        """Whether a value is stored for a setting of this plugin."""
+        with self._lock:
+            return self._layers.has_stored(plugin)
+
     def withdraw(self, plugin: str) -> None:
         """Remove the settings of a plugin and its subscriptions; stored values stay for its return."""
         with self._lock:
