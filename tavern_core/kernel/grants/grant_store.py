@@ -47,6 +47,8 @@ class GrantStore:
         self.path = path
         self.is_frozen = is_frozen
         self._clock = clock
+        self._last: tuple[str | None, Grants] = (None, Grants())
+        """The text that was read last, and what it says: the file is read several times while a host opens."""
 
     def read(self) -> Grants:
         """The content of the file. Never raises: an error is a finding, and grants nothing."""
@@ -56,10 +58,14 @@ class GrantStore:
             return Grants({}, (Finding(error.code, error.message, error.hint, Location(str(self.path))),))
         if text is None:
             return Grants()
-        from tavern_core.kernel.grants.lock_file import parse_lock
+        read, grants = self._last
+        if read != text:
+            from tavern_core.kernel.grants.lock_file import parse_lock
 
-        grants = parse_lock(text, str(self.path))
-        return replace(grants, findings=(*_writable_by_others(self.path), *grants.findings))
+            grants = parse_lock(text, str(self.path))
+            self._last = text, grants
+        writable = _writable_by_others(self.path)
+        return replace(grants, findings=(*writable, *grants.findings)) if writable else grants
 
     def grant(self, facts: PluginFacts, permissions: Iterable[str], *, by: str = "") -> Grants:
         """Grant the requests of the plugin that `permissions` names (ids, aliases, patterns).

@@ -186,7 +186,7 @@ class Record:
     def judged(self, standing: Standing) -> None:
         """Apply a decision; one made before the plugin became active is ignored."""
         with self._lock:
-            if not self.active:
+            if not self.active and standing != self._standing:
                 self.standing = standing
 
     def noticed(self, *, changed: frozenset[str], note: str) -> None:
