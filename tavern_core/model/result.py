@@ -328,6 +328,19 @@ def success(value: Any, trace: CallTrace) -> ToolResult:
     return result  # type: ignore[return-value]
 
 
+def with_meta(result: ToolResult, meta: Mapping[str, Any]) -> ToolResult:
+    """``result.replace(meta=meta)`` for the hot path."""
+    status, job, content, evidence, _, raw = result._rest
+    copy = _Fields()
+    copy.ok = result.ok
+    copy.value = result.value
+    copy.error = result.error
+    copy._rest = (status, job, content, evidence, meta, raw)
+    copy._trace = result._trace
+    copy.__class__ = ToolResult
+    return copy  # type: ignore[return-value]
+
+
 def failure(error: CallError, trace: CallTrace | None = None, raw: Any = None) -> ToolResult:
     """The result of a call that failed with `error`."""
     status: Status = "input_required" if error.code in ("APPROVAL_REQUIRED", "INPUT_REQUIRED") else "error"

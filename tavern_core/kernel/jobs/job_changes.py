@@ -26,16 +26,25 @@ class JobChanges:
             quietly: without an event.
             facts: what changes of its facts; see `KeptJob.facts`.
         """
-        job = self.records.change(id_, edit, **facts)
-        if job is not None and not quietly:
-            self.report(job)
-        return job
+        kept = self.records.change(id_, edit, **facts)
+        if kept is None:
+            return None
+        if not quietly:
+            self.report(kept.job, kept.record.owner)
+        return kept.job
 
-    def report(self, job: Job) -> None:
-        """JOB_CHANGED. Progress is for subscribers alone: the log would fill with it."""
+    def report(self, job: Job, owner: str) -> None:
+        """JOB_CHANGED. Progress is for subscribers alone: the log would fill with it.
+
+        Args:
+            owner: its caller, as `owner_of` writes it.
+        """
         if not self.recorder.is_on:
             return
-        data: dict[str, Any] = {"job": job.id, "tool": job.tool, "status": job.status}
+        principal, _, user = owner.partition("\x1f")
+        data: dict[str, Any] = {"job": job.id, "tool": job.tool, "status": job.status, "principal": principal}
+        if user:
+            data["userId"] = user
         if job.progress is not None:
             data["progress"] = job.progress
         if job.trace:

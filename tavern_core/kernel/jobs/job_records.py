@@ -76,7 +76,7 @@ class JobRecords:
         fitting = [kept for kept in found if kept is not None and (not states or kept.job.status in states)]
         return sorted(fitting, key=lambda kept: kept.job.created, reverse=True)[:most]
 
-    def change(self, id: str, edit: Callable[[Job], Job], **facts: Any) -> Job | None:  # noqa: A002 - the job's
+    def change(self, id: str, edit: Callable[[Job], Job], **facts: Any) -> KeptJob | None:  # noqa: A002 - the job's
         """Change an unfinished job, atomically; None: it is finished or removed."""
         while True:
             record = self.records.get(KIND, id)
@@ -85,9 +85,9 @@ class JobRecords:
                 return None
             job = replace(edit(kept.job), updated=time.time())
             expires = time.time() + (self._seconds if job.status in ENDED else _LONGEST_S)
-            text = _text(job, {**kept.facts, **facts})
-            if self.records.replace(replace(record, state=job.status, data=text, expires=expires)):
-                return job
+            known = {**kept.facts, **facts}
+            if self.records.replace(replace(record, state=job.status, data=_text(job, known), expires=expires)):
+                return KeptJob(job, record, known)
 
     def ask_to_end(self, id: str) -> None:  # noqa: A002 - the job's
         """Ask the process that runs a job to end it."""

@@ -247,7 +247,7 @@ class Jobs(Mapping[str, Job]):
             str(kept.facts.get("door", "api")),
         )
         self._running.enter()
-        changed = self._records.change(
+        changed = self._changes.change(
             id, lambda one: replace(one, status="queued", error=None, questions=()), process=self._running.process
         )
         if changed is None:
