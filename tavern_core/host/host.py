@@ -185,7 +185,7 @@ class Host:
         from tavern_core.kernel.calls.text_calls import Transcript
 
         config = self.base.config
-        foresee = functools.partial(self.pipeline.foresee, self.base.mode)
+        foresee = functools.partial(self.pipeline.foresight.foresee, self.base.mode)
         return await Transcript(
             self.tools, self.compiler, config.tam, invoke, foresee, self.pipeline.refused, config.language
         ).run(text, context)

@@ -1,4 +1,4 @@
-"""The pipeline's view of the tools: find one, check who may use it, compile its path (`pipeline.Catalogue`)."""
+"""The pipeline's view of the tools: find one, check who may use it, compile its path (`call_catalogue.Catalogue`)."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Compiler:
         """The plan of an active tool that is the same for all callers; None when there is more to do."""
 
     async def find(self, written: str, context: CallContext | None) -> Plan:
-        """The plan, activating the plugin if need be; see `pipeline.Catalogue`. Steps by hand too, without an event loop."""
+        """The plan, activating the plugin if need be; see `call_catalogue.Catalogue`. Steps by hand too, without an event loop."""
         found = self._find(written, context)
         return await found if asyncio._get_running_loop() is not None else self._wait(found)
 
@@ -124,7 +124,7 @@ class Compiler:
         return known[1]
 
     async def admits(self, plan: Plan, context: CallContext) -> Plan:
-        """Check the caller against lists and profile; see `pipeline.Catalogue`."""
+        """Check the caller against lists and profile; see `call_catalogue.Catalogue`."""
         inventory = None
         if context.profile is not None:
             try:
@@ -141,7 +141,7 @@ class Compiler:
         return plan
 
     async def still_holds(self, plan: Plan, context: CallContext) -> None:
-        """Whether a plan that was looked up a while ago is what a look-up finds now; see `pipeline.Catalogue`."""
+        """Whether a plan that was looked up a while ago is what a look-up finds now; see `call_catalogue.Catalogue`."""
         inner = next((key for key, spec in self._engines.inner.items() if spec is plan.spec), None)
         which: Any = plan.id if inner is None else Inner(inner)
         fresh = await self.find(which, context)
@@ -154,7 +154,7 @@ class Compiler:
             )
 
     def running(self, number: int) -> RunningCall | None:
-        """See `pipeline.Catalogue`."""
+        """See `call_catalogue.Catalogue`."""
         for record in self._specs.lifecycle.records.values():
             if (call := record.usage.calls.get(number)) is not None:
                 return call  # type: ignore[no-any-return]
