@@ -153,7 +153,7 @@ class InsideTools:
                 return CALLS.encode(plain_parts(answer, sys.maxsize, name))  # the frame has a limit of its own
             return ["json", plain(answer, self._limits.output_bytes, name)]
         except TavernError as error:
-            error.details["stage"] = "validate_output"
+            error.details["stage"] = "preview" if key.startswith(preview_key("")) else "validate_output"
             raise
 
     def _home(self, spec: ToolSpec) -> ToolHome:

@@ -46,8 +46,8 @@ class Foresight:
         if (rule := plan.approval) is not None:
             check_rule(plan, rule)
         shown = None if plan.preview is None else await self._preview(plan, call, mode, plan.preview)
-        if shown is not None and not shown.ok:
-            return shown
+        if shown is not None and (error := shown.error) is not None:
+            return shown.replace(error=replace(error, details={**error.details, "stage": call.stage}))
         given = call.asked if call.asked is not None else call.values or {}
         token, until = await self.plans.issue(plan, asked, given, mode)
         value: dict[str, Any] = {
