@@ -30,19 +30,18 @@ class JobChanges:
         if kept is None:
             return None
         if not quietly:
-            self.report(kept.job, kept.record.owner)
+            self.report(kept.job, str(kept.facts.get("user") or ""))
         return kept.job
 
-    def report(self, job: Job, owner: str) -> None:
+    def report(self, job: Job, user: str) -> None:
         """JOB_CHANGED. Progress is for subscribers alone: the log would fill with it.
 
         Args:
-            owner: its caller, as `owner_of` writes it.
+            user: the id of its caller's user; empty: none.
         """
         if not self.recorder.is_on:
             return
-        principal, _, user = owner.partition("\x1f")
-        data: dict[str, Any] = {"job": job.id, "tool": job.tool, "status": job.status, "principal": principal}
+        data: dict[str, Any] = {"job": job.id, "tool": job.tool, "status": job.status, "principal": job.principal}
         if user:
             data["userId"] = user
         if job.progress is not None:

@@ -78,7 +78,7 @@ class NewJobs:
             self._changes.records.add(job, owner, facts)
         except StateDamaged as error:
             raise InternalError(f"the job cannot be stored: {error.message}", hint=error.hint) from error
-        self._changes.report(job, owner)
+        self._changes.report(job, caller.user_id)
         own = request.arguments if arguments is None else arguments
         self._running.take_up(RunningJob(id_, owner, request, own, context, trace, outer))
         return job
