@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Mapping
+from os import urandom
 from typing import Any, Final
 
 from tavern_core.contract.tracing import trace_headers, traceparent_of
@@ -61,7 +61,7 @@ class NewJobs:
         caller = context or _HOST
         owner, now = owner_of(caller), time.time()
         trace = trace_headers() or (traceparent_of(caller.trace_id) if caller.trace_id else {})
-        id_ = f"{'run' if request.is_run else 'job'}-{secrets.token_hex(8)}"
+        id_ = f"{'run' if request.is_run else 'job'}-{urandom(8).hex()}"
         job = Job(
             id_, request.tool, "queued", caller.principal, now, now, None, (), None, "", self.poll_ms, self._ttl_ms,
             self._disk.text(request.purpose) if request.purpose else "", "" if context is None else caller.request_id,
