@@ -19,18 +19,16 @@ class JobChanges:
     records: JobRecords
     recorder: Recorder
 
-    def change(self, id_: str, edit: Callable[[Job], Job], *, quietly: bool = False, **facts: Any) -> Job | None:
+    def change(self, id_: str, edit: Callable[[Job], Job], **facts: Any) -> Job | None:
         """Change an unfinished job; None: it is finished or removed.
 
         Args:
-            quietly: without an event.
             facts: what changes of its facts; see `KeptJob.facts`.
         """
         kept = self.records.change(id_, edit, **facts)
         if kept is None:
             return None
-        if not quietly:
-            self.report(kept.job, str(kept.facts.get("user") or ""))
+        self.report(kept.job, str(kept.facts.get("user") or ""))
         return kept.job
 
     def report(self, job: Job, user: str) -> None:

@@ -149,9 +149,9 @@ class JobRecords:
         return KeptJob(job, record, facts)
 
 
-def ended(job: Job, status: JobStatus, error: ToolError | None = None) -> Job:
+def ended(job: Job, status: JobStatus, error: ToolError | None = None, call_id: str = "") -> Job:
     """The job, over."""
-    return replace(job, status=status, error=error, questions=())
+    return replace(job, status=status, error=error, questions=(), call_id=call_id or job.call_id)
 
 
 def _text(job: Job, facts: Mapping[str, Any]) -> str:

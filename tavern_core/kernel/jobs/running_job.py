@@ -39,6 +39,8 @@ class RunningJob:
     """Set when the approval that it waits for is there."""
     task: asyncio.Task[Any] | None = None
     is_cancelled = has_begun = False
+    call_id = ""
+    """Of its call, once that has ended."""
     saved_at = 0.0
     """When its progress was stored, on the monotonic clock."""
 

@@ -201,19 +201,20 @@ class RunningJobs:
             result = await (
                 within_trace(running.trace, partial(self._call, running)) if running.trace else self._call(running)
             )
-            self.changes.change(running.id, partial(replace, call_id=result.call_id), quietly=True)
+            running.call_id = result.call_id
             runs = self.engines.runs
             if result.status == "job" and result.job == running.id and runs is not None:
                 asked = runs.job(running.id)
                 questions = () if asked is None else asked.questions
-                self.changes.change(running.id, partial(replace, status="input_required", questions=questions))
+                waiting = partial(replace, status="input_required", questions=questions, call_id=result.call_id)
+                self.changes.change(running.id, waiting)
                 return await runs.outcome(running.id)
             approval = result.error.details.get("approval") if result.error is not None else None
             if result.status != "input_required" or not isinstance(approval, str):
                 return result
             why = result.error.message if result.error is not None else ""
             question = {"id": approval, "type": "approval", "prompt": why}
-            waiting = partial(replace, status="input_required", questions=(question,))
+            waiting = partial(replace, status="input_required", questions=(question,), call_id=result.call_id)
             self.changes.change(running.id, waiting, approval=approval)
             await self._decided(running, approval)
             self.changes.change(running.id, partial(replace, status="running", questions=()), approval=None)
@@ -251,7 +252,7 @@ class RunningJobs:
         with suppress(TavernError, ValueError):  # it is still reported as finished; the result is known here
             self._records.put_result(running.id, running.owner, clean)
         with suppress(TavernError):
-            self.changes.change(running.id, lambda job: ended(job, status, clean.error), approval=None)
+            self.changes.change(running.id, lambda job: ended(job, status, clean.error, running.call_id), approval=None)
         with self._lock:
             self._running.pop(running.id, None)
             done = running.done
