@@ -201,7 +201,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         disk,
         config.jobs.concurrency,
     )
-    new_jobs = NewJobs(running_jobs, disk, config.jobs.poll_ms, config.jobs.ttl_ms)
+    new_jobs = NewJobs(running_jobs, disk, limits.argument_bytes, config.jobs.poll_ms, config.jobs.ttl_ms)
     jobs = Jobs(running_jobs, new_jobs, stored)
     artifacts = Artifacts(home / "artifacts", kept, config.artifacts.ttl_ms / 1000, config.artifacts.max_bytes)
     pipeline = Pipeline.create(

@@ -678,3 +678,14 @@ def test_a_key_that_holds_a_secret_is_not_stored_with_its_job() -> None:
     stored = [record.data for kind in ("job", "answer") for record in host._host.records.list(kind)]
     assert stored
     assert key not in "".join(stored)
+
+
+@pytest.mark.parametrize("arguments", [{"n": "x" * 2_000}, {"n": object()}, [1], "x"], ids=lambda one: str(one)[:9])
+def test_a_job_of_arguments_that_no_call_takes_fails_and_does_not_store_them(tmp_path: Path, arguments: Any) -> None:
+    with opened(tmp_path / "small", limits={"argumentBytes": 1_000}) as small:
+        job = small.invoke_sync("t:always", arguments, job=True).job
+        ended = small.wait(small.jobs.wait(str(job), 30))
+        assert (ended.status, ended.error and ended.error.kind) == ("failed", "INPUT_SCHEMA_INVALID")
+        (record,) = small._host.records.list("job")
+        assert json.loads(record.data)["facts"]["arguments"] is None
+        assert len(record.data) < 2_000

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from os import urandom
 from typing import Any, Final
 
 from tavern_core.contract.tracing import trace_headers, traceparent_of
-from tavern_core.errors import CallMisused, InternalError, StateDamaged
+from tavern_core.errors import CallMisused, InputInvalid, InternalError, StateDamaged
+from tavern_core.kernel.calls.arguments import own_copy
 from tavern_core.kernel.calls.background import Request
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.calls.untrusted_content import inherited
@@ -17,7 +17,6 @@ from tavern_core.kernel.jobs.running_jobs import RunningJobs, owner_of
 from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.job import Job
-from tavern_core.schema.limits import json_copy, quick_copy
 
 _HOST: Final = CallContext(principal=HOST_PRINCIPAL)
 
@@ -28,16 +27,18 @@ class NewJobs:
     Args:
         running: runs them.
         disk: redacts secrets before storing.
+        argument_bytes: most characters of the arguments of a call.
         poll_ms: how long callers should wait before they poll again.
         ttl_ms: how long a job stays stored after its end.
     """
 
-    def __init__(self, running: RunningJobs, disk: ForDisk, poll_ms: int, ttl_ms: int) -> None:
+    def __init__(self, running: RunningJobs, disk: ForDisk, argument_bytes: int, poll_ms: int, ttl_ms: int) -> None:
         self.poll_ms = poll_ms
         self.inline = running.inline
         self._running = running
         self._changes = running.changes
         self._disk = disk
+        self._argument_bytes = argument_bytes
         self._ttl_ms = ttl_ms
 
     def begin(self, request: Request) -> Job:
@@ -67,7 +68,7 @@ class NewJobs:
             self._disk.text(request.purpose) if request.purpose else "", "" if context is None else caller.request_id,
             caller.task_id, trace,
         )  # fmt: skip
-        arguments = request.arguments if request.has_copy else _plain(request.arguments)
+        arguments = request.arguments if request.has_copy else self._copied(request)
         facts = {
             "process": self._running.process, "caller": None if context is None else context.to_json(), "user": caller.user_id,
             "arguments": arguments and self._stored(arguments, request.key), "key": request.key and self._disk.text(request.key),
@@ -83,16 +84,13 @@ class NewJobs:
         self._running.take_up(RunningJob(id_, owner, request, own, context, trace, outer))
         return job
 
+    def _copied(self, request: Request) -> Any:
+        """A copy of the arguments; None where they are no JSON or too large, as the call itself will say."""
+        try:
+            return own_copy(request.arguments, request.tool, self._argument_bytes)
+        except InputInvalid:
+            return None
+
     def _stored(self, arguments: Any, key: str | None) -> Any:
         """Arguments as they are stored; None: they, or the key, hold secrets, and the job cannot be resumed."""
         return None if key and self._disk.text(key) != key else self._disk.arguments(arguments)
-
-
-def _plain(arguments: Mapping[str, Any] | None) -> Any:
-    """A copy of the arguments; None where they are no JSON, as the call itself will say."""
-    if not isinstance(arguments, Mapping):
-        return {} if arguments is None else None
-    if (quick := quick_copy(arguments)) is not None:
-        return quick
-    copy, problem = json_copy(dict(arguments))
-    return None if problem is not None else copy
