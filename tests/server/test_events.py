@@ -179,7 +179,7 @@ def test_a_client_that_names_what_is_not_known_learns_that_events_may_be_missing
     with desk.socket(token) as first:
         name = first.first["id"].partition("-")[0]
     with desk.socket(token, since=since.format(name=name)) as again:
-        assert again.next() == {"type": "EVENTS_LOST", "payload": {}}
+        assert again.next()["type"] == "EVENTS_LOST"
         assert "kept" in texts(again.until("TOOL_RESULT"))
 
 

@@ -211,7 +211,7 @@ class Approvals:
 
     def _requested(self, call: ToolCall, request: ApprovalRequest) -> Event:
         data = {
-            "tool": request.tool, "principal": request.principal, "door": request.door, "reason": request.reason, "by": request.asked_by,
+            "tool": request.tool, **call.context.whose(), "door": request.door, "reason": request.reason, "by": request.asked_by,
             "risk": request.risk, "fingerprint": request.fingerprint, "arguments": dict(request.arguments),
         }  # fmt: skip
         event, kept = self._recorder.about_approval(APPROVAL_REQUESTED, call.id, data, request.plugin)
