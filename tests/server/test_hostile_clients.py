@@ -308,6 +308,26 @@ def test_a_call_that_fails_is_a_problem_with_the_code_of_the_call(
     assert "Traceback" not in json.dumps(problem)
 
 
+def test_a_caller_over_its_rate_learns_when_to_come_back(tmp_path: Path) -> None:
+    with served(tmp_path, limits={"tools": {"desk:echo": {"rate": "1/hour"}}}) as desk:
+        token = desk.token()
+        assert desk.call(token, "desk:echo", text="a").status_code == 200
+        refused = desk.call(token, "desk:echo", text="b")
+        assert (refused.status_code, refused.json()["code"]) == (429, "BUDGET_EXCEEDED")
+        assert 3_000 < int(refused.headers["retry-after"]) <= 3_600
+
+
+def test_a_host_whose_state_is_damaged_is_not_ready_and_names_no_file(tmp_path: Path) -> None:
+    with served(tmp_path) as desk:
+        assert desk.send("GET", "/readyz").status_code == 200
+        for path in (tmp_path / "home").glob("state.sqlite*"):
+            path.write_bytes(b"no database" * 1_000)
+        refused = desk.send("GET", "/readyz")
+        assert (refused.status_code, refused.json()["code"]) == (503, "STATE_DAMAGED")
+        assert str(tmp_path) not in refused.text
+        assert desk.send("GET", "/healthz").status_code == 200
+
+
 def test_a_key_makes_a_call_once(desk: Served, token: str) -> None:
     before = len(desk.desk.done)
     body = {"arguments": {"text": "once"}, "purpose": "a test"}

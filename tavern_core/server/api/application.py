@@ -96,6 +96,9 @@ class Application:
             return await route.handler(Exchange(connection, receive, self.parts, holder, variables, valid))
         except Problem as problem:
             return problem.response
+        except StateDamaged as error:  # it names files of this machine
+            _log.error("%s: %s", path, error)
+            return Problem(503, error.code, "the state of the host cannot be read", "look into its log").response
         except TavernError as error:
             return of_error(error)
         except ClientDisconnect:
