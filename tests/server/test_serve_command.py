@@ -19,6 +19,7 @@ from starlette.routing import Mount
 
 from tavern_core import Tavern, tool
 from tavern_core.__main__ import main
+from tavern_core.errors import UsageError
 from tavern_core.kernel.log.audit import AuditLog
 from tavern_core.server import app
 from tests.state.processes import ENVIRONMENT
@@ -129,6 +130,13 @@ def test_it_serves_other_machines_if_the_operator_says_so_and_closes_the_host_wh
         process.terminate()
         assert process.wait(20) == 128 + signal.SIGTERM
     assert (tmp_path / "stopped").exists()
+
+
+def test_without_its_extra_the_server_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tavern_core.server.api.application", None)
+    with Tavern.open({}, home=tmp_path) as tavern, pytest.raises(UsageError, match="extra server") as refused:
+        app(tavern)
+    assert refused.value.hint == "pip install 'tavern-core[server]'"
 
 
 @pytest.mark.anyio
