@@ -86,7 +86,7 @@ class EventFeed:
         self._waiting: deque[_Written] = deque()
         self._waiting_bytes = 0
         self._has_overrun = False
-        """Events were dropped that nobody could see yet."""
+        """Waiting events were dropped."""
         self._lock = threading.Lock()
         self._readers: set[Reader] = set()
         self._changed = asyncio.Event()
