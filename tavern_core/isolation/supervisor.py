@@ -89,7 +89,6 @@ class Supervisor:
         self._beginning: Incarnation | None = None
         """The last forked worker; it may not have imported the plugin yet."""
         self._deaths = 0
-        self._last = ""
         self._closed = False
         self._history: list[dict[str, Any]] = []
         """The recorded one-time requests to the plugin, in order, which a new worker repeats."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, Final, Literal, get_args
+from typing import Any, Literal
 
 from tavern_core.errors import UsageError
 from tavern_core.frozen import dataclass
 
 QuestionKind = Literal["form", "completion", "roots"]
-QUESTION_KINDS: Final[tuple[QuestionKind, ...]] = get_args(QuestionKind)
 
 
 @dataclass(frozen=True, slots=True)

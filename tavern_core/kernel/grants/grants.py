@@ -119,11 +119,6 @@ class Decision:
         """True if a decision is needed."""
         return bool(self.undecided)
 
-    @property
-    def carries_over(self) -> bool:
-        """True when the record was made for another state of the plugin and should be brought up to date."""
-        return bool(self.changed)
-
 
 def tier_of(facts: PluginFacts, record: GrantRecord) -> Tier:
     """The tier for which a plugin was granted what it was.
