@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from tavern_core.contract.adapters import Process
 from tavern_core.contract.protocols import Sandbox
@@ -16,10 +16,9 @@ from tavern_core.frozen import dataclass
 from tavern_core.kernel.files.atomic_file import make_private_folder, write_atomic
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.model.call import Rights, ToolCall
-from tavern_core.model.upstream import SECRET, UpstreamConfig, origin_entry
+from tavern_core.model.settings import SECRET, is_operators_reference
+from tavern_core.model.upstream import UpstreamConfig, origin_entry
 from tavern_core.upstreams.entries import Entry
-
-_REFERENCES: Final = (SECRET, "$env", "$file", "$keyring")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +170,8 @@ class UpstreamFacility:
 
     def _followed(self, value: Any, place: str) -> Any:
         if isinstance(value, Mapping):
-            if len(value) == 1 and (kind := next(iter(value))) in _REFERENCES:
-                return self._referred(kind, value, place)
+            if is_operators_reference(value):
+                return self._referred(next(iter(value)), value, place)
             return {key: self._followed(item, f"{place}.{key}") for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self._followed(item, f"{place}.{index}") for index, item in enumerate(value)]

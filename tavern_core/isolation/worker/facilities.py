@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.contract.context import PluginContext, Runtime
+from tavern_core.contract.publishing import view_members
 from tavern_core.isolation.codec import crossing
 from tavern_core.isolation.worker.host_client import Hotline
 from tavern_core.schema.limits import json_or
@@ -63,22 +64,8 @@ def _view(hotline: Hotline, name: str, methods: Mapping[str, bool], description:
     Args:
         methods: name → whether it is async.
     """
-    known = ", ".join(methods)
-
-    def refuse(self: object, attribute: str, *value: object) -> Any:
-        what = "is private" if attribute.startswith("_") else "is not published"
-        raise AttributeError(f"{attribute!r} of service {name!r} {what}; published: {known}")
-
-    label = f"<view of service {name!r}>"
     body: dict[str, Any] = {method: _asking(hotline, name, method, is_async) for method, is_async in methods.items()}
-    body |= {
-        "__slots__": (),
-        "__getattr__": refuse,
-        "__setattr__": refuse,
-        "__delattr__": refuse,
-        "__repr__": lambda self: label,
-        "__doc__": description,
-    }
+    body |= view_members(name, methods, description)
     return type(f"{name}View", (), body)()
 
 

@@ -130,19 +130,18 @@ def _openai(data: Mapping[str, Any]) -> Iterable[NativeCall] | None:
 
 
 def _responses(data: Mapping[str, Any]) -> Iterable[NativeCall] | None:
-    if not isinstance(output := data.get("output"), list):
-        return None
-    items = (_mapping(item) for item in output)
-    return [
-        _call(i.get("name"), i.get("arguments"), i.get("call_id")) for i in items if i.get("type") == "function_call"
-    ]
+    return _items(data.get("output"), "function_call", "arguments", "call_id")
 
 
 def _anthropic(data: Mapping[str, Any]) -> Iterable[NativeCall] | None:
-    if not isinstance(content := data.get("content"), list):
+    return _items(data.get("content"), "tool_use", "input", "id")
+
+
+def _items(written: Any, type_: str, arguments: str, call_id: str) -> Iterable[NativeCall] | None:
+    if not isinstance(written, list):
         return None
-    items = (_mapping(item) for item in content)
-    return [_call(i.get("name"), i.get("input"), i.get("id")) for i in items if i.get("type") == "tool_use"]
+    items = (_mapping(item) for item in written)
+    return [_call(i.get("name"), i.get(arguments), i.get(call_id)) for i in items if i.get("type") == type_]
 
 
 def _gemini(data: Mapping[str, Any]) -> Iterable[NativeCall] | None:

@@ -6,11 +6,10 @@ import json
 import logging
 import threading
 import weakref
-from collections.abc import Mapping
 from typing import Any, Final
 
 from tavern_core.kernel.views.sealed_functions import hidden
-from tavern_core.model.settings import SettingItem
+from tavern_core.model.settings import SettingItem, is_reference
 from tavern_core.schema.redact import MASK, compile_redactor, redact_text
 from tavern_core.schema.secret_forms import forms, striker
 from tavern_core.schema.secrets import is_secret_name
@@ -18,7 +17,6 @@ from tavern_core.schema.secrets import is_secret_name
 SHORTEST: Final = 6
 """Shorter strings are not searched for: masking every ``1`` would hide everything and protect nothing."""
 _redact: Final = compile_redactor()
-REFERENCES: Final = ("$env", "$file", "$keyring")
 
 
 def looks_secret(key: str) -> bool:
@@ -29,11 +27,6 @@ def looks_secret(key: str) -> bool:
 def is_secret(item: SettingItem) -> bool:
     """True for a setting that says so, and for one whose key looks like it."""
     return item.secret or looks_secret(item.key)
-
-
-def is_reference(value: Any) -> bool:
-    """True for ``{"$env": "NAME"}`` and its kin: where a secret is, not what it is."""
-    return isinstance(value, Mapping) and len(value) == 1 and next(iter(value)) in REFERENCES
 
 
 def mask(value: Any) -> Any:

@@ -16,13 +16,13 @@ from typing import Any, Protocol
 from tavern_core.errors import Finding, Location, PluginError, PolicyDenied, SettingsInvalid
 from tavern_core.kernel.files.json_state import Values
 from tavern_core.kernel.settings.declared_settings import PREFIX, Declared, SettingTable
-from tavern_core.kernel.settings.secrets import is_reference, is_secret, mask
+from tavern_core.kernel.settings.secrets import is_secret, mask
 from tavern_core.kernel.settings.setting_layers import SettingLayers
 from tavern_core.kernel.settings.subscriptions import Callback, SettingWatches, Watch
 from tavern_core.kernel.settings.values import all_refused, from_text, problem_of, refused
 from tavern_core.kernel.settings.view import Change, DescribedSetting, SavedChanges
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.model.settings import SettingItem
+from tavern_core.model.settings import SettingItem, is_reference
 from tavern_core.schema.redact import MASK, redact_text
 
 BeforeSave = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]

@@ -17,10 +17,10 @@ from typing import Any, Final
 
 from tavern_core.errors import Finding, Location, SettingsInvalid, StateDamaged
 from tavern_core.kernel.files.atomic_file import read_text
-from tavern_core.kernel.settings.secrets import REFERENCES, is_reference, is_secret
+from tavern_core.kernel.settings.secrets import is_secret
 from tavern_core.kernel.settings.setting_rules import value_problem
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.model.settings import SettingItem
+from tavern_core.model.settings import REFERENCES, SettingItem, is_reference
 
 Keyring = Callable[[str, str], str | None]
 """``keyring(service, name)`` → the secret, or None."""
