@@ -21,8 +21,7 @@ from tavern_core.errors import PluginError, TavernError, UsageError
 from tavern_core.flow.composition import Flow
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.execution.modes import Mode
-from tavern_core.model.node import ABSENT, NodeSpec, Slot
-from tavern_core.model.node_match import NodeMatch
+from tavern_core.model.node import ABSENT, NodeMatch, NodeSpec, Slot
 from tavern_core.model.safe_text import printed
 from tavern_core.model.workflow import Workflow
 

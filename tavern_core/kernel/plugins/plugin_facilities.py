@@ -11,8 +11,8 @@ from tavern_core.errors import PolicyDenied, SettingsInvalid
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.plugins.services import Services
 from tavern_core.kernel.settings.store import SettingsStore
-from tavern_core.kernel.views.plain_names import exact
 from tavern_core.kernel.views.sealed_functions import sealed_doors
+from tavern_core.kernel.views.values import exact
 
 DOORS = ("get_config", "on_config_change", "service", "secret", "data_dir", "plugin_config")
 
