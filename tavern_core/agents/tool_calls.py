@@ -19,7 +19,7 @@ from tavern_core.errors import CallError, InputInvalid, TavernError, ToolNotFoun
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.calls.feedback import failure_text
 from tavern_core.kernel.calls.idempotency import result_of, result_text
-from tavern_core.kernel.calls.native_calls import text_of
+from tavern_core.kernel.calls.native_calls import not_an_object, read_arguments, text_of
 from tavern_core.kernel.calls.text_calls import Transcript
 from tavern_core.kernel.catalogue.parameter_text import fold_lines
 from tavern_core.kernel.catalogue.plan import Inner, Plan
@@ -130,22 +130,18 @@ class ToolCalls:
             raise ToolNotFound(
                 error.message, hint=hint or "use one of the tools that are given", fixFor="caller"
             ) from None
+        arguments = read_arguments(call.arguments)
+        if arguments is None:
+            raise not_an_object(tool, call.arguments)
         try:
-            arguments = json.loads(call.arguments or "{}")
             json.dumps(arguments, ensure_ascii=False).encode()
         except UnicodeEncodeError:
             raise InputInvalid(
                 f"{tool}: the arguments hold half a character (a lone surrogate): {call.arguments[:200]}",
                 hint="write each character whole, as itself", fixFor="caller",
             ) from None  # fmt: skip
-        except (ValueError, RecursionError):
-            arguments = None
-        if not isinstance(arguments, dict):
-            raise InputInvalid(
-                f"{tool}: the arguments are no JSON object: {call.arguments[:200]}",
-                hint='write the arguments as one JSON object, such as {} or {"text": "…"}',
-                fixFor="caller",
-            )
+        except RecursionError:
+            raise not_an_object(tool, call.arguments) from None
         return tool, arguments
 
     async def _reads(self, tool: str) -> bool:

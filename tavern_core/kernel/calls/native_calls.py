@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from tavern_core.errors import UsageError
+from tavern_core.errors import InputInvalid, UsageError
 from tavern_core.frozen import dataclass
 from tavern_core.model.result import ToolResult
 from tavern_core.tam import neutralise
@@ -163,16 +163,30 @@ _READERS: Final[Mapping[Api, Callable[[Mapping[str, Any]], Iterable[NativeCall] 
 }
 
 
+def read_arguments(written: str) -> dict[str, Any] | None:
+    """The arguments of a call as a model wrote them; None if they are no JSON object."""
+    try:
+        arguments = json.loads(written or "{}")
+    except (ValueError, RecursionError):
+        return None
+    return arguments if isinstance(arguments, dict) else None
+
+
+def not_an_object(tool: str, written: str) -> InputInvalid:
+    """The error of a call with such arguments."""
+    return InputInvalid(
+        f"{tool}: the arguments are no JSON object: {written[:200]}",
+        hint='write the arguments as one JSON object, such as {} or {"text": "…"}',
+        fixFor="caller",
+    )
+
+
 def _call(name: Any, arguments: Any, call_id: Any) -> NativeCall:
-    written = ""
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments or "{}")
-        except (ValueError, RecursionError):
-            written, arguments = arguments[:2000], None
-    if not isinstance(arguments, Mapping):
-        written, arguments = written or repr(arguments)[:2000], None
-    return NativeCall(str(name or ""), arguments, str(call_id or ""), written)
+    found = read_arguments(arguments) if isinstance(arguments, str) else arguments
+    written = arguments if isinstance(arguments, str) else repr(arguments)
+    if not isinstance(found, Mapping):
+        return NativeCall(str(name or ""), None, str(call_id or ""), written[:2000])
+    return NativeCall(str(name or ""), found, str(call_id or ""))
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
