@@ -21,7 +21,7 @@ from tavern_core.errors import ERROR_CODES, InputInvalid, RunNotFound, TavernErr
 from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from tavern_core.flow.engine.run import Question
+    from tavern_core.flow.engine.run_options import Question
     from tavern_core.flow.engine.run_store import KeptRun
     from tavern_core.host import Tavern
     from tavern_core.model.run import RunResult

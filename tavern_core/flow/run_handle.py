@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
-from tavern_core.flow.engine.run import Question, Run
+from tavern_core.flow.engine.run import Run
+from tavern_core.flow.engine.run_options import Question
 from tavern_core.model.run import RunEvent, RunResult
 
 

@@ -21,8 +21,9 @@ from tavern_core.flow.engine.groups import given as interface_values
 from tavern_core.flow.engine.node_values import fresh
 from tavern_core.flow.engine.plan_tables import Prepared
 from tavern_core.flow.engine.protocols import NodeDoors
-from tavern_core.flow.engine.run import Beginning, Run, RunHost, RunOptions
+from tavern_core.flow.engine.run import Beginning, Run, RunHost
 from tavern_core.flow.engine.run_events import EventLog
+from tavern_core.flow.engine.run_options import RunOptions
 from tavern_core.flow.engine.run_store import KeptRun, RunStore
 from tavern_core.flow.hook_chains import FlowCalls
 from tavern_core.flow.node_hooks import NodeHooks

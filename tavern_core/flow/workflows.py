@@ -25,7 +25,8 @@ from tavern_core.model.run import RunEvent, RunRecord, RunResult
 if TYPE_CHECKING:
     from tavern_core.flow.compiler import Made
     from tavern_core.flow.engine.plan_tables import Prepared
-    from tavern_core.flow.engine.run import Question, Run
+    from tavern_core.flow.engine.run import Run
+    from tavern_core.flow.engine.run_options import Question
     from tavern_core.flow.engine.run_store import KeptRun
     from tavern_core.flow.patching import PatchOutcome
     from tavern_core.flow.recent_runs import Remembered
@@ -325,7 +326,7 @@ class Workflows(Mapping[str, "Workflow"]):
 
     def _asked(self, run_id: str) -> tuple[Question, ...]:
         """The open questions of a stored run, including those with a stored answer."""
-        from tavern_core.flow.engine.run import Question
+        from tavern_core.flow.engine.run_options import Question
 
         kept = self._caches.runs.get(run_id)
         return () if kept is None else tuple(Question(**question) for question in kept.questions)

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tavern_core.flow.engine.plan_tables import prepare
-from tavern_core.flow.engine.run import Beginning, Run, RunHost, RunOptions
+from tavern_core.flow.engine.run import Beginning, Run, RunHost
+from tavern_core.flow.engine.run_options import RunOptions
 from tavern_core.graph.compile import Compiled, compile_workflow
 from tavern_core.graph.problems import FlowProblem
 from tavern_core.kernel.execution.threads import Workers

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final
 
 from tavern_core.contract.nodes import MisfitInput, Skip
-from tavern_core.errors import InputInvalid, SchemaInvalid, UsageError
+from tavern_core.errors import SchemaInvalid, UsageError
 from tavern_core.flow.engine.concurrency import Gates, Place
 from tavern_core.flow.engine.groups import given as interface_values
 from tavern_core.flow.engine.node_context import RunningNode
@@ -27,6 +27,7 @@ from tavern_core.flow.engine.node_values import fresh
 from tavern_core.flow.engine.plan_tables import Prepared, Work, misfits
 from tavern_core.flow.engine.protocols import Around, Cache, NodeDoors, ScopePart
 from tavern_core.flow.engine.run_events import EventLog
+from tavern_core.flow.engine.run_options import Question, RunOptions
 from tavern_core.flow.engine.scheduler import Scope
 from tavern_core.flow.engine.stream_events import LONGEST_CHUNK, ToldChunks
 from tavern_core.frozen import dataclass
@@ -38,71 +39,9 @@ from tavern_core.model.call import CallContext
 from tavern_core.model.run import FINAL_STATES, NodeError, NodeState, RunEvent, RunResult, RunState
 from tavern_core.schema.check import check_schema
 from tavern_core.schema.secret_forms import striker
-from tavern_core.schema.validate import Validator, compile_output_validator
 
 GRACE_S: Final = 1.0
 """How long cancelled nodes may take to end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A question of a node to a person."""
-
-    id: str
-    path: str
-    schema: Mapping[str, Any]
-    prompt: str = ""
-
-    def misfit(self, value: Any) -> str:
-        """Why `value` does not answer it; empty if it does."""
-        return "; ".join(map(str, _validator(self.schema).problems(value))) if self.schema else ""
-
-    def refusal(self, value: Any) -> InputInvalid | None:
-        """The error of an answer that does not fit; None if it fits."""
-        if not (why := self.misfit(value)):
-            return None
-        return InputInvalid(
-            f"the answer to {self.id} does not fit: {why}", hint="answer again; the question stays open",
-            question=self.id, schema=dict(self.schema), problems=[{"pointer": "", "message": why}],
-        )  # fmt: skip
-
-    def to_json(self) -> dict[str, Any]:
-        return {"id": self.id, "path": self.path, "schema": dict(self.schema), "prompt": self.prompt}
-
-
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """The options of one run."""
-
-    concurrency: int | None = None
-    """Nodes that run at the same time; None: no limit."""
-    types: Mapping[str, int] = field(default_factory=dict)
-    """Node type → how many of it at the same time."""
-    resources: Mapping[str, int] = field(default_factory=dict)
-    """Resource tag → how many nodes with it at the same time."""
-    to: tuple[str, ...] = ()
-    """Run only these nodes and what they need."""
-    timeout_ms: int | None = None
-    """Deadline of the whole run."""
-
-    def __post_init__(self) -> None:
-        for name, room in (("types", self.types), ("resources", self.resources)):
-            if not isinstance(room, Mapping):
-                raise UsageError(f"{name} is {room!r}; it takes a mapping", hint=f"{name}={{'name': 2}}")
-        if isinstance(self.to, str):
-            object.__setattr__(self, "to", (self.to,))
-        if not isinstance(self.to, list | tuple | set | frozenset) or not all(
-            isinstance(node, str) for node in self.to
-        ):
-            raise UsageError(f"to is {self.to!r}; it takes ids of nodes", hint="to=['node']")
-        numbers = {"concurrency": self.concurrency, "timeout_ms": self.timeout_ms}
-        numbers |= {f"types[{name!r}]": room for name, room in self.types.items()}
-        numbers |= {f"resources[{name!r}]": room for name, room in self.resources.items()}
-        for name, number in numbers.items():
-            if number is not None and (type(number) is not int or number < 1):
-                raise UsageError(
-                    f"{name} is {number!r}; it takes a whole number from 1 on", hint="leave it out for no limit"
-                )
 
 
 def _same(value: Any) -> Any:
@@ -521,10 +460,6 @@ class Run:
     def told(self) -> int:
         """The number of events."""
         return len(self._log)
-
-
-def _validator(schema: Mapping[str, Any]) -> Validator:
-    return compile_output_validator(schema)
 
 
 def _nothing() -> None:
