@@ -5,11 +5,10 @@ read → compile → permissions of its nodes → before_workflow hooks → chec
 
 from __future__ import annotations
 
-import re
 import secrets
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +22,6 @@ from tavern_core.flow.engine.plan_tables import Prepared
 from tavern_core.flow.engine.protocols import NodeDoors
 from tavern_core.flow.engine.run import Beginning, Run, RunHost
 from tavern_core.flow.engine.run_events import EventLog
-from tavern_core.flow.engine.run_options import RunOptions
 from tavern_core.flow.engine.run_store import KeptRun, RunStore
 from tavern_core.flow.hook_chains import FlowCalls
 from tavern_core.flow.node_hooks import NodeHooks
@@ -32,6 +30,7 @@ from tavern_core.flow.recent_runs import Remembered
 from tavern_core.flow.resuming import TakenUp, document_of_run, stored_options, taken_up
 from tavern_core.flow.run_caller import judge_owner, restored, stored, taken_up_as
 from tavern_core.flow.run_recorder import Keeper
+from tavern_core.flow.run_request import RunRequest
 from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen import dataclass
 from tavern_core.graph.slots import chosen
@@ -57,12 +56,8 @@ if TYPE_CHECKING:
     from tavern_core.flow.patching import Patching
     from tavern_core.graph.problems import FlowProblem
 
-_OPTIONS: Final = frozenset(
-    {field.name for field in fields(RunOptions)} | {"again", "start_at", "answers", "cache", "keep", "run_id"}
-)
 _MOST_WRITTEN: Final = 200
 """Maximum number of cached workflows without a file."""
-_RUN_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,32 +192,14 @@ class Running:
         if made.prepared is None:
             raise made.refuse()
         await self._rights.judge(_specs(made.prepared), caller)
-        if unknown := next((name for name in options if name not in _OPTIONS), None):
-            raise UsageError(
-                f"a run has no option {unknown!r}",
-                hint=did_you_mean(unknown, _OPTIONS) or f"options: {', '.join(sorted(_OPTIONS))}",
-            )
-        if not isinstance(options.get("again", ""), str | None) or not isinstance(
-            options.get("answers", {}), Mapping | None
-        ):
-            raise UsageError(
-                "`again` takes the id of a run, `answers` a mapping of questions",
-                hint="run(what, inputs, again='run-…')",
-            )
-        given = {**self._defaults, **options}
-        again, start_at = given.pop("again", None), given.pop("start_at", ())
+        request = RunRequest.read(options, self._defaults)
+        run_id, again, start_at = request.run_id, request.again, request.start_at
         if start_at and again is None and taken is None:
             raise UsageError(
                 "start_at needs `again`: the run whose other answers are taken",
                 hint="run(what, inputs, again=run_id, start_at=[...])",
             )
-        run_id, answers, is_off = given.pop("run_id", ""), given.pop("answers", None), given.pop("cache", True) is False
-        is_kept = given.pop("keep", True)
-        if run_id and (
-            not _RUN_ID.match(run_id)
-            or run_id in self.remembered
-            or (is_kept and self._caches.runs.get(run_id) is not None)
-        ):
+        if run_id and (request.has_invalid_id or self._is_used(run_id, request.keep)):
             raise UsageError(
                 f"{run_id!r} cannot be the id of a new run", hint="use 1 to 100 of A-Z a-z 0-9 _ . - and no id twice"
             )
@@ -233,11 +210,15 @@ class Running:
             log = EventLog(before[-1].seq if before else 0, lambda after: runs.events(run_id, after))
         inputs = {key: plain(value) for key, value in inputs.items()}
         cache = RunCache(
-            self._caches.session, self._caches.disk, earlier, is_off=is_off, write=self._caches.runs.written
+            self._caches.session,
+            self._caches.disk,
+            earlier,
+            is_off=not request.uses_cache,
+            write=self._caches.runs.written,
         )
         run = Run(
-            made.prepared, {}, host=self._run_host, context=caller, options=RunOptions(**given),
-            beginning=Beginning(run_id, cache, answers or {}, log),
+            made.prepared, {}, host=self._run_host, context=caller, options=request.options,
+            beginning=Beginning(run_id, cache, request.answers, log),
         )  # fmt: skip
         cache.on_lost = lambda path, why: run.note("again", path, {"why": why})
         self._watch_reading(run, cache, again if taken is None else run_id)
@@ -253,13 +234,16 @@ class Running:
         if around or after:
             run.around = NodeHooks(self._calls, around, after, info)
         keeper = None
-        if is_kept:
+        if request.keep:
             about = await self._about(run, made.workflow, inputs, is_changed, options, taken)
             keeper = Keeper(self._caches.runs, run, cache, about, taken.journal if taken is not None else None)
         if taken is not None:
             run.turn, run.times_taken_up = f"{run.id}#{secrets.token_hex(4)}", taken.kept.times_taken_up
         self.remembered.add(run, cache, is_taken_up=taken is not None)
         return Begun(run, info, keeper)
+
+    def _is_used(self, run_id: str, is_kept: bool) -> bool:
+        return run_id in self.remembered or (is_kept and self._caches.runs.get(run_id) is not None)
 
     def _watch_reading(self, run: Run, cache: RunCache, earlier: str | None) -> None:
         """From now on the run knows what its nodes read; from an earlier run it takes over what that had read."""
