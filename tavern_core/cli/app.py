@@ -168,8 +168,8 @@ def _run(argv: list[str], session: Session) -> int:
         with app.make_context(PROGRAM, argv, obj=session) as ctx:
             app.invoke(ctx)
         return 0
-    except errors.ReportedExit as told:
-        return told.exit_code
+    except errors.ReportedExit as exit_:
+        return exit_.exit_code
     except click.exceptions.Exit as end:
         return end.exit_code
     except (KeyboardInterrupt, click.Abort):

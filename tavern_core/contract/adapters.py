@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 from tavern_core.frozen import dataclass
 
 if TYPE_CHECKING:
-    from tavern_core.contract.running import ToolContext
+    from tavern_core.contract.tool_context import ToolContext
     from tavern_core.model.call import ToolCall
     from tavern_core.model.tool import Example
 

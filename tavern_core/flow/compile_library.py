@@ -13,7 +13,7 @@ from packaging.version import InvalidVersion, Version
 from tavern_core.contract.nodes import MisfitInput, Node
 from tavern_core.errors import TavernError
 from tavern_core.flow.node_catalogue import Nodes
-from tavern_core.flow.workflow_files import Shelved, WorkflowFiles
+from tavern_core.flow.workflow_files import WorkflowFiles, WorkflowSource
 from tavern_core.graph.problems import FlowProblem
 from tavern_core.graph.slots import chosen, value_misfit
 from tavern_core.kernel.nodes.node_code import NodeCode
@@ -45,7 +45,7 @@ class CompileLibrary:
         self._failed: dict[int, list[FlowProblem]] = {}
         """Identity of an upgraded workflow → problems of its nodes."""
         self._known: Collection[str] | None = None
-        self._shelved: Mapping[str, Shelved] | None = None
+        self._shelved: Mapping[str, WorkflowSource] | None = None
 
     def node(self, type_: str) -> NodeSpec | None:
         if type_ not in self._types:
@@ -76,7 +76,7 @@ class CompileLibrary:
             self._upgraded[id_] = self.upgraded(found)
         return self._upgraded[id_]
 
-    def workflow_ids(self) -> Mapping[str, Shelved]:
+    def workflow_ids(self) -> Mapping[str, WorkflowSource]:
         if self._shelved is None:
             self._shelved = self._workflow_files.list()
         return self._shelved

@@ -19,7 +19,7 @@ from tavern_core.flow.engine.cache import DiskCache, Earlier, RunCache, SessionC
 from tavern_core.flow.engine.groups import given as interface_values
 from tavern_core.flow.engine.node_values import fresh
 from tavern_core.flow.engine.plan_tables import Prepared
-from tavern_core.flow.engine.protocols import NodeDoors
+from tavern_core.flow.engine.protocols import NodeFacilities
 from tavern_core.flow.engine.run import Beginning, Run, RunHost
 from tavern_core.flow.engine.run_events import EventLog
 from tavern_core.flow.engine.run_store import KeptRun, RunStore
@@ -29,7 +29,7 @@ from tavern_core.flow.node_permissions import NodeRights
 from tavern_core.flow.recent_runs import Remembered
 from tavern_core.flow.resuming import TakenUp, document_of_run, stored_options, taken_up
 from tavern_core.flow.run_caller import judge_owner, restored, stored, taken_up_as
-from tavern_core.flow.run_recorder import Keeper
+from tavern_core.flow.run_recorder import RunRecorder
 from tavern_core.flow.run_request import RunRequest
 from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen import dataclass
@@ -38,7 +38,7 @@ from tavern_core.kernel.calls.running_call import Frame, current
 from tavern_core.kernel.calls.untrusted_content import has_read, is_watched
 from tavern_core.kernel.nodes.value_conversion import plain
 from tavern_core.kernel.plugins.tables import Tables
-from tavern_core.kernel.settings.result_redaction import masking, struck_outputs
+from tavern_core.kernel.settings.result_redaction import masking, redacted_outputs
 from tavern_core.model.call import CallContext
 from tavern_core.model.event import (
     UPDATE_WORKFLOW_STATE_FROM_AGENT,
@@ -75,7 +75,7 @@ class Begun:
 
     run: Run
     info: RunInfo
-    keeper: Keeper | None
+    recorder: RunRecorder | None
     """Writes it to the store, if it is stored."""
 
 
@@ -87,7 +87,7 @@ class Running:
         workflow_files: WorkflowFiles,
         compiling: Compiling,
         rights: NodeRights,
-        doors: NodeDoors,
+        facilities: NodeFacilities,
         caches: Caches,
         tables: Tables,
         prepare: Callable[[], Coroutine[Any, Any, None]],
@@ -107,7 +107,7 @@ class Running:
         self._defaults = {"concurrency": workflows.concurrency, "resources": workflows.resources}
         self._secrets: Callable[[], Collection[str]] = lambda: base.known_secrets.values
         self._mask = masking(self._secrets)
-        self._run_host = RunHost(base.tool_threads, doors, self._mask, self._secrets)
+        self._run_host = RunHost(base.tool_threads, facilities, self._mask, self._secrets)
         self._given = GivenWorkflows()
         self._written: dict[int, tuple[Workflow, Workflow]] = {}
         """Workflows without a file, and their document as it would be in a file."""
@@ -233,14 +233,14 @@ class Running:
         around, after = self._hooks.of("tavern_before_node"), self._hooks.of("tavern_after_node")
         if around or after:
             run.around = NodeHooks(self._calls, around, after, info)
-        keeper = None
+        recorder = None
         if request.keep:
             about = await self._about(run, made.workflow, inputs, is_changed, options, taken)
-            keeper = Keeper(self._caches.runs, run, cache, about, taken.journal if taken is not None else None)
+            recorder = RunRecorder(self._caches.runs, run, cache, about, taken.journal if taken is not None else None)
         if taken is not None:
             run.turn, run.times_taken_up = f"{run.id}#{secrets.token_hex(4)}", taken.kept.times_taken_up
         self.remembered.add(run, cache, is_taken_up=taken is not None)
-        return Begun(run, info, keeper)
+        return Begun(run, info, recorder)
 
     def _is_used(self, run_id: str, is_kept: bool) -> bool:
         return run_id in self.remembered or (is_kept and self._caches.runs.get(run_id) is not None)
@@ -285,7 +285,7 @@ class Running:
 
     async def through(self, begun: Begun) -> RunResult:
         """Run it to its end, record it, and call observers."""
-        run, info, keeper = begun.run, begun.info, begun.keeper
+        run, info, recorder = begun.run, begun.info, begun.recorder
         outer = current.get()  # the maker of that call can follow the run and its streams from now on
         self._note(
             WORKFLOW_STARTED,
@@ -295,24 +295,24 @@ class Running:
         result: RunResult | None = None
         token = current.set(self._frame(run))
         try:
-            if keeper is not None:
-                await keeper.begin()
+            if recorder is not None:
+                await recorder.begin()
             result = await run.execute()
         finally:
             current.reset(token)
             self.remembered.ended(run)
-            if keeper is not None:
-                keeper.end(result)
-            told = {
+            if recorder is not None:
+                recorder.end(result)
+            facts = {
                 "runId": run.id,
                 "workflow": info.workflow,
                 "state": "cancelled" if result is None else result.state,
             }
             took = 0.0 if result is None else round(result.latency_ms, 3)
             errors = [error.to_json() for error in run.errors[:20]]
-            self._note(WORKFLOW_FINISHED, {**told, "latencyMs": took, "errors": self._mask(errors)})
+            self._note(WORKFLOW_FINISHED, {**facts, "latencyMs": took, "errors": self._mask(errors)})
         result = replace(
-            result, outputs=struck_outputs(result.outputs, self._secrets()), untrusted=tuple(run.reads or ())
+            result, outputs=redacted_outputs(result.outputs, self._secrets()), untrusted=tuple(run.reads or ())
         )
         if observers := self._hooks.of("tavern_after_workflow"):
             seen = RunInfo(run.id, info.workflow, info.principal, result.state)

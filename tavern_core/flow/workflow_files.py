@@ -50,7 +50,7 @@ Brought = Mapping[str, tuple[str, Any, Path | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Shelved:
+class WorkflowSource:
     """One existing workflow, read or not."""
 
     id: str
@@ -90,10 +90,10 @@ class WorkflowFiles:
         self._read: dict[tuple[Path, str], tuple[Stamp | None, bytes, Workflow | WorkflowInvalid]] = {}
         """(file, id) → its stamp, None if unreliable; the hash of its bytes; its content."""
 
-    def list(self) -> dict[str, Shelved]:
+    def list(self) -> dict[str, WorkflowSource]:
         """Id → workflow, sorted; a file of a folder takes precedence over a plugin's with the same id."""
-        found = {name: Shelved(name, entry[0], brought=entry) for name, entry in self._brought().items()}
-        found.update({name: Shelved(name, "", path) for name, path in self._files().items()})
+        found = {name: WorkflowSource(name, entry[0], brought=entry) for name, entry in self._brought().items()}
+        found.update({name: WorkflowSource(name, "", path) for name, path in self._files().items()})
         return dict(sorted(found.items()))
 
     def __contains__(self, id_: str) -> bool:
@@ -143,7 +143,7 @@ class WorkflowFiles:
         )
         raise WorkflowNotFound(sayable(f"there is no workflow {id_!r:.300}"), hint=sayable(hint))
 
-    def open(self, shelved: Shelved) -> Workflow:
+    def open(self, shelved: WorkflowSource) -> Workflow:
         """The workflow that `list` named, without searching folders again. Raises as `get`."""
         if shelved.path is not None:
             return self.read(shelved.path, shelved.id)

@@ -22,7 +22,7 @@ from tavern_core.schema.slots import workflow_schema
 
 if TYPE_CHECKING:
     from tavern_core.flow.run_handle import RunHandle
-    from tavern_core.flow.workflow_files import Shelved, WorkflowFiles
+    from tavern_core.flow.workflow_files import WorkflowFiles, WorkflowSource
     from tavern_core.flow.workflows import Workflows
     from tavern_core.kernel.plugins.tables import Tables
     from tavern_core.model.call import CallContext, ToolCall
@@ -107,7 +107,7 @@ class WorkflowTools:
         files = self._workflow_files.stamp(self._paths)
         return None if files is None else (files, self._contributions.generation, self._registry.generation)
 
-    def _entry(self, id_: str, shelved: Shelved, noticed: dict[tuple[str, str], Diagnostic]) -> Entry | None:
+    def _entry(self, id_: str, shelved: WorkflowSource, noticed: dict[tuple[str, str], Diagnostic]) -> Entry | None:
         def notice(code: str, message: str, hint: str, severity: Literal["error", "warning"] = "warning") -> None:
             noticed[code, PREFIX + id_] = Diagnostic(code, message, "", hint, severity, {"tool": PREFIX + id_})
 
@@ -126,7 +126,7 @@ class WorkflowTools:
         return Entry(PREFIX + id_, OWNER, workflow_tool(id_, workflow))
 
 
-def _file_of(shelved: Shelved) -> Iterator[Path]:
+def _file_of(shelved: WorkflowSource) -> Iterator[Path]:
     """The file of a plugin's workflow, if it is a file."""
     if shelved.brought is not None and isinstance(shelved.brought[1], str | Path) and shelved.brought[2] is not None:
         yield shelved.brought[2] / shelved.brought[1]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tavern_core.flow.recent_runs import Remembered
     from tavern_core.flow.run_handle import RunHandle
     from tavern_core.flow.run_steps import Begun, Caches, Running
-    from tavern_core.flow.workflow_files import Shelved, WorkflowFiles
+    from tavern_core.flow.workflow_files import WorkflowFiles, WorkflowSource
     from tavern_core.flow.workflow_session import WorkflowSession
     from tavern_core.graph.edit import WorkflowEditor
     from tavern_core.graph.problems import FlowProblem
@@ -103,12 +103,12 @@ class Workflows(Mapping[str, "Workflow"]):
     def __contains__(self, id_: object) -> bool:
         return id_ in self.list()
 
-    def list(self) -> dict[str, Shelved]:
+    def list(self) -> dict[str, WorkflowSource]:
         """Id → its source, sorted; nothing is read."""
         self._wait(self._prepare())
         return self._workflow_files.list()
 
-    def in_files(self) -> dict[str, Shelved]:
+    def in_files(self) -> dict[str, WorkflowSource]:
         """`list`, as far as it is known without activating plugins."""
         return self._workflow_files.list()
 
@@ -443,8 +443,8 @@ class Workflows(Mapping[str, "Workflow"]):
         task = asyncio.create_task(self._running.through(begun))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        if (keeper := begun.keeper) is not None:
-            task.add_done_callback(lambda _: keeper.let_go())  # it may be cancelled before it starts
+        if (recorder := begun.recorder) is not None:
+            task.add_done_callback(lambda _: recorder.let_go())  # it may be cancelled before it starts
         return RunHandle(begun.run, task)
 
     def runs(self) -> builtins.list[str]:

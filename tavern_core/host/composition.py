@@ -64,13 +64,13 @@ from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.lock_check import lock_path
 from tavern_core.kernel.plugins.plugin_settings import PluginSettings
 from tavern_core.kernel.plugins.plugins import Plugins
+from tavern_core.kernel.plugins.reconciler import Reconciler
 from tavern_core.kernel.plugins.record import Records
 from tavern_core.kernel.plugins.roster import Roster, Sources
 from tavern_core.kernel.plugins.section_lookup import Sections
 from tavern_core.kernel.plugins.services import Services
 from tavern_core.kernel.plugins.skills import Skills
 from tavern_core.kernel.plugins.tables import Tables
-from tavern_core.kernel.plugins.upkeep import Upkeep
 from tavern_core.kernel.registry import Registry
 from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.kernel.settings.setting_layers import SettingLayers, user_file
@@ -152,15 +152,15 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     )
     imports = ImportWatch(home, config.plugins.probe, limits.import_timeout_ms / 1000, base.diagnostics)
     lifecycle = Lifecycle(records, tables, grants, imports, events)
-    upkeep = Upkeep(base, roster, lifecycle, quarantine, imports)
+    reconciler = Reconciler(base, roster, lifecycle, quarantine, imports)
     reached = ReachedByUse(services, lambda: [record.candidate for record in records.values()])
-    consent = Consent(grants, lifecycle, upkeep, reached)
-    plugins = Plugins(lifecycle, consent, upkeep, states, quarantine, imports)
+    consent = Consent(grants, lifecycle, reconciler, reached)
+    plugins = Plugins(lifecycle, consent, reconciler, states, quarantine, imports)
 
     specs = ToolSpecs(base, lifecycle)
     namespaces = Namespaces(specs)
     inventories = Inventories(base, profiles, lifecycle, namespaces)
-    tools = Tools(specs, namespaces, inventories, upkeep, events)
+    tools = Tools(specs, namespaces, inventories, reconciler, events)
     kept, disk = _records(base), ForDisk(lambda: base.known_secrets.values)
     limit_table = _limit_table(base, kept)
     compiler = Compiler(specs, namespaces, inventories, ToolHomes(tables, sandboxes.of), reach, limit_table)
@@ -181,10 +181,10 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     flow.nodes.search_with(lambda: _retrieval(specs, flow))
 
     _contribute(tables, tools, flow, jobs, knowledge, pipeline)
-    upkeep.judge()
+    reconciler.judge()
     return Host(
         lifecycle=lifecycle,
-        upkeep=upkeep,
+        reconciler=reconciler,
         consent=consent,
         plugins=plugins,
         skills=Skills(lifecycle, consent),

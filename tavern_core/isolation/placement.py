@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from tavern_core.isolation.backoff import Pauses
+from tavern_core.isolation.backoff import Backoff
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.plugins.candidate import Candidate, isolation_reason
 from tavern_core.kernel.plugins.contributions import Contributions
@@ -52,15 +52,15 @@ class Isolation:
     def applied(self, candidate: Candidate) -> Candidate:
         """The candidate for the lifecycle: an isolated one loads its proxy, and never its code."""
         candidate = replace(candidate, apart=isolation_reason(candidate, self.base.config.isolation))
-        name, pauses = candidate.name, self._pauses()
+        name, backoff = candidate.name, self._backoff()
         return replace(
             candidate,
             load=lambda: self._load(candidate) if self.reason(candidate) else candidate.load(),
             # A worker reads its code each time it starts.
             unload=lambda: None if candidate.unload is None or self.reason(candidate) else candidate.unload(),
             isolated=lambda: self.reason(candidate),
-            trouble=lambda: pauses.why(name) if self.reason(candidate) else "",
-            pardon=lambda: pauses.end(name),
+            trouble=lambda: backoff.why(name) if self.reason(candidate) else "",
+            pardon=lambda: backoff.end(name),
         )
 
     def release(self) -> None:
@@ -77,10 +77,10 @@ class Isolation:
         with self._lock:
             if self._workers is None:
                 self._workers = HostWorkers(
-                    self.base, self.records, self.reach, self.sandboxes, self.contributions, self._pauses()
+                    self.base, self.records, self.reach, self.sandboxes, self.contributions, self._backoff()
                 )
             workers = self._workers
         return workers.load(candidate)
 
-    def _pauses(self) -> Pauses:
-        return Pauses(self.base.home / "isolation.json")
+    def _backoff(self) -> Backoff:
+        return Backoff(self.base.home / "isolation.json")

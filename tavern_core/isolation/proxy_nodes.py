@@ -38,12 +38,12 @@ LONGEST_WORD: Final = 1_000
 _tokens: Final = itertools.count(1)
 
 
-def far_node(supervisor: Supervisor, told: Mapping[str, Any]) -> NodeSpec:
+def far_node(supervisor: Supervisor, described: Mapping[str, Any]) -> NodeSpec:
     """A node type as described by the worker."""
-    if told["code"] is None:
-        return unpack_node(told["node"], None)
-    form, context, takes_all, names_outputs, where, methods = told["code"]
-    spec = unpack_node(told["node"], None)
+    if described["code"] is None:
+        return unpack_node(described["node"], None)
+    form, context, takes_all, names_outputs, where, methods = described["code"]
+    spec = unpack_node(described["node"], None)
     yields, reads = form in ("stream", "sync_stream"), any(slot.is_stream for slot in spec.inputs.values())
     kind: Kind = "loop" if form == "async" else "sync"
     far = _Far(supervisor, spec.type, kind, yields=yields, talks=yields or reads or spec.dynamic_slots)
@@ -53,7 +53,7 @@ def far_node(supervisor: Supervisor, told: Mapping[str, Any]) -> NodeSpec:
         lambda **inputs: far.run(inputs), shape, CONTEXT if context else "", {}, cls, takes_all=takes_all is True, names_outputs=names_outputs is True,
         where=str(where),
     )  # fmt: skip
-    return unpack_node(told["node"], code)
+    return unpack_node(described["node"], code)
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,7 +211,7 @@ def _factory(supervisor: Supervisor, report: Any) -> ToolFactory:
         given = {"factory": place, "context": context_json, "drop": supervisor.unused()}
 
         def answer(tools: Any) -> Any:
-            if tools is None or (worker := supervisor.incarnation) is None:
+            if tools is None or (worker := supervisor.worker_client) is None:
                 return None
             made = Made(place, context_json, worker)
             return [reported_tool(supervisor, item, made) for item in judged(tools)]

@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Final
 
-from tavern_core.isolation.backoff import Pauses
+from tavern_core.isolation.backoff import Backoff
 from tavern_core.isolation.proxy_plugin import IsolatedPlugin, stand_in
 from tavern_core.isolation.sandbox import Sandboxes
 from tavern_core.isolation.supervisor import Supervisor, WorkerLimits
@@ -37,7 +37,7 @@ class HostWorkers:
     reach: Reach
     sandboxes: Sandboxes
     contributions: Contributions
-    pauses: Pauses
+    backoff: Backoff
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _parts: tuple[Watch, Portal] | None = None
     _supervisors: dict[str, Supervisor] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class HostWorkers:
             watch=watch,
             portal=portal,
             printed=Printed(logger, limits.stderr_bytes),
-            pauses=self.pauses,
+            backoff=self.backoff,
         )
         try:
             plugin = stand_in(supervisor, supervisor.begin())

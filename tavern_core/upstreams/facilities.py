@@ -10,7 +10,7 @@ from typing import Any
 
 from tavern_core.contract.adapters import Process
 from tavern_core.contract.protocols import Sandbox
-from tavern_core.contract.running import ToolContext
+from tavern_core.contract.tool_context import ToolContext
 from tavern_core.errors import PolicyDenied, SettingsInvalid, ToolFailed
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.files.atomic_file import make_private_folder, write_atomic

@@ -25,20 +25,20 @@ from tavern_core.flow.engine.node_context import RunningNode
 from tavern_core.flow.engine.node_outputs import SKIPPED
 from tavern_core.flow.engine.node_values import fresh
 from tavern_core.flow.engine.plan_tables import Prepared, Work, misfits
-from tavern_core.flow.engine.protocols import Around, Cache, NodeDoors, ScopePart
+from tavern_core.flow.engine.protocols import Around, Cache, NodeFacilities, ScopePart
 from tavern_core.flow.engine.run_events import EventLog
 from tavern_core.flow.engine.run_options import Question, RunOptions
-from tavern_core.flow.engine.scheduler import Scope
-from tavern_core.flow.engine.stream_events import LONGEST_CHUNK, ToldChunks
+from tavern_core.flow.engine.scheduler import Scheduler
+from tavern_core.flow.engine.stream_events import LONGEST_CHUNK, ReportedChunks
 from tavern_core.frozen import dataclass
 from tavern_core.graph.order import reachable
 from tavern_core.kernel.calls.running_call import Frame
 from tavern_core.kernel.execution.modes import caught
-from tavern_core.kernel.execution.threads import Owner, Workers
+from tavern_core.kernel.execution.threads import Owner, ThreadPool
 from tavern_core.model.call import CallContext
 from tavern_core.model.run import FINAL_STATES, NodeError, NodeState, RunEvent, RunResult, RunState
 from tavern_core.schema.check import check_schema
-from tavern_core.schema.secret_forms import striker
+from tavern_core.schema.secret_forms import secret_redactor
 
 GRACE_S: Final = 1.0
 """How long cancelled nodes may take to end."""
@@ -54,13 +54,13 @@ class RunHost:
 
     Args:
         threads: where sync nodes run.
-        doors: what nodes may ask of the host.
+        facilities: what nodes may ask of the host.
         mask: redacts secrets in errors.
         secrets: the currently known secret texts.
     """
 
-    threads: Workers
-    doors: NodeDoors
+    threads: ThreadPool
+    facilities: NodeFacilities
     mask: Callable[[Any], Any] = _same
     secrets: Callable[[], Collection[str]] = tuple
 
@@ -99,7 +99,7 @@ class Run:
         self.id = self.turn = beginning.run_id or f"run-{secrets.token_hex(8)}"
         self.prepared = prepared
         self.inputs = inputs
-        self.doors = host.doors
+        self.facilities = host.facilities
         self.context = context
         self.reads: Mapping[str, None] | None = None
         """The sources of untrusted content that its nodes have read (`kernel/calls/untrusted_content.py`)."""
@@ -119,7 +119,7 @@ class Run:
         self.is_cancelled = False
         self.is_left = False
         self._leaves = self._looks = False
-        self._scope: Scope | None = None
+        self._scope: Scheduler | None = None
         self.questions: dict[str, Question] = {}
         self.unanswered: dict[str, Question] = {}
         """Questions without an answer when the node or the run ended."""
@@ -130,7 +130,7 @@ class Run:
         """Records the outputs of the node at a path."""
         self.times_taken_up = 0
         self.mask, self.secrets = host.mask, host.secrets
-        self._chunks = ToldChunks(host.secrets)
+        self._chunks = ReportedChunks(host.secrets)
         self._waiting: dict[str, asyncio.Future[Any]] = {}
         self._threads = host.threads
         self._task: asyncio.Task[Any] | None = None
@@ -163,7 +163,7 @@ class Run:
         others = self._task.cancelling()  # of our caller, before the start
         given, wanted = interface_values(self.prepared, fresh(dict(self.inputs))), self._wanted()
         self.begin()
-        self._scope = scope = Scope(self, self.prepared, "", given, wanted)
+        self._scope = scope = Scheduler(self, self.prepared, "", given, wanted)
         timer = self._deadline()
         if self.is_cancelled:  # before it could begin
             self._stop(self._task)
@@ -245,7 +245,7 @@ class Run:
             steps.append(step.index)
         return frozenset(reachable(plan.needs, steps))
 
-    def _outputs(self, scope: Scope) -> dict[str, Any]:
+    def _outputs(self, scope: Scheduler) -> dict[str, Any]:
         plan = self.prepared.plan
         if plan.outputs and not self.options.to:
             return {key: scope.results.get(key) for key in plan.outputs}
@@ -357,7 +357,7 @@ class Run:
         name = f"{path}#{number}"
         if wrong := check_schema(schema, output=True):  # an error of the node, before the question is asked
             raise SchemaInvalid(f"ctx.ask: {wrong[0].message}", hint=wrong[0].hint, findings=tuple(wrong))
-        prompt = striker(frozenset(self.secrets()))(str(prompt)[:LONGEST_CHUNK])
+        prompt = secret_redactor(frozenset(self.secrets()))(str(prompt)[:LONGEST_CHUNK])
         question = Question(name, path, schema, prompt)
         if name in self.answers and not question.misfit(self.answers[name]):
             return self.answers[name]
@@ -417,11 +417,11 @@ class Run:
         self.note(state, path, (began, outputs))
         self.look()
 
-    def failed(self, error: NodeError, is_told: bool, began: float) -> None:
-        """A node failed. `is_told`: the error of a group that only repeats an inner one."""
+    def failed(self, error: NodeError, is_repeated: bool, began: float) -> None:
+        """A node failed. `is_repeated`: the error of a group that only repeats an inner one."""
         self._end_chunks(error.path)
         self.states[error.path] = "error"
-        if not is_told:
+        if not is_repeated:
             self.errors.append(error)
         took = {"durationMs": max(0.0, round((time.time() - began) * 1000, 3))} if began else {}
         self.note("error", error.path, {"error": error.to_json(), **took})
@@ -443,7 +443,7 @@ class Run:
 
     def chunk(self, path: str, number: int, chunks: Mapping[str, Any]) -> None:
         """A node wrote chunks to its streams; only emitted to listeners."""
-        said = self._chunks.told(path, number, chunks)
+        said = self._chunks.reported(path, number, chunks)
         if self._log.is_followed:
             self.note("chunk", path, {"number": number, "chunks": said})
 
@@ -457,7 +457,7 @@ class Run:
         return self._log.read(after)
 
     @property
-    def told(self) -> int:
+    def event_count(self) -> int:
         """The number of events."""
         return len(self._log)
 

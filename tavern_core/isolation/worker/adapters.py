@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from tavern_core.contract.adapters import Adapter, Connection, UpstreamTool
-from tavern_core.contract.running import ToolContext
+from tavern_core.contract.tool_context import ToolContext
 from tavern_core.errors import CallError, ConnectionLost, ToolFailed
 from tavern_core.model.call import ToolCall
 from tavern_core.model.result import ToolResult

@@ -24,7 +24,7 @@ from tavern_core.isolation.error_codec import pack_error
 from tavern_core.isolation.stream_window import Outbox, bounded_frame
 from tavern_core.isolation.transport import MOST_AT_ONCE, BrokenChannel, Channel, Stream, encode
 from tavern_core.isolation.worker.facilities import LinesToHost
-from tavern_core.isolation.worker.host_client import Hotline, running
+from tavern_core.isolation.worker.host_client import HostClient, running
 from tavern_core.isolation.worker.plugin import Inside
 from tavern_core.isolation.worker.running_call import InsideCalls
 from tavern_core.isolation.worker.streams import InsideTalk
@@ -55,11 +55,11 @@ def run(side: socket.socket, lanes: list[tuple[str, socket.socket]]) -> None:
 class _Lane:
     """A connection of the event loop, and its streaming call."""
 
-    __slots__ = ("channel", "heard", "out", "talk")
+    __slots__ = ("channel", "incoming", "out", "talk")
 
     def __init__(self, channel: Channel, loop: asyncio.AbstractEventLoop) -> None:
         self.channel = channel
-        self.heard = Stream(channel.limit)
+        self.incoming = Stream(channel.limit)
         self.out = Outbox(channel, loop)
         self.talk: InsideTalk | None = None
 
@@ -69,15 +69,15 @@ class Worker:
 
     def __init__(self, side: socket.socket) -> None:
         self._side = side
-        self._hotline = Hotline(side)
-        self._calls = InsideCalls(self._hotline)
-        self._inside = Inside(self._hotline, self._calls, self._wait)
+        self._host_client = HostClient(side)
+        self._calls = InsideCalls(self._host_client)
+        self._inside = Inside(self._host_client, self._calls, self._wait)
         self._tasks: dict[int, asyncio.Task[Any]] = {}
         self._loop = asyncio.new_event_loop()
         self._loop_thread = threading.Thread(target=self._run_loop, name="tavern-loop", daemon=True)
         self._loop_running = threading.Lock()
         root = logging.getLogger()
-        root.addHandler(LinesToHost(self._hotline))
+        root.addHandler(LinesToHost(self._host_client))
         root.setLevel(logging.INFO)
 
     def listen(self) -> None:
@@ -98,7 +98,7 @@ class Worker:
                     self._calls.cancelled(number)
                     self._loop.call_soon_threadsafe(self._cancel, number)
                 else:
-                    self._hotline.answered(message)
+                    self._host_client.answered(message)
 
     def add_lane(self, kind: str, sock: socket.socket) -> None:
         """Serve one more connection, ``sync`` or ``loop``."""
@@ -132,7 +132,7 @@ class Worker:
             answer = begin()
             if inspect.isawaitable(answer):
                 answer = self._wait(answer)
-            return bounded_frame({"id": number, "ok": finish(answer)}, self._hotline.longest)
+            return bounded_frame({"id": number, "ok": finish(answer)}, self._host_client.longest)
         except BaseException as error:  # noqa: BLE001 - any error of the plugin, including sys.exit()
             return self._failed(number, message, error)
         finally:
@@ -148,7 +148,7 @@ class Worker:
         try:
             packed = pack_error(error)
             try:
-                return bounded_frame({"id": number, "error": packed}, self._hotline.longest)
+                return bounded_frame({"id": number, "error": packed}, self._host_client.longest)
             except OutputTooLarge:
                 return encode({"id": number, "error": {**packed, "details": {}, "findings": []}})
         except Exception as problem:  # noqa: BLE001 - an error that cannot be packed
@@ -161,7 +161,7 @@ class Worker:
 
     def _readable(self, lane: _Lane) -> None:
         try:
-            messages = lane.heard.feed(lane.channel.heard())
+            messages = lane.incoming.feed(lane.channel.received())
         except BrokenChannel:
             self._loop.remove_reader(lane.channel.fd)
             lane.out.close()
@@ -171,7 +171,7 @@ class Worker:
             if "do" in message:
                 # Now and not in its task, because the first chunks may have arrived with the request.
                 lane.talk = (
-                    InsideTalk(message["id"], message["streams"], lane.out, self._hotline.longest)
+                    InsideTalk(message["id"], message["streams"], lane.out, self._host_client.longest)
                     if "streams" in message
                     else None
                 )
@@ -189,7 +189,7 @@ class Worker:
             answer = begin()
             if inspect.isawaitable(answer):
                 answer = await answer
-            frame = bounded_frame({"id": number, "ok": finish(answer)}, self._hotline.longest)
+            frame = bounded_frame({"id": number, "ok": finish(answer)}, self._host_client.longest)
         except BaseException as error:  # noqa: BLE001 - any error of the plugin, including its own CancelledError
             frame = self._failed(number, message, error)
         finally:

@@ -22,7 +22,7 @@ from tavern_core.isolation.codec import CannotCross, crossing, unpack_tool
 from tavern_core.isolation.node_codec import HOOK_VALUES
 from tavern_core.isolation.transport import longest
 from tavern_core.isolation.worker.facilities import WorkerFacilities, context_of
-from tavern_core.isolation.worker.host_client import Hotline
+from tavern_core.isolation.worker.host_client import HostClient
 from tavern_core.isolation.worker.nodes import InsideNodes
 from tavern_core.isolation.worker.plugin_import import imported
 from tavern_core.isolation.worker.running_call import InsideCalls
@@ -38,7 +38,7 @@ from tavern_core.model.config import LimitsConfig
 from tavern_core.model.settings import SettingItem
 from tavern_core.schema.limits import json_copy
 
-TOLD: Final = frozenset(
+DESCRIBED: Final = frozenset(
     {"services", "commands", "profiles", "channels", "providers", "workflows", "resources", "prompts"}
 )
 """Sections whose contents can be reported to the host, besides tools, settings and nodes."""
@@ -50,8 +50,8 @@ Wait = Callable[[Any], Any]
 class Inside:
     """One plugin in its worker."""
 
-    def __init__(self, hotline: Hotline, calls: InsideCalls, wait: Wait) -> None:
-        self._hotline = hotline
+    def __init__(self, host_client: HostClient, calls: InsideCalls, wait: Wait) -> None:
+        self._host_client = host_client
         self._calls = calls
         self._wait = wait
         self._services: dict[str, Service] = {}
@@ -66,18 +66,18 @@ class Inside:
             PluginError: any error; names the place in the plugin's code.
         """
         self._setup = setup = Setup.from_json(given)
-        self._doors = WorkerFacilities(self._hotline, Path(setup.data_dir))
+        self._facilities = WorkerFacilities(self._host_client, Path(setup.data_dir))
         self._folder = Path(setup.folder) if setup.folder else None
         self._ctx: Any = None
-        self.nodes = InsideNodes(NodeOwner(setup.plugin, setup.version), self._hotline, self._doors.service)
+        self.nodes = InsideNodes(NodeOwner(setup.plugin, setup.version), self._host_client, self._facilities.service)
         self._thing = self._honestly(lambda: imported(setup))
         self._limits = LimitsConfig.model_validate(setup.limits)
-        self._hotline.longest = longest(self._limits.output_bytes)
+        self._host_client.longest = longest(self._limits.output_bytes)
         record = SimpleNamespace(name=setup.plugin, thing=self._thing)
         self.tools = InsideTools(setup, self._folder, self._limits, record, self._calls)
         self._implementations = read_implementations(self._thing, setup.plugin)
         return {
-            "hooks": [_told(impl) for impl in self._implementations],
+            "hooks": [_description(impl) for impl in self._implementations],
             "unmarked": unmarked_lookalikes(self._thing),
             "package": getattr(self._thing, "__name__", ""),
         }
@@ -119,7 +119,7 @@ class Inside:
 
     def _arguments(self, impl: Implementation, given: Mapping[str, Any], ctx: Mapping[str, Any] | None) -> list[Any]:
         if ctx is not None:
-            self._ctx = context_of(ctx, self._doors, self._folder)
+            self._ctx = context_of(ctx, self._facilities, self._folder)
         values = {name: HOOK_VALUES.decode(value, {"trusted": True}) for name, value in given.items()}
         return [self._ctx if name == "ctx" else values[name] for name in impl.arguments]
 
@@ -159,7 +159,7 @@ class Inside:
             return self.nodes.offered(answer)
         if hook.section == "adapters":
             return self._adapters(named(hook.section, answer, self._setup.plugin, impl.where))
-        if hook.section not in TOLD:
+        if hook.section not in DESCRIBED:
             if answer:
                 raise self._cannot_cross(hook.section, "objects that the host would have to call")
             return None
@@ -235,7 +235,7 @@ class Inside:
 
     def setting_changed(self, watch: int, value: Any) -> Any:
         """Call the callback of a setting."""
-        callback = self._doors.watches.get(watch)
+        callback = self._facilities.watches.get(watch)
         return None if callback is None else callback(value)
 
     def command(self, name: str, arguments: list[str]) -> dict[str, Any]:
@@ -250,7 +250,7 @@ def _is_one(answer: Any) -> bool:
     return callable(answer) or isinstance(answer, Service | Command | Contribution | ToolFactory)
 
 
-def _told(impl: Implementation) -> dict[str, Any]:
+def _description(impl: Implementation) -> dict[str, Any]:
     return {
         "hook": impl.hook.name,
         "arguments": list(impl.arguments),

@@ -83,9 +83,9 @@ class _Incoming(AsyncIterator[Any]):
         self._chunks.end()
 
     async def __anext__(self) -> Any:
-        chunk, told = await self._chunks.next()
-        if told:
-            self._talk.say({"took": self._number, "count": told})
+        chunk, count = await self._chunks.next()
+        if count:
+            self._talk.say({"took": self._number, "count": count})
         return VALUES.decode(chunk)
 
     async def aclose(self) -> None:

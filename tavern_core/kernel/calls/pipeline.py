@@ -20,7 +20,7 @@ from contextvars import Token
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
-from tavern_core.contract.running import RUNNING
+from tavern_core.contract.tool_context import RUNNING
 from tavern_core.errors import CallError, OutputTooLarge, StateDamaged
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.calls.admission import admit, check_budget, check_depth, check_rule, tool_call

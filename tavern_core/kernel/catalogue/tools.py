@@ -18,7 +18,7 @@ from tavern_core.kernel.catalogue.search import ToolIndex
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.plugins.host_tools import Registration
-from tavern_core.kernel.plugins.upkeep import Upkeep
+from tavern_core.kernel.plugins.reconciler import Reconciler
 from tavern_core.kernel.registry import Entry, Registry
 from tavern_core.model.call import CallContext
 from tavern_core.model.event import TOOLS_CHANGED
@@ -63,12 +63,12 @@ class Tools:
         specs: ToolSpecs,
         namespaces: Namespaces,
         inventories: Inventories,
-        upkeep: Upkeep,
+        reconciler: Reconciler,
         events: EventEmitter,
     ) -> None:
         self._specs = specs
         self._namespaces = namespaces
-        self._upkeep = upkeep
+        self._reconciler = reconciler
         self._events = events
         self._registration = Registration(specs.lifecycle, specs.registry)
         self._wait = specs.base.portal.run
@@ -269,7 +269,7 @@ class Tools:
         """`refresh` for async code."""
         self._specs.base.portal.check()
         before = {s.id: s for s in self.snapshot()}
-        await self._upkeep.look_again()
+        await self._reconciler.look_again()
         self._specs.changed()
         after = {s.id: s for s in self.snapshot()}
         diff = ToolsDiff(

@@ -31,7 +31,7 @@ from tavern_core.kernel.plugins.deactivation import forget, stop_started
 from tavern_core.kernel.plugins.executor_facilities import load_handler
 from tavern_core.kernel.plugins.permitted_hooks import LIFE, permitted
 from tavern_core.kernel.plugins.plugin_errors import as_activation_error
-from tavern_core.kernel.plugins.plugin_facilities import Doors
+from tavern_core.kernel.plugins.plugin_facilities import GrantedFacilities
 from tavern_core.kernel.plugins.profile_folder import profiles_in
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.registry_entries import aliases_of, offered_entries
@@ -132,7 +132,7 @@ async def _load(record: Record, tables: Tables, imports: ImportGuard) -> None:
 
 def _context(record: Record, tables: Tables) -> PluginContext:
     candidate, base = record.candidate, tables.base
-    doors = record.doors = Doors(record.name, record.may, tables.services, tables.settings, base)
+    facilities = record.facilities = GrantedFacilities(record.name, record.may, tables.services, tables.settings, base)
     # In tavern.yaml these sections belong to plugins of the host.
     own = {"core-sql": {"functions": base.config.sql.functions}} if candidate.source == "builtin" else {}
     return PluginContext(
@@ -145,7 +145,7 @@ def _context(record: Record, tables: Tables) -> PluginContext:
         Runtime(base.version, platform.python_version(), base.is_safe_mode),
         MaskingFilter.put_on(logging.getLogger(f"tavern.plugin.{record.name}"), tables.settings.known_secrets),
         candidate.folder,
-        doors.shown(),
+        facilities.shown(),
     )
 
 

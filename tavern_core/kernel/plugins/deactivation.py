@@ -46,9 +46,9 @@ def forget(record: Record, tables: Tables) -> None:
     tables.settings.withdraw(record.name)
     if isinstance(record.thing, LivesElsewhere):
         record.thing.close()
-    if record.doors is not None:
-        record.doors.close()
-    record.thing = record.ctx = record.doors = None
+    if record.facilities is not None:
+        record.facilities.close()
+    record.thing = record.ctx = record.facilities = None
     record.implementations = ()
     record.provides = {}
     record.specs = None

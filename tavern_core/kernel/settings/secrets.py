@@ -11,7 +11,7 @@ from typing import Any, Final
 from tavern_core.kernel.views.sealed_functions import hidden
 from tavern_core.model.settings import SettingItem, is_reference
 from tavern_core.schema.redact import MASK, compile_redactor, redact_text
-from tavern_core.schema.secret_forms import forms, striker
+from tavern_core.schema.secret_forms import forms, secret_redactor
 from tavern_core.schema.secrets import is_secret_name
 
 SHORTEST: Final = 6
@@ -62,7 +62,7 @@ class KnownSecrets:
 
     def mask_text(self, text: str) -> str:
         """`text` with every known secret, in any spelling, replaced by ``***``."""
-        return striker(self.values)(text)
+        return secret_redactor(self.values)(text)
 
 
 class MaskingFilter(logging.Filter):

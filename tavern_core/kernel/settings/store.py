@@ -73,7 +73,7 @@ class SettingsStore:
         self._table = SettingTable()
         self._watches = SettingWatches()
         self._found: set[str] = set()
-        self._told: dict[str, Any] = {}
+        self._last_values: dict[str, Any] = {}
         """Effective values as callbacks know them."""
 
     # What exists -----------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ class SettingsStore:
         with self._lock:
             rows = self._table.declare(plugin, items, tool or "")
             stored = self._layers.user().values
-            self._told |= {row.key: self._layers.value(row, stored)[0] for row in rows}
+            self._last_values |= {row.key: self._layers.value(row, stored)[0] for row in rows}
             unknown = self._layers.unknown(plugin, self._table)
         if not more:
             if unknown:
@@ -118,7 +118,7 @@ class SettingsStore:
         """Remove the settings of a plugin and its subscriptions; stored values stay for its return."""
         with self._lock:
             for key in self._table.withdraw(plugin):
-                self._told.pop(key, None)
+                self._last_values.pop(key, None)
         self._watches.forget(plugin)
 
     def keys(self) -> list[str]:
@@ -316,10 +316,10 @@ class SettingsStore:
             stored = self._layers.user().values
             changed: dict[str, tuple[Declared, Any, Any]] = {}
             for row in self._table:
-                old, new = self._told.get(row.key), self._layers.value(row, stored)[0]
+                old, new = self._last_values.get(row.key), self._layers.value(row, stored)[0]
                 if old != new or type(old) is not type(new):  # True is not 1 here
                     changed[row.key] = (row, old, new)
-                    self._told[row.key] = new
+                    self._last_values[row.key] = new
             findings = self._layers.findings(self._table, self._table)
         self._tell(findings)
         for watch in self._watches.on(changed):
