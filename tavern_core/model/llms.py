@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
-from tavern_core.model.manifest import refused
-from tavern_core.model.settings import is_operators_reference
+from tavern_core.model.references import is_operators_reference
+from tavern_core.model.refused import refused
 
 _COMMON: Final = frozenset({"kind", "options", "price", "context_tokens"})
 _OWN: Final[Mapping[str, tuple[frozenset[str], tuple[str, ...]]]] = {

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 from pydantic.alias_generators import to_camel
@@ -15,23 +14,9 @@ Line = Annotated[str, AfterValidator(seen)]
 """A name or a sentence for people, on one line and without invisible characters."""
 Prose = Annotated[str, AfterValidator(partial(seen, lines=True))]
 """The same with several lines."""
-REFERENCES: Final = ("$env", "$file", "$keyring")
-"""The keys of a reference to a secret that is stored outside of the configuration: ``{"$env": "NAME"}``."""
-SECRET: Final = "$secret"
-"""The key of a reference to a name of the host's `secrets`, for what an operator configures."""
 SettingType = Literal[
     "string", "number", "boolean", "select", "textarea", "slider", "avatar", "button-group", "action-button"
 ]
-
-
-def is_reference(value: Any) -> bool:
-    """Whether a value says where a secret is, not what it is: ``{"$env": "NAME"}``."""
-    return isinstance(value, Mapping) and len(value) == 1 and next(iter(value)) in REFERENCES
-
-
-def is_operators_reference(value: Any) -> bool:
-    """The same for what an operator configures, who may also write ``{"$secret": "name"}``."""
-    return is_reference(value) or (isinstance(value, Mapping) and len(value) == 1 and SECRET in value)
 
 
 class SettingOption(BaseModel):
