@@ -11,7 +11,7 @@ from tavern_core.model.untrusted import MARK, ContentRead, addresses_in, sources
 
 
 def read_at_start(read: ContentRead, facts: Mapping[str, Any], task: str) -> None:
-    """The task, the prompt, and knowledge from elsewhere that the prompt shows.
+    """The task, the prompt, and untrusted knowledge that the prompt shows.
 
     Args:
         facts: of the run.
@@ -21,7 +21,7 @@ def read_at_start(read: ContentRead, facts: Mapping[str, Any], task: str) -> Non
 
 
 def read_again(read: ContentRead, playback: Playback) -> None:
-    """What the recorded results of a run have brought in: it counts in the process that resumes it, too."""
+    """What the recorded results of a run contained: it also counts in a process that resumes the run."""
     for at, result in sorted(playback.results.items()):
         sources = sources_in((result.get("meta") or {}).get(MARK))
         read.add(sources, time.time())

@@ -32,7 +32,7 @@ _SECTION: Final = "rankers"
 _MOST_RANKED: Final = 100
 _BY_RANKER, _BY_WORKFLOW, _BY_PORTS = 0.5, 0.3, 0.05
 _CHOSEN: Final = 12
-"""How many of the best types are looked at for inputs that none of them feeds."""
+"""How many of the best types are searched for inputs that none of them feeds."""
 _MOST_PORTS: Final = 8
 _MOST_PER_PORT: Final = 3
 

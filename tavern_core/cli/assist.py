@@ -142,7 +142,7 @@ def _tell_all(problems: tuple[PatchProblem, ...], severity: str) -> None:
 
 
 def _consents(target: Path) -> bool:
-    """Whether the person agrees; without a terminal, nobody can."""
+    """Whether the person agrees; without a terminal, there is none."""
     if not has_person():
         return False
     with alone():

@@ -223,7 +223,7 @@ class Workflows(Mapping[str, "Workflow"]):
         return await self._running.patching.patch(what, operations, rev=rev, seed=seed, dry_run=dry_run)
 
     async def stored(self, what: str | Path, outcome: PatchOutcome) -> PatchOutcome:
-        """Write a patched workflow elsewhere: into the file of a path, or under a new id. Raises as `save`."""
+        """Write a patched workflow to another place: into the file of a path, or under a new id. Raises as `save`."""
         await self._prepare()
         return self._running.patching.store(what, outcome)
 

@@ -25,7 +25,7 @@ from tavern_core.isolation.proxy_services import far_object
 from tavern_core.isolation.proxy_tools import Made, RemoteTool, reported_tool, unpacked
 from tavern_core.isolation.supervisor import Supervisor
 from tavern_core.isolation.transport import judged
-from tavern_core.kernel.plugins.remote_plugin import LivesElsewhere
+from tavern_core.kernel.plugins.remote_plugin import RemotePlugin
 from tavern_core.model.call import CallContext
 from tavern_core.model.node import NodeSpec
 from tavern_core.model.tool import ToolSpec
@@ -35,7 +35,7 @@ _running_loop = asyncio._get_running_loop
 Unpack = Callable[[Any], Any]
 
 
-class IsolatedPlugin(LivesElsewhere):
+class IsolatedPlugin(RemotePlugin):
     """The plugin object that the lifecycle gets. Each plugin has its own class, so that inspecting it shows its hooks."""
 
     def __init__(self, supervisor: Supervisor) -> None:

@@ -143,7 +143,7 @@ def _fix_for_model(error: ToolError, labels: Labels, language: Language) -> str:
         if not _is_for_caller(error):
             return repair
         return _spoken(error.fix, language, repair, labels)
-    return (labels.caller_lacks if error.details.get("side") == "caller" else labels.nobody_has).format(lacking)
+    return (labels.caller_lacks if error.details.get("side") == "caller" else labels.host_lacks).format(lacking)
 
 
 def _own_or_quoted(text: str, language: Language) -> str:

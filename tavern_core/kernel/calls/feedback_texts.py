@@ -28,7 +28,7 @@ class Labels:
     cause: str
     fix: str
     caller_lacks: str
-    nobody_has: str
+    host_lacks: str
     tool_broke: str
     nearest: str
     unknown_outcome: str
@@ -60,7 +60,7 @@ LABELS: Final[Mapping[Language, Labels]] = {
         cause="原因",
         fix="修复",
         caller_lacks="此调用者没有 {0} 权限；换一种做法，或请用户授权",
-        nobody_has="这里不允许 {0}；换一种做法，或请用户授权",
+        host_lacks="这里不允许 {0}；换一种做法，或请用户授权",
         tool_broke="工具自身出错；换一组参数或换一个工具，不要原样重试",
         nearest="相近的名称",
         unknown_outcome="注意: 不确定操作是否已经生效，请先检查再重试",
@@ -90,7 +90,7 @@ LABELS: Final[Mapping[Language, Labels]] = {
         cause="Cause",
         fix="Fix",
         caller_lacks="this caller has no {0}; do it another way, or ask the user to grant it",
-        nobody_has="{0} is not allowed here; do it another way, or ask the user to allow it",
+        host_lacks="{0} is not allowed here; do it another way, or ask the user to allow it",
         tool_broke="the tool itself broke; try other arguments or another tool, and do not repeat it unchanged",
         nearest="Similar names",
         unknown_outcome="Careful: it is not known whether this took effect; check before you repeat it",

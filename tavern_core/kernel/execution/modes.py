@@ -231,7 +231,7 @@ def bounded(awaitable: Awaitable[T], seconds: float) -> Generator[Any, Any, T]:
 
 @types.coroutine
 def _left_behind(work: Coroutine[Any, Any, Any], waiting: Any) -> Generator[Any, Any, Any]:
-    """Drive a coroutine that was started elsewhere to its end."""
+    """Drive a coroutine that is already running to its end."""
     while True:
         try:
             yield waiting

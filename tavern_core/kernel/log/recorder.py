@@ -75,7 +75,7 @@ class Recorder:
 
     @property
     def is_on(self) -> bool:
-        """True when anybody listens."""
+        """True if there are subscribers."""
         return self._log is not None or bool(self._subscribers)
 
     def subscribe(self, callback: Subscriber, *types: str) -> Callable[[], None]:

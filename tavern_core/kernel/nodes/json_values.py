@@ -27,7 +27,7 @@ def to_plain(
     """`value` as JSON.
 
     Args:
-        tagged: so that `from_plain` can tell bytes and Skip; else, for whoever reads it, bytes are base64 text and Skip is null.
+        tagged: so that `from_plain` can tell bytes and Skip; otherwise, for other readers, bytes are base64 text and Skip is null.
         large: what stands for bytes where they are too many; None from it: they stay.
 
     Raises:

@@ -51,7 +51,7 @@ class SettingsStore:
     Args:
         layers: where values come from, above all the user's file, ``settings.json`` in the state folder.
         before_save: asked before each save, secrets masked: what to save instead, or None; may refuse by raising.
-        undeclared: what is known of settings and was not worth declaring before somebody asked.
+        undeclared: settings that are declared only when they are first needed.
         on_saved: told what changed, secrets masked, after each save and each `reload` that found something.
         on_finding: told, once each, what is wrong in what is stored, and which callback failed.
     """

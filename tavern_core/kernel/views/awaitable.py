@@ -51,7 +51,7 @@ def _same(value: Any) -> Any:
 
 
 def awaited(work: Awaitable[Any], who: str, take: Callable[[Any], Any] = _same) -> Awaited:
-    """`work` for somebody who must not see it.
+    """`work` as an awaitable for code that must not see it.
 
     Args:
         who: what failed, for messages.
