@@ -152,9 +152,9 @@ class NodeRetrieval:
         """Those of the host, of plugins and of `assistant.examples`, in this order; files that are no workflows are left out."""
         files = self._flow.workflows.workflow_files
         made: dict[str, tuple[Workflow, Example]] = {}
-        for id_, shelved in islice(files.list().items(), MOST_EXAMPLES):
+        for id_, source in islice(files.list().items(), MOST_EXAMPLES):
             with suppress(TavernError):
-                workflow = files.open(shelved)
+                workflow = files.open(source)
                 known = self._made.get(id_)
                 made[id_] = known if known and known[0] is workflow else (workflow, Example.of(workflow))
         self._made = made

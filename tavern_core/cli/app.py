@@ -94,10 +94,10 @@ class App(Group):
         from tavern_core.cli import plugin_commands
 
         super().format_commands(ctx, formatter)
-        if brought := plugin_commands.declared(ctx.ensure_object(Session)):
+        if commands := plugin_commands.declared(ctx.ensure_object(Session)):
             with formatter.section("Commands of plugins"):
                 formatter.write_dl(
-                    [(visible(name), f"from the plugin {plugin}") for name, plugin in sorted(brought.items())]
+                    [(visible(name), f"from the plugin {plugin}") for name, plugin in sorted(commands.items())]
                 )
 
 

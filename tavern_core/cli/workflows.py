@@ -48,11 +48,11 @@ def list_(session: Session, as_json: bool) -> None:
     """List the workflows of the workflow folders and of plugins."""
     known = session.host().workflows
     rows: list[dict[str, Any]] = []
-    for id_, shelved in known.list().items():
+    for id_, source in known.list().items():
         row: dict[str, Any] = {
             "id": id_,
-            "plugin": shelved.plugin or None,
-            "file": str(shelved.path) if shelved.path else None,
+            "plugin": source.plugin or None,
+            "file": str(source.path) if source.path else None,
         }
         try:
             flow = known.get_workflow(id_)

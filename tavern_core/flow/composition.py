@@ -10,7 +10,7 @@ from tavern_core.contract.llm import LLM
 from tavern_core.flow.llm_calls import Governance, Models
 from tavern_core.flow.llm_use import PluginBudgets
 from tavern_core.flow.node_catalogue import Nodes
-from tavern_core.flow.plugin_workflows import Brought
+from tavern_core.flow.plugin_workflows import PluginWorkflows
 from tavern_core.flow.prompt_hooks import PromptHooks
 from tavern_core.flow.runs_as_jobs import RunsAsJobs
 from tavern_core.flow.workflow_files import WorkflowFiles
@@ -53,22 +53,22 @@ class Flow:
         ) -> ToolResult:
             return await pipeline.run(mode, tool, arguments, context, purpose, None, "workflow")
 
-        brought = Brought(specs.lifecycle, tables.contributions, base.home / "cache" / "unpacked")
+        plugin_workflows = PluginWorkflows(specs.lifecycle, tables.contributions, base.home / "cache" / "unpacked")
         governance = Governance(
             PromptHooks(specs.lifecycle),
             PluginBudgets(base.config.limits.llms),
             EventEmitter(base, tables.hooks, tables.calls),
             base.recorder,
-            brought.activate,
+            plugin_workflows.activate,
             masking(lambda: base.known_secrets.values),
             base.config.limits.output_bytes,
         )
         models, nodes = Models(tables.contributions, invoke, governance), Nodes(specs.lifecycle)
-        workflow_files = WorkflowFiles([Path(root) for root in base.config.workflows.roots], brought.all)
+        workflow_files = WorkflowFiles([Path(root) for root in base.config.workflows.roots], plugin_workflows.all)
 
         async def prepare() -> None:
             base.portal.check()
-            await brought.activate()
+            await plugin_workflows.activate()
 
         def kept(context: CallContext | None, data: bytes) -> dict[str, Any] | None:
             most = pipeline.limits.inline_bytes

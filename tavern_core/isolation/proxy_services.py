@@ -14,7 +14,7 @@ from tavern_core.isolation.worker.facilities import packed_arguments
 from tavern_core.isolation.worker.services import LONGEST_DOC
 
 
-def far_object(supervisor: Supervisor, service: str, doc: str, facts: Mapping[str, Any]) -> Any:
+def proxy_service(supervisor: Supervisor, service: str, doc: str, facts: Mapping[str, Any]) -> Any:
     """An object whose methods call the worker."""
     body: dict[str, Any] = {"__slots__": (), "__doc__": doc}
     for name, described in facts.items():

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from tavern_core.errors import OutputTooLarge, UpstreamError
-from tavern_core.isolation.connections import Kind, Lanes, Undelivered
+from tavern_core.isolation.connections import Connections, Kind, Undelivered
 from tavern_core.isolation.error_codec import unpack_error
 from tavern_core.isolation.transport import (
     BrokenChannel,
@@ -54,7 +54,7 @@ class Later:
         self.began = time.perf_counter()
 
 
-class WorkerClient(Lanes):
+class WorkerClient(Connections):
     """A worker process with calls."""
 
     def __init__(self, terms: Terms) -> None:

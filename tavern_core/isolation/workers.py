@@ -9,7 +9,7 @@ from typing import Final
 
 from tavern_core.frozen import dataclass
 from tavern_core.isolation.backoff import Backoff
-from tavern_core.isolation.proxy_plugin import IsolatedPlugin, stand_in
+from tavern_core.isolation.proxy_plugin import IsolatedPlugin, plugin_proxy
 from tavern_core.isolation.sandbox import Sandboxes
 from tavern_core.isolation.supervisor import Supervisor, WorkerLimits
 from tavern_core.isolation.transport import longest
@@ -81,7 +81,7 @@ class HostWorkers:
             backoff=self.backoff,
         )
         try:
-            plugin = stand_in(supervisor, supervisor.begin())
+            plugin = plugin_proxy(supervisor, supervisor.begin())
         except BaseException:
             supervisor.close()
             raise

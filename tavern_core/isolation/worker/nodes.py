@@ -15,7 +15,7 @@ from tavern_core.errors import InputInvalid, UpstreamError
 from tavern_core.isolation.codec import CALLS
 from tavern_core.isolation.node_codec import ANSWERS, NO_END, NOTHING, VALUES, reported_node
 from tavern_core.isolation.worker.host_client import HostClient
-from tavern_core.isolation.worker.streams import InsideTalk, in_thread, in_threads
+from tavern_core.isolation.worker.streams import StreamingCall, in_thread, in_threads
 from tavern_core.kernel.nodes.node_code import NodeCode
 from tavern_core.kernel.nodes.node_discovery import nodes_in
 from tavern_core.kernel.nodes.node_types import NodeOwner, describe_nodes
@@ -28,7 +28,7 @@ ASKED: Final = ("needs", "fingerprint", "validate", "upgrade")
 MOST_SAID: Final = 1_000
 
 
-class InsideNodes:
+class WorkerNodes:
     """The node types of one plugin.
 
     Args:
@@ -71,7 +71,7 @@ class InsideNodes:
         self._known[spec.type] = spec
         return reply
 
-    def run(self, given: Mapping[str, Any], talk: InsideTalk | None) -> Any:
+    def run(self, given: Mapping[str, Any], talk: StreamingCall | None) -> Any:
         """Start a node; its answer, or an awaitable of it.
 
         Args:
@@ -163,7 +163,7 @@ def _own_methods(cls: type[Node]) -> list[str]:
     return [name for name in ASKED if inspect.getattr_static(cls, name) is not inspect.getattr_static(Node, name)]
 
 
-def _heard(value: Any, talk: InsideTalk | None) -> Any:
+def _heard(value: Any, talk: StreamingCall | None) -> Any:
     """A value for a node, or the stream that it reads there."""
     tag, data = value
     if talk is not None and tag == "stream":

@@ -1,6 +1,6 @@
 """The plugin in its worker: imported, inspected and called on behalf of the host.
 
-Each public method of `Inside` answers one kind of request; it returns JSON. Inspection and checks use the
+Each public method of `WorkerPlugin` answers one kind of request; it returns JSON. Inspection and checks use the
 same code as for plugins in the host, so that a plugin is the same here and there.
 """
 
@@ -23,11 +23,11 @@ from tavern_core.isolation.node_codec import HOOK_VALUES
 from tavern_core.isolation.transport import longest
 from tavern_core.isolation.worker.facilities import WorkerFacilities, context_of
 from tavern_core.isolation.worker.host_client import HostClient
-from tavern_core.isolation.worker.nodes import InsideNodes
+from tavern_core.isolation.worker.nodes import WorkerNodes
 from tavern_core.isolation.worker.plugin_import import imported
-from tavern_core.isolation.worker.running_call import InsideCalls
+from tavern_core.isolation.worker.running_call import WorkerCalls
 from tavern_core.isolation.worker.services import method_facts
-from tavern_core.isolation.worker.tools import InsideTools
+from tavern_core.isolation.worker.tools import WorkerTools
 from tavern_core.isolation.worker_setup import Setup
 from tavern_core.kernel.hooks.table import Implementation, read_implementations, unmarked_lookalikes
 from tavern_core.kernel.nodes.node_types import NodeOwner
@@ -47,10 +47,10 @@ Wait = Callable[[Any], Any]
 """Waits for an awaitable that sync code of the plugin returned."""
 
 
-class Inside:
+class WorkerPlugin:
     """One plugin in its worker."""
 
-    def __init__(self, host_client: HostClient, calls: InsideCalls, wait: Wait) -> None:
+    def __init__(self, host_client: HostClient, calls: WorkerCalls, wait: Wait) -> None:
         self._host_client = host_client
         self._calls = calls
         self._wait = wait
@@ -69,12 +69,12 @@ class Inside:
         self._facilities = WorkerFacilities(self._host_client, Path(setup.data_dir))
         self._folder = Path(setup.folder) if setup.folder else None
         self._ctx: Any = None
-        self.nodes = InsideNodes(NodeOwner(setup.plugin, setup.version), self._host_client, self._facilities.service)
+        self.nodes = WorkerNodes(NodeOwner(setup.plugin, setup.version), self._host_client, self._facilities.service)
         self._thing = self._honestly(lambda: imported(setup))
         self._limits = LimitsConfig.model_validate(setup.limits)
         self._host_client.longest = longest(self._limits.output_bytes)
         record = SimpleNamespace(name=setup.plugin, thing=self._thing)
-        self.tools = InsideTools(setup, self._folder, self._limits, record, self._calls)
+        self.tools = WorkerTools(setup, self._folder, self._limits, record, self._calls)
         self._implementations = read_implementations(self._thing, setup.plugin)
         return {
             "hooks": [_description(impl) for impl in self._implementations],

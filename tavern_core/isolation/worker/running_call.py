@@ -18,7 +18,7 @@ _PART: Final = 256 * 1024
 _uploads = itertools.count(1)
 
 
-class InsideControl:
+class WorkerControl:
     """
     Args:
         number: the worker's number of the call.
@@ -92,17 +92,17 @@ class InsideControl:
         return bytes(found)
 
 
-class InsideCalls:
+class WorkerCalls:
     """The running calls of tools that have a `ToolContext`."""
 
     def __init__(self, host_client: HostClient) -> None:
         self._host_client = host_client
-        self._running: dict[int, tuple[str, InsideControl]] = {}
+        self._running: dict[int, tuple[str, WorkerControl]] = {}
         """The worker's number of a call → its id and control."""
 
     def begin(self, call_id: str, number: int, seconds: float | None) -> None:
-        """A call begins; see `InsideControl`."""
-        control = RUNNING[call_id] = InsideControl(self._host_client, number, seconds)
+        """A call begins; see `WorkerControl`."""
+        control = RUNNING[call_id] = WorkerControl(self._host_client, number, seconds)
         self._running[number] = call_id, control
 
     def cancelled(self, number: int) -> None:

@@ -16,7 +16,7 @@ from tavern_core.isolation.stream_window import Chunks, Outbox, Room
 _ENDED: Final = object()
 
 
-class InsideTalk:
+class StreamingCall:
     """One streaming call.
 
     Args:
@@ -66,7 +66,7 @@ class InsideTalk:
 class _Incoming(AsyncIterator[Any]):
     """A stream of the host."""
 
-    def __init__(self, number: int, talk: InsideTalk) -> None:
+    def __init__(self, number: int, talk: StreamingCall) -> None:
         self._number = number
         self._talk = talk
         self._chunks = Chunks()
