@@ -7,7 +7,7 @@ three times, which costs more than all that the host adds to a call. The old era
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import httpx2
 from mcp.shared.exceptions import MCPError
@@ -23,9 +23,6 @@ from pydantic import ValidationError
 
 from tavern_core.builtin.adapters.mcp.message_parser import NotAMessage, read_json
 
-if TYPE_CHECKING:
-    from tavern_core.builtin.adapters.mcp.http import Contained
-
 _HEADERS: Final[Mapping[str, str]] = {
     "accept": "application/json, text/event-stream",
     "content-type": "application/json",
@@ -38,10 +35,11 @@ class Posts:
     """Makes requests.
 
     Args:
+        client: `http.Contained`, which has the methods of a client of httpx2.
         most: bytes of one event.
     """
 
-    def __init__(self, client: Contained, url: str, most: int) -> None:
+    def __init__(self, client: Any, url: str, most: int) -> None:
         self._client = client
         self._url = httpx2.URL(url)
         self._most = most
