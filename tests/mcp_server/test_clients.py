@@ -375,7 +375,7 @@ class TestStdio:
 
         return asyncio.run(main())
 
-    @pytest.mark.parametrize(("era", "is_permitted"), zip(ERAS, (False, True), strict=True))
+    @pytest.mark.parametrize(("era", "is_permitted"), list(zip(ERAS, (False, True), strict=True)))
     def test_a_client_has_what_the_command_line_says(self, project: Path, era: str, is_permitted: bool) -> None:
         served = self.served(project, era, *(("--permissions", "read:fs") if is_permitted else ()))
         names = ["system__get_current_time", "text__count", *(["text__files"] if is_permitted else [])]
