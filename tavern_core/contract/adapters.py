@@ -18,7 +18,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from tavern_core.frozen import dataclass
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tavern_core.model.call import ToolCall
     from tavern_core.model.tool import Example
 
+T = TypeVar("T")
 Target = Literal["url", "command", "package", "folder"]
 """How the host connects to an upstream; each is a key of its entry in tavern.yaml."""
 
@@ -108,6 +109,14 @@ class UpstreamCall(Protocol):
 
         Raises:
             CallError: no one can be asked, or no one answered in time.
+        """
+        ...
+
+    async def in_thread(self, function: Callable[..., T], *args: Any) -> T:
+        """Run blocking code in one of the threads for tools, with the context variables of the caller.
+
+        It takes from the plugin's share of them, so an upstream that blocks does not hold up others. A call whose time is over
+        no longer waits for it.
         """
         ...
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any, Final
 
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.llm import answer_json
 from tavern_core.contract.nodes import NothingCame
+from tavern_core.contract.running import Control
 from tavern_core.errors import ToolFailed
 from tavern_core.isolation.artifact_parts import Uploads, control_of, part_of, running_control
 from tavern_core.isolation.codec import CALLS, crossing
@@ -27,6 +29,7 @@ from tavern_core.kernel.execution.portal import Portal
 from tavern_core.kernel.execution.threads import Workers
 from tavern_core.kernel.views.service_view import IS_ASYNC
 from tavern_core.model.call import CallContext
+from tavern_core.model.question import Question
 
 MOST_OPEN: Final = 64
 """Requests of one worker that are answered at the same time."""
@@ -78,8 +81,9 @@ class Answering:
                 worker.kill(f"it asked more than {MOST_OPEN} requests at once")
                 return
             self._open[worker] = self._open.get(worker, 0) + 1
+            answer = self._ask_person if message["ask"] == "ask" else self._answer
             try:
-                self._threads.submit(self._answer, worker, message)
+                self._threads.submit(answer, worker, message)
             except RuntimeError:  # the host is closed
                 worker.kill("the host is closed")
         else:
@@ -99,15 +103,39 @@ class Answering:
         frame = worker.frames.get(call) if type(call) is int else None
         token = current.set(frame or self._stranger)
         try:
-            answer = {"id": message["id"], "ok": self._answered(worker, judged(message))}
+            self._send(worker, message, {"ok": self._answered(worker, judged(message))})
         except BaseException as error:  # noqa: BLE001 - sent to the worker
-            answer = {"id": message["id"], "error": pack_error(error)}
+            self._send(worker, message, {"error": pack_error(error)})
         finally:
             current.reset(token)
-            if worker in self._open:
-                self._open[worker] -= 1
+
+    def _send(self, worker: Incarnation, message: dict[str, Any], answer: dict[str, Any]) -> None:
+        if worker in self._open:
+            self._open[worker] -= 1
         if not worker.dead.is_set():
-            worker.tell(answer)
+            worker.tell({"id": message["id"], **answer})
+
+    def _ask_person(self, worker: Incarnation, message: dict[str, Any]) -> None:
+        """Pass a question of a running call on to the side of its caller. No thread waits for the answer, which may take hours."""
+
+        def answered(done: Future[Mapping[str, Any]]) -> None:
+            try:
+                self._send(worker, message, {"ok": _to_plugin(dict(done.result()))})
+            except BaseException as error:  # noqa: BLE001 - sent to the worker
+                self._send(worker, message, {"error": pack_error(error)})
+
+        try:
+            frame = worker.frames.get(message["call"])
+            control = control_of(worker, message["call"])
+            if frame is None or control is None:
+                raise ToolFailed("this call has ended", hint="ask while the tool runs")
+            asked = judged(message)["questions"]
+            questions = {str(key): Question.from_json(question) for key, question in asked.items()}
+            task = getattr(frame[4], "task", None)
+            loop = self._portal.loop() if task is None else task.get_loop()
+            asyncio.run_coroutine_threadsafe(_asked(control, questions, task), loop).add_done_callback(answered)
+        except BaseException as error:  # noqa: BLE001 - sent to the worker
+            self._send(worker, message, {"error": pack_error(error)})
 
     def _ask_node(self, message: dict[str, Any]) -> Any:
         """The request of a running node to its context: on the event loop of its run."""
@@ -152,6 +180,9 @@ class Answering:
                 if (control := control_of(worker, message["call"])) is not None:
                     control.progress(message["done"], message["total"], str(message["message"]))
                 return None
+            case "can_ask":
+                known = control_of(worker, message["call"])
+                return known is not None and known.can_ask(message["kind"])
             case "keep_part":
                 return self._uploads.add(worker, message)
             case "artifact":
@@ -196,6 +227,23 @@ class Answering:
             raise ToolFailed(f"more than {MOST_WATCHES} settings are watched", hint="watch a setting once")
         worker.watches += 1
         self.ctx.on_config_change(option, lambda value: self._changed(worker, watch, value))
+
+
+async def _asked(
+    control: Control, questions: Mapping[str, Question], task: asyncio.Task[Any] | None
+) -> Mapping[str, Any]:
+    """The answers; when the call ends first, no one is asked any more.
+
+    Args:
+        task: in which the call runs; None: no loop runs it.
+    """
+    asking = asyncio.ensure_future(control.ask(questions))
+    if task is not None:
+        await asyncio.wait([asking, task], return_when=asyncio.FIRST_COMPLETED)
+        if not asking.done():
+            asking.cancel()
+            raise ToolFailed("the call has ended")
+    return await asking
 
 
 async def _awaited(answer: Any) -> Any:

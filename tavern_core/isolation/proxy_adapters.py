@@ -66,6 +66,7 @@ class ProxyConnection:
             "purpose": call.call.purpose,
             "key": call.key,
             "context": pack_context(call.call.context),
+            "left": call.context.seconds_left,
         }
         answer = await _ask(self.supervisor, "invoke", self.number, tool_json(tool), dict(arguments), facts)
         try:

@@ -15,7 +15,7 @@ from tavern_core.errors import Finding, Location, ToolNotFound
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.signal import Signal
-from tavern_core.model.ids import folded_id, spellings, split_id
+from tavern_core.model.ids import spellings, split_id
 from tavern_core.model.nearest import did_you_mean, fold, nearest
 from tavern_core.model.tool import ToolSpec
 
@@ -185,8 +185,13 @@ class Registry:
         hidden: dict[str, str] = {}
         for plugin in sorted(self._by_plugin, key=lambda name: (self._rank[name], name)):
             own, own_aliases = self._by_plugin[plugin]
+            folded = ("", "")
             for entry in own:
-                key = folded_id(entry.id)
+                owner, local = split_id(entry.id)
+                if owner != folded[0]:  # most ids of a plugin begin with its name
+                    folded = owner, fold(owner)
+                name = fold(local)
+                key = f"{folded[1]}:{name}"  # `folded_id`
                 if (winner := by_fold.get(key)) is not None and winner != entry.id:
                     hidden[entry.id] = self._clash(entry, entries[winner])
                     continue
@@ -195,8 +200,8 @@ class Registry:
                     continue
                 by_fold[key] = entry.id
                 entries[entry.id] = entry
-                loose.setdefault(fold(entry.id), set()).add(entry.id)
-                loose.setdefault(fold(split_id(entry.id)[1]), set()).add(entry.id)
+                loose.setdefault(f"{folded[1]}{name}", set()).add(entry.id)
+                loose.setdefault(name, set()).add(entry.id)
             for alias, target in own_aliases.items():
                 if target not in entries or entries[target].plugin != plugin:
                     continue
@@ -228,7 +233,7 @@ class Registry:
         self._picture = _Known(
             entries,
             aliases,
-            {k: tuple(sorted(v)) for k, v in loose.items()},
+            {k: tuple(sorted(v)) if len(v) > 1 else tuple(v) for k, v in loose.items()},
             {meant: tuple(names) for meant, names in given.items()},
             tuple(misfits),
         )

@@ -138,6 +138,10 @@ class CallContext:
         if not isinstance(self.config, Mapping | None):
             raise UsageError(f"CallContext.config must be a mapping, got {type(self.config).__name__}")
 
+    def whose(self) -> dict[str, Any]:
+        """The members of an event that say whose it is: `principal`, and `userId` if there is one."""
+        return {"principal": self.principal, "userId": self.user_id} if self.user_id else {"principal": self.principal}
+
     def to_json(self) -> dict[str, Any]:
         """The context as JSON, camelCase, without `config` and `sessionKey` (they may hold secrets).
 
@@ -281,7 +285,7 @@ def shortfall(
             f"plugin {plugin} was not granted {', '.join(lacking)}",
             grant_fix(plugin, lacking, rights.asked),
         )
-    if lacking := sorted(c for c in wanted if forbids(rights.host_denied, c)):
+    if rights.host_denied and (lacking := sorted(c for c in wanted if forbids(rights.host_denied, c))):
         return Shortfall(
             "host",
             tuple(lacking),
@@ -313,7 +317,7 @@ def shortfall(
         if who == HOST_PRINCIPAL:
             fix += "; without a context the host itself calls, which never has danger:*"
         return Shortfall("caller", tuple(lacking), f"{who} may not use {', '.join(lacking)}", fix)
-    if lacking := [c for c in sorted(wanted) if context.scopes.get(c) == ()]:
+    if context.scopes and (lacking := [c for c in sorted(wanted) if context.scopes.get(c) == ()]):
         reason = f"{context.principal} does not allow {', '.join(lacking)}: its scope is empty"
         return Shortfall(
             "caller", tuple(lacking), reason, "name what it may reach in CallContext.scopes, or leave the scope out"
@@ -401,3 +405,11 @@ def call_of(
     call.rights = rights
     call.__class__ = ToolCall  # type: ignore[assignment]
     return call  # type: ignore[return-value]
+
+
+def with_arguments(call: ToolCall, arguments: Mapping[str, Any]) -> ToolCall:
+    """``replace(call, arguments=arguments)`` for the hot path; see `call_of`."""
+    return call_of(
+        call.tool, arguments, call.context, call.id, call.purpose, call.idempotency_key, call.depth, call.door,
+        call.parent, call.rights,
+    )  # fmt: skip

@@ -143,4 +143,5 @@ def forbids(denied: Iterable[str], wanted: str) -> bool:
 def missing(granted: Iterable[str], wanted: Iterable[str]) -> list[str]:
     """The names of `wanted` that `granted` does not cover, sorted."""
     granted = tuple(granted)
-    return sorted(w for w in wanted if not covers(granted, w))
+    lacking = [w for w in wanted if not covers(granted, w)]
+    return sorted(lacking) if lacking else lacking

@@ -67,3 +67,13 @@ class Question:
         if self.request:
             data["request"] = dict(self.request)
         return data
+
+    @classmethod
+    def from_json(cls, data: object) -> Question:
+        """The inverse of `to_json`. Raises UsageError: it is no question (USAGE)."""
+        if not isinstance(data, Mapping) or data.get("type") not in QUESTION_KINDS:
+            raise UsageError(f"a question is one of {', '.join(QUESTION_KINDS)}")
+        prompt, schema, request = data.get("prompt", ""), data.get("schema", {}), data.get("request", {})
+        if not (isinstance(prompt, str) and isinstance(schema, Mapping) and isinstance(request, Mapping)):
+            raise UsageError("a question has a prompt, and a mapping as its schema or request")
+        return cls(data["type"], prompt, dict(schema), dict(request))

@@ -90,7 +90,8 @@ Rest = tuple[
     Any,
 ]
 """What most results have nothing of: status, job, content, evidence, meta, raw."""
-_NO_REST: Rest = ("ok", None, (), (), None, None)
+NO_REST: Rest = ("ok", None, (), (), None, None)
+"""Of a result that is nothing but a value."""
 
 
 class _Fields:
@@ -321,10 +322,23 @@ def success(value: Any, trace: CallTrace) -> ToolResult:
     result.ok = True
     result.value = value
     result.error = None
-    result._rest = _NO_REST
+    result._rest = NO_REST
     result._trace = trace
     result.__class__ = ToolResult
     return result  # type: ignore[return-value]
+
+
+def with_meta(result: ToolResult, meta: Mapping[str, Any]) -> ToolResult:
+    """``result.replace(meta=meta)`` for the hot path."""
+    status, job, content, evidence, _, raw = result._rest
+    copy = _Fields()
+    copy.ok = result.ok
+    copy.value = result.value
+    copy.error = result.error
+    copy._rest = (status, job, content, evidence, meta, raw)
+    copy._trace = result._trace
+    copy.__class__ = ToolResult
+    return copy  # type: ignore[return-value]
 
 
 def failure(error: CallError, trace: CallTrace | None = None, raw: Any = None) -> ToolResult:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Final, Self
 from urllib.parse import urlsplit
 
@@ -26,7 +26,8 @@ from pydantic.alias_generators import to_camel
 
 from tavern_core.model.capability import is_capability, known_capability
 from tavern_core.model.ids import is_plugin_name, is_reserved
-from tavern_core.model.manifest import CapabilityRequest, Permissions, refused
+from tavern_core.model.manifest import CapabilityRequest, Permissions
+from tavern_core.model.refused import refused
 from tavern_core.model.settings import Line
 from tavern_core.model.variables import is_name, is_refused
 from tavern_core.model.written_limits import WrittenLimits
@@ -203,11 +204,14 @@ class UpstreamConfig(_Part):
         """The permissions that the upstream requests from the operator, as a plugin does."""
         return Permissions(capabilities=tuple(self._requests()))
 
-    def capabilities(self) -> frozenset[str]:
-        """What its tools may do to the world, and so what their callers need: not the start of its own program, nor its secrets."""
+    def capabilities(self, requested: Iterable[str]) -> frozenset[str]:
+        """What its tools may do to the world, and so what their callers need: not the start of its own program, nor its secrets.
+
+        Args:
+            requested: names of the capabilities that it requests.
+        """
         own = {"process:spawn"} if self.command and all(p.name != "process:spawn" for p in self.permissions) else set()
-        names = {request.name for request in self._requests()}
-        return frozenset(name for name in names - own if not name.startswith("secrets:"))
+        return frozenset(name for name in requested if name not in own and not name.startswith("secrets:"))
 
     def _requests(self) -> Iterator[CapabilityRequest]:
         if self.url is not None:

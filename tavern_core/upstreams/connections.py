@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from tavern_core.contract.adapters import Adapter, Connection, LogsIn
@@ -17,7 +18,9 @@ from tavern_core.errors import (
     UpstreamError,
 )
 from tavern_core.kernel.access.tool_access import caller_keys
+from tavern_core.kernel.plugins.candidate import Candidate
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
+from tavern_core.kernel.plugins.record import Record, Standing
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.safe_text import with_type
@@ -55,6 +58,8 @@ class Connections:
         self._changed = changed
         self._sessions: dict[str, dict[str, Session]] = {}
         self._in_process: dict[str, Connection] = {}
+        self._judged: dict[str, tuple[Record, Standing, Candidate]] = {}
+        """Upstream → what was known of its plugin when it was found to be granted what it needs."""
         if entries:
             self._base.signals.rights.subscribe(self._close_revoked)
 
@@ -121,12 +126,31 @@ class Connections:
 
     async def on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Run in a task of the host's loop, from whichever loop the caller is on; cancelling the caller cancels the work."""
-        future = asyncio.run_coroutine_threadsafe(work, self._base.portal.loop())
+        theirs, ours = self._base.portal.loop(), asyncio.get_running_loop()
+        if theirs is ours:
+            return await ours.create_task(work)
+        # Written out: `asyncio.run_coroutine_threadsafe` and `wrap_future` go through two more futures and their locks.
+        waiter = ours.create_future()
+        begun: list[asyncio.Task[T]] = []
+
+        def begin() -> None:
+            task = theirs.create_task(work)
+            begun.append(task)
+            task.add_done_callback(ended)
+
+        def ended(_: object) -> None:
+            with suppress(RuntimeError):  # the caller's loop has been closed
+                ours.call_soon_threadsafe(lambda: None if waiter.done() else waiter.set_result(None))
+
+        theirs.call_soon_threadsafe(begin)
         try:
-            return await asyncio.wrap_future(future)
-        except asyncio.CancelledError:
-            future.cancel()  # a deadline is thrown into the coroutine, and does not reach what it waits for by itself
+            await waiter
+        except (
+            asyncio.CancelledError
+        ):  # a deadline is thrown into the coroutine, and does not reach what it waits for by itself
+            theirs.call_soon_threadsafe(lambda: begun[0].cancel())
             raise
+        return begun[0].result()
 
     async def log_in(self, entry: Entry, show: Callable[[str], None]) -> None:
         """Let a person log in to an upstream where its kind knows that; open connections are closed, so that the next is theirs."""
@@ -186,6 +210,9 @@ class Connections:
     def _need(self, entry: Entry) -> None:
         """Raises PolicyDenied: the upstream is disabled, or was not granted what it needs (POLICY_DENIED)."""
         record = self._lifecycle.records.get(entry.plugin)
+        now = None if record is None else (record, record.standing, record.candidate)
+        if now is not None and self._judged.get(entry.name) == now:
+            return
         if record is not None and not record.usable and record.state != "pending_consent":
             raise PolicyDenied(f"{entry.name} is not used: {record.reason or record.state}", hint=record.fix)
         if missing := self.missing(entry):
@@ -194,6 +221,8 @@ class Connections:
                 hint=f"tavern plugins review {entry.plugin}; then tavern plugins grant {entry.plugin}",
                 missing=list(missing),
             )
+        if now is not None:
+            self._judged[entry.name] = now
 
     def _close_revoked(self) -> None:
         """Rights have changed: close the connections to upstreams that may no longer be used."""

@@ -42,7 +42,7 @@ class Entry:
         """What it must be granted before it is used."""
         return tuple(request.name for request in self.requested.capabilities)
 
-    @property
+    @cached_property
     def plugin(self) -> str:
         """The part of the ids before the colon."""
         return self.config.plugin_name(self.name)
@@ -68,7 +68,7 @@ class Entry:
         return {name: digest(definition(tool)) for name, tool in self.tools().items()}
 
     def specs(self) -> tuple[ToolSpec, ...]:
-        needs = self.config.capabilities()
+        needs = self.config.capabilities(self.permissions)
         return tuple(spec_of(tool, self.name, self.config, needs) for tool in self.tools().values())
 
     def _declared(self, names: Sequence[str]) -> DeclaredTools:
@@ -89,7 +89,7 @@ class Entry:
     def candidate(self) -> Candidate:
         """The plugin that the upstream is to the rest of the host."""
         config, listed = self.config, self._catalogue.listed(self.name) if self.is_listed else None
-        names = [n for n in (listed.tools if listed else ()) if is_allowed(n, config)]
+        names = [name for name in (listed.tools if listed else ()) if is_allowed(name, config)]
         manifest = Manifest(
             name=self.plugin,
             version="0",

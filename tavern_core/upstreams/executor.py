@@ -9,6 +9,7 @@ from tavern_core.contract.adapters import UpstreamCall, UpstreamTool
 from tavern_core.contract.protocols import BoundTool, ToolHome
 from tavern_core.errors import ToolNotFound
 from tavern_core.frozen import dataclass
+from tavern_core.kernel.execution.threads import Workers
 from tavern_core.model.call import ToolCall
 from tavern_core.model.tool import ToolSpec
 from tavern_core.upstreams.facilities import CallFacility
@@ -35,6 +36,8 @@ class UpstreamExecutor:
     """The executor of one kind of upstream."""
 
     connections: Connections
+    threads: Workers
+    """For blocking code of adapters."""
 
     def bind(self, tool: ToolSpec, home: ToolHome, /) -> BoundTool:
         upstream, name = str(tool.implementation["upstream"]), str(tool.implementation["tool"])
@@ -42,11 +45,11 @@ class UpstreamExecutor:
             raise ToolNotFound(
                 f"{tool.id} is no longer a tool of {upstream}", hint=f"tavern upstreams refresh {upstream}"
             )
-        connections = self.connections
+        connections, threads, owner = self.connections, self.threads, (tool.plugin, tool.id)
 
         async def run(arguments: Mapping[str, Any], call: ToolCall | None) -> Any:
             assert call is not None  # wants_call
-            return await connections.invoke(upstream, known, arguments, CallFacility(call))
+            return await connections.invoke(upstream, known, arguments, CallFacility(call, threads, owner))
 
         return BoundTool(
             run, is_async=True, wants_call=True, stoppable=connections.is_stoppable(upstream), wants_control=True

@@ -13,6 +13,8 @@ from tavern_core.contract.protocols import Sandbox
 from tavern_core.contract.running import ToolContext
 from tavern_core.errors import PolicyDenied, SettingsInvalid, ToolFailed
 from tavern_core.frozen import dataclass
+from tavern_core.kernel.execution.modes import in_thread
+from tavern_core.kernel.execution.threads import Owner, Workers
 from tavern_core.kernel.files.atomic_file import make_private_folder, write_atomic
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.model.call import Rights, ToolCall
@@ -198,12 +200,19 @@ def _checked(settings: Mapping[str, Any], schema: Mapping[str, Any], place: str)
 
 
 class CallFacility:
-    """`contract.adapters.UpstreamCall` for one call."""
+    """`contract.adapters.UpstreamCall` for one call.
 
-    __slots__ = ("_loop", "call", "context")
+    Args:
+        threads: where blocking code of the adapter runs.
+        owner: plugin and id of the tool: whose threads it takes.
+    """
 
-    def __init__(self, call: ToolCall) -> None:
+    __slots__ = ("_loop", "_owner", "_threads", "call", "context")
+
+    def __init__(self, call: ToolCall, threads: Workers, owner: Owner) -> None:
         self.call = call
+        self._threads = threads
+        self._owner = owner
         self._loop = asyncio.get_running_loop()
         """The caller's: who answers questions waits there, and not on the loop of the connection."""
         self.context = ToolContext(call.id)
@@ -217,3 +226,6 @@ class CallFacility:
         if asyncio.get_running_loop() is self._loop:
             return await asked
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, self._loop))
+
+    async def in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await in_thread(self._threads, function, args, None, self._owner)

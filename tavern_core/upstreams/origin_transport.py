@@ -45,6 +45,7 @@ class OriginTransport(httpx2.AsyncBaseTransport):
         self._addresses: Sequence[Address] = ()
         self._max_bytes = max_bytes
         self._asking = asyncio.Lock()
+        self._last: tuple[httpx2.URL, Address, httpx2.URL] | None = None
         self._wire = httpx2.AsyncHTTPTransport(
             verify=tls, trust_env=False, retries=0, limits=httpx2.Limits(max_connections=connections)
         )
@@ -77,6 +78,8 @@ class OriginTransport(httpx2.AsyncBaseTransport):
         return self._target.scheme, self._target.host, self._target.port
 
     async def _known(self) -> Sequence[Address]:
+        if self._addresses:
+            return self._addresses
         async with self._asking:
             if not self._addresses:
                 try:
@@ -91,7 +94,7 @@ class OriginTransport(httpx2.AsyncBaseTransport):
             request.extensions = {**request.extensions, "sni_hostname": self._target.host}
         url, failed = request.url, httpx2.ConnectError("no address")
         for address in addresses:
-            request.url = url.copy_with(host=str(address))
+            request.url = self._addressed(url, address)
             try:
                 response = await self._wire.handle_async_request(request)
             except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
@@ -102,6 +105,13 @@ class OriginTransport(httpx2.AsyncBaseTransport):
             self._addresses = (address, *(other for other in addresses if other != address))
             return response
         raise failed
+
+    def _addressed(self, url: httpx2.URL, address: Address) -> httpx2.URL:
+        """`url` with the address in place of the name. Building one costs as much as a request, and most requests go to one."""
+        known = self._last
+        if known is None or known[0] != url or known[1] != address:
+            known = self._last = url, address, url.copy_with(host=str(address))
+        return known[2]
 
     def _stay(self, url: httpx2.URL, response: httpx2.Response) -> None:
         """Raises UpstreamError: the answer redirects to another origin."""

@@ -120,7 +120,7 @@ def _shown(name: str) -> str:
 
 def is_allowed(name: str, config: UpstreamConfig) -> bool:
     """Whether the operator lets this tool in."""
-    if any(matches(pattern, name) for pattern in config.deny):
+    if config.deny and any(matches(pattern, name) for pattern in config.deny):
         return False
     return config.allow is None or any(matches(pattern, name) for pattern in config.allow)
 

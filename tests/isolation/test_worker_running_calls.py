@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tavern_core import Budget, CallContext, Tavern, ToolResult
+from tavern_core.errors import InputInvalid
 
 from ..host.workshop import Workshop
 
@@ -100,6 +101,12 @@ def size(ctx: ToolContext, link: str) -> list:
     """Reads an artifact."""
     return [ctx.artifact_facts(link)["name"], len(ctx.artifact(link)[0]), ctx.read_artifact(link, 5, 3).decode()]
 
+@tool
+async def order(ctx: ToolContext, item: str) -> list:
+    """Asks."""
+    schema = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
+    return [ctx.can_ask(), await ctx.ask(f"How many of {item}?", schema)]
+
 @node("Keep")
 def keep(ctx: NodeContext, text: str) -> dict:
     """Keeps a file."""
@@ -111,9 +118,9 @@ def tavern_register_nodes():
 
 @hookimpl
 def tavern_register_tools():
-    return [left, left_later, spin, deaf, sleeps, busy, busy_later, odd, draw, write, keep_odd, pid, size]
+    return [left, left_later, spin, deaf, sleeps, busy, busy_later, odd, draw, write, keep_odd, pid, size, order]
 '''
-NAMES = "left, left_later, spin, deaf, sleeps, busy, busy_later, odd, draw, write, keep_odd, pid, size"
+NAMES = "left, left_later, spin, deaf, sleeps, busy, busy_later, odd, draw, write, keep_odd, pid, size, order"
 TOOLS = ", ".join(f"{{id: {name}, implementation: {{type: python}}}}" for name in NAMES.split(", "))
 NODE = "{id: note, description: Keeps, implementation: {type: node, nodeType: 'w:Keep'}}"
 MANIFEST = f"tools: [{TOOLS}, {NODE}]\nnodes: [{{name: Keep}}]\nisolation: process"
@@ -237,3 +244,20 @@ def test_what_cannot_be_kept_is_refused(host: Tavern, call: Way, name: str, argu
     assert error is not None
     assert error.kind == kind, error
     assert host.artifacts.list() == ()
+
+
+@ways
+def test_a_tool_in_a_worker_asks_where_no_one_can_be_asked(host: Tavern, call: Way) -> None:
+    asked = call(host, "w:order", {"item": "tea"})
+    assert asked.status == "input_required" and asked.error is not None
+    assert asked.error.details["questions"][0]["prompt"] == "How many of tea?"
+
+
+def test_a_job_in_a_worker_gets_the_answer_to_its_question(host: Tavern) -> None:
+    job = host.invoke_sync("w:order", {"item": "tea"}, job=True).job
+    assert host.wait(host.jobs.wait(job, 30)).questions[0]["prompt"] == "How many of tea?"
+    with pytest.raises(InputInvalid):
+        host.jobs.answer(job, {"count": "many"})
+    assert host.jobs.answer(job, {"count": 2})
+    assert host.wait(host.jobs.wait(job, 30)).status == "completed"
+    assert host.jobs.result(job).value == [True, {"count": 2}]

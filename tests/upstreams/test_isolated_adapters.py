@@ -9,6 +9,8 @@ import pytest
 
 from tavern_core import Tavern
 
+from ..isolation.waiting import until
+
 MANIFEST = """\
 name: far
 version: "1"
@@ -18,6 +20,7 @@ permissions: {capabilities: [gpu]}
 """
 CODE = """
 import os
+import threading
 from tavern_core import ToolResult, hookimpl
 from tavern_core.contract.adapters import Listing, UpstreamTool
 from tavern_core.errors import UpstreamError
@@ -30,13 +33,21 @@ class Connection:
         self.upstream = upstream
 
     async def list_tools(self, etag=""):
-        names = ("double", "fail", "die", "leave", "rich", "whose")
+        names = ("ask", "double", "fail", "die", "leave", "rich", "slow", "thread", "whose")
         return Listing([UpstreamTool(name, f"{name} it.", SCHEMA, data={"of": name}) for name in names], version="7")
 
     async def invoke(self, tool, arguments, call):
         match tool.data["of"]:
             case "double":
                 return {"n": arguments["n"] * self.upstream.settings["times"], "pid": os.getpid()}
+            case "ask":
+                return await call.ask("How many?", SCHEMA, "many")
+            case "slow":
+                call.context.progress(1, 2, "half")
+                call.context.progress(2, 2, "done")
+                return call.context.seconds_left > 1
+            case "thread":
+                return await call.in_thread(lambda: threading.current_thread() is not threading.main_thread())
             case "fail":
                 raise UpstreamError("it failed", outcome="none", hint="try another")
             case "die":
@@ -89,7 +100,7 @@ def test_its_tools_are_listed_and_run_in_the_worker(host: Tavern) -> None:
     import os
 
     status = host.upstreams.connect_sync("up")
-    assert status.version == "7" and len(status.tools) == 6
+    assert status.version == "7" and len(status.tools) == 9
     value = host.invoke_sync("up:double", {"n": 4}).value
     assert value["n"] == 8 and value["pid"] != os.getpid()
 
@@ -116,4 +127,29 @@ def test_a_worker_that_dies_loses_the_connection_and_the_next_call_opens_another
     error = host.invoke_sync("up:die", {"n": 1}).error
     assert error is not None and error.kind == "CONNECTION_LOST"
     host.upstreams.check_sync("up")
+    assert host.invoke_sync("up:double", {"n": 1}).ok
+
+
+def test_it_reports_progress_and_runs_blocking_code_in_a_thread(host: Tavern) -> None:
+    seen: list[Any] = []
+    host.events.subscribe(lambda event: seen.append(event.data["done"]), "TOOL_PROGRESS")
+    assert host.invoke_sync("up:slow", {"n": 1}).value is True
+    assert seen == [1, 2]
+    assert host.invoke_sync("up:thread", {"n": 1}).value is True
+
+
+def test_a_question_reaches_the_person_behind_the_job(host: Tavern) -> None:
+    alone = host.invoke_sync("up:ask", {"n": 1})
+    assert (alone.status, alone.error.details["questions"][0]["prompt"]) == ("input_required", "How many?")  # type: ignore[union-attr]
+    job = host.invoke_sync("up:ask", {"n": 1}, job=True).job
+    assert host.wait(host.jobs.wait(job, 10)).status == "input_required" and host.jobs.answer(job, {"n": 7})
+    assert host.wait(host.jobs.wait(job, 10)).status == "completed"
+    assert host.jobs.result(job).value == {"n": 7}
+
+
+def test_a_cancelled_job_takes_its_question_back(host: Tavern) -> None:
+    job = host.invoke_sync("up:ask", {"n": 1}, job=True).job
+    assert host.wait(host.jobs.wait(job, 10)).status == "input_required"
+    assert host.jobs.cancel(job)
+    until(lambda: host.jobs.find(job).status == "cancelled")
     assert host.invoke_sync("up:double", {"n": 1}).ok

@@ -78,7 +78,7 @@ EVIL: dict[str, tuple[str, str, str]] = {
     "500": ("UPSTREAM_ERROR", "error response", "unknown"),
     "accepted": ("UPSTREAM_ERROR", "202", "none"),
     "empty": ("UPSTREAM_ERROR", "is no MCP", "unknown"),
-    "other-number": ("TIMEOUT", "", "unknown"),
+    "other-number": ("UPSTREAM_ERROR", "another request", "unknown"),
 }
 """Mode → kind of the error, words of it, what is known of the outcome."""
 

@@ -72,12 +72,12 @@ class Tools:
         if thing is None:
             raise UpstreamError(f"{self._package} has no tool {tool.name!r} any more", outcome="none")
         given: Any = dict(arguments)
-        if _is_langchain(thing):
+        if (library := _langchain_of(thing)) is not None:
             given = {"type": "tool_call", "name": tool.name, "args": given, "id": call.call.id or "call"}
         try:
-            if callable(run := getattr(thing, "ainvoke", None)):
-                return _answer(await run(given))
-            return _answer(await asyncio.to_thread(thing.invoke, given))
+            if _blocks(thing, library):
+                return _answer(await call.in_thread(thing.invoke, given))
+            return _answer(await thing.ainvoke(given))
         except Exception as error:
             raise _as_call_error(error, tool.name) from error
 
@@ -192,9 +192,18 @@ def _version(package: str) -> str:
         return ""
 
 
-def _is_langchain(thing: Any) -> bool:
+def _langchain_of(thing: Any) -> Any:
+    """The module of langchain-core, for its own tools; None for others of that shape."""
     loaded = sys.modules.get("langchain_core.tools")
-    return loaded is not None and isinstance(thing, loaded.BaseTool)
+    return loaded if loaded is not None and isinstance(thing, loaded.BaseTool) else None
+
+
+def _blocks(thing: Any, library: Any) -> bool:
+    """Whether a tool is sync code alone: its own `ainvoke`, where it has one, runs `invoke` in a thread of the loop, of which there are few."""
+    own = getattr(type(thing), "ainvoke", None)
+    if library is None or own is None:
+        return not callable(getattr(thing, "ainvoke", None))
+    return own in (library.StructuredTool.ainvoke, library.Tool.ainvoke) and not thing.coroutine
 
 
 def _answer(answer: Any) -> Any:

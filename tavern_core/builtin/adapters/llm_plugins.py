@@ -13,6 +13,7 @@ import asyncio
 import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib import metadata
 from typing import Any, Final
 
@@ -66,7 +67,7 @@ class Tools:
             if inspect.iscoroutinefunction(known.implementation):
                 answer = await known.implementation(**arguments)
             else:
-                answer = await asyncio.to_thread(known.implementation, **arguments)
+                answer = await call.in_thread(partial(known.implementation, **arguments))
         except Exception as error:
             raise ToolFailed(f"{tool.name} failed with {printed(error)}", outcome="unknown") from error
         return answer.output if type(answer).__name__ == "ToolOutput" else answer

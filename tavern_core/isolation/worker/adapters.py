@@ -15,7 +15,10 @@ from typing import Any, Final
 
 from tavern_core.contract.adapters import Adapter, Connection, UpstreamTool
 from tavern_core.contract.running import ToolContext
-from tavern_core.errors import CallError, ConnectionLost, ToolFailed
+from tavern_core.errors import ConnectionLost, ToolFailed
+from tavern_core.isolation.worker.host_client import running
+from tavern_core.isolation.worker.running_call import InsideCalls
+from tavern_core.isolation.worker.streams import in_thread
 from tavern_core.model.call import ToolCall
 from tavern_core.model.result import ToolResult
 
@@ -25,9 +28,14 @@ _NO_WAY: Final = "the service `net` fetches for isolated plugins, as far as they
 
 
 class AdapterDesk:
-    """The adapters of one plugin and the connections that they opened."""
+    """The adapters of one plugin and the connections that they opened.
 
-    def __init__(self) -> None:
+    Args:
+        calls: makes the running calls known, so that they can report progress and ask.
+    """
+
+    def __init__(self, calls: InsideCalls) -> None:
+        self._calls = calls
         self._adapters: dict[str, Adapter] = {}
         self._open: dict[int, Connection] = {}
         self._numbers = itertools.count(1)
@@ -53,6 +61,7 @@ class AdapterDesk:
     async def invoke(
         self, number: int, tool: Mapping[str, Any], arguments: Mapping[str, Any], call: Mapping[str, Any]
     ) -> Any:
+        self._calls.begin(str(call["id"]), running.get(), call["left"])  # it ends with the request
         answer = await self._of(number).invoke(tool_of(tool), arguments, _call(tool, arguments, call))
         if not isinstance(answer, ToolResult):
             return ["value", answer]
@@ -118,10 +127,12 @@ def _call(tool: Mapping[str, Any], arguments: Mapping[str, Any], facts: Mapping[
         str(tool["name"]), arguments, unpack_context(facts["context"]), facts["id"], facts["purpose"], facts["key"]
     )
 
-    async def ask(message: str, schema: Mapping[str, Any], name: str = "answer") -> Any:
-        raise CallError(f"an isolated adapter can ask no one: {message[:500]}")
+    context = ToolContext(call.id)
 
-    return SimpleNamespace(call=call, context=ToolContext(call.id), key=facts["key"], ask=ask)
+    async def ask(message: str, schema: Mapping[str, Any], name: str = "answer") -> Any:
+        return await context.ask(message, schema, key=name)
+
+    return SimpleNamespace(call=call, context=context, key=facts["key"], ask=ask, in_thread=in_thread)
 
 
 def tool_json(tool: UpstreamTool) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from tavern_core.contract.running import RUNNING, LogLevel
 from tavern_core.isolation.worker.host_client import Hotline
-from tavern_core.kernel.calls.conversation import unanswered
 from tavern_core.model.question import Question, QuestionKind
 
 _PART: Final = 256 * 1024
@@ -64,10 +63,12 @@ class InsideControl:
         return kept
 
     def can_ask(self, kind: QuestionKind) -> bool:
-        return False
+        return self._hotline.ask("can_ask", call=self._number, kind=kind) is True
 
     async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
-        raise unanswered(questions)
+        asked = {key: question.to_json() for key, question in questions.items()}
+        answers: dict[str, Any] = await self._hotline.ask_later("ask", call=self._number, questions=asked)
+        return answers
 
     def log(self, level: LogLevel, message: str) -> None:
         logging.getLogger("tavern.tools").log(logging.getLevelNamesMapping()[level.upper()], "%s", message)

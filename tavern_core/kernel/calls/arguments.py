@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from tavern_core.errors import InputInvalid
@@ -11,6 +10,7 @@ from tavern_core.kernel.calls.call_errors import explained
 from tavern_core.kernel.calls.running_call import RunningCall
 from tavern_core.kernel.catalogue.plan import Plan
 from tavern_core.kernel.log.changes import Change
+from tavern_core.model.call import with_arguments
 from tavern_core.model.safe_text import with_type
 from tavern_core.schema.limits import json_copy, measure
 from tavern_core.schema.redact import redact_text
@@ -53,13 +53,14 @@ def fill_and_validate(plan: Plan, call: RunningCall) -> None:
     if not call.fits and not plan.accepts(values):
         raise _blamed(explained(InputInvalid, plan.id, plan.inputs, values, "arguments"), call.changes or ())
     if call.call is not None and call.call.arguments is not values:
-        call.call = replace(call.call, arguments=values)
+        call.call = with_arguments(call.call, values)
 
 
 def give_copy(plan: Plan, call: RunningCall, limit: int) -> None:
     """The tool gets its own copy if the host reads the arguments again afterwards."""
-    call.given = _own_copy(call.values, plan.id, limit)
-    call.handed = call.call and replace(call.call, arguments=call.given)
+    given = None if call.values is None else plan.intake(call.values)
+    call.given = _own_copy(call.values, plan.id, limit) if given is None else given
+    call.handed = call.call and with_arguments(call.call, call.given)
 
 
 def _own_copy(arguments: Mapping[str, Any] | None, tool: str, limit: int) -> dict[str, Any]:

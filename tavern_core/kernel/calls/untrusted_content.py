@@ -21,7 +21,7 @@ from tavern_core.kernel.catalogue.plan import Plan
 from tavern_core.kernel.hooks.dispatch import Wish
 from tavern_core.model.call import CallContext
 from tavern_core.model.language import Said, say
-from tavern_core.model.result import ToolResult
+from tavern_core.model.result import ToolResult, with_meta
 from tavern_core.model.safe_text import seen
 from tavern_core.model.untrusted import (
     MARK,
@@ -69,7 +69,7 @@ def has_read(reader: Reader | None, sources: Iterable[str]) -> None:
     if not named:
         return
     for one in around(reader):
-        one.reads = {**(one.reads or {}), **named}
+        one.reads = {**one.reads, **named} if one.reads else named
         if one.context is not None:
             one.context.ledger.content_read.add(named, time.time())
 
@@ -107,8 +107,17 @@ def inherited(context: CallContext, outer: Reader | None) -> CallContext:
     return context if strictest == context.after_untrusted else replace(context, after_untrusted=strictest)
 
 
+def _is_free(reader: Reader | None) -> bool:
+    """Whether nothing depends on what a call reads that no other is around: the quick answer for most calls."""
+    if reader is None or reader.outer is not None:
+        return reader is None
+    return reader.context is None or reader.context.after_untrusted == "allow"
+
+
 def restraint(reader: Reader | None) -> tuple[AfterUntrusted, tuple[str, ...]]:
     """What holds for calls with an effect now, and the sources because of which it does: the strictest of all around."""
+    if _is_free(reader):
+        return "allow", ()
     strictest: AfterUntrusted = "allow"
     sources: dict[str, None] = {}
     for one in around(reader):
@@ -201,10 +210,11 @@ def marked(call: RunningCall, result: ToolResult) -> ToolResult:
     """The result with the sources of untrusted content that it may hold."""
     if not call.reads:
         return result
-    sources = list(dict.fromkeys([*sources_of(result), *call.reads]))
-    if result._meta is not None and result._meta.get(MARK) == sources:
+    meta, sources = result._meta or {}, list(call.reads)
+    if meta.get(MARK) == sources:  # as it was marked before
         return result
-    return result.replace(meta={**(result._meta or {}), MARK: sources})
+    sources = list(dict.fromkeys([*sources_in(meta.get(MARK)), *sources]))
+    return result if meta.get(MARK) == sources else with_meta(result, {**meta, MARK: sources})
 
 
 def taken_over(call: RunningCall, result: ToolResult) -> ToolResult:
@@ -230,7 +240,7 @@ def concluded(call: RunningCall, result: ToolResult) -> ToolResult:
     content was read: the model may have composed it.
     """
     plan = call.plan
-    if plan is None or (result.error is not None and call.token is None):  # nothing ran
+    if plan is None or _is_free(call) or (result.error is not None and call.token is None):  # nothing ran
         return marked(call, result)
     watching = [
         one.context for one in around(call) if one.context is not None and one.context.after_untrusted != "allow"

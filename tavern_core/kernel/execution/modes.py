@@ -104,25 +104,7 @@ class LoopMode:
         return await awaitable if seconds is None else await bounded(awaitable, seconds)
 
     async def until(self, future: Future[Any], seconds: float | None) -> bool:
-        loop = asyncio.get_running_loop()
-        waiter = loop.create_future()
-
-        def wake(_: object = None) -> None:
-            if not waiter.done():
-                waiter.set_result(None)
-
-        def tell(_: object) -> None:
-            with suppress(RuntimeError):  # the loop has been closed meanwhile
-                loop.call_soon_threadsafe(wake)
-
-        future.add_done_callback(tell)
-        timer = None if seconds is None else loop.call_later(max(seconds, 0), wake)
-        try:
-            await waiter
-        finally:
-            if timer is not None:
-                timer.cancel()
-        return future.done()
+        return await _settled(future, seconds)
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -240,7 +222,8 @@ def bounded(awaitable: Awaitable[T], seconds: float) -> Generator[Any, Any, T]:
         return done.value  # type: ignore[no-any-return]
     except asyncio.CancelledError as cancelled:
         if ours:
-            raise TimeLimit(stopped=True, begun=has_begun(cancelled)) from None
+            goes_on = getattr(cancelled, "goes_on", None)  # in a thread, which cannot be stopped
+            raise TimeLimit(stopped=goes_on is None, begun=has_begun(cancelled), goes_on=goes_on) from None
         raise
     finally:
         timer.cancel()
@@ -273,31 +256,30 @@ async def _as_coroutine(awaitable: Awaitable[T]) -> T:
     return await awaitable
 
 
-async def _ended(loop: asyncio.AbstractEventLoop, task: asyncio.Future[Any], seconds: float) -> bool:
-    """Wait until `task` has ended, for at most `seconds`. Written out because `asyncio.wait` costs twice as much."""
-    if task.done():
-        return True
+async def _settled(future: Future[Any], seconds: float | None) -> bool:
+    """Wait until work of another thread is done, and leave it as it is; False when it is not within `seconds`.
+
+    `asyncio.wrap_future` would copy its state from one future to the other, and costs twice as much.
+    """
+    loop = asyncio.get_running_loop()
     waiter = loop.create_future()
 
     def wake(_: object = None) -> None:
         if not waiter.done():
             waiter.set_result(None)
 
-    timer = loop.call_later(max(seconds, 0), wake)
-    task.add_done_callback(wake)
+    def tell(_: object) -> None:
+        with suppress(RuntimeError):  # the loop has been closed meanwhile
+            loop.call_soon_threadsafe(wake)
+
+    future.add_done_callback(tell)
+    timer = None if seconds is None else loop.call_later(max(seconds, 0), wake)
     try:
         await waiter
-    except asyncio.CancelledError:
-        task.cancel()
-        await asyncio.wait([task], timeout=GRACE_S)
-        raise
     finally:
-        timer.cancel()
-        task.remove_done_callback(wake)
-    if task.done():
-        return True
-    task.add_done_callback(_look)
-    return False
+        if timer is not None:
+            timer.cancel()
+    return future.done()
 
 
 def _look(task: asyncio.Future[Any]) -> None:
@@ -320,16 +302,15 @@ async def in_thread(
         NeverBegan: the caller was cancelled before there was a thread for it.
     """
     work = workers.submit(caught, function, args, owner=owner)
-    wrapped = asyncio.wrap_future(work)
     try:
-        if seconds is not None and not await _ended(asyncio.get_running_loop(), wrapped, seconds):
+        if not await _settled(work, seconds):
             waited = workers.abandon(work)
             raise TimeLimit(stopped=waited, begun=not waited, goes_on=None if waited else work)
-        answer, error = await wrapped
     except asyncio.CancelledError:
         if workers.abandon(work):
             raise NeverBegan from None
         raise LeftBehind(work) from None
+    answer, error = work.result()
     if error is not None:
         raise error
     return answer

@@ -126,7 +126,10 @@ def read_bytes(path: Path, limit: int) -> bytes | None:
     with state_errors(path, "read"):
         try:
             with open_regular(path, follow=False) as file:
-                data = file.read(limit + 1)
+                size = min(os.fstat(file.fileno()).st_size, limit)
+                data = file.read(size + 1)  # a buffer of `limit` bytes costs more than a small file
+                if len(data) > size:  # it grew meanwhile, or is too large
+                    data += file.read(limit - size)
         except FileNotFoundError:
             return None
     if len(data) > limit:

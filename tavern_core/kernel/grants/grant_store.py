@@ -26,8 +26,7 @@ from tavern_core.kernel.grants.grants import (
     decide,
     expand,
 )
-from tavern_core.kernel.grants.lock_file import parse_lock, render_lock
-from tavern_core.kernel.text.yaml_reader import LARGEST_FILE
+from tavern_core.kernel.text.text_limits import LARGEST_FILE
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import iso_utc
 
@@ -48,6 +47,8 @@ class GrantStore:
         self.path = path
         self.is_frozen = is_frozen
         self._clock = clock
+        self._last: tuple[str | None, Grants] = (None, Grants())
+        """The text that was read last, and what it says: the file is read several times while a host opens."""
 
     def read(self) -> Grants:
         """The content of the file. Never raises: an error is a finding, and grants nothing."""
@@ -57,8 +58,14 @@ class GrantStore:
             return Grants({}, (Finding(error.code, error.message, error.hint, Location(str(self.path))),))
         if text is None:
             return Grants()
-        grants = parse_lock(text, str(self.path))
-        return replace(grants, findings=(*_writable_by_others(self.path), *grants.findings))
+        read, grants = self._last
+        if read != text:
+            from tavern_core.kernel.grants.lock_file import parse_lock
+
+            grants = parse_lock(text, str(self.path))
+            self._last = text, grants
+        writable = _writable_by_others(self.path)
+        return replace(grants, findings=(*writable, *grants.findings)) if writable else grants
 
     def grant(self, facts: PluginFacts, permissions: Iterable[str], *, by: str = "") -> Grants:
         """Grant the requests of the plugin that `permissions` names (ids, aliases, patterns).
@@ -184,6 +191,8 @@ class GrantStore:
             UsageError: this host is locked (USAGE).
             StateDamaged: the file is corrupt, edited all the time, or cannot be written (STATE_DAMAGED).
         """
+        from tavern_core.kernel.grants.lock_file import parse_lock, render_lock
+
         if self.is_frozen:
             hint = "open it without `locked`, or use `tavern plugins review`, `grant` and `lock`"
             raise UsageError("this host is locked: it does not change the lock file", hint=hint)

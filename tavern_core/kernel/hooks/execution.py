@@ -106,7 +106,8 @@ class HookRuns:
         before = cancellations()
         try:
             if fast or inspect.iscoroutinefunction(function):
-                answer = function(*args)
+                if (answer := function(*args)) is None:
+                    return None
             else:
                 answer = await mode.guarded(function, *args, seconds=self._seconds, owner=(plugin, what))
             return await mode.awaited(answer, self._seconds) if inspect.isawaitable(answer) else answer

@@ -56,8 +56,8 @@ class Circumstances:
     switched_off: Mapping[str, str]
     """Plugin → reason, as the operator left it."""
     safe_mode: bool
-    core_tools: Collection[str]
-    """Local names of the host's own tools."""
+    core_tools: Mapping[str, str]
+    """The host's own tools: folded local name → local name."""
     decide: Callable[[Candidate], Granted]
     origins: Mapping[str, str]
     """Key of the configuration → where its value was written."""
@@ -106,7 +106,7 @@ def _judge_alone(record: Record, around: Circumstances, diagnostics: Diagnostics
     if claimed and candidate.source != "object":
         text = f"the namespace {claimed[0]!r} is reserved: only the host and the objects given to Tavern.open may provide it"
         return record.failed(NameConflict(text, hint="choose another under `namespaces:` in plugin.yaml"))
-    if (taken := {fold(n): n for n in around.core_tools}.get(fold(candidate.name))) is not None:
+    if (taken := around.core_tools.get(fold(candidate.name))) is not None:
         text = f"plugin {candidate.name!r} has the name of the core tool {taken!r}"
         return record.failed(NameConflict(text, hint="rename the plugin"))
     if candidate.source == "object" and (why := isolation_reason(candidate, around.config.isolation)):

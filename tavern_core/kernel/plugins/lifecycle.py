@@ -56,6 +56,7 @@ class Lifecycle:
         self._events = events
         self._transitions = Transitions()
         self._listing = threading.Lock()
+        self._declared: dict[str, tuple[Candidate, tuple[Entry, ...]]] = {}
         self._order: list[str] = []  # in which plugins became active; stopped in reverse
 
     # Looking ----------------------------------------------------------------------------------------------------------
@@ -81,10 +82,17 @@ class Lifecycle:
             for record in list(self.records.values()):
                 if record.claimed:
                     continue
-                entries = tuple(declared_entries(record.candidate)) if record.state != "disabled" else ()
+                entries = self._entries_of(record.candidate) if record.state != "disabled" else ()
                 changes[record.name] = record.rank, entries, aliases_of(record.candidate, {})
                 self._declare_settings(record)
             self.tables.registry.put_all(changes)
+
+    def _entries_of(self, candidate: Candidate) -> tuple[Entry, ...]:
+        """What it declares; made once, because everything is listed several times while a host opens."""
+        known = self._declared.get(candidate.name)
+        if known is None or known[0] is not candidate:
+            known = self._declared[candidate.name] = candidate, tuple(declared_entries(candidate))
+        return known[1]
 
     def tools_changed(self, name: str, candidate: Candidate) -> None:
         """Take over what a plugin without code says about its tools now; calls that run go on."""
@@ -101,12 +109,20 @@ class Lifecycle:
             self.list_declared()
 
     def _declare_settings(self, record: Record) -> None:
-        """Make the settings of a plugin known that is not active, so that they can be seen and changed."""
-        self.tables.settings.withdraw(record.name)
+        """Make the settings of a plugin known that is not active, so that they can be seen and changed.
+
+        Those of plugins from files, which were checked when they were found, wait until somebody looks (`PluginSettings`), or a value
+        is stored for one of them: it may be a secret, or wrong.
+        """
+        settings = self.tables.settings
+        settings.withdraw(record.name)
         record.settings_complete = False
+        is_checked = record.candidate.source != "object"
+        if is_checked and not settings.has_stored(record.name):
+            return
         if record.has_settings and "configOptions" in record.candidate.facts.sections:
             try:
-                self.tables.settings.declare(record.name, record.candidate.manifest().config_options)
+                settings.declare(record.name, record.candidate.manifest().config_options)
             except SettingsInvalid as error:
                 record.broken = error
                 record.judged(record.failed(error))

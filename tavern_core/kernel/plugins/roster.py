@@ -12,7 +12,7 @@ from tavern_core.errors import PluginError
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.grants.grant_store import GrantStore
-from tavern_core.kernel.grants.grants import Decision, Grants, decide
+from tavern_core.kernel.grants.grants import Decision, GrantRecord, Grants, decide
 from tavern_core.kernel.plugins.candidate import Candidate, builtin_candidate, object_candidate
 from tavern_core.kernel.plugins.eligibility import Circumstances, judge
 from tavern_core.kernel.plugins.enabled_state import PluginStates
@@ -21,6 +21,7 @@ from tavern_core.kernel.plugins.lock_check import GRANTED_BY_PASSING, facts_for,
 from tavern_core.kernel.plugins.record import Record, Records
 from tavern_core.kernel.registry import Registry
 from tavern_core.model.ids import split_id
+from tavern_core.model.nearest import fold
 from tavern_core.model.plugin import Diagnostic
 
 Activate = Literal["needed", "all", "none"]
@@ -68,6 +69,8 @@ class Roster:
         """As the host was opened: with ``none`` a new grant starts no plugin either."""
         self._base, self._records, self._sources = base, records, sources
         self._specs, self._grants, self._states, self._registry = specs, grants, states, registry
+        self._decisions: dict[str, tuple[Candidate, GrantRecord | None, Decision]] = {}
+        """Of plugins without code, for which nothing but the lock file can have changed."""
         for rank, candidate in enumerate(self._candidates()):
             records[candidate.name] = Record(candidate, rank)
 
@@ -127,15 +130,17 @@ class Roster:
         grants = self._grants.read()
         for finding in grants.findings:
             self._base.diagnostics.add(finding.code, finding.located, hint=finding.hint, severity=finding.severity)
+        own = {name for name, record in self._records.items() if record.candidate.source == "builtin"}
         around = Circumstances(
             self._base.version,
             self._base.loaded.config,
             self._states.disabled(),
             self._base.is_safe_mode,
             {
-                split_id(e.id)[1]
-                for e in self._registry.entries().values()
-                if self._records[e.plugin].candidate.source == "builtin"
+                fold(name): name
+                for plugin in own
+                for e in self._registry.of_plugin(plugin)
+                if (name := split_id(e.id)[1])
             },
             self._decider(grants),
             self._base.loaded.origins,
@@ -149,6 +154,15 @@ class Roster:
         facts_wanted = facts_for if self.activate != "none" else lambda candidate, _: facts_of_now(candidate)
 
         def decide_on(candidate: Candidate) -> Decision:
+            decided, known = grants.get(candidate.name), self._decisions.get(candidate.name)
+            if known is not None and known[0] is candidate and known[1] is decided:
+                return known[2]
+            decision = looked_at(candidate)
+            if not candidate.has_code:
+                self._decisions[candidate.name] = candidate, decided, decision
+            return decision
+
+        def looked_at(candidate: Candidate) -> Decision:
             if (decided := grants.get(candidate.name)) is None:
                 return Decision(
                     undecided=candidate.requested, added=candidate.requested, tier=candidate.tier

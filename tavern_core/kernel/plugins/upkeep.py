@@ -30,8 +30,8 @@ class Upkeep:
         """Activate what must be active from the start."""
         self._roster.activate = activate
         records = list(self._lifecycle.records.values())
-        # Without other plugins, the host's nodes are first needed by name.
-        is_alone = all(record.candidate.fixed_id for record in records)
+        # Without other plugins that may have nodes, the host's nodes are first needed by name.
+        is_alone = all(record.candidate.fixed_id or record.candidate.source == "upstream" for record in records)
         for record in records:
             if record.candidate.fixed_id and not (record.candidate.is_nodes_alone and is_alone):
                 await self._lifecycle.activate(record.name)

@@ -137,10 +137,11 @@ class McpConnection(Documents):
         """Enter the session, wait for its end, leave it; nothing that happens in it leaves this task."""
         try:
             async with AsyncExitStack() as opened:
-                reading, writing = await opened.enter_async_context(await self._transport())
+                reading, writing, posts = await opened.enter_async_context(await self._transport())
                 self._requests = Requests(reading, writing, self._why_lost)
                 self._session = await opened.enter_async_context(self._new_session(writing))
                 await self._negotiate()
+                self._requests.posts = posts if self._is_modern else None
                 async with watch_list(self._session, self._upstream.changed):
                     self._ready.set_result(None)
                     await self._closing.wait()

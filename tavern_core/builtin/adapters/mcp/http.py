@@ -1,6 +1,6 @@
 """MCP over streamable HTTP: the transport of the library, on a client that the host made.
 
-The library ends a whole session when one of its requests meets a broken connection. So its client sends through `_Contained`: what goes
+The library ends a whole session when one of its requests meets a broken connection. So its client sends through `Contained`: what goes
 wrong with one request becomes an answer to this one request, and the reason is kept for the call that waits for it.
 """
 
@@ -19,6 +19,7 @@ from pydantic_core import to_json
 
 from tavern_core.builtin.adapters.mcp.login import LoginNeeded, Show, login, login_needed
 from tavern_core.builtin.adapters.mcp.message_parser import FEW_VALUES, values_in
+from tavern_core.builtin.adapters.mcp.posts import Posts
 from tavern_core.contract.adapters import Upstream
 from tavern_core.errors import CallError, ConnectionLost, OutputTooLarge, PolicyDenied, UpstreamError
 
@@ -33,7 +34,7 @@ _MOST_LOGIN_BYTES: Final = 1_000_000
 
 @asynccontextmanager
 async def http_streams(upstream: Upstream, most: int, note: Note, show: Show | None = None) -> AsyncIterator[Any]:
-    """(what to read, what to write to).
+    """(what to read, what to write to, what makes requests in the new era).
 
     Args:
         show: where a person can log in.
@@ -44,12 +45,13 @@ async def http_streams(upstream: Upstream, most: int, note: Note, show: Show | N
         if (auth := await opened.enter_async_context(login(upstream, show))) is not None:
             sender = httpx2.AsyncClient(transport=_Origins(upstream, inner), timeout=CONNECT_S, trust_env=False)
             await opened.enter_async_context(sender)
-        client: Any = _Contained(sender, upstream, note, auth)
+        client: Any = Contained(sender, upstream, note, auth)
         streams = streamable_http_client(upstream.url, http_client=client, max_sse_event_size=most)
-        yield await opened.enter_async_context(streams)
+        reading, writing = await opened.enter_async_context(streams)
+        yield reading, writing, Posts(client, upstream.url, most)
 
 
-class _Contained:
+class Contained:
     """What the library uses of a client; a request that fails is answered instead of raising.
 
     Args:

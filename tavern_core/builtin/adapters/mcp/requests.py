@@ -22,6 +22,8 @@ from tavern_core.errors import CallError
 if TYPE_CHECKING:
     from mcp.client._transport import ReadStream, WriteStream
 
+    from tavern_core.builtin.adapters.mcp.posts import Posts
+
 _FIRST_ID: Final = 1_000_000
 """The library counts its own from 1."""
 _CANCEL_S: Final = 5.0
@@ -55,6 +57,8 @@ class Requests(Stream):
         self._ids = itertools.count(_FIRST_ID)
         self._waiting: dict[object, tuple[asyncio.Future[dict[str, Any]], Progress | None]] = {}
         self._is_over = False
+        self.posts: Posts | None = None
+        """Makes requests over HTTP in the new era; None: they go through the streams."""
         if isinstance(reading, Incoming):
             reading.take = self._take_result
 
@@ -81,9 +85,15 @@ class Requests(Stream):
         self._waiting[number] = future, progress
         if progress is not None:
             params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": number}}
+        message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+        posts = self.posts
         try:
+            if posts is not None:
+                if (result := await posts.ask(message, headers, self._take_note)) is not None:
+                    return result
+                posts = None
             if isinstance(self._writing, Outgoing):  # without the models of the library, which take a tenth of a call
-                await self._writing.write({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+                await self._writing.write(message)
             else:
                 request = JSONRPCRequest.model_construct(jsonrpc="2.0", id=number, method=method, params=params)
                 await self._writing.send(SessionMessage(request, ClientMessageMetadata(headers=headers)))
@@ -93,7 +103,8 @@ class Requests(Stream):
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             raise self._reason() from None
         except asyncio.CancelledError:
-            await self._cancel(number)
+            if posts is None:
+                await self._cancel(number)
             raise
         finally:
             del self._waiting[number]
@@ -155,13 +166,20 @@ class Requests(Stream):
                 else:
                     waiting[0].set_exception(MCPError.from_error_data(message.error))
             return True
-        if isinstance(message, JSONRPCNotification) and message.method == "notifications/progress":
-            params = message.params or {}
-            waiting = self._waiting.get(token) if isinstance(token := params.get("progressToken"), int) else None
-            if waiting is not None and waiting[1] is not None:
-                _report(params, waiting[1])
-            return True
-        return False
+        return isinstance(message, JSONRPCNotification) and self._take_note(
+            {"method": message.method, "params": message.params}
+        )
+
+    def _take_note(self, message: Mapping[str, Any]) -> bool:
+        """Whether a notification is for one of our own requests."""
+        if message.get("method") != "notifications/progress":
+            return False
+        params = message.get("params")
+        token = params.get("progressToken") if isinstance(params, dict) else None
+        waiting = self._waiting.get(token) if isinstance(token, int) else None
+        if waiting is not None and waiting[1] is not None and isinstance(params, dict):
+            _report(params, waiting[1])
+        return True
 
     async def aclose(self) -> None:
         """Close what is read."""

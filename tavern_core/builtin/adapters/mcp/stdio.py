@@ -159,11 +159,11 @@ class Outgoing(Stream):
 @asynccontextmanager
 async def stdio_streams(
     process: Process, most: int, lost: Lost, note: Note
-) -> AsyncIterator[tuple[Incoming, Outgoing]]:
-    """(what to read, what to write to); closes the program."""
+) -> AsyncIterator[tuple[Incoming, Outgoing, None]]:
+    """(what to read, what to write to, None); closes the program."""
     incoming = Incoming(process, most, lost, note)
     try:
-        yield incoming, Outgoing(process, lost)
+        yield incoming, Outgoing(process, lost), None
     finally:
         with anyio.CancelScope(shield=True):
             await process.close(0.0 if incoming.is_lost else GRACE_S)

@@ -1,0 +1,130 @@
+"""Requests over HTTP in the new era: each is one POST, and its body is the answer.
+
+There is no session, so nothing has to be kept between requests. The library passes each message through four tasks and validates it
+three times, which costs more than all that the host adds to a call. The old era, and what the library asks for itself, goes its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx2
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    CONNECTION_CLOSED,
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    ErrorData,
+)
+from pydantic import ValidationError
+
+from tavern_core.builtin.adapters.mcp.message_parser import NotAMessage, read_json
+
+if TYPE_CHECKING:
+    from tavern_core.builtin.adapters.mcp.http import Contained
+
+_HEADERS: Final[Mapping[str, str]] = {
+    "accept": "application/json, text/event-stream",
+    "content-type": "application/json",
+}
+Notify = Callable[[Mapping[str, Any]], object]
+"""Gets the notifications that come before an answer."""
+
+
+class Posts:
+    """Makes requests.
+
+    Args:
+        most: bytes of one event.
+    """
+
+    def __init__(self, client: Contained, url: str, most: int) -> None:
+        self._client = client
+        self._url = httpx2.URL(url)
+        self._most = most
+
+    async def ask(
+        self, message: Mapping[str, Any], headers: Mapping[str, str], notify: Notify
+    ) -> dict[str, Any] | None:
+        """The result of one request; cancelled, it closes the connection, which tells the server.
+
+        Returns:
+            None: the server redirects, so it has not begun; the library knows which redirects to follow.
+
+        Raises:
+            MCPError: the server says so, or there is no answer.
+            CallError: the answer is too large.
+        """
+        request = self._client.build_request("POST", self._url, json=message, headers={**_HEADERS, **headers})
+        response = await self._client.send(request)
+        try:
+            if response.has_redirect_location:
+                return None
+            if response.status_code >= 400 or response.status_code == 202:
+                raise await _refusal(response, message["id"])
+            if _is(response, "application/json"):
+                return _result_of(await read_json(await response.aread()), message["id"])
+            if _is(response, "text/event-stream"):
+                return await self._streamed(response, message["id"], notify)
+            kind = response.headers.get("content-type", "")[:100]
+            raise MCPError(INVALID_REQUEST, f"Unexpected content type: {kind}")
+        except NotAMessage as error:
+            raise MCPError(PARSE_ERROR, f"the answer is no MCP: {error}") from None
+        finally:
+            await response.aclose()
+
+    async def _streamed(self, response: httpx2.Response, number: object, notify: Notify) -> dict[str, Any]:
+        try:
+            async for event in httpx2.EventSource(response, max_event_size=self._most):
+                if event.event != "message" or not event.data:
+                    continue
+                message = await read_json(event.data.encode("utf-8", "surrogatepass"))
+                if not isinstance(message, dict):
+                    raise NotAMessage("a message is an object")
+                if "result" in message or "error" in message:
+                    return _result_of(message, number)
+                notify(message)
+        except httpx2.SSEError as error:
+            raise MCPError(CONNECTION_CLOSED, f"the stream failed: {error}") from None
+        raise MCPError(CONNECTION_CLOSED, "the stream ended without a response")
+
+
+def _is(response: httpx2.Response, kind: str) -> bool:
+    return response.headers.get("content-type", "").lower().startswith(kind)
+
+
+def _result_of(message: Any, number: object) -> dict[str, Any]:
+    """Raises MCPError: it is an error. NotAMessage: it is no answer to request `number`."""
+    result = message.get("result") if isinstance(message, dict) else None
+    if (
+        isinstance(message, dict)
+        and message.get("id") != number
+        and (result is not None or message.get("id") is not None)
+    ):
+        raise NotAMessage("it answers another request")
+    if isinstance(result, dict):
+        return result
+    try:
+        raise MCPError.from_error_data(ErrorData.model_validate(message["error"]))
+    except (ValidationError, KeyError, TypeError):
+        raise NotAMessage("neither a result nor an error") from None
+
+
+async def _refusal(response: httpx2.Response, number: object) -> MCPError:
+    """The error of an answer with a status that is none: of its body, else of the status, in the words of the library."""
+    status = response.status_code
+    if status == 202:
+        return MCPError(INVALID_REQUEST, "server answered a request with 202 Accepted")
+    if _is(response, "application/json"):
+        try:
+            _result_of(await read_json(await response.aread()), number)
+        except NotAMessage:
+            pass
+        except MCPError as error:
+            return error
+    if status == 404:
+        return MCPError(METHOD_NOT_FOUND, "Not Found")
+    return MCPError(INTERNAL_ERROR, "Server returned an error response")
