@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
+
+from tavern_core.isolation.worker_fork_server import worker_server
 
 # Texts for models follow the locale where nothing else is said.
 os.environ.update(LC_ALL="C.UTF-8")
@@ -18,3 +22,11 @@ settings.load_profile("tavern")
 # inherit that, and could not be interrupted.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_fork_server() -> Iterator[None]:
+    """Workers share one fork server for all tests of this process, as the hosts of one program do."""
+    worker_server.use()
+    yield
+    worker_server.leave()

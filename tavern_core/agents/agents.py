@@ -302,7 +302,7 @@ class Agents:
             tape.given |= answers
         loop = AgentLoop(self._parts, about, tape, spending, events.record, events.tell)
         recorder.note(AGENT_STARTED, {
-            "run": about.run, "profile": about.profile.name, "model": about.model, "principal": about.context.principal,
+            "run": about.run, "profile": about.profile.name, "model": about.model, **about.context.whose(),
             "resumed": answers is not None,
         })  # fmt: skip
         is_cancelled = False

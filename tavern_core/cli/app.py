@@ -46,6 +46,7 @@ COMMANDS: Final = {
     "tokens": Lazy(
         f"{_HERE}.tokens", "tokens", "Make, list and revoke the tokens that callers from other processes show."
     ),
+    "serve": Lazy(f"{_HERE}.serve", "serve", "Serve the host over HTTP, with its events."),
     "mcp": Lazy(f"{_HERE}.mcp", "mcp", "Serve the host's tools to MCP clients."),
     "limits": Lazy(
         f"{_HERE}.limits",

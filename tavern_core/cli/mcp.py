@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tavern_core.cli.address import Address, address
 from tavern_core.cli.call import caller
 from tavern_core.cli.session import Command, Session, pass_session
 from tavern_core.errors import PolicyDenied
-from tavern_core.frozen import dataclass
 
 if TYPE_CHECKING:
     from tavern_core.kernel.access.tokens import Token
@@ -22,46 +22,27 @@ SERVER: Final = "tavern_core.server.mcp"
 VARIABLE: Final = "TAVERN_MCP_TOKEN"
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where to listen."""
-
-    host: str
-    port: int
-
-
-def _address(ctx: click.Context, param: click.Parameter, value: str | None) -> Address | None:
-    if value is None:
-        return None
-    host, _, port = value.rpartition(":")
-    if not port.isdecimal() or int(port) > 65_535:
-        raise click.BadParameter(f"{value!r} is not a HOST:PORT, for example 127.0.0.1:8765")
-    return Address(host.strip("[]") or "127.0.0.1", int(port))
-
-
 @click.command(cls=Command)
-@click.option("--http", "address", metavar="HOST:PORT", callback=_address, help="Serve over HTTP at /mcp.")
+@click.option("--http", "given", metavar="HOST:PORT", callback=address, help="Serve over HTTP at /mcp.")
 @click.option("--permissions", metavar="A,B", help="What the client's calls may use; without it, nothing.")
 @click.option("--profile", metavar="NAME", help="The agent profile that decides which tools the client has.")
 @click.option("--principal", default="mcp:stdio", show_default=True, help="As whom the client's calls are made.")
 @pass_session
-def mcp(
-    session: Session, address: Address | None, permissions: str | None, profile: str | None, principal: str
-) -> None:
+def mcp(session: Session, given: Address | None, permissions: str | None, profile: str | None, principal: str) -> None:
     """Serve the host's tools to MCP clients.
 
     Without --http it serves one client over stdin and stdout: the one that started it. $TAVERN_MCP_TOKEN, a token of
     `tavern tokens create`, says what that client may do, else --permissions and --profile. Over HTTP every request shows a token.
     """
     server: Any = importlib.import_module(SERVER)
-    if address is not None:
+    if given is not None:
         if permissions is not None or profile is not None:
             raise click.UsageError("over HTTP each client's token says what it may do: tavern tokens create --help")
         tavern = session.host(asking=False)
         try:
-            asyncio.run(server.serve_http(tavern, address.host, address.port))
+            asyncio.run(server.serve_http(tavern, given.host, given.port))
         except OSError as error:
-            raise click.UsageError(f"{address.host}:{address.port} cannot be had: {error.strerror or error}") from error
+            raise click.UsageError(f"{given.host}:{given.port} cannot be had: {error.strerror or error}") from error
         return
     tavern = session.host(asking=False)
     holder = _holder(tavern, permissions, profile, principal)

@@ -36,7 +36,7 @@ def run(
     text = read_stdin() if file == "-" else read_file(file)
     outcome = session.host().run_text_sync(text, context=caller(permissions, profile))
     if as_json:
-        session.out.json(outcome_json(outcome))
+        session.out.json(outcome.to_json())
     elif only_feedback:
         session.out.data(outcome.feedback)
     else:
@@ -50,40 +50,6 @@ def worst(outcome: TextOutcome) -> int:
     codes = [exit_code_of(r.error.kind) for r in outcome.results if r.error is not None]
     codes += [exit_code_of("TAM_SYNTAX")] if not outcome.ok and not codes else []
     return max(codes, default=0)
-
-
-def outcome_json(outcome: TextOutcome) -> dict[str, Any]:
-    """The outcome of a text as JSON, camelCase."""
-    return {
-        "ok": outcome.ok,
-        "text": outcome.text,
-        "steps": [_step_json(step) for step in outcome.steps],
-        "results": [result.to_json() for result in outcome.results],
-        "problems": [
-            {
-                "severity": p.severity,
-                "code": p.code,
-                "message": p.message,
-                "hint": p.hint or None,
-                "block": p.block,
-                "line": p.line,
-                "column": p.column,
-            }
-            for p in outcome.problems
-        ],
-        "feedback": outcome.feedback,
-    }
-
-
-def _step_json(step: Step) -> dict[str, Any]:
-    call = step.call
-    return {
-        "block": call.block,
-        "index": call.index,
-        "tool": call.tool,
-        "arguments": dict(call.arguments),
-        "result": step.result.to_json() if step.result is not None else None,
-    }
 
 
 def _show(session: Session, outcome: TextOutcome) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from tavern_core.contract.core_services import LLMS, Llms
@@ -23,11 +23,10 @@ from tavern_core.contract.llm import (
     price_of,
 )
 from tavern_core.errors import CallError, InputInvalid, ToolFailed
-from tavern_core.flow.governed_llm import GovernedLLM, GovernedStreamingLLM
-from tavern_core.flow.llm_tool import ASK, ASK_LOCAL, completed, llm_tools
 from tavern_core.flow.llm_use import PluginBudgets, Use
 from tavern_core.flow.passed_models import ModelLike, PassedModels, is_passed
 from tavern_core.flow.prompt_hooks import ModelRequest, PromptChange, PromptHooks
+from tavern_core.frozen import dataclass
 from tavern_core.frozen import dataclass as frozen_dataclass
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.catalogue.plan import Inner
@@ -78,6 +77,8 @@ class Models:
     """
 
     def __init__(self, contributions: Contributions, invoke: Invoke, governance: Governance) -> None:
+        from tavern_core.flow.llm_tool import llm_tools
+
         self._contributions = contributions
         self.invoke = invoke
         """A call through the pipeline."""
@@ -148,6 +149,8 @@ class Models:
         Args:
             asker: as for `ask`.
         """
+        from tavern_core.flow.governed_llm import GovernedLLM, GovernedStreamingLLM
+
         streams = self.replacement is None and isinstance(self.find(name), StreamingLLM)
 
         def ask(
@@ -198,6 +201,8 @@ class Models:
 
     async def _governed(self, pending: _Pending, on_text: Callable[[str], object] | None) -> LLMAnswer:
         """The governed call, what it used, and its event."""
+        from tavern_core.flow.llm_tool import ASK, ASK_LOCAL
+
         use, governance = pending.use, self._governance
 
         def passed_on(piece: str) -> object:
@@ -240,7 +245,7 @@ class Models:
             "name": name,
             "model": api_model,
             "purpose": self._governance.mask(request.purpose),
-            "principal": HOST_PRINCIPAL if context is None else context.principal,
+            **({"principal": HOST_PRINCIPAL} if context is None else context.whose()),
             "ok": not error,
             "ms": round((time.perf_counter() - pending.began) * 1000, 3),
             "tokens": dict(use.tokens),
@@ -264,6 +269,8 @@ class Models:
     async def _answer(
         self, model: str, messages: list[dict[str, Any]], options: dict[str, Any] | None = None
     ) -> dict[str, Any]:
+        from tavern_core.flow.llm_tool import completed
+
         if not _uses_originals.get() and (other := self.replacement) is not None:
             return dict(await other.complete(messages, model, options or {}))
         found, frame = self.find(model), current.get()

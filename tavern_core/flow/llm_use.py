@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from tavern_core.contract.llm import LLMAnswer, Price, count_of
 from tavern_core.errors import BudgetExceeded
+from tavern_core.frozen import dataclass
 from tavern_core.model.config import ModelBudget
-from tavern_core.model.tokens import tokens_of
 
 _EVERYBODY: Final = "*"
 
@@ -41,6 +41,8 @@ class Use:
         self.is_estimated = True
 
     def _estimate(self, answer: str) -> None:
+        from tavern_core.model.tokens import tokens_of
+
         request = json.dumps([self.question["messages"], self.question["options"]], ensure_ascii=False, default=str)
         self.tokens = {"input": tokens_of(request), "output": tokens_of(answer)}
 

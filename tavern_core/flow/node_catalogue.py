@@ -12,7 +12,6 @@ from tavern_core.contract.decisions import Deny
 from tavern_core.errors import NodeNotFound, PluginError
 from tavern_core.kernel.catalogue.reviewed_tool import changed_parts
 from tavern_core.kernel.hooks.arguments import is_its_code, shown
-from tavern_core.kernel.nodes.node_rules import definition_misfit
 from tavern_core.kernel.plugins.candidate import has_nodes
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.ids import split_id
@@ -295,6 +294,8 @@ class Nodes(Mapping[str, NodeSpec]):
 
 def _why_not(answer: Any, spec: NodeSpec) -> str:
     """Why a changed definition is refused; empty if it is accepted."""
+    from tavern_core.kernel.nodes.node_rules import definition_misfit
+
     if not isinstance(answer, NodeSpec):
         return f"it answered {type(answer).__name__}, not a NodeSpec"
     if (

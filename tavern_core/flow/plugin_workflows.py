@@ -11,7 +11,6 @@ from tavern_core.kernel.manifest.workflow_files import SUFFIX
 from tavern_core.kernel.plugins.contributions import Contributions
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.record import Record
-from tavern_core.model.manifest import Entry
 
 _SECTION: Final = "workflows"
 
@@ -84,5 +83,7 @@ def _entry(record: Record) -> str | None:
     candidate = record.candidate
     if _SECTION not in candidate.facts.sections:
         return None
+    from tavern_core.model.manifest import Entry
+
     declared = candidate.manifest().workflows
     return declared.entry if isinstance(declared, Entry) else None

@@ -130,7 +130,9 @@ class Running:
             return (await self.made(workflow)).problems
 
         def updated(workflow: Workflow, summary: Mapping[Language, str], more: Mapping[str, Any]) -> None:
-            self._note_large(UPDATE_WORKFLOW_STATE_FROM_AGENT, *event_of_update(workflow, summary, more, self._mask))
+            whose = (self._caller(None) or self._host).whose()
+            data = event_of_update(workflow, summary, {**more, **whose}, self._mask)
+            self._note_large(UPDATE_WORKFLOW_STATE_FROM_AGENT, *data)
 
         return Patching(self._workflow_files, check, self._hooks, self._calls, updated)
 
@@ -304,7 +306,7 @@ class Running:
         outer = current.get()  # the maker of that call can follow the run and its streams from now on
         self._note(
             WORKFLOW_STARTED,
-            {"runId": run.id, "workflow": info.workflow, "principal": info.principal},
+            {"runId": run.id, "workflow": info.workflow, **run.context.whose()},
             call_id=outer[3] if outer else "",
         )
         result: RunResult | None = None

@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from tavern_core import errors
 from tavern_core.errors import CallError, TavernError, UpstreamError, call_error_of
 from tavern_core.kernel.calls.background import job_id
-from tavern_core.kernel.nodes.json_values import NotPlain, to_plain
 from tavern_core.kernel.registry import Entry
 from tavern_core.model.plugin import Diagnostic
 from tavern_core.model.result import ToolResult, failure
 from tavern_core.model.tool import ToolSpec
-from tavern_core.schema.slots import workflow_schema
 
 if TYPE_CHECKING:
     from tavern_core.flow.run_handle import RunHandle
@@ -40,6 +38,8 @@ _TOOL_NAME: Final = re.compile(r"[\w.-]{1,64}")
 
 def workflow_tool(id_: str, workflow: Workflow) -> ToolSpec:
     """A workflow as a tool (seed 000 §4.4.3)."""
+    from tavern_core.schema.slots import workflow_schema
+
     return ToolSpec(
         PREFIX + id_,
         workflow.description,
@@ -210,6 +210,8 @@ async def _result_or_question(handle: RunHandle) -> RunResult | None:
 
 
 def _tool_result(result: RunResult, only: str, kept: Callable[[bytes], Any]) -> ToolResult:
+    from tavern_core.kernel.nodes.json_values import NotPlain, to_plain
+
     if not result.ok:
         raise _call_error(result)
     outputs = dict(result.outputs)

@@ -20,7 +20,6 @@ from tavern_core.errors import (
     WorkflowNotFound,
 )
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.model.run import RunEvent, RunRecord, RunResult
 
 if TYPE_CHECKING:
     from tavern_core.flow.compiler import Made
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from tavern_core.graph.edit import WorkflowEditor
     from tavern_core.graph.problems import FlowProblem
     from tavern_core.model.call import CallContext
+    from tavern_core.model.run import RunEvent, RunRecord, RunResult
     from tavern_core.model.workflow import Workflow
 
 _LOOK_S: Final = 0.1
@@ -344,6 +344,7 @@ class Workflows(Mapping[str, "Workflow"]):
         `run:interrupted`, or `run:waiting` for an answer.
         """
         from tavern_core.flow.run_handle import followed
+        from tavern_core.model.run import RunEvent
 
         if (run := self._here(run_id)) is not None:
             async for event in followed(run, after):

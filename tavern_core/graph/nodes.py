@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from typing import Any, Final
 
 from pydantic import ValidationError
 
+from tavern_core.frozen import dataclass
 from tavern_core.graph.plan import (
     ERROR_PORT,
     GROUP_INPUT,

@@ -251,7 +251,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         tokens=Tokens(kept),
         events=events,
         flow=flow,
-        upstreams=connected,
+        connected=connected,
         isolation=isolation,
     )
 

@@ -37,7 +37,6 @@ from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.kernel.jobs.jobs import Jobs
 from tavern_core.kernel.knowledge.knowledge import Knowledge as KnowledgeBases
-from tavern_core.kernel.nodes.json_values import to_plain
 from tavern_core.model.call import CallContext
 from tavern_core.model.capability import CAPABILITIES, is_dangerous
 
@@ -182,6 +181,8 @@ class _Workflows(_Part):
         return [problem.to_json() for problem in await self._parts.workflows.checked(workflow)]
 
     async def run(self, workflow: str, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        from tavern_core.kernel.nodes.json_values import to_plain
+
         result = await self._parts.workflows.run(workflow, inputs, context=caller_of(self._user))
         return {
             "runId": result.run_id,

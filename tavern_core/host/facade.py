@@ -28,18 +28,14 @@ from tavern_core.contract.plugin import Plugin
 from tavern_core.errors import CallError, CallMisused, UsageError
 from tavern_core.host.composition import Options, compose
 from tavern_core.host.host import Host
-from tavern_core.kernel.access.profiles import Profile, ProfileLike
 from tavern_core.kernel.access.tool_access import PluginToolGroups
-from tavern_core.kernel.calls.native_calls import NativeOutcome
 from tavern_core.kernel.calls.pipeline import AS_JOB, DRY_RUN
 from tavern_core.kernel.catalogue.plan import Plan, PlanStep
 from tavern_core.kernel.catalogue.tools import ToolsDiff
 from tavern_core.kernel.config import configuration
 from tavern_core.kernel.execution.modes import step_by_hand
 from tavern_core.kernel.execution.portal import COPIED_HINT, copied
-from tavern_core.kernel.frontend import Extension
 from tavern_core.kernel.grants.grants import GrantRecord
-from tavern_core.kernel.grants.review import Review
 from tavern_core.kernel.log.audit import AuditLog
 from tavern_core.kernel.log.recorder import Events
 from tavern_core.kernel.plugins.roster import Activate
@@ -56,6 +52,11 @@ if TYPE_CHECKING:
     from tavern_core.agents.agents import Agents
     from tavern_core.assistant.assistant import Assistant
     from tavern_core.host.language_models import LanguageModels
+    from tavern_core.kernel.access.profiles import Profile, ProfileLike
+    from tavern_core.kernel.calls.native_calls import NativeOutcome
+    from tavern_core.kernel.frontend import Extension
+    from tavern_core.kernel.grants.review import Review
+    from tavern_core.upstreams.upstreams import Upstreams
 
 __all__ = ["Plugin", "Tavern"]
 
@@ -91,12 +92,16 @@ class Tavern:
         self.jobs = host.jobs
         self.tokens = host.tokens
         self.records = host.records
-        self.upstreams = host.upstreams
         self.events = Events(host.base.recorder)
         self.logs = AuditLog(host.base.home)
         self.config = host.base.config
         self._agents: Agents | None = None
         self._making_agents = threading.Lock()
+
+    @property
+    def upstreams(self) -> Upstreams:
+        """The systems whose tools are tools of this host."""
+        return self._host.upstreams
 
     @property
     def agents(self) -> Agents:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tavern_core.contract.stores import RecordStore
 from tavern_core.errors import CallError, CallMisused, TavernError
@@ -22,7 +22,6 @@ from tavern_core.kernel.catalogue.profile_inventories import Inventories
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.kernel.foundation import Foundation
-from tavern_core.kernel.frontend import Extension, extension
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.jobs.jobs import Jobs
 from tavern_core.kernel.knowledge.knowledge import Knowledge
@@ -39,7 +38,10 @@ from tavern_core.kernel.plugins.upkeep import Upkeep
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult, failure
 from tavern_core.model.text_outcome import TextOutcome
-from tavern_core.upstreams.upstreams import Upstreams
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.frontend import Extension
+    from tavern_core.upstreams.upstreams import Upstreams
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class Host:
     tokens: Tokens
     events: EventEmitter
     flow: Flow
-    upstreams: Upstreams
+    connected: Callable[[], Upstreams]
     isolation: Isolation
 
     @property
@@ -80,6 +82,11 @@ class Host:
         """The contributions of plugins."""
         return self.lifecycle.tables
 
+    @property
+    def upstreams(self) -> Upstreams:
+        """The systems whose tools are tools of this host."""
+        return self.connected()
+
     async def start(self, activate: Activate) -> None:
         """Activate plugins that must be active from the start, and register the existing workflows as tools."""
         self.isolation.sandboxes.work.sweep()
@@ -91,7 +98,8 @@ class Host:
         """End all runs, stop all plugins."""
         await self.jobs.close()
         await self.flow.workflows.close()
-        await self.upstreams.close()
+        if self.base.config.upstreams:
+            await self.upstreams.close()
         await self.lifecycle.close()
 
     def release(self) -> None:
@@ -108,6 +116,8 @@ class Host:
 
     def extensions(self) -> list[Extension]:
         """The browser contributions of usable plugins."""
+        from tavern_core.kernel.frontend import extension
+
         return [
             extension(record.candidate.manifest(), record.candidate.folder, record.may)
             for record in self.lifecycle.records.values()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from tavern_core.frozen import dataclass
 from tavern_core.isolation.backoff import Pauses
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.plugins.candidate import Candidate, isolation_reason
@@ -28,7 +29,7 @@ def keep_in_process(plugin: str) -> None:
     _traced.add(plugin)
 
 
-@dataclass
+@dataclass(slots=True)
 class Isolation:
     """The isolated plugins of one host."""
 
@@ -39,27 +40,38 @@ class Isolation:
     contributions: Contributions
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _workers: HostWorkers | None = None
+    _pauses: Pauses = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._pauses = Pauses(self.base.home / "isolation.json")
 
     def reason(self, candidate: Candidate) -> str:
         """Why a plugin runs in its own process: it must, or was granted for that; empty for one that runs in the host."""
-        if candidate.name in _traced:
+        return self._reason(candidate.name, candidate.apart)
+
+    def _reason(self, name: str, apart: str) -> str:
+        if name in _traced:
             return ""
-        if candidate.apart:
-            return candidate.apart
-        record = self.records.get(candidate.name)
+        if apart:
+            return apart
+        record = self.records.get(name)
         return "" if record is None else record.standing.kept_apart
 
     def applied(self, candidate: Candidate) -> Candidate:
         """The candidate for the lifecycle: an isolated one loads its proxy, and never its code."""
-        candidate = replace(candidate, apart=isolation_reason(candidate, self.base.config.isolation))
-        name, pauses = candidate.name, self._pauses()
+        name, apart, pauses = candidate.name, isolation_reason(candidate, self.base.config.isolation), self._pauses
+
+        def reason() -> str:
+            return self._reason(name, apart)
+
         return replace(
             candidate,
-            load=lambda: self._load(candidate) if self.reason(candidate) else candidate.load(),
+            apart=apart,
+            load=lambda: self._load(replace(candidate, apart=apart)) if reason() else candidate.load(),
             # A worker reads its code each time it starts.
-            unload=lambda: None if candidate.unload is None or self.reason(candidate) else candidate.unload(),
-            isolated=lambda: self.reason(candidate),
-            trouble=lambda: pauses.why(name) if self.reason(candidate) else "",
+            unload=lambda: None if candidate.unload is None or reason() else candidate.unload(),
+            isolated=reason,
+            trouble=lambda: pauses.why(name) if reason() else "",
             pardon=lambda: pauses.end(name),
         )
 
@@ -77,10 +89,7 @@ class Isolation:
         with self._lock:
             if self._workers is None:
                 self._workers = HostWorkers(
-                    self.base, self.records, self.reach, self.sandboxes, self.contributions, self._pauses()
+                    self.base, self.records, self.reach, self.sandboxes, self.contributions, self._pauses
                 )
             workers = self._workers
         return workers.load(candidate)
-
-    def _pauses(self) -> Pauses:
-        return Pauses(self.base.home / "isolation.json")

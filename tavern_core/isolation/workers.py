@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
+from tavern_core.frozen import dataclass
 from tavern_core.isolation.backoff import Pauses
 from tavern_core.isolation.proxy_plugin import IsolatedPlugin, stand_in
 from tavern_core.isolation.sandbox import Sandboxes
@@ -28,7 +29,7 @@ MOST_CALLS: Final = 128
 """Calls of one kind that run in one worker at the same time; also limited by its open files."""
 
 
-@dataclass
+@dataclass(slots=True)
 class HostWorkers:
     """Starts and ends them."""
 

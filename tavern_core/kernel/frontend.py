@@ -13,14 +13,16 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tavern_core.contract.permissions import requested_permissions
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.files.safe_paths import inside
 from tavern_core.kernel.settings.secrets import is_secret, mask
-from tavern_core.model.manifest import Frontend, Manifest
-from tavern_core.model.settings import SettingItem
+
+if TYPE_CHECKING:
+    from tavern_core.model.manifest import Frontend, Manifest
+    from tavern_core.model.settings import SettingItem
 
 PUBLIC_PATH: Final = "/plugins"
 _BROWSER: Final = ("ui:", "hook:client:")

@@ -138,6 +138,10 @@ class CallContext:
         if not isinstance(self.config, Mapping | None):
             raise UsageError(f"CallContext.config must be a mapping, got {type(self.config).__name__}")
 
+    def whose(self) -> dict[str, Any]:
+        """The members of an event that say whose it is: `principal`, and `userId` if there is one."""
+        return {"principal": self.principal, "userId": self.user_id} if self.user_id else {"principal": self.principal}
+
     def to_json(self) -> dict[str, Any]:
         """The context as JSON, camelCase, without `config` and `sessionKey` (they may hold secrets).
 

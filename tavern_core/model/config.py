@@ -14,8 +14,8 @@ from pydantic.alias_generators import to_camel
 from tavern_core.model.capability import unknown_capability
 from tavern_core.model.ids import is_reserved, split_id
 from tavern_core.model.limits import MOST_RETRIES
-from tavern_core.model.manifest import refused
 from tavern_core.model.nearest import fold
+from tavern_core.model.refused import refused
 from tavern_core.model.scope import entry_problem
 from tavern_core.model.written_limits import WrittenLimits
 
@@ -387,6 +387,29 @@ class McpConfig(_Section):
     """How long the state of a call that waits for input holds."""
 
 
+class ServerConfig(_Section):
+    """The HTTP server (docs/server.md)."""
+
+    address: str = "127.0.0.1:8188"
+    """Where `tavern serve` listens: HOST:PORT; port 0 is a free one."""
+    hosts: tuple[str, ...] = ()
+    """What the header ``Host`` may say besides the names of this machine: ``tavern.example.com``, ``tavern.example.com:*``."""
+    origins: tuple[str, ...] = ()
+    """Web pages whose scripts may call it: ``https://app.example.com``."""
+    body_bytes: Annotated[int, Field(gt=0)] = 4_000_000
+    """Largest body of a request."""
+    client_ms: Annotated[int, Field(gt=0)] = 30_000
+    """How long a client may take to send the head of a request, to send its body, and to read a part of the answer."""
+    connections: Annotated[int, Field(gt=0)] = 1_000
+    """Connections at a time."""
+    streams: Annotated[int, Field(gt=0)] = 100
+    """Event streams at a time: WebSockets and SSE together."""
+    events: Annotated[int, Field(gt=0, le=1_000_000)] = 2_000
+    """How many events are kept for clients that reconnect; a client that falls further behind loses its connection."""
+    event_bytes: Annotated[int, Field(gt=0)] = 32_000_000
+    """The same in bytes."""
+
+
 class StateConfig(_Section):
     """Where keys, approvals, jobs and rates are stored."""
 
@@ -412,6 +435,7 @@ class HostConfig(_Section):
     metrics: MetricsConfig = MetricsConfig()
     state: StateConfig = StateConfig()
     mcp: McpConfig = McpConfig()
+    server: ServerConfig = ServerConfig()
     isolation: IsolationConfig = IsolationConfig()
     net: NetConfig = NetConfig()
     sql: SqlConfig = SqlConfig()

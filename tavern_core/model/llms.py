@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
-from tavern_core.model.manifest import refused
+from tavern_core.model.refused import refused
 
 SECRET: Final = "$secret"
 REFERENCES: Final = frozenset({"$env", "$file", "$keyring", SECRET})

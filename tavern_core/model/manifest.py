@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints, field_validator
 from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticCustomError
 
 from tavern_core.model.capability import ENV_PREFIX, is_capability, known_capability
 from tavern_core.model.ids import KEBAB_CASE, LONGEST_PLUGIN_NAME
+from tavern_core.model.refused import refused
 from tavern_core.model.settings import Line, Prose, SettingItem
 from tavern_core.model.toolfile import ToolDefinition
 from tavern_core.model.variables import is_passed, is_refused
@@ -25,12 +25,6 @@ _NAME = StringConstraints(pattern=KEBAB_CASE, max_length=LONGEST_PLUGIN_NAME)
 PluginName = Annotated[str, _NAME]
 RelativePath = Annotated[str, _PATH]
 ShortText = Annotated[str, _SHORT]
-
-
-def refused(message: str, hint: str = "") -> PydanticCustomError:
-    """A validation error that carries its repair (`ctx["hint"]`), for validators of this file."""
-    context = {"message": message, "hint": hint}
-    return PydanticCustomError("refused", "{message}", context)
 
 
 class _Part(BaseModel):

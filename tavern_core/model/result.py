@@ -90,7 +90,8 @@ Rest = tuple[
     Any,
 ]
 """What most results have nothing of: status, job, content, evidence, meta, raw."""
-_NO_REST: Rest = ("ok", None, (), (), None, None)
+NO_REST: Rest = ("ok", None, (), (), None, None)
+"""Of a result that is nothing but a value."""
 
 
 class _Fields:
@@ -321,7 +322,7 @@ def success(value: Any, trace: CallTrace) -> ToolResult:
     result.ok = True
     result.value = value
     result.error = None
-    result._rest = _NO_REST
+    result._rest = NO_REST
     result._trace = trace
     result.__class__ = ToolResult
     return result  # type: ignore[return-value]

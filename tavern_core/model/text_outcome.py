@@ -62,6 +62,16 @@ class Step:
     result: ToolResult | None = None
     """None: it did not run, because another step of its chain failed or was refused."""
 
+    def to_json(self) -> dict[str, Any]:
+        call = self.call
+        return {
+            "block": call.block,
+            "index": call.index,
+            "tool": call.tool,
+            "arguments": dict(call.arguments),
+            "result": self.result.to_json() if self.result is not None else None,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class TextOutcome:
@@ -84,3 +94,25 @@ class TextOutcome:
         """True if every call ran and succeeded, and no block was invalid."""
         ran = all(step.result is not None and step.result.ok for step in self.steps)
         return ran and all(result.ok for result in self.results) and all(p.severity != "error" for p in self.problems)
+
+    def to_json(self) -> dict[str, Any]:
+        """The outcome as JSON, camelCase."""
+        return {
+            "ok": self.ok,
+            "text": self.text,
+            "steps": [step.to_json() for step in self.steps],
+            "results": [result.to_json() for result in self.results],
+            "problems": [
+                {
+                    "severity": problem.severity,
+                    "code": problem.code,
+                    "message": problem.message,
+                    "hint": problem.hint or None,
+                    "block": problem.block,
+                    "line": problem.line,
+                    "column": problem.column,
+                }
+                for problem in self.problems
+            ],
+            "feedback": self.feedback,
+        }

@@ -25,7 +25,6 @@ from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.files.file_lock import locked
 from tavern_core.kernel.files.json_state import JsonState, JsonStateFile
 from tavern_core.kernel.plugins.candidate import Candidate
-from tavern_core.model.manifest import Entry
 from tavern_core.model.result import iso_utc
 from tavern_core.review.probe_result import SAFE, UNSAFE, Import
 
@@ -226,6 +225,8 @@ def _is_about(row: Row, candidate: Candidate) -> bool:
 
 def _import_of(candidate: Candidate) -> Import:
     """Everything of a plugin that is imported, now or later."""
+    from tavern_core.model.manifest import Entry
+
     nodes = candidate.manifest().nodes if "nodes" in candidate.facts.sections else None
     declared = candidate.tools() if candidate.tool_ids else None
     specs = (*declared.specs, *declared.sketches) if declared is not None else ()

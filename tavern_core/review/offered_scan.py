@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from tavern_core.errors import Finding, Location
+from tavern_core.frozen import dataclass
 from tavern_core.review.name_resolution import UNDEFINED, Definition, OwnModule, OwnNames
 
 _CODE: Final = "TOOL_FILE_INVALID"

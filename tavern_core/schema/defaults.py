@@ -11,10 +11,11 @@ Every call gets fresh copies. A `default` is completed with the defaults inside 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tavern_core.errors import SchemaInvalid
+from tavern_core.frozen import dataclass
 from tavern_core.model import depths
 from tavern_core.schema.limits import MAX_NODES, count_values, json_copy
 from tavern_core.schema.normalise import normalise_schema

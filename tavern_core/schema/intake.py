@@ -15,9 +15,10 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, TypeAlias
 
+from tavern_core.frozen import dataclass
 from tavern_core.model import depths
 from tavern_core.schema.limits import SMALL, is_text, quick_copy
 from tavern_core.schema.shapes import Anything, Items, Members, NoShape, Rule, Scalar, Shape, Shaping, Table

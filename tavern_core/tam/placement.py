@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Protocol
 
+from tavern_core.frozen import dataclass
 from tavern_core.model.language import say
 from tavern_core.model.nearest import nearest
 from tavern_core.tam.calls import OnError

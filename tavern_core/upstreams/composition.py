@@ -1,10 +1,12 @@
-"""The upstreams of one host, built from its configuration; a host without any imports nothing more than this module's neighbours."""
+"""The upstreams of one host, built from its configuration. A host without any imports nothing more than this module."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.protocols import Sandbox
 from tavern_core.frozen import dataclass
@@ -16,13 +18,15 @@ from tavern_core.kernel.plugins.effective_scopes import Reach
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.model.call import Rights
 from tavern_core.model.tool import ToolSpec
-from tavern_core.upstreams.catalogue import Catalogue
-from tavern_core.upstreams.entries import Entry, read_entries
-from tavern_core.upstreams.executor import UpstreamExecutor
-from tavern_core.upstreams.facilities import Granted
-from tavern_core.upstreams.upstreams import Upstreams
+
+if TYPE_CHECKING:
+    from tavern_core.upstreams.catalogue import Catalogue
+    from tavern_core.upstreams.entries import Entry
+    from tavern_core.upstreams.upstreams import Upstreams
 
 OWNER: Final = "core-upstreams"
+CACHE: Final = Path("cache", "upstreams")
+"""Below the state folder."""
 _ADAPTERS: Final = ("core-adapters", "tavern_core.builtin.adapters", False)
 
 
@@ -31,14 +35,20 @@ class UpstreamParts:
     """What is known of the upstreams before any plugin is."""
 
     base: Foundation
-    catalogue: Catalogue
     entries: Mapping[str, Entry]
+    catalogue: Catalogue | None = None
+    """None: there are no entries."""
 
     @classmethod
     def read(cls, base: Foundation) -> UpstreamParts:
         """Those of the configuration; nothing is asked of them."""
-        catalogue = Catalogue(base.home / "cache" / "upstreams")
-        return cls(base, catalogue, read_entries(base.loaded, catalogue))
+        if not base.config.upstreams:
+            return cls(base, {})
+        from tavern_core.upstreams.catalogue import Catalogue
+        from tavern_core.upstreams.entries import read_entries
+
+        catalogue = Catalogue(base.home / CACHE)
+        return cls(base, read_entries(base.loaded, catalogue), catalogue)
 
     def builtin(self, plugins: Sequence[tuple[str, str, bool]]) -> Sequence[tuple[str, str, bool]]:
         """The host's own plugins, with the adapters where they are needed."""
@@ -50,8 +60,8 @@ class UpstreamParts:
 
     def build(
         self, specs: ToolSpecs, grants: GrantStore, reach: Reach, sandbox_of: Callable[[Record], Sandbox]
-    ) -> Upstreams:
-        """`tavern.upstreams`, with an executor for each kind that is configured."""
+    ) -> Callable[[], Upstreams]:
+        """What gives `tavern.upstreams`, built now with an executor for each kind that is configured; without any, at the first look."""
         lifecycle, tables = specs.lifecycle, specs.lifecycle.tables
 
         def secret(name: str, reference: Any) -> str:
@@ -63,13 +73,23 @@ class UpstreamParts:
             scopes, places = tuple(reach.scopes(record).items()), tuple(reach.places(record).items())
             return replace(own, scopes=scopes, places=places)
 
-        def granted(plugin: str) -> Granted:
-            return Granted(lambda: lifecycle.records[plugin], secret, sandbox_of, rights)
+        @cache
+        def connected() -> Upstreams:
+            from tavern_core.upstreams.catalogue import Catalogue
+            from tavern_core.upstreams.facilities import Granted
+            from tavern_core.upstreams.upstreams import Upstreams
 
-        upstreams = Upstreams(self.entries, self.catalogue, lifecycle, grants, granted)
+            def granted(plugin: str) -> Granted:
+                return Granted(lambda: lifecycle.records[plugin], secret, sandbox_of, rights)
+
+            catalogue = self.catalogue or Catalogue(self.base.home / CACHE)
+            return Upstreams(self.entries, catalogue, lifecycle, grants, granted)
+
         if self.entries:
-            executor = UpstreamExecutor(upstreams, self.base.tool_threads)
+            from tavern_core.upstreams.executor import UpstreamExecutor
+
+            executor = UpstreamExecutor(connected(), self.base.tool_threads)
             kinds = {entry.config.kind for entry in self.entries.values()}
             tables.contributions.add_all(OWNER, {"executors": dict.fromkeys(kinds, executor)}, source="builtin")
-            tables.engines.listed = upstreams.find
-        return upstreams
+            tables.engines.listed = connected().find
+        return connected

@@ -112,7 +112,8 @@ def write_entries(file: Path, entries: Sequence[NewEntry]) -> None:
 
 
 def _known(file: Path) -> set[str]:
-    from tavern_core.kernel.text.yaml_reader import LARGEST_FILE, read_yaml
+    from tavern_core.kernel.text.text_limits import LARGEST_FILE
+    from tavern_core.kernel.text.yaml_reader import read_yaml
 
     text = read_text(file, LARGEST_FILE) if file.is_file() else None
     data = read_yaml(text or "", str(file), code=ConfigInvalid.code).data

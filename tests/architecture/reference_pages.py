@@ -1,4 +1,6 @@
-"""Generates docs/hooks.md, docs/errors.md and docs/permissions.md from the tables in the code; a test fails if a page is out of date.
+"""Generates docs/hooks.md, docs/errors.md, docs/permissions.md and a part of docs/server.md from the tables in the code.
+
+A test fails if a page is out of date.
 
 python tests/architecture/reference_pages.py        write the pages again
 """
@@ -15,6 +17,7 @@ from tavern_core import errors
 from tavern_core.contract.hookspecs import BROWSER_PERMISSIONS, HOOKS, Hook
 from tavern_core.contract.permissions import RISKS, Permission, permission_table
 from tavern_core.errors import ERROR_CODES, CallError, TavernError
+from tavern_core.server.api.routes import ROUTES
 from tavern_core.tam import PROBLEM_CODES
 
 ROOT: Final = Path(__file__).parents[2]
@@ -379,7 +382,22 @@ def _reports(function: ast.expr) -> bool:
     return False
 
 
-PAGES: Final = {"hooks.md": hooks_page, "errors.md": errors_page, "permissions.md": permissions_page}
+def server_page() -> str:
+    """docs/server.md: as it is, with the table of routes."""
+    page = (ROOT / "docs" / "server.md").read_text("utf-8")
+    before, begin, rest = page.partition(MADE.format(source="tavern_core/server/api/routes.py") + "\n")
+    _, end, after = rest.partition("<!-- End of the generated part. -->")
+    rows = [f"| `{r.method} {r.path}` | {r.needs} | {r.summary} | {r.answer} |" for r in ROUTES]
+    table = "\n".join(["| route | needs | what it does | answer |", "|---|---|---|---|", *rows])
+    return f"{before}{begin}\n{table}\n\n{end}{after}"
+
+
+PAGES: Final = {
+    "hooks.md": hooks_page,
+    "errors.md": errors_page,
+    "permissions.md": permissions_page,
+    "server.md": server_page,
+}
 
 if __name__ == "__main__":
     for name, make in PAGES.items():

@@ -7,7 +7,7 @@ import dataclasses
 import inspect
 import pickle
 from dataclasses import field
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -20,6 +20,7 @@ theirs = dataclasses.dataclass
 class Point:
     """A point."""
 
+    kinds: ClassVar[int] = 1
     x: int
     y: int = 0
     tags: list[str] = field(default_factory=list, compare=False)
@@ -30,11 +31,12 @@ class Point:
         object.__setattr__(self, "x", abs(self.x))
 
 
-def made(dataclass: Any) -> Any:
-    @dataclass(frozen=True, slots=True)
+def made(dataclass: Any, frozen: bool = True) -> Any:
+    @dataclass(slots=True, **({"frozen": True} if frozen else {}))
     class Point:
         """A point."""
 
+        kinds: ClassVar[int] = 1
         x: int
         y: int = 0
         tags: list[str] = field(default_factory=list, compare=False)
@@ -52,7 +54,9 @@ USES: dict[str, Any] = {
     "equal": lambda c: (c(1) == c(-1), c(1) == c(2), c(1) == 1, c(1, tags=["a"]) == c(1)),
     "hash": lambda c: (hash(c(1)) == hash(c(-1)), len({c(1), c(-1), c(2)})),
     "own defaults": lambda c: c(1).tags is c(1).tags,
-    "fields": lambda c: [(f.name, f.kw_only, f.init) for f in dataclasses.fields(c)],
+    "fields": lambda c: [(f.name, f.type, f.kw_only, f.init) for f in dataclasses.fields(c)],
+    "annotations": lambda c: (c.__annotations__, c.kinds),
+    "subclass": lambda c: (type("Sub", (c,), {})(-1).x, c(-2).x, inspect.isfunction(c.__init__)),
     "replace": lambda c: repr(dataclasses.replace(c(1), y=5, z=6)).rpartition(".")[2],
     "asdict": lambda c: dataclasses.asdict(c(1, tags=["a"])),
     "match": lambda c: c.__match_args__,
@@ -66,6 +70,19 @@ USES: dict[str, Any] = {
 @pytest.mark.parametrize("use", USES)
 def test_they_do_the_same(use: str) -> None:
     assert USES[use](made(ours)) == USES[use](made(theirs))
+
+
+@pytest.mark.parametrize("use", [use for use in USES if use != "hash"])
+def test_those_that_may_change_do_the_same(use: str) -> None:
+    assert USES[use](made(ours, frozen=False)) == USES[use](made(theirs, frozen=False))
+
+
+def test_those_that_may_change_have_no_hash() -> None:
+    changed = made(ours, frozen=False)(1)
+    changed.x = 7
+    assert (changed.x, dataclasses.replace(changed), copy.copy(changed)) == (7, changed, changed)
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(changed)
 
 
 @pytest.mark.parametrize("wrong", [lambda c: c(), lambda c: c(1, 2, [], 4), lambda c: c(1, w=2), lambda c: c(1, x=2)])
@@ -84,6 +101,22 @@ def test_nothing_of_them_changes() -> None:
         with pytest.raises(dataclasses.FrozenInstanceError):
             change()
     assert point == Point(1)
+
+
+class Named(Point):
+    """A plain subclass, with a dictionary."""
+
+    name = "p"
+
+
+def test_a_subclass_is_made_as_well_and_does_not_change() -> None:
+    one = Named(-1, 2, z=3)
+    assert (type(one), one.x, one.y, one.z, one.tags) == (Named, 1, 2, 3, [])
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        one.x = 5
+    point = Point(1)
+    point.__init__(4)  # type: ignore[misc]
+    assert (type(point), point.x) == (Point, 4)
 
 
 def test_they_are_pickled_and_print_themselves_within_themselves() -> None:

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tavern_core.__main__ import main
 from tavern_core.review.bisection import closed, dependencies_first, find_guilty
+from tests.cli.conftest import Run
 from tests.programs import Program
 
 NAMES = [f"p{n:02}" for n in range(17)]
@@ -85,7 +87,7 @@ def tavern_check_call(call, tool, ctx):
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("alpha", "beta", "gamma", "guard"):
         folder = tmp_path / "plugins" / name
         folder.mkdir(parents=True)
@@ -95,7 +97,8 @@ def project(tmp_path: Path) -> Path:
             f'name: {name}\nversion: "1"\ntools: [{{id: ok, implementation: {{type: python}}}}]\n{more}\n'
         )
     (tmp_path / "tavern.yaml").write_text("plugins: {roots: [plugins], entryPoints: false}\n")
-    run(tmp_path, "plugins", "grant", "guard", "hook:server:tool:check")
+    monkeypatch.chdir(tmp_path)
+    assert main(["--home", str(tmp_path / "home"), "-q", "plugins", "grant", "guard", "hook:server:tool:check"]) == 0
     return tmp_path
 
 
@@ -103,8 +106,8 @@ def line(project: Path, *words: str) -> list[str]:
     return [sys.executable, "-m", "tavern_core", "--home", str(project / "home"), *words]
 
 
-def run(project: Path, *words: str, text: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(line(project, *words), capture_output=True, text=True, cwd=project, input=text)
+def run(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(line(project, *words), capture_output=True, text=True, cwd=project)
 
 
 def stored(project: Path) -> dict[str, bytes]:
@@ -127,15 +130,13 @@ def test_a_tool_call_that_a_gate_breaks_leads_to_the_gate(project: Path) -> None
     assert stored(project) == before
 
 
-@pytest.mark.slow
-def test_a_command_is_judged_by_its_exit_code(project: Path) -> None:
+def test_a_command_is_judged_by_its_exit_code(tavern: Run) -> None:
     script = "import os, sys; sys.exit('gamma' not in os.environ['TAVERN_DISABLE_PLUGINS'])"
-    done = run(project, "plugins", "bisect", "--", sys.executable, "-c", script)
-    assert (done.returncode, "it is gamma" in done.stdout) == (0, True), done.stderr
-    assert "with alpha, beta, gamma, guard: fails (exit code 1)" in done.stderr
+    done = tavern("plugins", "bisect", "--", sys.executable, "-c", script)
+    assert (done.code, "it is gamma" in done.out) == (0, True), done.err
+    assert "with alpha, beta, gamma, guard: fails (exit code 1)" in done.err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -146,18 +147,17 @@ def test_a_command_is_judged_by_its_exit_code(project: Path) -> None:
     ],
     ids=["works", "always fails", "too slow", "unknown"],
 )
-def test_what_no_plugin_can_be_blamed_for(project: Path, words: list[str], code: int, said: str) -> None:
-    done = run(project, "plugins", "bisect", *words)
-    assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
+def test_what_no_plugin_can_be_blamed_for(tavern: Run, words: list[str], code: int, said: str) -> None:
+    done = tavern("plugins", "bisect", *words)
+    assert (done.code, said in done.out + done.err) == (code, True), done.out + done.err
 
 
-@pytest.mark.slow
-def test_a_person_may_answer_instead_of_a_command(project: Path) -> None:
+def test_a_person_may_answer_instead_of_a_command(tavern: Run) -> None:
     # all: bad; none: good; alpha+beta: good; with gamma: bad; gamma alone: bad
-    done = run(project, "plugins", "bisect", text="bad\ngood\ng\nb\nb\n")
-    assert (done.returncode, "it is gamma" in done.stdout) == (0, True), done.stdout + done.stderr
-    assert "TAVERN_DISABLE_PLUGINS=alpha,beta,gamma,guard" in done.stderr
-    assert run(project, "plugins", "bisect", text="bad\n").returncode == 130  # no more answers
+    done = tavern("plugins", "bisect", stdin="bad\ngood\ng\nb\nb\n")
+    assert (done.code, "it is gamma" in done.out) == (0, True), done.out + done.err
+    assert "TAVERN_DISABLE_PLUGINS=alpha,beta,gamma,guard" in done.err
+    assert tavern("plugins", "bisect", stdin="bad\n").code == 130  # no more answers
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tavern_core.__main__ import main
 from tests.programs import Program
 
 MANIFEST = """\
@@ -54,9 +55,8 @@ def test_ctrl_c_ends_the_script_too(
     folder = project / "plugins" / "slow"
     folder.mkdir()
     (folder / "plugin.yaml").write_text(MANIFEST, "utf-8")
-    tavern = [sys.executable, "-m", "tavern_core", "-q", "--home", str(home)]
-    subprocess.run([*tavern, "plugins", "grant", "slow", "network:host"], check=True, capture_output=True)
-    command = [*tavern, *argv]
+    assert main(["--home", str(home), "-q", "plugins", "grant", "slow", "network:host"]) == 0
+    command = [sys.executable, "-m", "tavern_core", "-q", "--home", str(home), *argv]
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(60)
         (folder / "wait.py").write_text(SCRIPT.replace("PORT", str(server.getsockname()[1])), "utf-8")

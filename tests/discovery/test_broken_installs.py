@@ -107,7 +107,7 @@ def test_a_broken_distribution_is_reported_and_stops_no_command(tmp_path: Path, 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
-    [["doctor"], ["plugins", "list"], ["tools", "call", "system:get_current_time"], ["workflows", "list"], ["--help"]],
+    [["doctor"], ["tools", "call", "system:get_current_time"], ["--help"]],
     ids=" ".join,
 )
 def test_a_pipe_among_the_entry_points_stops_no_command(tmp_path: Path, words: list[str]) -> None:

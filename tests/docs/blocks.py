@@ -18,7 +18,6 @@ import ast
 import asyncio
 import difflib
 import inspect
-import os
 import re
 import shlex
 import subprocess
@@ -26,6 +25,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from tests.programs import tavern
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -117,17 +120,25 @@ class Workspace:
             words = shlex.split(command)
             given = dict(word.split("=", 1) for word in words if re.match(r"[A-Z_]+=", word))
             words = [word for word in words if not re.match(r"[A-Z_]+=", word)]
-            program = {"tavern": [sys.executable, "-m", "tavern_core"], "python": [sys.executable]}[words[0]]
-            done = subprocess.run(
-                [*program, *words[1:]], cwd=self.folder, env={**os.environ, **given}, stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8", timeout=60, check=False,
-            )  # fmt: skip
+            with pytest.MonkeyPatch.context() as patch:
+                for name, value in given.items():
+                    patch.setenv(name, value)
+                done = self._done(words)
             fails = any(line.startswith("error[") for line in expected.splitlines())
             assert (done.returncode != 0) == fails, (
                 f"{block.place}: {command}\nexit code {done.returncode}\n{done.stdout}"
             )
             if expected:
                 _same(done.stdout, expected, f"{block.place}: {command}")
+
+    def _done(self, words: list[str]) -> subprocess.CompletedProcess[str]:
+        if words[0] == "tavern":
+            return tavern(*words[1:], cwd=self.folder, merged=True)
+        assert words[0] == "python", words
+        return subprocess.run(
+            [sys.executable, *words[1:]], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, encoding="utf-8", timeout=60, check=False,
+        )  # fmt: skip
 
 
 class _Shown(ast.NodeTransformer):

@@ -30,6 +30,7 @@ PAGES = (
     "llms.md",
     "vcp.md",
     "assistant.md",
+    "server.md",
 )
 SECTIONS = [(page, section) for page in PAGES for section in sections_of(DOCS / page)]
 DATA = [block for page in PAGES for block in blocks_of(DOCS / page) if block.language in ("yaml", "json")]

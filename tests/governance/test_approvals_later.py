@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +13,7 @@ import pytest
 
 from tavern_core import CallContext, Plugin, Tavern, tool
 from tavern_core.errors import PolicyDenied, UsageError
-from tests.state.processes import ENVIRONMENT
+from tests import programs
 
 ANN = CallContext(principal="user:ann", user_id="ann")
 BOSS = CallContext(principal="user:boss", user_id="boss", roles=frozenset({"approver"}))
@@ -313,19 +311,9 @@ def test_the_command_line_plans_approves_and_commits(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     (tmp_path / "tavern.yaml").write_text("{}", encoding="utf-8")
-    environment = {**ENVIRONMENT, "TAVERN_HOME": str(tmp_path / "home")}
 
-    def tavern(*words: str) -> Any:
-        command = [sys.executable, "-m", "tavern_core", *words]
-        done = subprocess.run(
-            command,
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+    def tavern(*words: str) -> tuple[int, str, str]:
+        done = programs.tavern(*words, cwd=tmp_path, home=tmp_path / "home")
         return done.returncode, done.stdout, done.stderr
 
     code, out, _ = tavern("tools", "call", "pen:add", "line=x", "--dry-run", "--json")

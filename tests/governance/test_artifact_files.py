@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +12,7 @@ import pytest
 from pydantic import Field
 
 from tavern_core import CallContext, NodeContext, Plugin, Tavern, ToolContext, hookimpl, node, tool
-from tests.state.processes import ENVIRONMENT
+from tests import programs
 
 ANN = CallContext(principal="user:ann")
 BOB = CallContext(principal="user:bob")
@@ -210,10 +208,8 @@ def test_the_command_line_uploads_and_passes_files(project: Path) -> None:
     (project / "cat.png").write_bytes(PNG)
 
     def tavern(*words: str, given: bytes = b"") -> tuple[int, str]:
-        command = [sys.executable, "-m", "tavern_core", *words]
-        environment = {**ENVIRONMENT, "TAVERN_HOME": str(project / "home")}
-        done = subprocess.run(command, cwd=project, env=environment, input=given, capture_output=True, check=False)
-        return done.returncode, done.stdout.decode()
+        done = programs.tavern(*words, cwd=project, home=project / "home", given=given)
+        return done.returncode, done.stdout
 
     made = json.loads(tavern("artifacts", "put", "cat.png", "--json")[1])
     assert (made["mediaType"], made["name"], made["size"]) == ("image/png", "cat.png", len(PNG))

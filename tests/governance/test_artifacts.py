@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +14,7 @@ import pytest
 
 from tavern_core import CallContext, Plugin, Tavern, ToolContext, tool
 from tavern_core.errors import ArtifactNotFound, OutputTooLarge, StateDamaged, UsageError
-from tests.state.processes import ENVIRONMENT
+from tests import programs
 
 ANN = CallContext(principal="user:ann")
 BOB = CallContext(principal="user:bob")
@@ -143,16 +141,14 @@ def test_the_command_line_lists_and_fetches(tmp_path: Path) -> None:
     with opened(tmp_path) as host:
         made = host.artifacts.put(b"\x00\x01binary", "application/x-thing", name="a.bin")
     (tmp_path / "tavern.yaml").write_text("{}", encoding="utf-8")
-    environment = {**ENVIRONMENT, "TAVERN_HOME": str(tmp_path / "home")}
 
-    def tavern(*words: str) -> Any:
-        command = [sys.executable, "-m", "tavern_core", "artifacts", *words]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
+    def tavern(*words: str) -> tuple[int, str]:
+        done = programs.tavern("artifacts", *words, cwd=tmp_path, home=tmp_path / "home")
         return done.returncode, done.stdout
 
-    assert made.id.encode() in tavern()[1]
+    assert made.id in tavern()[1]
     assert json.loads(tavern("show", made.id, "--json")[1])["size"] == 8
-    assert tavern("get", made.uri)[1] == b"\x00\x01binary"
+    assert tavern("get", made.uri)[1] == "\x00\x01binary"
     assert tavern("get", made.id, "-o", "out.bin")[0] == 0
     assert (tmp_path / "out.bin").read_bytes() == b"\x00\x01binary"
     assert tavern("get", made.id, "-o", "out.bin")[0] == 2

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,8 +20,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 from tavern_core import CallContext, Plugin, Tavern, ToolContext, tool
 from tavern_core.errors import JobNotFound, PolicyDenied, ToolFailed, UsageError
 from tavern_core.model.job import Job
+from tests import programs
 from tests.governance import redis_server
-from tests.state.processes import ENVIRONMENT, start
+from tests.state.processes import start
 
 ANN = CallContext(principal="user:ann", user_id="ann")
 BOB = CallContext(principal="user:bob", user_id="bob")
@@ -403,11 +402,9 @@ def test_a_run_of_a_process_that_was_killed_is_a_failed_job(tmp_path: Path) -> N
 
 def test_the_command_line_shows_cancels_and_watches_jobs(tmp_path: Path) -> None:
     (tmp_path / "tavern.yaml").write_text("{}", encoding="utf-8")
-    environment = {**ENVIRONMENT, "TAVERN_HOME": str(tmp_path / "shared")}
 
-    def tavern(*words: str) -> Any:
-        command = [sys.executable, "-m", "tavern_core", "jobs", *words]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    def tavern(*words: str) -> tuple[int, str, str]:
+        done = programs.tavern("jobs", *words, cwd=tmp_path, home=tmp_path / "shared")
         return done.returncode, done.stdout, done.stderr
 
     with start(PROGRAM, tmp_path / "shared", "{}") as other:

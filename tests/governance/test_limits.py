@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -23,8 +22,8 @@ from tavern_core.errors import ConfigInvalid, UpstreamError, UsageError
 from tavern_core.kernel.limits.breakers import CircuitBreaker
 from tavern_core.kernel.limits.slots import Full, Slots
 from tavern_core.model.limits import Breaker, ToolLimits, parse_rate
+from tests import programs
 from tests.governance import redis_server
-from tests.state.processes import ENVIRONMENT
 
 ANN = CallContext(principal="user:ann")
 BOB = CallContext(principal="user:bob")
@@ -421,11 +420,9 @@ def test_the_command_line_shows_limits_and_what_is_used(tmp_path: Path) -> None:
     (tmp_path / "tavern.yaml").write_text(
         "isolation: {level: none}\nlimits: {callers: {'*': {rate: 9/s}}}\n", encoding="utf-8"
     )
-    environment = {**ENVIRONMENT, "TAVERN_HOME": str(tmp_path / "home")}
 
     def tavern(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "tavern_core", *words]
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        return programs.tavern(*words, cwd=tmp_path, home=tmp_path / "home")
 
     assert tavern("tools", "call", "echo:say").returncode == 0
     shown = json.loads(tavern("limits", "--json").stdout)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import pytest
 
 from tavern_core import Plugin, Tavern, tool
 from tavern_core.errors import ToolNotFound, UsageError
-from tests.state.processes import ENVIRONMENT
+from tests import programs
 
 
 @tool
@@ -133,11 +131,9 @@ def test_the_command_line_pins_shows_and_forgets(tmp_path: Path) -> None:
     )
     (folder / "__init__.py").write_text(code, encoding="utf-8")
     (tmp_path / "tavern.yaml").write_text("{}", encoding="utf-8")
-    environment = {**ENVIRONMENT, "TAVERN_HOME": str(tmp_path / "home")}
 
-    def tavern(*words: str) -> Any:
-        command = [sys.executable, "-m", "tavern_core", "tools", *words]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    def tavern(*words: str) -> tuple[int, str, str]:
+        done = programs.tavern("tools", *words, cwd=tmp_path, home=tmp_path / "home")
         return done.returncode, done.stdout, done.stderr
 
     assert tavern("pin", "pen:add")[0] == 0

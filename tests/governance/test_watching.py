@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tavern_core import Budget, CallContext, Plugin, Tavern, ToolResult, tool
 from tavern_core.errors import UpstreamError, UsageError
-from tests.state.processes import ENVIRONMENT, run
+from tests import programs
+from tests.state.processes import run
 
 EXPORTER = InMemorySpanExporter()
 
@@ -271,11 +270,9 @@ def test_a_trace_says_how_long_each_step_took(tmp_path: Path) -> None:
 
 def test_the_command_line_draws_times_and_traces(tmp_path: Path) -> None:
     (tmp_path / "tavern.yaml").write_text("{}", encoding="utf-8")
-    environment = {**ENVIRONMENT, "TAVERN_HOME": str(tmp_path / "home")}
 
-    def tavern(*words: str) -> Any:
-        command = [sys.executable, "-m", "tavern_core", *words]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    def tavern(*words: str) -> tuple[int, str, str]:
+        done = programs.tavern(*words, cwd=tmp_path, home=tmp_path / "home")
         return done.returncode, done.stdout, done.stderr
 
     code, _, err = tavern("tools", "call", "system:get_current_time", "--trace")

@@ -107,22 +107,23 @@ CODE: dict[str, tuple[str, str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("source", ["folder", "installed"])
-@pytest.mark.parametrize("what", CODE)
-def test_broken_code_costs_only_its_own_plugin(workshop: Workshop, what: str, source: str) -> None:
-    code, error, reason = CODE[what]
-    getattr(workshop, source)(
-        "bad", TOOL + code if "tavern_register_tools" not in code else TOOL.split("@hookimpl")[0] + code, START
-    )
+def test_broken_code_costs_only_its_own_plugin(workshop: Workshop, source: str) -> None:
+    names = {f"bad-{number}": what for number, what in enumerate(CODE)}
+    for name, what in names.items():
+        code = CODE[what][0]
+        whole = TOOL + code if "tavern_register_tools" not in code else TOOL.split("@hookimpl")[0] + code
+        getattr(workshop, source)(name, whole, START)
     host = workshop.open(Plugin([fine], name="good"))
-    status = host.plugins["bad"]
-    assert (status.error_code, status.state) == (error, "failed"), status.reason
-    assert reason in status.reason
-    check_isolated(host, "bad")
-    assert codes(host, "bad") >= {error}
-    host.plugins.disable_sync("bad")
-    assert host.plugins["bad"].state == "disabled"
+    for name, what in names.items():
+        _, error, reason = CODE[what]
+        status = host.plugins[name]
+        assert (status.error_code, status.state) == (error, "failed"), (what, status.reason)
+        assert reason in status.reason, what
+        check_isolated(host, name)
+        assert codes(host, name) >= {error}, what
+        host.plugins.disable_sync(name)
+        assert host.plugins[name].state == "disabled", what
 
 
 JUNK = ["5", "object()", "'hello'", "b'x'", "{'id': 'hello'}", "{}", "[None]", "[[hello, 3]]", "[hello, 7]", "type", "[type]",
@@ -131,12 +132,14 @@ JUNK = ["5", "object()", "'hello'", "b'x'", "{'id': 'hello'}", "{}", "[None]", "
         "{'name': 'bad name!', 'execute': print, 'parameters': {}}", "float('nan')", "NotImplemented", "(hello,) * 2"]  # fmt: skip
 
 
-@pytest.mark.parametrize("junk", JUNK)
-def test_whatever_register_tools_returns_the_plugin_fails_with_a_reason(workshop: Workshop, junk: str) -> None:
-    workshop.folder("bad", TOOL.replace("[hello]", junk), START)
+def test_whatever_register_tools_returns_the_plugin_fails_with_a_reason(workshop: Workshop) -> None:
+    names = {f"bad-{number}": junk for number, junk in enumerate(JUNK)}
+    for name, junk in names.items():
+        workshop.folder(name, TOOL.replace("[hello]", junk), START)
     host = workshop.open(Plugin([fine], name="good"))
-    check_isolated(host, "bad")
-    assert host.plugins["bad"].error_code in ("ACTIVATION_FAILED", "TOOL_FILE_INVALID", "PLUGIN_FAILED")
+    for name, junk in names.items():
+        check_isolated(host, name)
+        assert host.plugins[name].error_code in ("ACTIVATION_FAILED", "TOOL_FILE_INVALID", "PLUGIN_FAILED"), junk
 
 
 REGISTERS = ["executors", "services", "commands", "channels", "providers", "namespaces", "profiles", "settings"]
@@ -156,26 +159,27 @@ OTHER_JUNK = [
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("junk", OTHER_JUNK)
 @pytest.mark.parametrize("section", REGISTERS)
-def test_junk_from_any_register_hook_fails_that_plugin_alone(workshop: Workshop, section: str, junk: str) -> None:
-    code = f"{TOOL}\n@hookimpl\ndef tavern_register_{section}():\n    return {junk}\n"
-    workshop.folder("bad", code, f"{START}{section}: true\n")
+def test_junk_from_any_register_hook_fails_that_plugin_alone(workshop: Workshop, section: str) -> None:
+    for number, junk in enumerate(OTHER_JUNK):
+        code = f"{TOOL}\n@hookimpl\ndef tavern_register_{section}():\n    return {junk}\n"
+        workshop.folder(f"bad-{number}", code, f"{START}{section}: true\n")
     host = workshop.open(Plugin([fine], name="good"))
-    check_isolated(host, "bad")
+    for number in range(len(OTHER_JUNK)):
+        check_isolated(host, f"bad-{number}")
 
 
 NOTHING = ["None", "[]", "()", "iter(())"]
 
 
-@pytest.mark.parametrize("nothing", NOTHING)
 @pytest.mark.parametrize("section", ["services", "commands", "channels", "providers", "settings"])
-def test_a_register_hook_may_return_nothing(workshop: Workshop, section: str, nothing: str) -> None:
-    code = f"{TOOL}\n@hookimpl\ndef tavern_register_{section}():\n    return {nothing}\n"
-    workshop.folder("one", code, f"{START}{section}: true\n")
+def test_a_register_hook_may_return_nothing(workshop: Workshop, section: str) -> None:
+    for number, nothing in enumerate(NOTHING):
+        code = f"{TOOL}\n@hookimpl\ndef tavern_register_{section}():\n    return {nothing}\n"
+        workshop.folder(f"p{number}", code, f"{START}{section}: true\n")
     host = workshop.open()
-    assert host.plugins["one"].state == "active", host.plugins["one"].reason
+    states = {name: (host.plugins[name].state, host.plugins[name].reason) for name in ("p0", "p1", "p2", "p3")}
+    assert {state for state, _ in states.values()} == {"active"}, states
 
 
 MANIFESTS: dict[str, tuple[str, str]] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import pytest
@@ -44,42 +43,40 @@ def opened(workshop: Workshop, text: str, said: str, *granted: str) -> Tavern:
     return workshop.open()
 
 
-def line_of(workshop: Workshop) -> str:
+def line_of(workshop: Workshop, plugin: str = "asks") -> str:
     """Where the hookimpl stands: file and line."""
-    file = workshop.plugins / "asks" / "__init__.py"
+    file = workshop.plugins / plugin / "__init__.py"
     number = next(n for n, line in enumerate(file.read_text().splitlines(), 1) if line.startswith("@hookimpl"))
     return f"{file}:{number}"
 
 
-@pytest.mark.parametrize(
-    ("hook", "form"), list(itertools.product(PERMITTED, FORMS)), ids=lambda v: getattr(v, "name", v)
-)
-def test_an_undeclared_hook_fails_the_plugin_with_place_and_line(workshop: Workshop, hook: Hook, form: str) -> None:
-    host = opened(workshop, code(hook, form), "start: true")
-    status = host.plugins["asks"]
-    assert (status.state, status.error_code) == ("failed", "HOOK_REFUSED")
-    assert line_of(workshop) in status.reason
-    assert f'- "{hook.permissions[0]}"' in status.reason
-    assert hook.permissions[0] in status.reason
-    assert host.hooks.get(hook.name, ()) in ((), tuple(p for p in host.hooks.get(hook.name, ()) if p != "asks"))
+@pytest.mark.parametrize("hook", PERMITTED, ids=lambda hook: hook.name)
+def test_an_undeclared_hook_fails_the_plugin_with_place_and_line(workshop: Workshop, hook: Hook) -> None:
+    for form in FORMS:
+        workshop.folder(form, code(hook, form), "start: true")
+    host = workshop.open()
+    for form in FORMS:
+        status = host.plugins[form]
+        assert (status.state, status.error_code) == ("failed", "HOOK_REFUSED"), form
+        assert line_of(workshop, form) in status.reason
+        assert f'- "{hook.permissions[0]}"' in status.reason
+        assert form not in host.hooks.get(hook.name, ())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("hook", "form"), list(itertools.product(CALLED, FORMS)), ids=lambda v: getattr(v, "name", v))
-@pytest.mark.parametrize("granted", [False, True], ids=["declared", "granted"])
-def test_a_declared_hook_is_used_when_it_is_granted(workshop: Workshop, hook: Hook, form: str, granted: bool) -> None:
-    first = form == "tryfirst"
-    grants = (hook.permissions[0], *(["tryfirst"] if first else [])) if granted else ()
-    host = opened(workshop, code(hook, form), manifest(hook, tryfirst=first), *grants)
-    used = "asks" in host.hooks.get(hook.name, ())
-    assert used == granted
-    if granted:
-        assert "HOOK_NOT_GRANTED" not in codes(host, "asks")
-    else:
-        assert (
-            f"tavern plugins grant asks {hook.permissions[0]}"
-            in told(host, "HOOK_NOT_GRANTED") + host.plugins["asks"].reason
-        )
+@pytest.mark.parametrize("hook", CALLED, ids=lambda hook: hook.name)
+def test_a_declared_hook_is_used_when_it_is_granted(workshop: Workshop, hook: Hook) -> None:
+    for form in FORMS:
+        for name in (f"granted-{form}", f"declared-{form}"):
+            workshop.folder(name, code(hook, form), manifest(hook, tryfirst=form == "tryfirst"))
+    workshop.grant(*(f"granted-{form}" for form in FORMS))
+    host = workshop.open()
+    for form in FORMS:
+        assert f"granted-{form}" in host.hooks[hook.name]
+        assert "HOOK_NOT_GRANTED" not in codes(host, f"granted-{form}")
+        declared = f"declared-{form}"
+        assert declared not in host.hooks[hook.name]
+        said = told(host, "HOOK_NOT_GRANTED") + host.plugins[declared].reason
+        assert f"tavern plugins grant {declared} {hook.permissions[0]}" in said
 
 
 @pytest.mark.slow

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tavern_core import Plugin, tool
+from tavern_core import Plugin, Tavern, tool
+from tavern_core.schema.check import check_schema
 
 from .workshop import HELLO, TOOL, Workshop, codes, ids, told
 
@@ -314,3 +315,13 @@ def test_a_host_that_only_looks_runs_nothing(workshop: Workshop) -> None:
     host = workshop.open(activate="none")
     assert workshop.notes() == []
     assert host.plugins["one"].state == "granted"
+
+
+def test_the_schemas_of_the_hosts_own_tools_are_sound(tmp_path: Path) -> None:
+    """An activation checks the schemas of all other plugins."""
+    with Tavern.open({"tools": {"allow": ["CodeInterpreter:execute"]}}, home=tmp_path) as host:
+        own = host.tools.list()
+    assert [spec.plugin for spec in own] == ["core-code", "core-system"]
+    for spec in own:
+        assert check_schema(spec.input_schema, spec.id) == []
+        assert spec.output_schema is not None and check_schema(spec.output_schema, spec.id, output=True) == []

@@ -14,6 +14,7 @@ import pytest
 from tavern_core import Plugin
 from tavern_core.review.probe import prober
 from tavern_core.review.probe_result import Import
+from tests import programs
 
 from .workshop import HELLO, TOOL, Workshop
 
@@ -62,7 +63,7 @@ def folder_of(tmp_path: Path, code: str) -> Path:
 def test_what_the_host_would_not_survive_is_found(tmp_path: Path, what: str) -> None:
     code, words = BAD[what]
     folder = folder_of(tmp_path, code)
-    found = prober.probe(Import("bad", folder=folder), seconds=2 if words == "not ended" else 60)
+    found = prober.probe(Import("bad", folder=folder), seconds=1 if words == "not ended" else 60)
     assert not found.is_safe
     assert words in found.said
     if what in ("segfault", "abort", "endless loop", "endless wait"):
@@ -101,16 +102,18 @@ def test_activating_all_plugins_survives_the_worst_of_them(tmp_path: Path, proje
     assert states["good"][0] == "active"
     assert states["bad"][0] == "failed"
     assert "exit code 3" in states["bad"][1]
-    told = json.loads(command(tmp_path / "home", project, "doctor", "--json").stdout)["diagnostics"]
+
+    def tavern(*words: str) -> subprocess.CompletedProcess[str]:  # what imports nothing needs no process of its own
+        return programs.tavern(*words, cwd=tmp_path, home=tmp_path / "home")
+
+    told = json.loads(tavern("doctor", "--json").stdout)["diagnostics"]
     assert [d["message"] for d in told if d["plugin"] == "bad" and "exit code 3" in d["message"]]
-    listed = {
-        row["name"]: row for row in json.loads(command(tmp_path / "home", project, "plugins", "list", "--json").stdout)
-    }
+    listed = {row["name"]: row for row in json.loads(tavern("plugins", "list", "--json").stdout)}
     assert (listed["bad"]["state"], listed["good"]["reason"]) == ("granted", "")
     for words in (["list"], ["info", "bad"]):
-        shown = command(tmp_path / "home", project, "plugins", *words).stdout
+        shown = tavern("plugins", *words).stdout
         assert "exit code 3" in " ".join(shown.split()), shown
-    assert command(tmp_path / "home", project, "plugins", "disable", "bad").returncode == 0
+    assert tavern("plugins", "disable", "bad").returncode == 0
 
 
 @pytest.mark.slow
@@ -216,7 +219,7 @@ def test_what_the_host_would_not_survive_does_not_reach_it(workshop: Workshop, w
     code, words = BAD[what]
     workshop.folder("bad", code + TOOL, HELLO)
     workshop.folder("good", TOOL, HELLO)
-    host = workshop.open(config={"limits": {"importTimeoutMs": 2_000 if words == "not ended" else 60_000}})
+    host = workshop.open(config={"limits": {"importTimeoutMs": 1_000 if words == "not ended" else 60_000}})
     result = host.invoke_sync("bad:hello")
     assert host.invoke_sync("good:hello").ok
     assert result.error is not None

@@ -1,4 +1,4 @@
-"""Workers share one fork server for all tests of this process, as the hosts of one program do."""
+"""Plugins in processes of their own."""
 
 from __future__ import annotations
 
@@ -7,16 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tavern_core.isolation.worker_fork_server import worker_server
-
 from ..host.workshop import Workshop
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_fork_server() -> Iterator[None]:
-    worker_server.use()
-    yield
-    worker_server.leave()
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.programs import tavern
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,4 @@ def test_as_json_the_command_gives_type_score_and_reasons(tmp_path: Path) -> Non
 
 
 def _find(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "TAVERN_HOME": str(folder / "home"), "PYTHONIOENCODING": "utf-8"}
-    line = [sys.executable, "-m", "tavern_core", "nodes", "find", *words]
-    return subprocess.run(line, cwd=folder, env=environment, capture_output=True, encoding="utf-8", check=False)
+    return tavern("nodes", "find", *words, cwd=folder, home=folder / "home")

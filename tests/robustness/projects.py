@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import shutil
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tavern_core import CallContext, Tavern
-from tavern_core.__main__ import main
 from tavern_core.errors import ConfigInvalid, StateDamaged, TavernError
+from tests import programs
 
 from . import examples
 from .watch import check_text
@@ -120,7 +118,7 @@ class Project:
         else:
             with tavern:
                 self._host(tavern, seen)
-        forget_plugin_modules()
+        programs.forget_plugin_modules()
         if cli:
             self.command_line()
         return seen
@@ -169,16 +167,9 @@ class Project:
 
     def tavern(self, *words: str) -> tuple[int, str]:
         """One command line in this process: exit code, and all it said."""
-        out, stdin = io.TextIOWrapper(io.BytesIO(), "utf-8"), sys.stdin
-        sys.stdin = io.StringIO("")
-        try:
-            with redirect_stdout(out), redirect_stderr(out):
-                code = main(["--config", str(self.folder / "tavern.yaml"), "--home", str(self.home), *words])
-        finally:
-            sys.stdin = stdin
-            forget_plugin_modules()
-        out.flush()
-        return code, out.buffer.getvalue().decode()  # type: ignore[attr-defined]
+        words = ("--config", str(self.folder / "tavern.yaml"), *words)
+        done = programs.tavern(*words, cwd=Path.cwd(), home=self.home)
+        return done.returncode, done.stdout + done.stderr
 
 
 CALLS: dict[str, dict[str, Any]] = {
@@ -189,9 +180,3 @@ CALLS: dict[str, dict[str, Any]] = {
     "bilibili-fetcher:getSubtitle": {"url": "no url"},
 }
 TEXT = "a<|[REQUEST_TOOL]|>\ncommand:「始」FileOperator.WriteFile「末」\nfilePath:「始」/b.txt「末」\ncontent:「始」x「末」\n<|[END_TOOL]|>"
-
-
-def forget_plugin_modules() -> None:
-    """The next host imports what is on the disk then."""
-    for name in [n for n in sys.modules if n.startswith("tavern_folder_plugin")]:
-        del sys.modules[name]

@@ -15,6 +15,7 @@ import pytest
 
 from tavern_core import CallContext, Plugin, Tavern, hookimpl
 from tavern_core.errors import ToolNotFound, WorkflowInvalid
+from tests import programs
 from tests.engine.workbench import flow
 from tests.workflows.folder import Flows
 
@@ -208,15 +209,13 @@ def test_a_broken_file_is_reported_to_those_who_ask_until_it_is_repaired(
     assert "odd" not in caplog.text
 
 
-@pytest.mark.slow
 def test_commands_tell_of_a_broken_file_only_when_they_are_about_it(flows: Flows) -> None:
     (flows.folder / "odd.json").write_text("{", "utf-8")
     by_hand(flows, None, "good", {**echo(), "description": ""})  # type: ignore[arg-type]
     (flows.root / "tavern.yaml").write_text("workflows: {roots: [workflows]}\n", "utf-8")
 
     def tavern(*words: str) -> tuple[int, str]:
-        command = [sys.executable, "-m", "tavern_core", "--home", str(flows.root / "home"), *words]
-        done = subprocess.run(command, cwd=flows.root, capture_output=True, text=True, timeout=60, check=False)
+        done = programs.tavern(*words, cwd=flows.root, home=flows.root / "home")
         return done.returncode, done.stdout + done.stderr
 
     for words in (

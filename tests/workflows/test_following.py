@@ -125,8 +125,10 @@ async def test_a_run_of_another_process_is_followed_to_its_end_whatever_that_is(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("as_json", [True, False])
-@pytest.mark.parametrize(("what", "code"), [("completes", 0), ("fails", 1), ("dies", 1)])
+@pytest.mark.parametrize(
+    ("what", "as_json", "code"),
+    [("completes", True, 0), ("completes", False, 0), ("fails", False, 1), ("dies", True, 1)],
+)
 def test_the_command_line_follows_a_run_of_another_process(flows: Flows, what: str, code: int, as_json: bool) -> None:
     other = Elsewhere(flows, what)
     command = [

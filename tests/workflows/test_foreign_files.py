@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import pytest
 
 from tavern_core import Tavern
 from tavern_core.errors import WorkflowInvalid
+from tests import programs
 
 from .folder import Flows
 
@@ -109,20 +108,9 @@ def test_a_file_of_another_product_is_one_error_that_names_it_and_its_place(flow
                 tavern.workflows.run_sync(content)
 
 
-@pytest.mark.slow
 def test_the_command_line_names_it(flows: Flows) -> None:
     (flows.root / "flow.json").write_text(json.dumps(N8N))
-    command = [
-        sys.executable,
-        "-m",
-        "tavern_core",
-        "--home",
-        str(flows.root / "home"),
-        "workflows",
-        "check",
-        "flow.json",
-    ]
-    done = subprocess.run(command, cwd=flows.root, capture_output=True, text=True, timeout=60, check=False)
+    done = programs.tavern("workflows", "check", "flow.json", cwd=flows.root, home=flows.root / "home")
     assert done.returncode == 4
     assert done.stderr.count("error[") == 1
     assert "this is a workflow exported from n8n" in done.stderr

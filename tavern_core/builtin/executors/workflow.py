@@ -16,7 +16,6 @@ from tavern_core.errors import ToolFileInvalid
 from tavern_core.model.call import ToolCall
 from tavern_core.model.ids import split_id
 from tavern_core.model.tool import ToolSpec
-from tavern_core.model.toolfile import workflow_file_names
 
 
 @hookimpl(fast=True)
@@ -81,6 +80,8 @@ def _engine(tool: ToolSpec, home: ToolHome) -> FlowEngine:
 
 def _workflow(tool: ToolSpec, home: ToolHome) -> str:
     """The workflow for the engine: an id, or the path of a file of the plugin."""
+    from tavern_core.model.toolfile import workflow_file_names
+
     written = tool.implementation.get("workflowId")
     if not isinstance(written, str) or not written:
         return split_id(tool.name)[1]

@@ -10,17 +10,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
 from tavern_core.errors import Finding, Location, NameConflict, ProfileInvalid
-from tavern_core.kernel.access.profiles import CODE, parse_profile
 from tavern_core.kernel.files.regular_file import open_regular
-from tavern_core.kernel.text.pydantic_errors import explain
-from tavern_core.kernel.text.yaml_reader import LARGEST_FILE
+from tavern_core.kernel.text.text_limits import LARGEST_FILE
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.model.profile import AgentProfile
+
+if TYPE_CHECKING:
+    from tavern_core.model.profile import AgentProfile
 
 PROFILE_FILE: Final = "agent_profile.json"
 MOST_FILES: Final = 10_000
@@ -113,6 +113,8 @@ class ProfileFiles:
             name: of a profile that gives none.
             is_bound: it was found by this name and can have no other.
         """
+        from tavern_core.kernel.access.profiles import CODE, parse_profile
+
         try:
             stat = path.stat()
             stamp = stat.st_mtime_ns, stat.st_size
@@ -163,6 +165,10 @@ def profile_of(given: AgentProfile | Mapping[str, Any], giver: str) -> AgentProf
     Raises:
         ProfileInvalid: it does not fit; `findings` has every problem (PROFILE_INVALID).
     """
+    from tavern_core.kernel.access.profiles import CODE
+    from tavern_core.kernel.text.pydantic_errors import explain
+    from tavern_core.model.profile import AgentProfile
+
     if isinstance(given, AgentProfile):
         return given
     if not isinstance(given, Mapping):

@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, nullcontext
-from types import TracebackType
 from typing import Any, Final
 
 from tavern_core.errors import BudgetExceeded, CallError, CircuitOpen
@@ -30,15 +29,14 @@ from tavern_core.kernel.calls.untrusted_content import marked, taken_over
 from tavern_core.kernel.catalogue.plan import Plan
 from tavern_core.kernel.execution.modes import LeftBehind, Mode, TimeLimit, cancellations, has_begun
 from tavern_core.kernel.limits.breakers import CircuitBreaker
-from tavern_core.kernel.limits.limit_table import Governor, Place
-from tavern_core.kernel.limits.slots import Full, held
-from tavern_core.model.call import CallContext
+from tavern_core.kernel.limits.limit_table import Governor, Place, Rate
+from tavern_core.kernel.limits.slots import Full, Slots, held
 from tavern_core.model.event import RETRY
 from tavern_core.model.result import ToolResult, failure
 
 _BEHIND: Final = frozenset({"UPSTREAM_ERROR", "TIMEOUT", "CONNECTION_LOST"})
 """Failures of what is behind a tool: these open a breaker."""
-_NOTHING: Final = nullcontext()
+Steps = Callable[[Plan, RunningCall, Mode], Coroutine[Any, Any, ToolResult]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +54,16 @@ class Governance:
             BaseException: what the tool raised, or why it was not run; as `Pipeline.run` finds it without these steps.
         """
         governor = plan.governor
-        tried = self._tried if governor is None or not governor.cache_s else self._cached
+        steps = self._steps(call, governor) if governor is None or not governor.cache_s else self._cached
         if call.key is None:
-            return await tried(plan, call, mode)
+            return await steps(plan, call, mode)
         call.stage = "idempotency"
         claim = await self.idempotency.claim(plan, call, mode)
         if not isinstance(claim, Claim):
             return taken_over(call, claim.replace(trace=call.trace(self.conclusion.series)))
         mark = held.set(held.get() | {claim.record.key})
         try:
-            result = await tried(plan, call, mode)
+            result = await steps(plan, call, mode)
         except BaseException as error:
             failed = marked(call, failure(error_of(error, call), call.trace(self.conclusion.series)))
             await self.idempotency.finish(claim, plan, call, self.conclusion.redacted(call, failed), mode)
@@ -76,6 +74,15 @@ class Governance:
         await self.idempotency.finish(claim, plan, call, result, mode)
         return result
 
+    def _steps(self, call: RunningCall, governor: Governor | None) -> Steps:
+        """The steps behind key and cache, from the first that this call has."""
+        context = call.context
+        assert context is not None
+        further = context.budget.max_retries
+        if further or (further is None and governor is not None and governor.retries):
+            return self._tried
+        return self._executed if governor is None else self._attempt
+
     async def _cached(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
         governor, context = plan.governor, call.context
         assert context is not None
@@ -84,7 +91,7 @@ class Governance:
         key = cache.key(plan.id, call.values or {}, context)
         if key is not None and (found := cache.get(key, plan.spec, call.trace(self.conclusion.series))) is not None:
             return taken_over(call, found)
-        result = await self._tried(plan, call, mode)
+        result = await self._steps(call, governor)(plan, call, mode)
         if key is not None:
             cache.put(key, plan.spec, self.conclusion.redacted(call, result), governor.cache_s)
         return result
@@ -96,14 +103,12 @@ class Governance:
         further = context.budget.max_retries
         if further is None:
             further = 0 if governor is None else governor.retries
-        if not further:
-            return await self._attempt(plan, call, mode, context)
-        attempt = 1
+        once, attempt = self._executed if governor is None else self._attempt, 1
         while True:
             failed, given = None, None
             give_copy(plan, call, self.limits.argument_bytes)  # what a try did to its arguments is its own
             try:
-                result = await self._attempt(plan, call, mode, context)
+                result = await once(plan, call, mode)
                 if result.ok or attempt > further:
                     return result
                 given = result
@@ -146,53 +151,63 @@ class Governance:
         if plan.events:
             await self.conclusion.hooks.tell(plan.events, {"event": event}, mode)
 
-    async def _attempt(self, plan: Plan, call: RunningCall, mode: Mode, context: CallContext) -> ToolResult:
+    async def _attempt(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
         """One try, within all limits."""
-        governor = plan.governor
-        if governor is None:
-            return await self._executed(plan, call, mode)
+        governor, context = plan.governor, call.context
+        assert governor is not None
+        assert context is not None
         call.stage = "breaker"
-        with _NOTHING if governor.breaker is None else _Watched(plan, governor, governor.breaker):
-            call.stage = "rate"
-            for rate in governor.rates_of(context):
-                if governor.table.has_block(rate):
-                    continue
-                wait = await governor.table.take(rate, mode)
-                if wait > 0:
-                    raise BudgetExceeded(
-                        f"{plan.id}: the rate {rate.written} of {rate.place} is used up",
-                        hint=f"wait {wait:.1f} s, or raise {rate.place}.rate",
-                        retryable=True,
-                        retry_after_ms=max(1, round(wait * 1000)),
-                        limit=f"{rate.place}.rate",
-                        rate=rate.written,
-                    )
+        if (breaker := governor.breaker) is not None and (left := breaker.enter()) is not None:
+            raise _open(plan, governor, breaker, left)
+        try:
+            call.stage, table = "rate", governor.table
+            for rate in governor.rates_of(context) if governor.is_personal else governor.rates:
+                if not table.has_block(rate) and (wait := await table.take(rate, mode)) > 0:
+                    raise _used_up(plan, rate, wait)
             call.stage = "concurrency"
-            taken: list[Place] = []
-            try:
-                already = held.get()
-                for place in governor.places_of(context):
-                    if place.slots not in already:  # a tool that calls itself has its place already
-                        if not place.slots.enter_at_once():
-                            await self._take(plan, call, mode, place, context)
-                        taken.append(place)
-                mark = held.set(already.union([place.slots for place in taken]))
-                try:
-                    return await self._executed(plan, call, mode)
-                finally:
-                    held.reset(mark)
-            except (TimeLimit, LeftBehind) as error:
-                if error.goes_on is not None:  # no caller waits for it, and it keeps its slots until it ends
-                    for place in taken:
-                        error.goes_on.add_done_callback(lambda _, slots=place.slots: slots.leave())  # type: ignore[misc]
-                    taken = []
-                raise
-            finally:
-                for place in taken:
-                    place.slots.leave()
+            places = governor.places_of(context) if governor.is_personal else governor.places
+            tool = self._timed if governor.attempt_s or governor.idle_s else self._executed
+            result = await (self._placed(plan, call, mode, places, tool) if places else tool(plan, call, mode))
+        except BaseException as error:
+            if breaker is not None:
+                breaker.leave(_is_failure(error))
+            raise
+        if breaker is not None:
+            breaker.leave(False)
+        return result
 
-    async def _take(self, plan: Plan, call: RunningCall, mode: Mode, place: Place, context: CallContext) -> None:
+    async def _placed(
+        self, plan: Plan, call: RunningCall, mode: Mode, places: tuple[Place, ...], tool: Steps
+    ) -> ToolResult:
+        """The tool, at the places that it takes."""
+        taken: list[Slots] = []
+        try:
+            already = held.get()
+            for place in places:
+                slots = place.slots
+                if slots not in already:  # a tool that calls itself has its place already
+                    if not slots.enter_at_once():
+                        await self._take(plan, call, mode, place)
+                    taken.append(slots)
+            mark = held.set(already.union(taken))
+            try:
+                return await tool(plan, call, mode)
+            finally:
+                held.reset(mark)
+        except (TimeLimit, LeftBehind) as error:
+            if error.goes_on is not None:  # no caller waits for it, and it keeps its slots until it ends
+                for slots in taken:
+                    error.goes_on.add_done_callback(lambda _, slots=slots: slots.leave())  # type: ignore[misc]
+                taken = []
+            raise
+        finally:
+            for slots in taken:
+                slots.leave()
+
+    async def _take(self, plan: Plan, call: RunningCall, mode: Mode, place: Place) -> None:
         """Wait for a slot. Raises BudgetExceeded if too many calls wait, TimeLimit if none becomes free in time."""
+        context = call.context
+        assert context is not None
         slots, caller = place.slots, f"{context.principal}\x1f{context.user_id}"
         try:
             waits = slots.enter(caller)
@@ -218,27 +233,34 @@ class Governance:
 
     async def _executed(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
         """The tool itself, as in `Pipeline.run`."""
-        call.stage, call.limit = "execute", None
-        governor, whole = plan.governor, call.deadline
-        attempt_s = 0.0 if governor is None else governor.attempt_s
-        if attempt_s and (whole is None or whole > time.perf_counter() + attempt_s):
-            call.deadline = time.perf_counter() + attempt_s
+        call.stage = "execute"
         token = enter(frame_of(plan, call))
         call.token = call.token or token
         try:
-            with _NOTHING if governor is None or not governor.idle_s else _moving(call, governor.idle_s):
-                value: Any = plan.execute(call, mode)
-                if plan.is_awaited:
-                    value = await value
-                if type(value) not in NOT_AWAITABLE and inspect.isawaitable(value):
-                    value = await mode.awaited(value, call.seconds)
+            value: Any = plan.execute(call, mode)
+            if plan.is_awaited:
+                value = await value
+            if type(value) not in NOT_AWAITABLE and inspect.isawaitable(value):
+                value = await mode.awaited(value, call.seconds)
             return accept(plan, call, value, self.limits, self.conclusion.series)
+        finally:
+            leave(token)
+
+    async def _timed(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
+        """The tool, within the time of one try."""
+        governor, whole = plan.governor, call.deadline
+        assert governor is not None
+        call.limit, attempt_s = None, governor.attempt_s
+        if attempt_s and (whole is None or whole > time.perf_counter() + attempt_s):
+            call.deadline = time.perf_counter() + attempt_s
+        try:
+            with _moving(call, governor.idle_s) if governor.idle_s else nullcontext():
+                return await self._executed(plan, call, mode)
         except TimeLimit:
             if call.limit is None and call.deadline != whole:
                 call.limit = "attemptMs of the tool", attempt_s * 1000
             raise
         finally:
-            leave(token)
             call.deadline = whole
 
 
@@ -282,35 +304,26 @@ def _moving(call: RunningCall, seconds: float) -> Iterator[None]:
             timer.cancel()
 
 
-class _Watched:
-    """Asks the breaker, and reports the outcome of the call to it. Written out, because `contextmanager` costs more than the breaker.
+def _used_up(plan: Plan, rate: Rate, wait: float) -> BudgetExceeded:
+    return BudgetExceeded(
+        f"{plan.id}: the rate {rate.written} of {rate.place} is used up",
+        hint=f"wait {wait:.1f} s, or raise {rate.place}.rate",
+        retryable=True,
+        retry_after_ms=max(1, round(wait * 1000)),
+        limit=f"{rate.place}.rate",
+        rate=rate.written,
+    )
 
-    Raises:
-        CircuitOpen: what is behind the tool is left alone for now (CIRCUIT_OPEN).
-    """
 
-    __slots__ = ("_breaker",)
-
-    def __init__(self, plan: Plan, governor: Governor, breaker: CircuitBreaker) -> None:
-        self._breaker = breaker
-        left = breaker.enter()
-        if left is not None:
-            raise CircuitOpen(
-                f"{plan.id} failed {breaker.rule.failures} times in a row and is left alone ({governor.breaker_place})",
-                hint=f"try again in {left:.1f} s",
-                retryable=True,
-                retry_after_ms=max(1, round(left * 1000)),
-                limit=f"{governor.breaker_place}.breaker",
-                state=breaker.state,
-            )
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._breaker.leave(False if error is None else _is_failure(error))
+def _open(plan: Plan, governor: Governor, breaker: CircuitBreaker, left: float) -> CircuitOpen:
+    return CircuitOpen(
+        f"{plan.id} failed {breaker.rule.failures} times in a row and is left alone ({governor.breaker_place})",
+        hint=f"try again in {left:.1f} s",
+        retryable=True,
+        retry_after_ms=max(1, round(left * 1000)),
+        limit=f"{governor.breaker_place}.breaker",
+        state=breaker.state,
+    )
 
 
 def _is_failure(error: BaseException) -> bool | None:

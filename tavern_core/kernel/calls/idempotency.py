@@ -11,15 +11,14 @@ A key belongs to one tool and one caller. It is stored on disk before the tool r
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any, Final
 
 from pydantic_core import from_json, to_json
@@ -35,7 +34,7 @@ from tavern_core.kernel.execution.modes import Mode, TimeLimit
 from tavern_core.kernel.limits.slots import held
 from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.kernel.stores.store_calls import ask, at_once
-from tavern_core.model.result import Evidence, ToolError, ToolResult
+from tavern_core.model.result import NO_REST, Evidence, ToolError, ToolResult
 
 KIND: Final = "answer"
 LONGEST_KEY: Final = 255
@@ -83,7 +82,8 @@ class Idempotency:
         self._unwritten: dict[str, ToolResult] = {}
         """Answers that could not be written; they are known here as long as this host is open."""
         self._recent: dict[str, _Answer] = {}
-        """Answers that were written lately: they change no more until they expire, so nobody has to read them again."""
+        self._older: dict[str, _Answer] = {}
+        """Answers that were written lately, in two generations: they change no more until they expire, so none is read again."""
 
     def close(self) -> None:
         if self._entered:
@@ -98,19 +98,25 @@ class Idempotency:
             ConnectionLost: the process that made the call ended before its answer was written (CONNECTION_LOST, outcome unknown).
             TimeLimit: the same call is running, and the time of this one is over.
         """
-        key, context = _checked(plan, call), call.context
+        key, context = call.key, call.context
         assert context is not None
+        if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY or not key.isprintable():
+            raise CallMisused(
+                f"{plan.id}: {key!r:.80} is not an idempotency key",
+                hint=f"1 to {LONGEST_KEY} printable characters, for example the id of the request",
+            )
         owner = f"{context.principal}\x1f{context.user_id}"
         whole = f"{plan.id}\x1f{key}\x1f{owner}"
-        name = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:32]  # a key may be made of secrets
-        digest = _digest(call.asked if call.asked is not None else call.values or {})
+        name = sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:32]  # a key may be made of secrets
+        digest = sha256(_canonical(call.values or {} if call.asked is None else call.asked)).hexdigest()[:32]
         if name in held.get():
             raise IdempotencyConflict(
                 f"{plan.id}: the key {key!r} belongs to a call that contains this one",
                 hint="use a separate key for each call",
                 key=key,
             )
-        if (recent := self._recent.get(name)) is not None and time.time() < recent[2]:
+        recent = self._recent.get(name) or self._older.get(name)
+        if recent is not None and time.time() < recent[2]:
             if recent[0] != digest:
                 raise _conflict(plan, key)
             return _again(result_of(from_json(recent[1])), call, key, "replayed")
@@ -139,23 +145,35 @@ class Idempotency:
         self, plan: Plan, call: RunningCall, mode: Mode, name: str, digest: str, owner: str
     ) -> Claim | ToolResult | None:
         """Write the key down, or read what stands there; None: another process runs the call."""
-        now = time.time()
-        data = f'{{"digest":"{digest}","process":"{self._process}","call":{call.number}}}'
-        own = Record(KIND, name, owner, RUNNING, data, now)
+        records = self._records
+        own = Record(KIND, name, owner, RUNNING, f'{{"digest":"{digest}","process":"{self._process}"}}', time.time())
         if not self._entered:
-            await ask(mode, self._records, self._records.enter, self._process)
+            await ask(mode, records, records.enter, self._process)
             self._entered = True
-        add = self._records.add
-        known = at_once(add, own) if self._records.is_quick else await ask(mode, self._records, add, own)
+        known = at_once(records.add, own) if records.is_quick else await ask(mode, records, records.add, own)
         if known is None:
-            return self._claimed(name, own, digest)
+            claim = self._running[name] = Claim(own, digest, [])
+            return claim
+        return await self._found(plan, call, mode, own, known, digest)
+
+    async def _found(
+        self, plan: Plan, call: RunningCall, mode: Mode, own: Record, known: Record, digest: str
+    ) -> Claim | ToolResult | None:
+        """`_written`, where the key stands already.
+
+        Args:
+            own: what this call would have written.
+            known: what stands there.
+        """
+        name = own.key
         if (answer := self._unwritten.get(name)) is not None:
             return _again(answer, call, call.key or "", "replayed")
         facts: Mapping[str, Any] = json.loads(known.data) if known.data else {}
         if facts.get("digest", digest) != digest:
             raise _conflict(plan, call.key or "")
         if known.state == DONE:
-            self._remember(name, digest, to_json(facts["result"]).decode(), known.expires)
+            if len(text := to_json(facts["result"]).decode()) <= _SHORT:
+                self._remember(name, (digest, text, known.expires))
             return _again(result_of(facts["result"]), call, call.key or "", "replayed")
         process = str(facts.get("process", ""))
         if known.state == RUNNING and (
@@ -164,12 +182,13 @@ class Idempotency:
             return None
         # Its process has ended, or its record is corrupt: it may have happened.
         if plan.spec.idempotent or plan.spec.read_only:
-            mine = replace(known, state=RUNNING, data=data, expires=0.0)
+            mine = replace(known, state=RUNNING, data=own.data, expires=0.0)
             if not await ask(mode, self._records, self._records.replace, mine):
                 return None  # another process was faster: look again
-            return self._claimed(name, replace(mine, version=known.version + 1), digest)
+            claim = self._running[name] = Claim(replace(mine, version=known.version + 1), digest, [])
+            return claim
         if known.state == RUNNING:
-            lost = replace(known, state=UNKNOWN, expires=now + self._seconds)
+            lost = replace(known, state=UNKNOWN, expires=own.created + self._seconds)
             if not await ask(mode, self._records, self._records.replace, lost):
                 return None
         raise ConnectionLost(
@@ -178,10 +197,6 @@ class Idempotency:
             outcome="unknown",
             key=call.key,
         )
-
-    def _claimed(self, name: str, record: Record, digest: str) -> Claim:
-        claim = self._running[name] = Claim(record, digest, [])
-        return claim
 
     def _join(self, claim: Claim) -> Future[ToolResult] | None:
         """Wait for the answer of a call of this process; None: it has just ended."""
@@ -200,8 +215,7 @@ class Idempotency:
             if is_free:
                 await ask(mode, self._records, self._records.remove, record.kind, record.key)
             else:
-                clean = self._disk.result(result, call.arguments, call.values)
-                text = result_text(clean)
+                text = result_text(self._disk.result(result, call.arguments, call.values))
                 until = time.time() + self._seconds
                 data = f'{{"digest":"{claim.digest}","result":{text}}}'
                 done = Record(KIND, record.key, record.owner, DONE, data, record.created, until, record.version)
@@ -209,7 +223,8 @@ class Idempotency:
                     self._records.replace(done)
                 else:
                     await ask(mode, self._records, self._records.replace, done)
-                self._remember(record.key, claim.digest, text, until)
+                if len(text) <= _SHORT:
+                    self._remember(record.key, (claim.digest, text, until))
         except (CallError, StateDamaged, ValueError, OSError) as failed:
             self._diagnostics.add(
                 "ANSWER_NOT_KEPT",
@@ -225,34 +240,19 @@ class Idempotency:
             for wanted in claim.waiting:
                 wanted.set_result(result)
 
-    def _remember(self, name: str, digest: str, text: str, until: float) -> None:
-        if len(text) > _SHORT:
-            return
-        with self._lock:
-            self._recent[name] = digest, text, until
-            if len(self._recent) > _MOST_RECENT:
-                del self._recent[next(iter(self._recent))]
-
-
-def _checked(plan: Plan, call: RunningCall) -> str:
-    key = call.key
-    if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY or not key.isprintable():
-        raise CallMisused(
-            f"{plan.id}: {key!r:.80} is not an idempotency key",
-            hint=f"1 to {LONGEST_KEY} printable characters, for example the id of the request",
-        )
-    return key
-
-
-def _digest(values: Mapping[str, Any]) -> str:
-    """Names these arguments, in whatever order they were given."""
-    return hashlib.sha256(_canonical(values)).hexdigest()[:32]
+    def _remember(self, name: str, answer: _Answer) -> None:
+        if len(self._recent) >= _MOST_RECENT // 2:
+            self._recent, self._older = {}, self._recent
+        self._recent[name] = answer
 
 
 def _canonical(values: Mapping[str, Any]) -> bytes:
+    """These arguments, in whatever order they were given."""
     if _PLAIN.issuperset(map(type, values.values())):  # as nearly always, and three times as quick
-        with suppress(ValueError):  # half a character, which the other way writes out
+        try:
             return to_json(sorted(values.items()))
+        except ValueError:  # half a character, which the other way writes out
+            pass
     return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
 
 
@@ -282,6 +282,8 @@ def _again(result: ToolResult, call: RunningCall, key: str, how: str) -> ToolRes
 
 def result_text(result: ToolResult) -> str:
     error = result.error
+    if result._rest is NO_REST and error is None:
+        return f'{{"ok":true,"status":"ok","value":{to_json(result.value, inf_nan_mode="constants").decode()}}}'
     data: dict[str, Any] = {"ok": result.ok, "status": result.status, "value": result.value}
     if result._content:
         data["content"] = result._content

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tavern_core.errors import PluginError, ToolNotFound, UsageError
-from tavern_core.kernel.access.profiles import ProfileLike
 from tavern_core.kernel.catalogue.profile_inventories import Inventories
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.catalogue.tools import Tools
@@ -16,6 +15,9 @@ from tavern_core.model.ids import SEARCH_TOOLS
 from tavern_core.model.language import Language, of_the_locale
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.access.profiles import ProfileLike
 
 PLACEHOLDER = "system:available_tools"
 MOST_MADE = 10_000

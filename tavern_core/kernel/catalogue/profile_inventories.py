@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from os import PathLike
+from typing import TYPE_CHECKING
 
 from tavern_core.errors import PluginError, ProfileInvalid, TavernError, ToolNotFound
-from tavern_core.kernel.access.profiles import Profile, ProfileLike, resolve_profile
 from tavern_core.kernel.catalogue.namespaces import Namespaces
 from tavern_core.kernel.catalogue.written_profiles import MOST_LENT, WrittenProfiles
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.model.ids import split_id
-from tavern_core.model.profile import AgentProfile
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.access.profiles import Profile, ProfileLike
+    from tavern_core.model.profile import AgentProfile
 
 
 class Inventories:
@@ -80,6 +83,8 @@ class Inventories:
         return resolved if stamp == self._stamp(self.written.get(given)[0]) else None
 
     def _resolve(self, given: ProfileLike) -> Profile:
+        from tavern_core.kernel.access.profiles import resolve_profile
+
         written, findings = self.written.get(given)
         stamp = self._stamp(written)
         resolved = resolve_profile(

@@ -6,11 +6,13 @@ every right of every other plugin.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tavern_core.kernel.hooks.arguments import is_its_code
-from tavern_core.model.node import NodeSpec
 from tavern_core.model.tool import ToolSpec
+
+if TYPE_CHECKING:
+    from tavern_core.model.node import NodeSpec
 
 
 def why_not(answer: Any, spec: ToolSpec) -> str:

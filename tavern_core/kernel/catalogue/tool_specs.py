@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, Any
 
 from tavern_core.contract.decisions import Deny
 from tavern_core.contract.tools import Offer, ToolFactory
 from tavern_core.errors import CallError, PolicyDenied, UpstreamError
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.access.tool_access import AccessPolicy, compile_access
 from tavern_core.kernel.access.tool_pins import ToolPins
 from tavern_core.kernel.catalogue.missing_tools import Absence, absence
 from tavern_core.kernel.catalogue.plan import Plan
 from tavern_core.kernel.catalogue.reviewed_tool import changed_parts, why_not
-from tavern_core.kernel.catalogue.search import ToolIndex
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.execution.modes import Mode, step_by_hand
 from tavern_core.kernel.foundation import Foundation
@@ -35,6 +35,9 @@ from tavern_core.model.frozen_json import frozen
 from tavern_core.model.ids import split_id
 from tavern_core.model.safe_text import printed
 from tavern_core.model.tool import ToolSpec
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.catalogue.search import ToolIndex
 
 
 @dataclass(slots=True)
@@ -75,7 +78,7 @@ class ToolSpecs:
         self.plans: dict[str, Plan] = {}
         """Written id → compiled path, for the present state; emptied by each change."""
         self._seen = Seen((-1, -1, -1))
-        self._index = ToolIndex()
+        self._index: ToolIndex | None = None
         base.signals.tools.subscribe(self.changed)
 
     def catch_up(self) -> None:
@@ -302,6 +305,10 @@ class ToolSpecs:
     def index(self) -> ToolIndex:
         """All tools, searchable; kept across states, only changed tools are indexed again."""
         seen = self.look()
+        if self._index is None:
+            from tavern_core.kernel.catalogue.search import ToolIndex
+
+            self._index = ToolIndex()
         if not seen.is_indexed:
             self._index.sync(self.all())
             seen.is_indexed = True

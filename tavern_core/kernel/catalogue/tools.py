@@ -5,16 +5,14 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tavern_core.errors import CallError, TavernError, ToolNotFound, UsageError
 from tavern_core.frozen import dataclass
-from tavern_core.kernel.access.profiles import Profile, ProfileLike
 from tavern_core.kernel.access.tool_access import PluginToolGroups
 from tavern_core.kernel.access.tool_pins import ToolPin
 from tavern_core.kernel.catalogue.namespaces import Namespaces
 from tavern_core.kernel.catalogue.profile_inventories import Inventories
-from tavern_core.kernel.catalogue.search import ToolIndex
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.plugins.host_tools import Registration
@@ -27,6 +25,9 @@ from tavern_core.model.event import THREADS_STUCK, TOOLS_CHANGED
 from tavern_core.model.ids import spellings, split_id
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.access.profiles import Profile, ProfileLike
 
 D = TypeVar("D")
 
@@ -244,6 +245,8 @@ class Tools:
         Raises:
             UsageError: one of these is not text (USAGE).
         """
+        from tavern_core.kernel.catalogue.search import ToolIndex
+
         for name, value in (("query", query), ("capability", capability), ("tag", tag)):
             if not isinstance(value, str) and (value is not None or name == "query"):
                 raise UsageError(f"search({name}=...) takes text, got {type(value).__name__}")

@@ -6,13 +6,15 @@ import hashlib
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tavern_core.errors import Finding, Location, ProfileInvalid, UsageError
-from tavern_core.kernel.access.profile_files import ProfileFiles, profile_of
-from tavern_core.kernel.access.profiles import Profile, ProfileLike, misspelt
+from tavern_core.kernel.access.profile_files import ProfileFiles
 from tavern_core.kernel.plugins.contributions import Contributions
-from tavern_core.model.profile import AgentProfile
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.access.profiles import ProfileLike
+    from tavern_core.model.profile import AgentProfile
 
 MOST_LENT: Final = 10_000
 """Profiles that programs have given; of more, the oldest are forgotten. Agents that run use theirs."""
@@ -62,6 +64,10 @@ class WrittenProfiles:
             ProfileInvalid: it does not exist, or is invalid (PROFILE_INVALID).
             UsageError: it is not a profile (USAGE).
         """
+        from tavern_core.kernel.access.profile_files import profile_of
+        from tavern_core.kernel.access.profiles import Profile, misspelt
+        from tavern_core.model.profile import AgentProfile
+
         if isinstance(given, Profile):
             given = given.written
         if isinstance(given, Mapping | AgentProfile):

@@ -20,7 +20,6 @@ from tavern_core.errors import ConfigInvalid, Finding, Location
 from tavern_core.kernel.config.keys import FREE, Keys, annotation_at, canonical, section_keys, shape_of, spelt
 from tavern_core.kernel.config.places import PREFIX
 from tavern_core.kernel.config.sources import Layer
-from tavern_core.kernel.text.yaml_reader import read_yaml
 from tavern_core.model.config import HostConfig
 from tavern_core.model.nearest import did_you_mean
 
@@ -162,6 +161,8 @@ def _mapping(text: str) -> dict[str, Any]:
 
 
 def _flow(text: str) -> Any:
+    from tavern_core.kernel.text.yaml_reader import read_yaml
+
     document = read_yaml(text, "value")
     if not document.is_readable:
         raise _Wrong(document.findings[0].message, document.findings[0].hint or "write it as JSON")

@@ -13,7 +13,7 @@ from tavern_core.frozen import dataclass
 from tavern_core.kernel.config.keys import FREE, Keys, annotation_at, canonical
 from tavern_core.kernel.config.places import PROJECT_FILE, PYPROJECT
 from tavern_core.kernel.files.atomic_file import read_bytes
-from tavern_core.kernel.text.yaml_reader import LARGEST_FILE, decode, read_yaml
+from tavern_core.kernel.text.text_limits import LARGEST_FILE
 from tavern_core.model.ids import is_plugin_name
 
 _CODE: Final = ConfigInvalid.code
@@ -57,6 +57,8 @@ def mapping_layer(name: str, data: Mapping[str, Any], base: Path) -> Layer:
 
 def yaml_layer(path: Path) -> Layer:
     """tavern.yaml or config.yaml."""
+    from tavern_core.kernel.text.yaml_reader import read_yaml
+
     content, problems = _read(path)
     document = read_yaml(content, str(path), code=_CODE)
 
@@ -75,6 +77,8 @@ def yaml_layer(path: Path) -> Layer:
 
 def toml_layer(path: Path) -> Layer | None:
     """``[tool.tavern]`` of pyproject.toml; None when it has none. Mistakes elsewhere in the file are not ours to report."""
+    from tavern_core.kernel.text.yaml_reader import decode
+
     content, problems = _read(path)
     text = decode(content, str(path), _CODE)
     if isinstance(text, Finding):

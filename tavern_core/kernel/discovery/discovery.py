@@ -263,10 +263,10 @@ class _Looking:
         return PackageFinder(self._paths, listings, ask_hooks=self._is_own_path)
 
     def _locate(self, candidate: Candidate, finder: PackageFinder, row: Row | None) -> Row:
-        from tavern_core.kernel.discovery.plugin_reader import refuse_entry
-
         place = finder.find(candidate.module)
         if place is None or place.kind != "package" or ":" in candidate.value:
+            from tavern_core.kernel.discovery.plugin_reader import refuse_entry
+
             refused = refuse_entry(candidate, place)
             self._keep(refused)
             return refused

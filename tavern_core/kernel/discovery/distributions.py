@@ -11,9 +11,9 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.files.plugin_files import Stamp, bear_stamps, is_settled, stamp_of
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.model.plugin import Diagnostic

@@ -127,9 +127,9 @@ class FoundPlugin:
             return None
         if row.prefix:
             return ZipFiles(Path(row.folder), row.prefix)
-        return FolderFiles(Path(row.folder), Path(row.source_folder) if row.source_folder else None)
+        return FolderFiles(self.folder or Path(), Path(row.source_folder) if row.source_folder else None)
 
-    @property
+    @cached_property
     def folder(self) -> Path | None:
         """The real folder that holds plugin.yaml; None for a package in a zip (see `materialise`)."""
         return Path(self.row.folder) if self.row.folder and not self.row.prefix else None
@@ -137,6 +137,8 @@ class FoundPlugin:
     @property
     def location(self) -> str:
         """Where it is, for the operator."""
+        if not self.row.prefix:
+            return self.row.folder
         return self.files.place if self.files is not None else ""
 
     @property

@@ -6,10 +6,11 @@ Each start builds hundreds of these, so everything that costs a microsecond is l
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 from tavern_core.errors import Finding, Location
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.discovery.distributions import Distribution
 from tavern_core.kernel.files.plugin_files import Stamp, bear_stamps
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
@@ -62,9 +63,9 @@ class Details:
     def get(self, number: int) -> Any:
         """One of the values; None if there is none."""
         values = self._read()
-        if isinstance(values[number], _Text):
-            values[number] = json.loads(values[number])
-        return values[number]
+        if isinstance(value := values[number], _Text):
+            value = values[number] = json.loads(value.decode("ascii"))  # of bytes, json would guess the encoding
+        return value
 
     def put(self, number: int, value: Any) -> None:
         """Replace one of the values by another JSON value."""

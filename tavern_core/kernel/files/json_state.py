@@ -16,8 +16,7 @@ from tavern_core.errors import Finding, Location, StateDamaged
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.files.atomic_file import keep_aside, read_text, write_atomic
 from tavern_core.kernel.files.file_lock import locked
-from tavern_core.kernel.text.json_document import read_json
-from tavern_core.kernel.text.yaml_reader import LARGEST_FILE
+from tavern_core.kernel.text.text_limits import LARGEST_FILE
 
 FORMAT: Final = 1
 _CODE: Final = StateDamaged.code
@@ -90,6 +89,8 @@ class JsonStateFile:
         return text
 
     def _parse(self, text: str) -> JsonState:
+        from tavern_core.kernel.text.json_document import read_json
+
         document = read_json(text, str(self.path), code=_CODE)
         if document.findings:
             return JsonState(findings=document.findings)

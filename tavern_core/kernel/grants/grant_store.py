@@ -26,8 +26,7 @@ from tavern_core.kernel.grants.grants import (
     decide,
     expand,
 )
-from tavern_core.kernel.grants.lock_file import parse_lock, render_lock
-from tavern_core.kernel.text.yaml_reader import LARGEST_FILE
+from tavern_core.kernel.text.text_limits import LARGEST_FILE
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import iso_utc
 
@@ -61,6 +60,8 @@ class GrantStore:
             return Grants()
         read, grants = self._last
         if read != text:
+            from tavern_core.kernel.grants.lock_file import parse_lock
+
             grants = parse_lock(text, str(self.path))
             self._last = text, grants
         writable = _writable_by_others(self.path)
@@ -190,6 +191,8 @@ class GrantStore:
             UsageError: this host is locked (USAGE).
             StateDamaged: the file is corrupt, edited all the time, or cannot be written (STATE_DAMAGED).
         """
+        from tavern_core.kernel.grants.lock_file import parse_lock, render_lock
+
         if self.is_frozen:
             hint = "open it without `locked`, or use `tavern plugins review`, `grant` and `lock`"
             raise UsageError("this host is locked: it does not change the lock file", hint=hint)

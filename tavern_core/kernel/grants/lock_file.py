@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Final, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args
 
 import yaml
 
@@ -34,10 +34,12 @@ from tavern_core.contract.permissions import canonical_hook, is_permission, know
 from tavern_core.errors import Finding, Location, StateDamaged
 from tavern_core.kernel.grants.grants import GrantRecord, Grants, Tier
 from tavern_core.kernel.grants.lock_comments import keep_comments
-from tavern_core.kernel.text.yaml_reader import YamlDocument, read_yaml
 from tavern_core.model.ids import is_plugin_name
 from tavern_core.model.nearest import did_you_mean, known_instead
 from tavern_core.model.scope import entry_problem
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.text.yaml_reader import YamlDocument
 
 FORMAT: Final = 1
 _CODE: Final = StateDamaged.code
@@ -127,6 +129,8 @@ def _printable(text: str) -> str:
 
 def parse_lock(text: str, file: str) -> Grants:
     """What the lock file `text` grants, and what is wrong in it. Never raises on content."""
+    from tavern_core.kernel.text.yaml_reader import read_yaml
+
     if text and text[-1] not in "\n}]":
         last = text.count("\n") + 1
         message = "the file ends in the middle of a line: was it cut off?"

@@ -81,6 +81,12 @@ class _Running:
         self.asked: dict[str, tuple[Question, asyncio.Future[Any]]] = {}
         """What its tool asks now, and where the answer is waited for."""
 
+    @property
+    def whose(self) -> dict[str, str]:
+        """As `CallContext.whose`."""
+        principal, _, user = self.owner.partition("\x1f")
+        return {"principal": principal, "userId": user} if user else {"principal": principal}
+
 
 class _JobConversation:
     """What the tool of a job asks stays open with the job until it is answered; see `Jobs.answer`."""
@@ -427,7 +433,7 @@ class Jobs(Mapping[str, Job]):
             self._records.add(job, _owner(caller), facts)
         except StateDamaged as error:
             raise InternalError(f"the job cannot be stored: {error.message}", hint=error.hint) from error
-        self._tell(job)
+        self._tell(job, caller.whose())
         if context is not request.context:
             request = replace(request, context=context)
         self._go(request, id_, _owner(caller), outer)
@@ -620,15 +626,16 @@ class Jobs(Mapping[str, Job]):
     def _changed(self, id_: str, edit: Callable[[Job], Job], *, quietly: bool = False, **facts: Any) -> Job | None:
         job = self._records.change(id_, edit, **facts)
         if job is not None and not quietly:
-            self._tell(job)
+            running = self._running.get(id_)
+            self._tell(job, {} if running is None else running.whose)
         return job
 
-    def _tell(self, job: Job) -> None:
+    def _tell(self, job: Job, whose: Mapping[str, Any]) -> None:
         if not self._recorder.is_on:
             return
-        data = {"job": job.id, "tool": job.tool, "status": job.status}
+        data = {"job": job.id, "tool": job.tool, "status": job.status, **whose}
         if job.progress is not None:
-            data["progress"] = job.progress  # type: ignore[assignment]
+            data["progress"] = job.progress
         if job.status == "running" and job.progress is not None:
             self._recorder.show(JOB_CHANGED, data, call_id=job.call_id)
         else:

@@ -62,7 +62,8 @@ class Slots:
         """Give a place to the next who waits: one call of each caller in turn."""
         with self._lock:
             self.taken -= 1
-            self._hand_out()
+            if self.waiting:
+                self._hand_out()
 
     def give_up(self, caller: str, place: Future[None]) -> None:
         """Stop waiting; a place that was given meanwhile goes on to the next."""

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tavern_core.errors import UsageError
-from tavern_core.kernel.log import reader
 from tavern_core.kernel.log.log_files import audit_log
-from tavern_core.kernel.log.reader import LogRecord
 from tavern_core.model.event import event_types
 
 if TYPE_CHECKING:
+    from tavern_core.kernel.log.reader import LogRecord
     from tavern_core.kernel.log.statistics import ToolStatistics
     from tavern_core.kernel.log.story import CallStory
     from tavern_core.kernel.log.verify import VerifyReport
@@ -66,8 +65,10 @@ class AuditLog:
             UsageError: there is no such type; names the nearest (USAGE).
             StateDamaged: a file cannot be opened (STATE_DAMAGED). Lines that are no records are passed over.
         """
+        from tavern_core.kernel.log import reader
+
         found = reader.read(self.path, last=last, call_id=call_id, types=event_types(types) or None)
-        return (LogRecord.from_json(record) for record in found if record["seq"] > after)
+        return (reader.LogRecord.from_json(record) for record in found if record["seq"] > after)
 
     def statistics(self, tool: str = "", *, last: int | None = None) -> list[ToolStatistics]:
         """How often tools were called, how well and how long, most called first. Raises as `records`.

@@ -6,9 +6,10 @@ Only the end is read when a log is opened (`verify` reads all of it), growing un
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.log.record import LONGEST_RECORD, Link, decode_own, link
 from tavern_core.model.event import LOG_DAMAGED
 

@@ -18,7 +18,8 @@ from tavern_core.errors import Finding
 from tavern_core.kernel.files.safe_paths import path_problem
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
 from tavern_core.kernel.settings.setting_rules import key_problem, setting_problems
-from tavern_core.kernel.text.yaml_reader import MOST_FINDINGS, Path, PathProblem, YamlDocument
+from tavern_core.kernel.text.text_limits import MOST_FINDINGS
+from tavern_core.kernel.text.yaml_reader import Path, PathProblem, YamlDocument
 from tavern_core.model.ids import (
     RESERVED_COMMANDS,
     RESERVED_NAMESPACES,

@@ -15,8 +15,9 @@ import yaml
 
 from tavern_core.errors import Finding, Location
 from tavern_core.frozen import dataclass
+from tavern_core.kernel.text.text_limits import LARGEST_FILE
 from tavern_core.kernel.text.yaml_dialect import EventParser
-from tavern_core.kernel.text.yaml_reader import LARGEST_FILE, YamlDocument, decode, read_yaml
+from tavern_core.kernel.text.yaml_reader import YamlDocument, decode, read_yaml
 from tavern_core.model.nearest import known_instead
 from tavern_core.model.safe_text import seen
 from tavern_core.model.skill import split_skill

@@ -24,7 +24,8 @@ from tavern_core.kernel.manifest.tool_kinds import KINDS, split_command
 from tavern_core.kernel.settings.setting_rules import setting_problems
 from tavern_core.kernel.text.json_document import JsonDocument, read_json
 from tavern_core.kernel.text.pydantic_errors import Located, as_written, explain
-from tavern_core.kernel.text.yaml_reader import MOST_FINDINGS, Path
+from tavern_core.kernel.text.text_limits import MOST_FINDINGS
+from tavern_core.kernel.text.yaml_reader import Path
 from tavern_core.model.capability import is_capability, known_capability
 from tavern_core.model.limits import NO_LIMITS
 from tavern_core.model.manifest import Manifest

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import Finding, Location, WorkflowInvalid
 from tavern_core.kernel.manifest.foreign_workflows import Foreign, foreign, foreign_text
-from tavern_core.kernel.text.json_document import JsonDocument, read_json
 from tavern_core.model import depths
 from tavern_core.schema.limits import json_copy
 
 if TYPE_CHECKING:
+    from tavern_core.kernel.text.json_document import JsonDocument
     from tavern_core.model.workflow import Workflow
 
 CODE: Final = "WORKFLOW_INVALID"
@@ -34,6 +34,8 @@ def read_workflow(text: str | bytes, file: str, id_: str) -> Workflow:
     Raises:
         WorkflowInvalid: it is not a workflow; one finding for each thing that is wrong, with line and column.
     """
+    from tavern_core.kernel.text.json_document import read_json
+
     document = read_json(text, file, code=CODE, largest=LARGEST_FILE, most_values=MOST_VALUES)
     if document.findings:
         other = foreign_text(text if isinstance(text, str) else text.decode("utf-8", "replace"))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from tavern_core.errors import TavernError
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.kernel.manifest.workflow_files import LARGEST_FILE, read_workflow
-from tavern_core.model.toolfile import workflow_file_names
 from tavern_core.schema.slots import node_schema, workflow_schema
 
 if TYPE_CHECKING:
@@ -46,6 +45,8 @@ def workflow_behind(spec: ToolSpec, folder: Path | None) -> Workflow | None:
     Args:
         folder: where the plugin's plugin.yaml is.
     """
+    from tavern_core.model.toolfile import workflow_file_names
+
     written = spec.implementation.get("workflowId")
     if folder is None or not isinstance(written, str):
         return None

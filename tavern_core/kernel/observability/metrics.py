@@ -21,7 +21,7 @@ from tavern_core.kernel.jobs.jobs import Jobs
 from tavern_core.kernel.limits.limit_table import LimitTable
 from tavern_core.kernel.log.recorder import DENIALS, Recorder
 from tavern_core.model.job import JOB_STATUSES
-from tavern_core.model.result import ToolResult
+from tavern_core.model.result import CallTrace, ToolResult
 
 _BUCKETS_MS: Final = (1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000)
 _AT_ONCE: Final = 1_000
@@ -52,8 +52,8 @@ class Metrics:
         self._recorder = recorder
         self._is_tool = is_tool
         self._lock = threading.Lock()
-        self._ended: deque[tuple[str, bool, float | None]] = deque()
-        """Tool, whether it went well, milliseconds; of calls that are not added up yet."""
+        self._ended: deque[tuple[CallTrace | None, bool]] = deque()
+        """Calls that are not added up yet, and whether they went well."""
         self._tools: set[str] = set()
         """Names that are known to be of tools."""
         self._counts: Counter[tuple[str, bool]] = Counter()
@@ -85,31 +85,29 @@ class Metrics:
 
     def called(self, result: ToolResult) -> None:
         """Count a call that has ended: it is noted, and added up later, for many calls at once."""
-        trace, error = result._trace, result.error
-        tool = trace[0] if trace is not None else _UNKNOWN
-        if tool not in self._tools:
-            tool = self._name(tool)
-        self._ended.append((tool, result.ok, None if trace is None else trace[3] * 1000))
+        trace, error, ended = result._trace, result.error, self._ended
+        ended.append((trace, result.ok))
+        if trace is not None and trace[0] not in self._tools and self._is_tool(trace[0]):
+            self._tools.add(trace[0])
         if error is not None and error.kind in DENIALS:
+            tool = self._name(trace)
             reason = str(error.details.get("plugin") or error.details.get("rule") or error.kind)[:80]
             with self._lock:
                 self._denied[tool, reason] += 1
-        if len(self._ended) >= _AT_ONCE:
+        if len(ended) >= _AT_ONCE:
             self._add_up()
 
     def _add_up(self) -> None:
         with self._lock:
             for _ in range(len(self._ended)):
-                tool, ok, ms = self._ended.popleft()
+                trace, ok = self._ended.popleft()
+                tool = self._name(trace)
                 self._counts[tool, ok] += 1
-                if ms is not None:
-                    (self._times.get(tool) or self._times.setdefault(tool, _Times())).add(ms)
+                if trace is not None:
+                    (self._times.get(tool) or self._times.setdefault(tool, _Times())).add(trace[3] * 1000)
 
-    def _name(self, tool: str) -> str:
-        if not self._is_tool(tool):
-            return _UNKNOWN
-        self._tools.add(tool)
-        return tool
+    def _name(self, trace: CallTrace | None) -> str:
+        return trace[0] if trace is not None and trace[0] in self._tools else _UNKNOWN
 
     def collect(self) -> Iterator[Any]:
         """Called by prometheus-client at each scrape: the computed metrics."""

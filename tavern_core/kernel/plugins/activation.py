@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
@@ -22,9 +23,6 @@ from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import ActivationFailed, NameConflict
 from tavern_core.kernel.execution.modes import TimeLimit, cancellations
 from tavern_core.kernel.hooks.arguments import copied
-from tavern_core.kernel.nodes.node_discovery import nodes_in
-from tavern_core.kernel.nodes.node_tools import flow_tool, node_tool, workflow_behind
-from tavern_core.kernel.nodes.node_types import NodeOwner, describe_nodes
 from tavern_core.kernel.plugins.candidate import has_nodes
 from tavern_core.kernel.plugins.contributions import SECTIONS, named
 from tavern_core.kernel.plugins.deactivation import forget, stop_started
@@ -32,7 +30,6 @@ from tavern_core.kernel.plugins.executor_facilities import load_handler
 from tavern_core.kernel.plugins.permitted_hooks import LIFE, permitted
 from tavern_core.kernel.plugins.plugin_errors import as_activation_error
 from tavern_core.kernel.plugins.plugin_facilities import Doors
-from tavern_core.kernel.plugins.profile_folder import profiles_in
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.registry_entries import aliases_of, offered_entries
 from tavern_core.kernel.plugins.remote_plugin import LivesElsewhere
@@ -44,7 +41,6 @@ from tavern_core.kernel.plugins.tool_offers import SKETCH, Described, Owner, des
 from tavern_core.kernel.registry import Entry as ToolEntry
 from tavern_core.kernel.settings.secrets import MaskingFilter
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
-from tavern_core.model.manifest import Entry
 from tavern_core.model.safe_text import printed
 from tavern_core.model.tool import ToolSpec
 
@@ -206,6 +202,8 @@ async def _add_profiles(record: Record, offered: dict[str, dict[str, Any]], tabl
     """Add the profiles that stand below `profiles.entry`."""
     if "profiles" not in record.candidate.facts.sections:
         return
+    from tavern_core.kernel.plugins.profile_folder import profiles_in
+
     cache = tables.base.home / "cache" / "unpacked"
     found, findings = await tables.mode.blocking(
         profiles_in, record.candidate, cache, seconds=None, owner=_work_of(record)
@@ -224,16 +222,12 @@ async def _describe_nodes(record: Record, offered: dict[str, dict[str, Any]], ta
     """Make specifications of the nodes that hooks returned and that stand below `nodes.entry`."""
     candidate = record.candidate
     given: list[Any] = list(offered.pop("nodes", {}).values())
-    if "nodes" in candidate.facts.sections and isinstance(entry := candidate.manifest().nodes, Entry):
-        folder = candidate.folder
-        if isinstance(record.thing, LivesElsewhere):  # its files are imported where its code lives, and nowhere else
-            given += await tables.mode.blocking(record.thing.nodes, entry.entry, seconds=None, owner=_work_of(record))
-        else:
-            given += await tables.mode.blocking(
-                nodes_in, record.thing, folder, entry.entry, record.name, seconds=None, owner=_work_of(record)
-            )
+    if "nodes" in candidate.facts.sections:
+        given += await _nodes_in_files(record, tables)
     if not given:
         return
+    from tavern_core.kernel.nodes.node_types import NodeOwner, describe_nodes
+
     unique = {id(item): item for item in given}  # a node may be found below `nodes.entry` and be returned as well
     artifact = await tables.mode.blocking(candidate.artifact, seconds=None, owner=_work_of(record))
     owner = NodeOwner(record.name, candidate.version, candidate.source == "builtin", artifact)
@@ -245,6 +239,19 @@ async def _describe_nodes(record: Record, offered: dict[str, dict[str, Any]], ta
     offered["nodes"] = nodes
 
 
+async def _nodes_in_files(record: Record, tables: Tables) -> list[Any]:
+    """The nodes below `nodes.entry` of plugin.yaml."""
+    from tavern_core.kernel.nodes.node_discovery import nodes_in
+    from tavern_core.model.manifest import Entry
+
+    candidate, work = record.candidate, partial(tables.mode.blocking, seconds=None, owner=_work_of(record))
+    if not isinstance(entry := candidate.manifest().nodes, Entry):
+        return []
+    if isinstance(record.thing, LivesElsewhere):  # its files are imported where its code lives, and nowhere else
+        return list(await work(record.thing.nodes, entry.entry))
+    return list(await work(nodes_in, record.thing, candidate.folder, entry.entry, record.name))
+
+
 def _flow_tools(
     record: Record, sketches: Sequence[ToolSpec], nodes: Mapping[str, Any], tables: Tables
 ) -> list[Described]:
@@ -252,6 +259,8 @@ def _flow_tools(
 
     Code that cannot be found has unknown parameters: then any argument is allowed, and a call reports the missing code.
     """
+    from tavern_core.kernel.nodes.node_tools import flow_tool, node_tool, workflow_behind
+
     found = []
     for sketch in sketches:
         spec = replace(sketch, input_schema={"type": "object", "additionalProperties": True})

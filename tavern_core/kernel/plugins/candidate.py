@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.permissions import canonical_hook
@@ -27,15 +27,16 @@ from tavern_core.kernel.discovery.plugin_facts import Facts, facts_of
 from tavern_core.kernel.files.plugin_files import FolderFiles
 from tavern_core.kernel.grants.grants import Tier
 from tavern_core.kernel.hooks.table import implements
-from tavern_core.kernel.manifest.declared_tools import DeclaredTools, read_declared_tools
-from tavern_core.kernel.manifest.manifest_reader import MANIFEST_FILE, manifest_from_data, read_manifest
-from tavern_core.kernel.text.yaml_reader import YamlDocument
+from tavern_core.kernel.manifest.declared_tools import DeclaredTools
 from tavern_core.model.config import IsolationConfig
 from tavern_core.model.ids import is_plugin_name
-from tavern_core.model.manifest import Manifest
 from tavern_core.model.plugin import Source
 from tavern_core.model.safe_text import seen
 from tavern_core.model.tool import ToolSpec
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.text.yaml_reader import YamlDocument
+    from tavern_core.model.manifest import Manifest
 
 OVERRIDE: Final = "service:override:"
 USE: Final = "service:use:"
@@ -162,6 +163,8 @@ def isolation_reason(candidate: Candidate, config: IsolationConfig) -> str:
 
 @functools.cache
 def _builtin_manifest(name: str, version: str) -> Manifest:
+    from tavern_core.model.manifest import Manifest
+
     return Manifest.model_construct(name=name, version=version)
 
 
@@ -171,6 +174,8 @@ def object_candidate(given: Any) -> Candidate:
     Raises:
         UsageError: it cannot be a plugin, or has no usable name (USAGE).
     """
+    from tavern_core.model.manifest import Manifest
+
     plugin = given if isinstance(given, Plugin) else Plugin(given)
     thing = _as_plugin(plugin.thing)
     folder = _folder_of(thing)
@@ -244,6 +249,8 @@ def _folder_of(thing: Any) -> Path | None:
 def _manifest_of(
     plugin: Plugin, folder: Path | None
 ) -> tuple[Manifest | None, tuple[Finding, ...], YamlDocument | None]:
+    from tavern_core.kernel.manifest.manifest_reader import MANIFEST_FILE, manifest_from_data, read_manifest
+
     given = plugin.manifest
     if given is None and folder is not None and (beside := folder / MANIFEST_FILE).is_file():
         given = beside
@@ -262,6 +269,8 @@ def _manifest_of(
 
 
 def _declared(manifest: Manifest, document: YamlDocument | None, folder: Path | None) -> DeclaredTools:
+    from tavern_core.kernel.manifest.declared_tools import read_declared_tools
+
     if (manifest.tools is None and manifest.skills is None) or document is None:
         return DeclaredTools()
     return read_declared_tools(manifest, document, FolderFiles(folder or Path()))

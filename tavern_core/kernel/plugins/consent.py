@@ -5,15 +5,18 @@ from __future__ import annotations
 import getpass
 import os
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from tavern_core.errors import UsageError
 from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.grants.grants import Decision, GrantRecord, PluginFacts, asked, decide, difference
-from tavern_core.kernel.grants.review import Review
 from tavern_core.kernel.plugins.candidate import USE
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.lock_check import GRANTED_BY_PASSING, facts_of_now
 from tavern_core.kernel.plugins.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.grants.review import Review
 
 
 class Consent:
@@ -37,6 +40,8 @@ class Consent:
 
     def review(self, name: str) -> Review:
         """The requests of a plugin and the decisions; see `Tavern.review`."""
+        from tavern_core.kernel.grants.review import Review
+
         candidate = self._lifecycle.record(name).candidate
         facts = facts_of_now(candidate)
         names = {p: self._reached(p.removeprefix(USE)) for p in facts.requested if p.startswith(USE)}

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.adapters import Adapter
 from tavern_core.contract.llm import LLM
-from tavern_core.contract.nodes import node_mark_of
 from tavern_core.contract.protocols import (
     Command,
     Contribution,
@@ -28,7 +27,6 @@ from tavern_core.errors import ActivationFailed, NameConflict
 from tavern_core.kernel.plugins.service_overrides import Override, standing_in, winner
 from tavern_core.kernel.signal import Signal
 from tavern_core.model.ids import RESERVED_COMMANDS, is_reserved_namespace
-from tavern_core.model.node import NodeSpec
 
 if TYPE_CHECKING:
     from tavern_core.model.plugin import Source
@@ -308,6 +306,9 @@ def _contribution(item: Any) -> Contribution:
 
 def _offered_nodes(answer: Any) -> Iterable[tuple[str, Any]]:
     """Marked functions and classes, in lists of lists; described once their owner is known (`kernel/nodes/node_types.py`)."""
+    from tavern_core.contract.nodes import node_mark_of
+    from tavern_core.model.node import NodeSpec
+
     stack = [answer]
     while stack:
         item = stack.pop(0)

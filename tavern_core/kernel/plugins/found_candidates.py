@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tavern_core.errors import ActivationFailed
 from tavern_core.kernel.config.configuration import LoadedConfig
@@ -15,14 +15,15 @@ from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.discovery.discovery import Discovery, discover
 from tavern_core.kernel.discovery.found_plugin import FoundPlugin
 from tavern_core.kernel.discovery.other_formats import roots_of
-from tavern_core.kernel.nodes.node_serialization import NotData, pack_node, unpack_node
 from tavern_core.kernel.plugins.candidate import Candidate, has_nodes
 from tavern_core.kernel.plugins.plugin_code import FolderCode, PackageCode
-from tavern_core.model.manifest import Manifest
-from tavern_core.model.node import NodeSpec
 from tavern_core.model.plugin import Source
-from tavern_core.model.settings import SettingItem
 from tavern_core.model.tool import ToolSpec
+
+if TYPE_CHECKING:
+    from tavern_core.model.manifest import Manifest
+    from tavern_core.model.node import NodeSpec
+    from tavern_core.model.settings import SettingItem
 
 REGISTERS_TOOLS = b"tavern_register_tools"
 _ORDER: Mapping[Source, int] = {"skill": 0, "folder": 1, "entry_point": 2, "vcp": 3}
@@ -54,6 +55,8 @@ class IndexedSpecs:
         nodes: tuple[NodeSpec, ...],
     ) -> None:
         """Store what the code of a discovered plugin offered; other plugins are not stored."""
+        from tavern_core.kernel.nodes.node_serialization import NotData, pack_node
+
         written = [item.model_dump(mode="json", by_alias=True, exclude_defaults=True) for item in settings]
         plugin = self._found.get(candidate.name)
         if plugin is None or candidate.source != plugin.source:
@@ -93,6 +96,8 @@ class IndexedSpecs:
 
     def nodes(self, candidate: Candidate) -> tuple[NodeSpec, ...] | None:
         """Its node types when it was last active, without code, if its files are still the same."""
+        from tavern_core.kernel.nodes.node_serialization import unpack_node
+
         plugin = self._found.get(candidate.name)
         if plugin is None or candidate.source != plugin.source or (packed := plugin.coded_nodes()) is None:
             return None
@@ -122,6 +127,8 @@ def as_candidate(plugin: FoundPlugin) -> Candidate:
     code = PackageCode(plugin.module) if plugin.module is not None else FolderCode(plugin.name, plugin.folder)
 
     def manifest() -> Manifest:
+        from tavern_core.model.manifest import Manifest
+
         return plugin.manifest or Manifest.model_construct(name=plugin.name, version=plugin.version or "0")
 
     return Candidate(

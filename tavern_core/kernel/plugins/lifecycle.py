@@ -109,12 +109,20 @@ class Lifecycle:
             self.list_declared()
 
     def _declare_settings(self, record: Record) -> None:
-        """Make the settings of a plugin known that is not active, so that they can be seen and changed."""
-        self.tables.settings.withdraw(record.name)
+        """Make the settings of a plugin known that is not active, so that they can be seen and changed.
+
+        Those of plugins from files, which were checked when they were found, wait until somebody looks (`PluginSettings`), or a value
+        is stored for one of them: it may be a secret, or wrong.
+        """
+        settings = self.tables.settings
+        settings.withdraw(record.name)
         record.settings_complete = False
+        is_checked = record.candidate.source != "object"
+        if is_checked and not settings.has_stored(record.name):
+            return
         if record.has_settings and "configOptions" in record.candidate.facts.sections:
             try:
-                self.tables.settings.declare(record.name, record.candidate.manifest().config_options)
+                settings.declare(record.name, record.candidate.manifest().config_options)
             except SettingsInvalid as error:
                 record.broken = error
                 record.judged(record.failed(error))

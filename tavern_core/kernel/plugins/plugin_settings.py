@@ -32,6 +32,8 @@ class PluginSettings:
         self._diagnostics.add(error.code, error.message, plugin=plugin, hint=error.hint, severity="error")
 
     def _declarations(self, record: Record) -> Iterator[Declaration]:
+        if "configOptions" in record.candidate.facts.sections:
+            yield record.candidate.manifest().config_options, None
         known = known_specs(record, self._cache)
         for spec in {**record.sketches, **known}.values():
             if spec.config_schema:

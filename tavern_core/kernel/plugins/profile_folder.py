@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tavern_core.errors import ActivationFailed, Finding, ProfileInvalid
 from tavern_core.kernel.access.profile_files import ProfileFiles
 from tavern_core.kernel.plugins.candidate import Candidate
-from tavern_core.model.manifest import Entry
-from tavern_core.model.profile import AgentProfile
+
+if TYPE_CHECKING:
+    from tavern_core.model.profile import AgentProfile
 
 
 def profiles_in(candidate: Candidate, cache: Path) -> tuple[dict[str, AgentProfile], list[Finding]]:
@@ -20,6 +22,9 @@ def profiles_in(candidate: Candidate, cache: Path) -> tuple[dict[str, AgentProfi
     Raises:
         ActivationFailed: `profiles.entry` is no file or folder inside the plugin (ACTIVATION_FAILED).
     """
+    from tavern_core.model.manifest import Entry
+    from tavern_core.model.profile import AgentProfile
+
     entry = candidate.manifest().profiles if "profiles" in candidate.facts.sections else None
     if not isinstance(entry, Entry):
         return {}, []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, ValuesView
 from dataclasses import field, replace
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.tools import ToolFactory
@@ -18,8 +18,10 @@ from tavern_core.kernel.plugins.plugin_facilities import Doors
 from tavern_core.kernel.plugins.running_calls import Usage
 from tavern_core.kernel.signal import Signal
 from tavern_core.model.plugin import PluginState, PluginStatus
-from tavern_core.model.settings import SettingItem
 from tavern_core.model.tool import ToolSpec
+
+if TYPE_CHECKING:
+    from tavern_core.model.settings import SettingItem
 
 GATE = "hook:server:tool:check"
 D = TypeVar("D")

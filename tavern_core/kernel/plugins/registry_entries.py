@@ -92,7 +92,8 @@ def _entries_of(item: Described, record: Record) -> Iterator[Entry]:
             yield Entry(name, record.name, factory=item.factory, optional=item.factory.optional)
     if item.spec is not None:
         refuse_unsound(item.spec)
-        refuse_bad_schemas(item.spec)
+        if record.candidate.source != "builtin":  # those of the host are checked by its tests
+            refuse_bad_schemas(item.spec)
         yield Entry(item.spec.name, record.name, item.spec, optional=item.spec.optional)
 
 

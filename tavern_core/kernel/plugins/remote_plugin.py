@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tavern_core.contract.context import PluginContext
-from tavern_core.model.node import NodeSpec
 from tavern_core.model.tool import ToolSpec
+
+if TYPE_CHECKING:
+    from tavern_core.model.node import NodeSpec
 
 
 class LivesElsewhere(ABC):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tavern_core.contract.protocols import Calls, FlowEngine, RunJobs
 from tavern_core.errors import Finding
@@ -21,9 +21,11 @@ from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.services import Services
 from tavern_core.kernel.registry import Registry
 from tavern_core.kernel.settings.store import SettingsStore
-from tavern_core.model.node import NodeSpec
-from tavern_core.model.settings import SettingItem
 from tavern_core.model.tool import ToolSpec
+
+if TYPE_CHECKING:
+    from tavern_core.model.node import NodeSpec
+    from tavern_core.model.settings import SettingItem
 
 
 class SpecCache(Protocol):

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import ModuleType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.running import ToolContext
 from tavern_core.contract.targets import PythonTarget
@@ -18,9 +18,11 @@ from tavern_core.errors import ActivationFailed, PluginError, ToolFileInvalid
 from tavern_core.frozen import dataclass
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.ids import RESERVED_NAMESPACES, is_local_name, split_id
-from tavern_core.model.manifest import Manifest
 from tavern_core.model.nearest import fold
 from tavern_core.model.tool import ToolSpec
+
+if TYPE_CHECKING:
+    from tavern_core.model.manifest import Manifest
 
 INJECTED = {CallContext: "context", ToolCall: "call", ToolContext: "control"}
 SKETCH: Final = object()

@@ -9,16 +9,17 @@ One key belongs to one owner; a declaration is taken whole or refused whole.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from tavern_core.errors import Finding, Location, SettingsInvalid
 from tavern_core.frozen import dataclass
-from tavern_core.kernel.settings.setting_rules import key_problem, setting_problems
 from tavern_core.kernel.settings.values import all_refused
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.model.settings import SettingItem
+
+if TYPE_CHECKING:
+    from tavern_core.model.settings import SettingItem
 
 PREFIX = "extensions."
 
@@ -115,6 +116,9 @@ class SettingTable:
 
 
 def _row(plugin: str, given: SettingItem | Mapping[str, Any], tool: str, findings: list[Finding]) -> Declared | None:
+    from tavern_core.kernel.settings.setting_rules import key_problem, setting_problems
+    from tavern_core.model.settings import SettingItem
+
     if isinstance(given, SettingItem):
         item = given
     else:

@@ -13,7 +13,7 @@ from math import isfinite
 from typing import Any
 
 from tavern_core.model import depths
-from tavern_core.model.result import ToolError, ToolResult
+from tavern_core.model.result import NO_REST, ToolError, ToolResult
 from tavern_core.model.safe_text import printed
 from tavern_core.schema.redact import named_secrets, redact_text
 from tavern_core.schema.secret_forms import SHORTEST, Striker, striker
@@ -197,11 +197,7 @@ class ForDisk:
         Args:
             given: the arguments of its call, for what is secret by its name.
         """
-        if (
-            type(result.value) in _SCALARS
-            and result.error is None
-            and not (result._content or result._meta or result._evidence)
-        ):
+        if type(result.value) in _SCALARS and result.error is None and result._rest is NO_REST:
             return result
         clean = struck(result, named_secrets(given))
         parts = [

@@ -7,13 +7,15 @@ import logging
 import threading
 import weakref
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.kernel.views.sealed_functions import hidden
-from tavern_core.model.settings import SettingItem
 from tavern_core.schema.redact import MASK, compile_redactor, redact_text
 from tavern_core.schema.secret_forms import forms, striker
 from tavern_core.schema.secrets import is_secret_name
+
+if TYPE_CHECKING:
+    from tavern_core.model.settings import SettingItem
 
 SHORTEST: Final = 6
 """Shorter strings are not searched for: masking every ``1`` would hide everything and protect nothing."""

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from tavern_core.errors import Finding, Location, SettingsInvalid
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.files.json_state import JsonState, JsonStateFile
 from tavern_core.kernel.settings.declared_settings import PREFIX, Declared, SettingTable
 from tavern_core.kernel.settings.secrets import KnownSecrets, is_reference, is_secret, mask
@@ -111,6 +112,11 @@ class SettingLayers:
                     where = self.where(key, origin)
                     found.append(Finding(unknown.code, unknown.message, unknown.hint, where, "warning"))
         return [*user.findings, *found]
+
+    def has_stored(self, plugin: str) -> bool:
+        """Whether a value is stored for a setting of a plugin, declared or not."""
+        start = f"{PREFIX}{plugin}."
+        return any(key.startswith(start) for values in (self.instance, self.user().values) for key in values)
 
     def unknown(self, plugin: str, table: SettingTable) -> bool:
         """Whether an undeclared setting is stored for a plugin, as far as known."""

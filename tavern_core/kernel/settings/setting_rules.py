@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tavern_core.kernel.text.pydantic_errors import got
 from tavern_core.kernel.text.yaml_reader import PathProblem
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.model.settings import SettingItem
+
+if TYPE_CHECKING:
+    from tavern_core.model.settings import SettingItem
 
 _WITH_CHOICES = ("select", "button-group")
 _WITH_NUMBERS = ("number", "slider")
@@ -49,6 +50,8 @@ def setting_problems(item: SettingItem) -> Iterator[PathProblem]:
 
 def value_problem(item: SettingItem, value: Any) -> tuple[str, str] | None:
     """Why `value` is not allowed for this setting, as (sentence without subject, hint), or None."""
+    from tavern_core.kernel.text.pydantic_errors import got
+
     match item.type:
         case "action-button":
             return "cannot exist: an action-button holds no value", "delete defaultValue"
@@ -66,6 +69,8 @@ def value_problem(item: SettingItem, value: Any) -> tuple[str, str] | None:
 
 
 def _number_problem(item: SettingItem, value: Any) -> tuple[str, str] | None:
+    from tavern_core.kernel.text.pydantic_errors import got
+
     if isinstance(value, bool) or not isinstance(value, int | float):
         return f"must be a number, got {got(value)}", ""
     if isinstance(value, float) and not math.isfinite(value):
@@ -89,6 +94,8 @@ def _on_step(value: float, start: float, step: float) -> bool:
 
 
 def _choice_problem(item: SettingItem, value: Any) -> tuple[str, str] | None:
+    from tavern_core.kernel.text.pydantic_errors import got
+
     choices = item.choices()
     # True == 1 in Python; a person who wrote `true` did not choose 1.
     if any(type(value) is type(choice) and value == choice for choice in choices):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from tavern_core.errors import Finding, Location, PluginError, PolicyDenied, SettingsInvalid
 from tavern_core.kernel.files.json_state import Values
@@ -22,11 +22,13 @@ from tavern_core.kernel.settings.subscriptions import Callback, SettingWatches, 
 from tavern_core.kernel.settings.values import all_refused, from_text, problem_of, refused
 from tavern_core.kernel.settings.view import Change, DescribedSetting, SavedChanges
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.model.settings import SettingItem
 from tavern_core.schema.redact import MASK, redact_text
 
+if TYPE_CHECKING:
+    from tavern_core.model.settings import SettingItem
+
 BeforeSave = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
-Declaration = tuple[Iterable[SettingItem | Mapping[str, Any]], str | None]
+Declaration: TypeAlias = "tuple[Iterable[SettingItem | Mapping[str, Any]], str | None]"
 """Items, and the tool that they belong to; None: the plugin itself."""
 
 
@@ -114,6 +116,11 @@ class SettingsStore:
             findings = self._layers.findings(self._table.all_of(plugin), self._table)
         self._tell(findings)
 
+    def has_stored(self, plugin: str) -> bool:
+        """Whether a value is stored for a setting of this plugin."""
+        with self._lock:
+            return self._layers.has_stored(plugin)
+
     def withdraw(self, plugin: str) -> None:
         """Remove the settings of a plugin and its subscriptions; stored values stay for its return."""
         with self._lock:
@@ -182,6 +189,8 @@ class SettingsStore:
             PolicyDenied: the host has no secret of this name (POLICY_DENIED).
             SettingsInvalid: its reference has no value (SETTINGS_INVALID).
         """
+        from tavern_core.model.settings import SettingItem
+
         key = f"secrets.{name}"
         if (value := secrets.get(name)) is None:
             hint = did_you_mean(name, secrets) or f"add it to tavern.yaml: secrets: {{{name}: {{$env: NAME}}}}"

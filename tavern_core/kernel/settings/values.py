@@ -13,14 +13,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import Finding, Location, SettingsInvalid, StateDamaged
 from tavern_core.kernel.files.atomic_file import read_text
 from tavern_core.kernel.settings.secrets import REFERENCES, is_reference, is_secret
-from tavern_core.kernel.settings.setting_rules import value_problem
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.model.settings import SettingItem
+
+if TYPE_CHECKING:
+    from tavern_core.model.settings import SettingItem
 
 Keyring = Callable[[str, str], str | None]
 """``keyring(service, name)`` → the secret, or None."""
@@ -47,6 +48,8 @@ def all_refused(findings: Sequence[Finding], what: str = "") -> SettingsInvalid:
 
 def problem_of(item: SettingItem, value: Any) -> tuple[str, str] | None:
     """Why `value` may not be stored for this setting, as (message, hint); None when it may."""
+    from tavern_core.kernel.settings.setting_rules import value_problem
+
     if not item.holds_value:
         return "is a button and holds no value", f"its action is {item.action!r}" if item.action else ""
     if isinstance(value, Mapping):
@@ -81,6 +84,8 @@ def follow(
     Raises:
         SettingsInvalid: it has no value, or the value is invalid (SETTINGS_INVALID).
     """
+    from tavern_core.kernel.settings.setting_rules import value_problem
+
     kind, name = next(iter(reference.items()))
     match kind:
         case "$env":

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.settings.secrets import mask
-from tavern_core.model.settings import SettingItem
+
+if TYPE_CHECKING:
+    from tavern_core.model.settings import SettingItem
 
 
 @dataclass(frozen=True, slots=True)

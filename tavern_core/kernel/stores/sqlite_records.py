@@ -32,6 +32,8 @@ _VERSION: Final = 1
 _PURGE_EVERY: Final = 5_000
 _CHECKPOINT_PAGES: Final = 4_000
 """Pages of 4 kB in the write-ahead log before they go into the file, which waits for the disk: four times SQLite's own."""
+_CACHE_KB: Final = 8_000
+"""Of pages, four times SQLite's own: keys are hashes, so each call looks at another page."""
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS records (
     kind TEXT NOT NULL, key TEXT NOT NULL, owner TEXT NOT NULL, state TEXT NOT NULL, data TEXT NOT NULL, created REAL NOT NULL,
@@ -225,6 +227,7 @@ class SqliteRecords:
                 db.execute("PRAGMA journal_mode = WAL")
                 db.execute("PRAGMA synchronous = NORMAL")
                 db.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+                db.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
                 (version,) = db.execute("PRAGMA user_version").fetchone()
                 if version > _VERSION:
                     raise StateDamaged(

@@ -11,12 +11,6 @@ from typing import Any, Final
 
 import yaml
 
-LARGEST_FILE: Final = 1_000_000  # bytes
-MOST_NODES: Final = 50_000
-MOST_FINDINGS: Final = 50
-SMALLER: Final = "make it smaller: large data belong in files of their own"
-FLATTER: Final = "write it flatter"
-
 Path = tuple[str | int, ...]
 Mark = tuple[int, int]
 """Line and column, from 1."""

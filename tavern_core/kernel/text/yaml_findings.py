@@ -25,13 +25,10 @@ from yaml.events import (
 )
 
 from tavern_core.errors import Finding, Location
+from tavern_core.kernel.text.text_limits import FLATTER, MOST_FINDINGS, MOST_NODES, SMALLER
 from tavern_core.kernel.text.yaml_dialect import (
     CONTROL,
-    FLATTER,
-    MOST_FINDINGS,
-    MOST_NODES,
     NUMBER_STARTS,
-    SMALLER,
     WORDS,
     EventParser,
     Mark,

@@ -20,21 +20,13 @@ from typing import Any, Literal, NamedTuple
 import yaml
 
 from tavern_core.errors import Finding, Location
+from tavern_core.kernel.text.text_limits import LARGEST_FILE, SMALLER
 from tavern_core.kernel.text.yaml_data import read_data
-from tavern_core.kernel.text.yaml_dialect import (
-    FORBIDDEN,
-    LARGEST_FILE,
-    MOST_FINDINGS,
-    MOST_NODES,
-    SMALLER,
-    Mark,
-    NotSimple,
-    Path,
-)
+from tavern_core.kernel.text.yaml_dialect import FORBIDDEN, Mark, NotSimple, Path
 from tavern_core.kernel.text.yaml_findings import LocatedReading
 
 __all__ = [
-    "LARGEST_FILE", "MOST_FINDINGS", "MOST_NODES", "Mark", "Path", "YamlDocument", "decode", "place",
+    "Mark", "Path", "YamlDocument", "decode", "place",
     "read_yaml",
 ]  # fmt: skip
 

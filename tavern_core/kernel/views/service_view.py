@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, Protocol
 
 from tavern_core.errors import OutputTooLarge, ToolFailed
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.views.awaitable import awaited
 from tavern_core.kernel.views.clean_errors import fresh
 from tavern_core.kernel.views.sealed_functions import hidden

@@ -9,8 +9,6 @@ Needs the extra ``mcp``, which is imported when one of these is called.
 
 from __future__ import annotations
 
-import socket
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -68,18 +66,12 @@ async def serve_http(tavern: Tavern, host: str, port: int, *, path: str = "/mcp"
     """
     _installed()
     try:
-        import uvicorn
+        from tavern_core.server.listening import listen
     except ImportError as error:
         raise UsageError(
             f"serving over HTTP needs the extra server: {error}", hint="pip install 'tavern-core[server]'"
         ) from error
-    app = asgi_app(tavern, path=path, hosts=(host, f"{host}:*"))
-    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
-    with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
-        address = f"{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
-        sys.stderr.write(f"serving http://{address}{path}; every client shows a token of `tavern tokens`\n")
-        sys.stderr.flush()
-        await uvicorn.Server(config).serve(sockets=[listener])
+    await listen(asgi_app(tavern, path=path, hosts=(host, f"{host}:*")), host, port, path)
 
 
 def _installed() -> None:

@@ -19,19 +19,19 @@ from mcp.server.lowlevel.server import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from starlette.requests import Request
+from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from tavern_core.errors import StateDamaged
 from tavern_core.kernel.access.tokens import Token
+from tavern_core.server.door import Door, bearer_token, has_role
 from tavern_core.server.mcp.event_store import RecentEvents
-from tavern_core.server.mcp.service import Pages, Service, bearer_token
+from tavern_core.server.mcp.service import Pages, Service
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
 
-_HERE: Final = ("127.0.0.1", "localhost", "[::1]")
 _METADATA: Final = "/.well-known/oauth-protected-resource"
 _RETRY_MS: Final = 500
 """How soon a client should come back to a stream that was closed."""
@@ -51,10 +51,7 @@ class Application:
 
     def __init__(self, service: Service, path: str, hosts: tuple[str, ...], origins: tuple[str, ...]) -> None:
         config = service.config
-        names = (*_HERE, *(f"{name}:*" for name in _HERE))
-        self._hosts = (*names, *config.hosts, *hosts)
-        pages = (f"{scheme}://{name}" for scheme in ("http", "https") for name in names)
-        self._origins = (*pages, *config.origins, *origins)
+        self._door = Door(service.tavern, "mcp", (*config.hosts, *hosts), (*config.origins, *origins))
         self._service = service
         self._path = path
         self._managers: tuple[StreamableHTTPSessionManager, StreamableHTTPSessionManager] | None = None
@@ -68,20 +65,22 @@ class Application:
             return
         if scope["type"] != "http":
             return
-        request = Request(scope, receive)
-        refusal = self._stranger(request) or self._elsewhere(scope)
+        headers = Headers(scope=scope)
+        refusal = self._stranger(headers) or self._elsewhere(scope)
         if refusal is not None:
             await refusal(scope, receive, send)
             return
         try:
-            holder = await self._service.tavern.tokens.verified(
-                bearer_token(request.headers), self._service.config.audience
-            )
+            holder = await self._door.holder(bearer_token(headers))
         except StateDamaged:
             await JSONResponse({"error": "temporarily_unavailable"}, 503)(scope, receive, send)
             return
         if holder is None:
             await self._unknown()(scope, receive, send)
+            return
+        if not has_role(holder, "caller"):
+            body = {"error": "insufficient_role", "hint": "a token of `tavern tokens create --role caller` is needed"}
+            await JSONResponse(body, 403)(scope, receive, send)
             return
         await self._serve(holder, scope, receive, send)
 
@@ -98,14 +97,10 @@ class Application:
         finally:
             _now.reset(token)
 
-    def _stranger(self, request: Request) -> Response | None:
-        """What is answered to a request under a name that is not ours, or from a page that may not call; None: it is neither."""
-        origin = request.headers.get("origin")
-        if not _is_among(request.headers.get("host", ""), self._hosts):
-            return JSONResponse({"error": "misdirected_request", "hint": "add the name to mcp.hosts"}, 421)
-        if origin is not None and not _is_among(origin, self._origins):
-            return JSONResponse({"error": "forbidden_origin", "hint": "add the page to mcp.origins"}, 403)
-        return None
+    def _stranger(self, headers: Headers) -> Response | None:
+        """The answer to a request under a name that is not ours, or from a page that may not call; None: it is neither."""
+        refusal = self._door.stranger(headers)
+        return None if refusal is None else JSONResponse({"error": refusal.code, "hint": refusal.hint}, refusal.status)
 
     def _elsewhere(self, scope: Scope) -> Response | None:
         """What is answered to a request that is not for the endpoint; None: it is."""
@@ -201,12 +196,6 @@ class Application:
 def application(tavern: Tavern, path: str, hosts: tuple[str, ...], origins: tuple[str, ...]) -> Application:
     """See `tavern_core.server.mcp.asgi_app`."""
     return Application(Service(tavern, tavern.config.mcp), path, hosts, origins)
-
-
-def _is_among(name: str, allowed: tuple[str, ...]) -> bool:
-    """Whether a name is allowed, as it is or with any port."""
-    base, _, port = name.rpartition(":")
-    return name in allowed or (port.isdecimal() and f"{base}:*" in allowed)
 
 
 def _is_answered_at_once(scope: Scope) -> bool:

@@ -22,6 +22,7 @@ from tavern_core.kernel.catalogue.descriptions import export_for_model
 from tavern_core.model.ids import SEARCH_TOOLS
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.wire_names import wire_name
+from tavern_core.server.door import tools_stamp
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
@@ -85,7 +86,7 @@ class Listings:
 
     def known(self, holder: Token) -> Listing | None:
         """The list of a caller, when it is there and nothing has changed since."""
-        stamp, kept = self._stamp(holder), self._kept.get(holder.id)
+        stamp, kept = tools_stamp(self._tavern, holder), self._kept.get(holder.id)
         return kept[1] if kept is not None and kept[0] == stamp else None
 
     async def of(self, holder: Token) -> Listing:
@@ -110,7 +111,7 @@ class Listings:
         """
         if (known := self.known(holder)) is not None:
             return known
-        stamp = self._stamp(holder)
+        stamp = tools_stamp(self._tavern, holder)
         tavern, context = self._tavern, holder.context()
         profile = None if holder.profile is None else tavern.profile(holder.profile)
         found = tavern.tool_specs(context=context)
@@ -138,10 +139,6 @@ class Listings:
         if spec.job or spec.limits.inline_ms is not None or self._tavern.config.artifacts.over is not None:
             exported.pop("outputSchema", None)
         return exported
-
-    def _stamp(self, holder: Token) -> tuple[Any, ...]:
-        profile = None if holder.profile is None else self._tavern.profile(holder.profile)
-        return (self._tavern.tools.version, id(profile), holder.permissions, holder.roles, holder.principal)
 
     def _search_only(
         self, specs: dict[str, ToolSpec], names: dict[str, str], exports: dict[str, dict[str, Any]]

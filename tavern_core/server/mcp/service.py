@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -146,9 +146,3 @@ class Service:
 async def _never(ctx: ServerRequestContext[Any, Any], params: PaginatedRequestParams | None) -> Any:
     """An empty list, which passes the library's checks; the middleware puts the tools in."""
     return complete(tools=[], ttlMs=_LIST_TTL_MS, cacheScope="private")
-
-
-def bearer_token(headers: Mapping[str, str]) -> str:
-    """The bearer token of a request; empty if it has none."""
-    kind, _, text = headers.get("authorization", "").partition(" ")
-    return text.strip() if kind.lower() == "bearer" else ""

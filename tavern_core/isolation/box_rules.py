@@ -1,0 +1,151 @@
+"""From the grants of a plugin to the rules of its box: which paths, which programs, which network; imported with the first program."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from tavern_core import package
+from tavern_core.box import paths
+from tavern_core.box.layers import available_layers
+from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy, Granted, Level
+from tavern_core.box.protected_paths import is_in
+from tavern_core.frozen import dataclass
+from tavern_core.isolation.closed_paths import closed, granted_paths, read_mounts
+from tavern_core.isolation.sandbox_report import allows
+from tavern_core.kernel.config.configuration import state_root
+from tavern_core.model.call import Rights
+from tavern_core.model.config import IsolationConfig
+from tavern_core.model.scope import Scope, folders
+
+NOT_OPEN: Final = ("seccomp",)
+"""Layers that are omitted for programs with the rights of the host, because they would forbid ordinary actions."""
+_RESERVES_MEMORY: Final = frozenset({"node", "bun", "deno"})
+"""Programs that reserve far more address space than they use."""
+_NETWORK: Final = ("network", "read:web")
+"""Each of them opens a gateway, which allows what its scope names (`isolation/gateway`)."""
+_HOST_NETWORK: Final = "network:host"
+
+
+@dataclass(frozen=True, slots=True)
+class BoxRules:
+    """The rules of one plugin's programs.
+
+    Args:
+        home: the state folder of the host; no box can access it.
+        unwritable: what no box can write, whatever the grants.
+        data: the plugin's own folder.
+        is_whole: only the grants hold; else everything except the host's own files.
+    """
+
+    config: IsolationConfig
+    home: Path
+    unwritable: Callable[[], list[str]]
+    level: Level
+    data: Path
+    is_whole: bool
+
+    def policy(
+        self,
+        program: str,
+        rights: Rights,
+        readable: Sequence[str],
+        writable: Sequence[str],
+        workspace: str,
+        is_own: bool,
+    ) -> BoxPolicy:
+        """See `contract.protocols.Sandbox.policy`."""
+        is_open = not (self.is_whole or is_own)
+        may_network = is_open or allows(rights, _HOST_NETWORK)
+        has_gateway = not may_network and bool(scopes_of(rights))
+        others, spawned = (True, ()) if is_open else _others(rights)
+        run = (*paths.executables(program), *spawned)
+        read = [*paths.for_every_program(), *_beside(program), *readable, *writable]
+        read += paths.NETWORK if may_network or has_gateway else ()
+        read += paths.PROGRAMS if others else ()
+        mounts, own = read_mounts(), os.path.realpath(self.data)
+        may_write = _granted(rights, "write:fs", workspace, is_open)
+        if not is_open and any(is_in(own, path) or is_in(path, own) for path in may_write):
+            with contextlib.suppress(OSError):  # a missing folder cannot be granted
+                self.data.mkdir(parents=True, exist_ok=True)
+        kept = self.unwritable() if may_write else []
+        return BoxPolicy(
+            tuple(dict.fromkeys(read)),
+            tuple(writable),
+            tuple(dict.fromkeys(run)),
+            may_fork=True,
+            may_execute=others,
+            may_network=may_network,
+            has_gateway=has_gateway,
+            limits=self._limits(program),
+            level="required" if is_own else self.level,
+            without=self.config.without,
+            left_out=NOT_OPEN if is_open else (),
+            granted=Granted(
+                _granted(rights, "read:fs", workspace, is_open),
+                may_write,
+                tuple(closed([state_root(self.home)], mounts)),
+                tuple(kept),
+                own,
+            ),
+        )
+
+    def _limits(self, program: str) -> BoxLimits:
+        config = self.config
+        reserves = Path(program).name in _RESERVES_MEMORY
+        return BoxLimits(
+            config.memory_bytes, not reserves, None, config.open_files, config.processes, config.file_bytes
+        )
+
+
+def unwritable(kept: Iterable[Path], code: Iterable[Path]) -> list[str]:
+    """See `Sandboxes.unwritable`."""
+    return closed([*kept, *paths.interpreter(), package.FOLDER, *code])
+
+
+def missing_layers(config: IsolationConfig) -> str:
+    """See `Sandboxes.missing`."""
+    if config.level == "none":
+        return "isolation.level is none in tavern.yaml"
+    gone = {layer: why for layer, why in available_layers().items() if why}
+    gone |= dict.fromkeys(config.without, "switched off by isolation.without")
+    return "; ".join(f"{layer}: {gone[layer]}" for layer in LAYERS if layer in gone)
+
+
+def scopes_of(rights: Rights) -> dict[str, Scope]:
+    """The network capabilities that all sides allow, each with its effective scope, without empty ones."""
+    found = {name: rights.scope(name) for name in _NETWORK if allows(rights, name)}
+    return {name: scope for name, scope in found.items() if scope != ()}
+
+
+def _others(rights: Rights) -> tuple[bool, tuple[str, ...]]:
+    """Whether any other program may be started, or else which ones: from ``process:spawn`` and its scope."""
+    if not allows(rights, "process:spawn"):
+        return False, ()
+    names = rights.scope("process:spawn")
+    if names is None:
+        return True, ()
+    found = (shutil.which(name) for name in names)
+    return False, tuple(path for program in found if program for path in paths.executables(program))
+
+
+def _granted(rights: Rights, capability: str, workspace: str, is_open: bool) -> tuple[str, ...]:
+    if is_open:
+        return ("/",)
+    if not allows(rights, capability):
+        return ()
+    scope = rights.scope(capability)
+    if workspace and scope is not None:
+        scope = folders(scope, {"$workspace": workspace})
+    return granted_paths(scope)
+
+
+def _beside(program: str) -> tuple[str, ...]:
+    """The files of a program with its own prefix: the libraries of ``<place>/bin/program``."""
+    real = Path(os.path.realpath(program))
+    place = real.parent.parent
+    return (str(place / "lib"),) if real.parent.name == "bin" and str(place) not in ("/", "/usr", "/usr/local") else ()

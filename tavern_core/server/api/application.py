@@ -1,0 +1,160 @@
+"""The ASGI application: who may come in, which route it is, and every error as an answer.
+
+Host and Origin → route → token → role → handler → answer
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic_core import to_json
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, HTTPConnection
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tavern_core.errors import StateDamaged, TavernError
+from tavern_core.kernel.access.tokens import Token
+from tavern_core.server.api.event_feed import EventFeed
+from tavern_core.server.api.exchange import Exchange, Parts
+from tavern_core.server.api.kept_answers import KeptAnswers, made
+from tavern_core.server.api.openapi import document
+from tavern_core.server.api.problem import Problem, of_error, unexpected
+from tavern_core.server.api.route import ANY_TOKEN, Route
+from tavern_core.server.api.routes import ROUTES
+from tavern_core.server.door import Door, bearer_token, has_role
+from tavern_core.server.mcp import asgi_app
+
+if TYPE_CHECKING:
+    from tavern_core.host import Tavern
+
+_log: Final = logging.getLogger("tavern.server")
+_METADATA: Final = "/.well-known/oauth-protected-resource"
+"""Where MCP clients look for the address of the OAuth server."""
+_BEARER: Final = "bearer."
+"""Before the token among the subprotocols of a WebSocket."""
+
+
+class Application:
+    """See `tavern_core.server.app`. It may be mounted anywhere; it starts with its first request."""
+
+    def __init__(self, tavern: Tavern, hosts: tuple[str, ...], origins: tuple[str, ...]) -> None:
+        config = tavern.config.server
+        hosts, origins = (*config.hosts, *hosts), (*config.origins, *origins)
+        self._tavern = tavern
+        self._door = Door(tavern, "server", hosts, origins)
+        self._mcp = asgi_app(tavern, hosts=hosts, origins=origins)
+        self.feed = EventFeed(tavern.events, config.events, config.event_bytes)
+        """The events of the host for all clients."""
+        self.parts = Parts(tavern, config, self.feed, KeptAnswers(), made(to_json(document(ROUTES))))
+        self._table = [(_pattern(route.path), route) for route in ROUTES]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        if scope["type"] == "http" and (path.rstrip("/") == "/mcp" or path.startswith(_METADATA)):
+            await self._mcp(scope, receive, send)  # it has the same checks, and the answers that its clients expect
+            return
+        try:
+            answer = await self._answer(scope, path, receive)
+        except ClientDisconnect:
+            return
+        if scope["type"] == "websocket" and isinstance(answer, Response):
+            await _refuse(answer, scope, receive, send)
+            return
+        await answer(scope, receive, send)
+
+    async def close(self) -> None:
+        """End all streams and sessions."""
+        self.feed.close()
+        await self._mcp.close()
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            await send({"type": f"{message['type']}.complete"})
+            if message["type"] == "lifespan.shutdown":
+                await self.close()
+                return
+
+    async def _answer(self, scope: Scope, path: str, receive: Receive) -> ASGIApp:
+        connection: HTTPConnection[Any] = HTTPConnection(scope)
+        try:
+            refusal = self._door.stranger(connection.headers)
+            if refusal is not None:
+                raise Problem(refusal.status, "POLICY_DENIED", refusal.message, refusal.hint)
+            route, variables = self._route(scope, path)
+            assert route.handler is not None
+            text = _token_in(scope, connection.headers)
+            holder = None if route.is_public else await self._admitted(route, text)
+            valid = self._still_valid(holder, text)
+            return await route.handler(Exchange(connection, receive, self.parts, holder, variables, valid))
+        except Problem as problem:
+            return problem.response
+        except TavernError as error:
+            return of_error(error)
+        except ClientDisconnect:
+            raise
+        except Exception:  # noqa: BLE001 - the client learns that, and the log of the server why
+            _log.exception("%s %s failed", scope.get("method", "WEBSOCKET"), path)
+            return unexpected()
+
+    def _route(self, scope: Scope, path: str) -> tuple[Route, dict[str, str]]:
+        """The route of a request, and the variables in its path. Raises Problem: there is none (USAGE)."""
+        method = "WEBSOCKET" if scope["type"] == "websocket" else scope["method"]
+        allowed = []
+        for pattern, route in self._table:
+            if (found := pattern.fullmatch(path)) is not None:
+                if route.method == method:
+                    return route, found.groupdict()
+                allowed.append(route.method)
+        if not allowed:
+            raise Problem(404, "USAGE", f"there is no route {path:.200}", "GET /api/openapi.json lists them")
+        detail = f"{path:.200} is there for {', '.join(allowed)}"
+        raise Problem(405, "USAGE", detail, "GET /api/openapi.json", headers={"allow": ", ".join(allowed)})
+
+    async def _admitted(self, route: Route, text: str) -> Token:
+        """Whose request it is. Raises Problem: no token that is valid, or not one for this route (POLICY_DENIED)."""
+        holder = await self._door.holder(text)
+        if holder is None:
+            challenge = {"www-authenticate": 'Bearer error="invalid_token"'} if text else {"www-authenticate": "Bearer"}
+            fix = "Authorization: Bearer tvn_…, a token of `tavern tokens create`"
+            raise Problem(401, "POLICY_DENIED", "a token of this server is needed", fix, headers=challenge)
+        if ANY_TOKEN not in route.roles and not has_role(holder, *route.roles):
+            detail = f"this needs a token with the role {route.needs}"
+            raise Problem(403, "POLICY_DENIED", detail, f"tavern tokens create … --role {route.roles[0]}")
+        return holder
+
+    def _still_valid(self, holder: Token | None, text: str) -> Callable[[], Coroutine[Any, Any, bool]]:
+        async def is_valid() -> bool:
+            try:
+                return await self._door.holder(text) == holder
+            except StateDamaged:
+                return False
+
+        return is_valid
+
+
+def _token_in(scope: Scope, headers: Headers) -> str:
+    """The token of a request: in its header, or, as browsers can set none for WebSockets, among their subprotocols."""
+    for protocol in scope.get("subprotocols", ()):
+        if protocol.startswith(_BEARER):
+            return str(protocol.removeprefix(_BEARER))
+    return bearer_token(headers)
+
+
+async def _refuse(answer: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    """Refuse a WebSocket before it begins."""
+    if "websocket.http.response" in scope.get("extensions", {}):
+        await answer(scope, receive, send)
+    else:
+        await send({"type": "websocket.close", "code": 1008, "reason": ""})
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", path))

@@ -1,0 +1,88 @@
+"""The catalogues of nodes and tools: JSON of what the host has, without paths of its machine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic_core import to_json
+from starlette.responses import Response
+
+from tavern_core.errors import ToolNotFound
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.node import NodeSpec
+from tavern_core.model.tool import ToolSpec
+from tavern_core.schema.dialects import export_tool
+from tavern_core.server.api.exchange import Exchange
+from tavern_core.server.api.kept_answers import made
+from tavern_core.server.door import tools_stamp
+
+
+async def nodes(exchange: Exchange) -> Response:
+    """All node types, or those with some words or of one plugin."""
+    words, plugin = exchange.query.get("query", ""), exchange.query.get("plugin", "")
+    found = await asyncio.to_thread(exchange.tavern.nodes.list, query=words)
+    if plugin:
+        found = [spec for spec in found if spec.plugin == plugin]
+    if words or plugin:
+        return made(_json_list(_node(spec) for spec in found)).response(exchange.connection.headers)
+    kept = exchange.parts.kept
+    answer = kept.get("nodes", found) or kept.put("nodes", found, _json_list(_node(spec) for spec in found))
+    return answer.response(exchange.connection.headers)
+
+
+async def node(exchange: Exchange) -> Response:
+    """One node type."""
+    spec = await asyncio.to_thread(exchange.tavern.nodes.get_node, exchange.path["type"])
+    return made(to_json(_node(spec))).response(exchange.connection.headers)
+
+
+async def tools(exchange: Exchange) -> Response:
+    """The tools that the caller may see."""
+    tavern, holder, kept = exchange.tavern, exchange.holder, exchange.parts.kept
+    key, stamp = f"tools:{holder.id}", tools_stamp(tavern, holder)
+    if (answer := kept.get(key, stamp)) is None:
+        answer = kept.put(key, stamp, await asyncio.to_thread(_written_tools, exchange))
+    return answer.response(exchange.connection.headers)
+
+
+async def tool(exchange: Exchange) -> Response:
+    """One of them, also in the format of a model API."""
+    spec = await asyncio.to_thread(_seen_tool, exchange, exchange.path["id"])
+    dialect = exchange.query.get("dialect")
+    shown = _tool(spec) if dialect is None else export_tool(spec, dialect)
+    return made(to_json(shown)).response(exchange.connection.headers)
+
+
+def _written_tools(exchange: Exchange) -> bytes:
+    tavern, context = exchange.tavern, exchange.holder.context()
+    found = tavern.tool_specs(context=context)
+    lacking = tavern.tools.lacking(found, context=context)
+    return _json_list({**_tool(spec), **_lacks(spec, lacking)} for spec in found)
+
+
+def _lacks(spec: ToolSpec, lacking: Mapping[str, Any]) -> dict[str, Any]:
+    """What a listed tool cannot be called without."""
+    return {"lacks": lacking[spec.id].to_json()} if spec.id in lacking else {}
+
+
+def _seen_tool(exchange: Exchange, name: str) -> ToolSpec:
+    """A tool by its id or an alias. Raises ToolNotFound: there is none that this caller may see (TOOL_NOT_FOUND)."""
+    found = exchange.tavern.tool_specs(context=exchange.holder.context())
+    for spec in found:
+        if name == spec.id or name in spec.aliases:
+            return spec
+    raise ToolNotFound(f"there is no tool {name!r:.200}", hint=did_you_mean(name, [spec.id for spec in found]))
+
+
+def _node(spec: NodeSpec) -> dict[str, Any]:
+    return {name: value for name, value in spec.to_json().items() if name != "source"}
+
+
+def _tool(spec: ToolSpec) -> dict[str, Any]:
+    return {name: value for name, value in spec.to_json().items() if name != "source"}
+
+
+def _json_list(entries: Iterable[Mapping[str, Any]]) -> bytes:
+    return b"[" + b",".join(to_json(entry, inf_nan_mode="null", fallback=str) for entry in entries) + b"]"

@@ -1,0 +1,131 @@
+"""One request as the handlers of routes see it: who asks, what they sent, and the parts of the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.datastructures import QueryParams
+from starlette.requests import ClientDisconnect, HTTPConnection
+from starlette.types import Receive
+
+from tavern_core.frozen import dataclass
+from tavern_core.kernel.access.tokens import Token
+from tavern_core.kernel.text.json_document import read_json
+from tavern_core.schema.validate import Validator
+from tavern_core.server.api.problem import Problem
+
+if TYPE_CHECKING:
+    from tavern_core.host import Tavern
+    from tavern_core.model.config import ServerConfig
+    from tavern_core.server.api.event_feed import EventFeed
+    from tavern_core.server.api.kept_answers import KeptAnswer, KeptAnswers
+
+_MOST_VALUES: Final = 1_000_000
+_CLOSE: Final = {"connection": "close"}
+_BODIES: Final = "GET /api/openapi.json describes the bodies"
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What all requests to one server share."""
+
+    tavern: Tavern
+    config: ServerConfig
+    feed: EventFeed
+    kept: KeptAnswers
+    document: KeptAnswer
+    """That of OpenAPI."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One request."""
+
+    connection: HTTPConnection[Any]
+    receive: Receive
+    parts: Parts
+    caller: Token | None
+    """None: of a route that needs no token."""
+    path: Mapping[str, str]
+    """Name → value of the variables in the path."""
+    is_valid: Callable[[], Coroutine[Any, Any, bool]]
+    """Whether the caller's token is valid still."""
+
+    @property
+    def tavern(self) -> Tavern:
+        """The host."""
+        return self.parts.tavern
+
+    @property
+    def holder(self) -> Token:
+        """Whose request it is."""
+        assert self.caller is not None
+        return self.caller
+
+    @property
+    def query(self) -> QueryParams:
+        """The part of the address behind ``?``."""
+        return self.connection.query_params
+
+    def number(self, name: str, default: int, most: int) -> int:
+        """A whole number of the query. Raises Problem: it is none, or not from 1 to `most` (USAGE)."""
+        text = self.query.get(name)
+        if text is None:
+            return default
+        if not (text.isascii() and text.isdecimal() and len(text) < 10 and 1 <= int(text) <= most):
+            raise Problem(400, "USAGE", f"{name}={text:.40} is not a number from 1 to {most}", f"?{name}={default}")
+        return int(text)
+
+    async def json(self, validator: Validator) -> dict[str, Any]:
+        """The body, which is JSON of a schema.
+
+        Raises:
+            Problem: it is too large, too slow, or not that (USAGE).
+        """
+        media = self.connection.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media != "application/json":
+            raise Problem(415, "USAGE", "the body of this request is JSON", "content-type: application/json")
+        document = read_json(
+            await self._body(), "body", code="USAGE", largest=self.parts.config.body_bytes, most_values=_MOST_VALUES
+        )
+        if document.findings:
+            first = document.findings[0]
+            where = first.where
+            place = {"line": where.line, "column": where.column} if where and where.line else {}
+            unread: dict[str, Any] = {"message": first.message, **place}
+            raise Problem(
+                400, "USAGE", f"the body cannot be read: {first.message}", first.hint or _BODIES, findings=[unread]
+            )
+        if wrong := validator.problems(document.data):
+            problems = [one.to_json() for one in wrong]
+            raise Problem(
+                422, "USAGE", f"the body does not fit: {wrong[0]}", wrong[0].hint or _BODIES, findings=problems
+            )
+        return dict(document.data)
+
+    async def _body(self) -> bytes:
+        most, seconds = self.parts.config.body_bytes, self.parts.config.client_ms / 1000
+        announced = self.connection.headers.get("content-length", "")
+        too_large = Problem(
+            413, "USAGE", f"the body has more than {most} bytes", "send less, or raise server.bodyBytes"
+        )
+        if announced.isdecimal() and int(announced[:20]) > most:
+            raise too_large
+        body = bytearray()
+        try:
+            async with asyncio.timeout(seconds):
+                while True:
+                    message = await self.receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientDisconnect
+                    body += message.get("body", b"")
+                    if len(body) > most:
+                        raise too_large
+                    if not message.get("more_body", False):
+                        return bytes(body)
+        except TimeoutError:
+            raise Problem(
+                408, "USAGE", f"the body did not arrive within {seconds:g} s", "send it faster", headers=_CLOSE
+            ) from None

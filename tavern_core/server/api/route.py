@@ -1,0 +1,51 @@
+"""A row of the table of routes: what it is called by, who may call it, what it does and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, Literal
+
+from starlette.types import ASGIApp
+
+from tavern_core.frozen import dataclass
+from tavern_core.schema.validate import Validator
+from tavern_core.server.api.exchange import Exchange
+
+Method = Literal["GET", "POST", "WEBSOCKET", "ANY"]
+"""ANY: what stands behind the route answers every method."""
+Role = Literal["", "any", "viewer", "caller", "approver"]
+PUBLIC: Final = ""
+ANY_TOKEN: Final = "any"
+Handler = Callable[[Exchange], Coroutine[Any, Any, ASGIApp]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One route."""
+
+    method: Method
+    path: str
+    """Variables in braces: ``/api/jobs/{id}``."""
+    roles: tuple[Role, ...]
+    """Of which one is needed; `PUBLIC`: no token is, `ANY_TOKEN`: any token will do."""
+    summary: str
+    """What it does, as a sentence."""
+    answer: str
+    """What comes back, in a few words."""
+    handler: Handler | None = None
+    """None: the MCP server."""
+    query: Mapping[str, str] | None = None
+    """Parameter behind ``?`` → what it means."""
+    body: Validator | None = None
+
+    @property
+    def is_public(self) -> bool:
+        """Whether it needs no token."""
+        return PUBLIC in self.roles
+
+    @property
+    def needs(self) -> str:
+        """The token that it needs, in words."""
+        if self.is_public:
+            return "no token"
+        return "any token" if ANY_TOKEN in self.roles else " or ".join(self.roles)

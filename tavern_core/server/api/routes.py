@@ -1,0 +1,56 @@
+"""The table of routes. The server, the OpenAPI document, the manual page and the tests are made from it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tavern_core.server.api import calls, catalogues, event_streams, health, jobs
+from tavern_core.server.api.openapi import openapi
+from tavern_core.server.api.route import ANY_TOKEN, PUBLIC, Route
+
+_SINCE: Final = {"since": "the `id` of the last event that the client has"}
+ROUTES: Final[tuple[Route, ...]] = (
+    Route("GET", "/healthz", (PUBLIC,), "Says that the server runs.", "`ok`", health.alive),
+    Route("GET", "/readyz", (PUBLIC,), "Says whether the host can take calls.", "`ready`, or a 503", health.ready),
+    Route("GET", "/api/openapi.json", (PUBLIC,), "Describes these routes.", "an OpenAPI 3.1 document", openapi),
+    Route(
+        "GET", "/api/nodes", (ANY_TOKEN,), "Lists the node types of all plugins.", "a list of node types", catalogues.nodes,
+        {"query": "words that a node type must have, in any language", "plugin": "only node types of this plugin"},
+    ),
+    Route("GET", "/api/nodes/{type}", (ANY_TOKEN,), "Shows one node type.", "a node type", catalogues.node),
+    Route("GET", "/api/tools", (ANY_TOKEN,), "Lists the tools that the caller may see.", "a list of tools", catalogues.tools),
+    Route(
+        "GET", "/api/tools/{id}", (ANY_TOKEN,), "Shows one tool.", "a tool", catalogues.tool,
+        {"dialect": "in the format of a model API: `json`, `openai`, `anthropic`, `gemini`, `mcp`"},
+    ),
+    Route(
+        "POST", "/api/tools/{id}/invoke", ("caller",), "Calls a tool.", "a result; 202 with a job if it goes on in the background",
+        calls.invoke, None, calls.INVOKE,
+    ),
+    Route(
+        "POST", "/api/tam", ("caller",), "Makes the calls in the text of a model.", "results, problems, feedback for the model",
+        calls.tam, None, calls.TAM,
+    ),
+    Route(
+        "GET", "/api/jobs", (ANY_TOKEN,), "Lists the caller's jobs, newest first.", "a list of jobs", jobs.jobs,
+        {"status": "only in this status; may be repeated", "tool": "only calls of this tool", "limit": "at most so many, 100"},
+    ),
+    Route("GET", "/api/jobs/{id}", (ANY_TOKEN,), "Shows one job.", "a job, with its result when it is over", jobs.job),
+    Route(
+        "POST", "/api/jobs/{id}/cancel", ("caller",), "Asks a job to end.", "whether it was still running", jobs.cancel,
+    ),
+    Route(
+        "POST", "/api/jobs/{id}/answer", ("caller", "approver"), "Answers the question of a job.", "whether it had one",
+        jobs.answer, None, jobs.ANSWER,
+    ),
+    Route(
+        "GET", "/api/events", (ANY_TOKEN,), "Sends events as they happen, as Server-Sent Events.", "a stream of messages",
+        event_streams.sse, _SINCE,
+    ),
+    Route(
+        "WEBSOCKET", "/ws", (ANY_TOKEN,), "Sends the same over a WebSocket.", "a message for each event",
+        event_streams.websocket, _SINCE,
+    ),
+    Route("ANY", "/mcp", ("caller",), "Serves MCP clients.", "see [mcp.md](mcp.md)"),
+)  # fmt: skip
+"""In the order in which they are looked at."""

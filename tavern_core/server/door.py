@@ -1,0 +1,97 @@
+"""Who may come in: under which names a server is called, from which web pages, and with which token.
+
+Every server of this package checks this before it looks at anything else of a request.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.datastructures import Headers
+
+from tavern_core.frozen import dataclass
+from tavern_core.kernel.access.tokens import Token
+
+if TYPE_CHECKING:
+    from tavern_core.host import Tavern
+
+_HERE: Final = ("127.0.0.1", "localhost", "[::1]")
+ROLES: Final = ("viewer", "caller", "approver", "operator")
+"""Roles of tokens that mean something to a server. An operator may do what all others may."""
+_UNNAMED: Final = frozenset({"caller"})
+"""What a token is that names none of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request is refused before its token is looked at."""
+
+    status: int
+    code: str
+    message: str
+    hint: str
+
+
+class Door:
+    """The checks of one server.
+
+    Args:
+        tavern: an open host.
+        section: of tavern.yaml, for hints: ``mcp``, ``server``.
+        hosts: what ``Host`` may say besides the names of this machine; ``:*`` stands for any port.
+        origins: what ``Origin`` may say besides the pages of this machine.
+    """
+
+    def __init__(self, tavern: Tavern, section: str, hosts: tuple[str, ...], origins: tuple[str, ...]) -> None:
+        names = (*_HERE, *(f"{name}:*" for name in _HERE))
+        self._hosts = (*names, *hosts)
+        self._origins = (*(f"{scheme}://{name}" for scheme in ("http", "https") for name in names), *origins)
+        self._section = section
+        self._tavern = tavern
+
+    def stranger(self, headers: Headers) -> Refusal | None:
+        """Why a request is refused: it uses a name that is not ours, or comes from a page that may not call; None: it is not."""
+        hosts, origins = headers.getlist("host"), headers.getlist("origin")
+        if len(hosts) != 1 or not _is_among(hosts[0], self._hosts):
+            message = "this server is not called that"
+            return Refusal(421, "misdirected_request", message, f"add the name to {self._section}.hosts")
+        if not all(_is_among(origin, self._origins) for origin in origins):
+            message = "pages of this origin may not call this server"
+            return Refusal(403, "forbidden_origin", message, f"add the page to {self._section}.origins")
+        return None
+
+    async def holder(self, text: str) -> Token | None:
+        """The token behind its text; None if it is not valid here.
+
+        Raises:
+            StateDamaged: the store of tokens cannot be read (STATE_DAMAGED).
+        """
+        return await self._tavern.tokens.verified(text, self._tavern.config.mcp.audience)
+
+
+def bearer_token(headers: Headers) -> str:
+    """The bearer token of a request; empty if it has none."""
+    kind, _, text = headers.get("authorization", "").partition(" ")
+    return text.strip() if kind.lower() == "bearer" else ""
+
+
+def has_role(token: Token, *roles: str) -> bool:
+    """Whether a token has one of these roles; a token that names no role of a server is a caller's."""
+    held = token.roles.intersection(ROLES) or _UNNAMED
+    return "operator" in held or not held.isdisjoint(roles)
+
+
+def tools_stamp(tavern: Tavern, holder: Token) -> tuple[Any, ...]:
+    """Another value whenever the tools that a token may see have changed.
+
+    Raises:
+        ProfileInvalid: the profile of the token cannot be used (PROFILE_INVALID).
+    """
+    profile = None if holder.profile is None else tavern.profile(holder.profile)
+    return (tavern.tools.version, id(profile), holder.permissions, holder.roles, holder.principal, holder.user_id)
+
+
+def _is_among(name: str, allowed: tuple[str, ...]) -> bool:
+    """Whether a name is allowed, as it is or with any port."""
+    base, _, port = name.rpartition(":")
+    return name in allowed or (port.isdecimal() and f"{base}:*" in allowed)

@@ -1,0 +1,113 @@
+"""The catalogues of nodes and tools: kept as bytes, filtered, without paths of the machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tavern_core import Plugin, hookimpl, tool
+from tavern_core.model.node import NodeSpec, Slot
+from tests.server.desk import Served, served
+
+
+class Many:
+    """A plugin with 3,000 node types."""
+
+    @hookimpl
+    def tavern_register_nodes(self) -> list[Any]:
+        async def work(text: str = "") -> str:
+            return text
+
+        slots = {"text": Slot("text", "STRING")}
+        return [
+            NodeSpec(f"Node{number}", inputs=slots, category="many", description=f"Number {number}.", impl=work)
+            for number in range(3_000)
+        ]
+
+
+def test_three_thousand_node_types_are_written_once_and_sent_as_the_same_bytes(tmp_path: Path) -> None:
+    with served(tmp_path, None, Plugin(Many(), name="many")) as desk:
+        token = desk.token()
+        first = desk.send("GET", "/api/nodes", token)
+        listed = {each["id"]: each for each in first.json()}
+        assert len([id_ for id_ in listed if id_.startswith("many:")]) == 3_000
+        assert listed == {
+            spec["id"]: {k: v for k, v in spec.items() if k != "source"} for spec in desk.tavern.nodes.catalogue()
+        }
+        kept = desk.app.parts.kept.get("nodes", desk.tavern.nodes.list())
+        assert kept is not None and kept.body == first.content
+        again = desk.send("GET", "/api/nodes", desk.token("agent:y"))
+        assert again.content == first.content and again.headers["etag"] == first.headers["etag"]
+        assert desk.app.parts.kept.get("nodes", desk.tavern.nodes.list()) is kept
+        same = desk.send("GET", "/api/nodes", token, if_none_match=f'"other", W/{first.headers["etag"]}')
+        assert (same.status_code, same.content, same.headers["etag"]) == (304, b"", first.headers["etag"])
+        few = desk.send("GET", "/api/nodes?query=number%202999", token).json()
+        assert [each["id"] for each in few] == ["many:Node2999"]
+        assert len(desk.send("GET", "/api/nodes?plugin=many", token).json()) == 3_000
+        desk.tavern.wait(desk.tavern.plugins.disable("many"))
+        after = desk.send("GET", "/api/nodes", token, if_none_match=first.headers["etag"])
+        assert after.status_code == 200
+        assert [each for each in after.json() if each["plugin"] == "many"] == []
+
+
+def test_the_list_of_tools_is_of_the_caller_and_changes_with_them(desk: Served) -> None:
+    profile = {"tool_ids_inventory": ["desk:echo"]}
+    token, other = desk.token("agent:a"), desk.token("agent:b")
+    first = desk.send("GET", "/api/tools", token)
+    etag = first.headers["etag"]
+    assert desk.send("GET", "/api/tools", token, if_none_match=etag).status_code == 304
+    assert {each["id"] for each in first.json()} >= {f"desk:{name}" for name in ("echo", "pay", "stock")}
+    assert profile["tool_ids_inventory"][0] in {each["id"] for each in desk.send("GET", "/api/tools", other).json()}
+
+    @tool
+    def fresh() -> int:
+        """New."""
+        return 1
+
+    desk.tavern.tools.register(fresh)
+    after = desk.send("GET", "/api/tools", token, if_none_match=etag)
+    assert after.status_code == 200 and "app:fresh" in {each["id"] for each in after.json()}
+
+
+def test_a_profile_decides_what_its_token_sees_and_calls(tmp_path: Path) -> None:
+    profiles = tmp_path / "profiles"
+    profiles.mkdir()
+    (profiles / "small.json").write_text('{"tool_ids_inventory": ["desk:echo"]}', "utf-8")
+    with served(tmp_path, profiles=[str(profiles)], callers={"agent:denied": {"deny": ["desk:echo"]}}) as desk:
+        small, denied = desk.token(profile="small"), desk.token("agent:denied")
+        assert [each["id"] for each in desk.send("GET", "/api/tools", small).json()] == ["desk:echo"]
+        assert desk.send("GET", "/api/tools/desk:pay", small).status_code == 404
+        assert desk.call(small, "desk:crash").status_code == 403
+        assert desk.call(small, "desk:echo", text="a").status_code == 200
+        hidden = desk.send("GET", "/api/tools/desk:echo", denied)
+        assert (hidden.status_code, hidden.json()["code"]) == (404, "TOOL_NOT_FOUND")
+        (profiles / "small.json").write_text("{", "utf-8")
+        broken = desk.send("GET", "/api/tools", small)
+        assert (broken.status_code, broken.json()["code"]) == (500, "PROFILE_INVALID")
+
+
+def test_tools_are_shown_in_the_formats_of_model_apis(desk: Served) -> None:
+    token = desk.token()
+    for dialect in ("json", "openai", "anthropic", "gemini", "mcp"):
+        shown = desk.send("GET", f"/api/tools/desk:echo?dialect={dialect}", token).json()
+        assert shown == desk.tavern.tool_schema("desk:echo", dialect=dialect)
+    wrong = desk.send("GET", "/api/tools/desk:echo?dialect=opnai", token)
+    assert (wrong.status_code, wrong.json()["code"], wrong.json()["fix"]) == (400, "USAGE", "did you mean 'openai'?")
+
+
+def test_what_does_not_exist_is_named_with_what_was_meant(desk: Served) -> None:
+    token = desk.token()
+    for path, code, meant in (
+        ("/api/nodes/core:Csae", "NODE_NOT_FOUND", "core:Case"),
+        ("/api/tools/desk:ecko", "TOOL_NOT_FOUND", "desk:echo"),
+    ):
+        answer = desk.send("GET", path, token)
+        assert (answer.status_code, answer.json()["code"]) == (404, code) and meant in answer.json()["fix"]
+    for path in ("/api/jobs?status=nothing", "/api/jobs?limit=0", "/api/jobs?limit=x", "/api/jobs?limit=²"):
+        assert (desk.send("GET", path, token).status_code, path) == (400, path)
+
+
+def test_no_answer_names_a_path_of_the_machine(desk: Served) -> None:
+    token = desk.token(roles=["operator"])
+    for path in ("/api/nodes", "/api/tools", "/api/nodes/core:Case", "/api/tools/desk:echo", "/api/tools/none:none"):
+        assert str(Path(__file__).parents[2]) not in desk.send("GET", path, token).text

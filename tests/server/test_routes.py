@@ -1,0 +1,111 @@
+"""Every route of the table: who may use it, what it answers, and how it is described."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import pytest
+
+from tavern_core.errors import ERROR_CODES
+from tavern_core.server.api.openapi import document
+from tavern_core.server.api.problem import STATUSES
+from tavern_core.server.api.route import ANY_TOKEN, Route
+from tavern_core.server.api.routes import ROUTES
+from tavern_core.server.door import ROLES
+from tests.server.desk import Served
+
+Check = Callable[[httpx2.Response], bool]
+EXAMPLES: dict[tuple[str, str], tuple[str, Any, int, Check]] = {
+    ("GET", "/healthz"): ("/healthz", None, 200, lambda answer: answer.text == "ok\n"),
+    ("GET", "/readyz"): ("/readyz", None, 200, lambda answer: answer.text == "ready\n"),
+    ("GET", "/api/openapi.json"): ("/api/openapi.json", None, 200, lambda answer: answer.json() == document(ROUTES)),
+    ("GET", "/api/nodes"): ("/api/nodes?query=upper", None, 200, lambda answer: answer.json()[0]["id"] == "core:Case"),
+    ("GET", "/api/nodes/{type}"): ("/api/nodes/core:Case", None, 200, lambda answer: "form" in answer.json()["inputs"]),
+    ("GET", "/api/tools"): ("/api/tools", None, 200, lambda answer: "desk:echo" in [tool["id"] for tool in answer.json()]),
+    ("GET", "/api/tools/{id}"): ("/api/tools/desk:echo", None, 200, lambda answer: answer.json()["plugin"] == "desk"),
+    ("POST", "/api/tools/{id}/invoke"): (
+        "/api/tools/desk:echo/invoke", {"arguments": {"text": "hi"}}, 200, lambda answer: answer.json()["value"] == "hi",
+    ),
+    ("POST", "/api/tam"): (
+        "/api/tam", {"text": "no block"}, 200, lambda answer: answer.json()["text"] == "no block" and answer.json()["ok"],
+    ),
+    ("GET", "/api/jobs"): ("/api/jobs?limit=5&status=running", None, 200, lambda answer: answer.json() == []),
+    ("GET", "/api/jobs/{id}"): ("/api/jobs/job-0", None, 404, lambda answer: answer.json()["code"] == "JOB_NOT_FOUND"),
+    ("POST", "/api/jobs/{id}/cancel"): ("/api/jobs/job-0/cancel", {}, 404, lambda answer: answer.json()["code"] == "JOB_NOT_FOUND"),
+    ("POST", "/api/jobs/{id}/answer"): (
+        "/api/jobs/job-0/answer", {"value": 1}, 404, lambda answer: answer.json()["code"] == "JOB_NOT_FOUND",
+    ),
+}  # fmt: skip
+"""Route → an address, a body, the status and a look at the answer."""
+PLAIN = [route for route in ROUTES if (route.method, route.path) in EXAMPLES]
+STREAMS = [route for route in ROUTES if route not in PLAIN]
+
+
+def name_of(route: Route) -> str:
+    return f"{route.method} {route.path}"
+
+
+@pytest.fixture(scope="module")
+def tokens(desk: Served) -> dict[str, str]:
+    """Role → a token with it alone; ``none``: one that names none, ``guest``: one with a role that means nothing here."""
+    made = {role: desk.token(f"user:{role}", roles=[role]) for role in ROLES}
+    return {**made, "none": desk.token("user:none"), "guest": desk.token("user:guest", roles=["guest"])}
+
+
+def test_the_rest_of_the_table_is_streams_and_mcp() -> None:
+    assert [name_of(route) for route in STREAMS] == ["GET /api/events", "WEBSOCKET /ws", "ANY /mcp"]
+
+
+@pytest.mark.parametrize("route", PLAIN, ids=name_of)
+def test_a_route_answers_those_who_may_use_it_and_nobody_else(
+    desk: Served, tokens: dict[str, str], route: Route
+) -> None:
+    path, body, status, look = EXAMPLES[route.method, route.path]
+    without = desk.send(route.method, path, None, body)
+    assert without.status_code == (status if route.is_public else 401)
+    for role, token in tokens.items():
+        answer = desk.send(route.method, path, token, body)
+        is_caller = role in ("none", "guest") and "caller" in route.roles
+        may = route.is_public or ANY_TOKEN in route.roles or role == "operator" or role in route.roles or is_caller
+        assert answer.status_code == (status if may else 403), role
+        assert look(answer) if may else answer.json()["fix"].startswith("tavern tokens create"), role
+
+
+@pytest.mark.parametrize("route", [route for route in PLAIN if not route.is_public], ids=name_of)
+def test_a_token_that_is_not_valid_is_none(desk: Served, route: Route) -> None:
+    path, body, _, _ = EXAMPLES[route.method, route.path]
+    revoked, text = desk.tavern.tokens.create("agent:x", roles=["operator"])
+    desk.tavern.tokens.revoke(revoked.id)
+    for token in (text, desk.token(days=1e-9), desk.token(audience="another"), "nonsense"):
+        refused = desk.send(route.method, path, token, body)
+        assert (refused.status_code, refused.json()["code"]) == (401, "POLICY_DENIED")
+        assert refused.headers["www-authenticate"].startswith("Bearer")
+        assert refused.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("route", PLAIN, ids=name_of)
+def test_a_route_has_its_methods_and_no_others(desk: Served, route: Route) -> None:
+    path, _, _, _ = EXAMPLES[route.method, route.path]
+    refused = desk.send("DELETE", path.partition("?")[0], desk.token())
+    assert (refused.status_code, refused.headers["allow"]) == (405, route.method)
+
+
+def test_the_document_describes_every_route_with_its_variables_and_body(desk: Served) -> None:
+    paths = document(ROUTES)["paths"]
+    described = {(method.upper(), path) for path, methods in paths.items() for method in methods}
+    assert described == {(route.method, route.path) for route in ROUTES if route.method in ("GET", "POST")}
+    for route in ROUTES:
+        if route.method in ("GET", "POST"):
+            operation = paths[route.path][route.method.lower()]
+            named = {each["name"] for each in operation["parameters"]}
+            assert named == {*re.findall(r"{(\w+)}", route.path), *(route.query or {})}
+            assert ("requestBody" in operation) == (route.body is not None)
+            assert operation["security"] == ([] if route.is_public else [{"token": []}])
+
+
+def test_every_code_of_an_answer_is_a_code_of_the_project() -> None:
+    assert set(STATUSES) <= set(ERROR_CODES)
+    assert {code for code, row in ERROR_CODES.items() if row.call} - set(STATUSES) == {"INTERNAL"}
