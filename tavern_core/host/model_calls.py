@@ -10,11 +10,10 @@ from typing import Any
 
 from tavern_core.errors import ToolNotFound, UsageError
 from tavern_core.kernel.calls.native_calls import NativeCall, NativeOutcome, not_an_object, read_calls, write_results
-from tavern_core.kernel.catalogue.descriptions import Descriptions
+from tavern_core.kernel.catalogue.descriptions import Descriptions, export_for_model
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult, failure
 from tavern_core.model.tool import ToolSpec
-from tavern_core.schema.dialects import export_tool
 
 Invoke = Callable[..., Awaitable[ToolResult]]
 
@@ -81,7 +80,7 @@ def langchain_tools(
 
     made = []
     for spec in specs:
-        shown = export_tool(spec, "openai")["function"]
+        shown = export_for_model(spec, "openai")["function"]
         made.append(
             TavernTool(
                 name=shown["name"],

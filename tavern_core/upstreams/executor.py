@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol
 
 from tavern_core.contract.adapters import UpstreamCall, UpstreamTool
@@ -26,9 +26,9 @@ class Connections(Protocol):
         """Whether cancelling a call ends its work; code in this process that runs in a thread goes on."""
         ...
 
-    async def invoke(
+    def invoke(
         self, upstream: str, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall
-    ) -> Any: ...
+    ) -> Awaitable[Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ class UpstreamExecutor:
             )
         connections, threads, owner = self.connections, self.threads, (tool.plugin, tool.id)
 
-        async def run(arguments: Mapping[str, Any], call: ToolCall | None) -> Any:
+        def run(arguments: Mapping[str, Any], call: ToolCall | None) -> Awaitable[Any]:
             assert call is not None  # wants_call
-            return await connections.invoke(upstream, known, arguments, CallFacility(call, threads, owner))
+            return connections.invoke(upstream, known, arguments, CallFacility(call, threads, owner))
 
         return BoundTool(
             run, is_async=True, wants_call=True, stoppable=connections.is_stoppable(upstream), wants_control=True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -226,5 +226,5 @@ class CallFacility:
             return await asked
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, self._loop))
 
-    async def in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await in_thread(self._threads, function, args, None, self._owner)
+    def in_thread(self, function: Callable[..., Any], *args: Any) -> Coroutine[Any, Any, Any]:
+        return in_thread(self._threads, function, args, None, self._owner)

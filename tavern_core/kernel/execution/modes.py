@@ -70,7 +70,7 @@ class Mode(Protocol):
         """Run sync work that must not hold up the caller longer than `seconds`: a hook."""
         ...
 
-    async def awaited(self, awaitable: Awaitable[Any], seconds: float | None) -> Any:
+    def awaited(self, awaitable: Awaitable[Any], seconds: float | None) -> Awaitable[Any]:
         """Wait for async work."""
         ...
 
@@ -100,8 +100,8 @@ class LoopMode:
     ) -> Any:
         return await in_thread(self._hooks, function, args, seconds, owner)
 
-    async def awaited(self, awaitable: Awaitable[Any], seconds: float | None) -> Any:
-        return await awaitable if seconds is None else await bounded(awaitable, seconds)
+    def awaited(self, awaitable: Awaitable[Any], seconds: float | None) -> Awaitable[Any]:
+        return awaitable if seconds is None else bounded(awaitable, seconds)
 
     async def until(self, future: Future[Any], seconds: float | None) -> bool:
         return await _settled(future, seconds)
