@@ -3,7 +3,7 @@
 Layers: defaults < user `config.yaml` < project `tavern.yaml` or `[tool.tavern]` < `TAVERN_SECTION__KEY` < flags.
 """
 
-from __future__ import annotations
+# Annotations are no texts here: pydantic would have to read each, which takes an eighth of this import.
 
 import re
 from typing import Annotated, Any, Literal
