@@ -82,7 +82,7 @@ def test_a_websocket_from_another_page_does_not_begin(
     assert refused.value.response.status_code == status
 
 
-def test_mcp_has_the_same_door(desk: Served, token: str) -> None:
+def test_mcp_checks_requests_in_the_same_way(desk: Served, token: str) -> None:
     for headers, status in NAMES:
         answer = desk.send("POST", "/mcp", token, b"{}", **headers)
         assert answer.status_code == (status if status != 200 else 400), headers

@@ -13,8 +13,8 @@ from starlette.types import Receive, Scope, Send
 from tavern_core.server.api.event_feed import Reader
 from tavern_core.server.api.exchange import Exchange
 from tavern_core.server.api.problem import Problem
-from tavern_core.server.door import has_role
 from tavern_core.server.listening import ABORT
+from tavern_core.server.request_access import has_role
 
 SUBPROTOCOL: Final = "tavern"
 """What a WebSocket that offers it gets as its subprotocol: browsers insist on an answer to what they offer."""
