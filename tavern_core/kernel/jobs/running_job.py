@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from tavern_core.contract.running import LogLevel
+from tavern_core.contract.tool_context import LogLevel
 from tavern_core.errors import InputInvalid, TavernError
 from tavern_core.kernel.calls.background import Request
 from tavern_core.kernel.calls.conversation import misfit
