@@ -100,6 +100,11 @@ def test_an_evil_answer_costs_its_own_call_and_no_other(mode: str, tmp_path: Pat
         assert opened.invoke_sync("evil:good", {}).value == "well"
 
 
+def test_a_redirect_within_the_origin_is_followed(tmp_path: Path) -> None:
+    with serving("moved") as url, evil(url, tmp_path) as opened:
+        assert opened.invoke_sync("evil:bad", {}).value == "well"
+
+
 @pytest.mark.parametrize(
     "mode", ["401", "html", "redirects", "cut-body", "endless-headers", "never-answers", "500", "empty"]
 )
