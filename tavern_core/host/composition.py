@@ -59,7 +59,7 @@ from tavern_core.kernel.limits.limit_table import LimitTable
 from tavern_core.kernel.observability.metrics import Metrics
 from tavern_core.kernel.plugins.consent import Consent
 from tavern_core.kernel.plugins.contributions import Contributions
-from tavern_core.kernel.plugins.effective_scopes import Reach
+from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.enabled_state import PluginStates
 from tavern_core.kernel.plugins.executor_facilities import ToolHomes
 from tavern_core.kernel.plugins.found_candidates import IndexedSpecs
@@ -131,7 +131,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         PluginStates(home / "plugins.json"),
         IndexedSpecs(),
     )
-    reach = Reach(loaded.base_dir, home / "data", config.net.allow)
+    reach = EffectiveScopes(loaded.base_dir, home / "data", config.net.allow)
     profiles = WrittenProfiles(ProfileFiles([Path(p) for p in config.profiles]), contributions)
     scopes = CallerScopes(config.capabilities, records, reach, profiles)
     services = Services(contributions, limits, scopes, rights_changed)

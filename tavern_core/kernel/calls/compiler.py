@@ -21,7 +21,7 @@ from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.hooks.arguments import ShownTool
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.limits.limit_table import Governor, LimitTable
-from tavern_core.kernel.plugins.effective_scopes import Reach
+from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.executor_facilities import ToolHomes
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.registry import Entry
@@ -51,7 +51,7 @@ class Compiler:
         namespaces: Namespaces,
         inventories: Inventories,
         homes: ToolHomes,
-        reach: Reach,
+        reach: EffectiveScopes,
         limit_table: LimitTable,
     ) -> None:
         base, tables = specs.base, specs.lifecycle.tables
