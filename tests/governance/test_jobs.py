@@ -658,7 +658,7 @@ def test_a_job_has_a_copy_of_its_arguments(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"tool": 5}, {"tool": None}, {"purpose": object()}, {"idempotency_key": 7}, {"idempotency_key": b"k"}],
+    [{"tool": 5}, {"tool": None}, {"purpose": ["a list"]}, {"idempotency_key": 7}, {"idempotency_key": b"k"}],
     ids=str,
 )
 def test_a_job_of_wrong_texts_is_refused_before_it_is_stored(wrong: dict[str, Any]) -> None:
