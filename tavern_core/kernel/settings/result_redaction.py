@@ -233,4 +233,4 @@ class ForDisk:
         """Arguments in a form to store; None: they hold secrets and must not be stored."""
         if not self._known() and _is_plainly_harmless(given):
             return given
-        return None if named_secrets(given) or self._holds_secret(given) else given
+        return None if any(named_secrets(given)) or self._holds_secret(given) else given
