@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from tavern_core.model.workflow import Workflow
 
 MOST_FILES: Final = 10_000
+_TOOL_FILE: Final = f".tool{SUFFIX}"
 _LONGEST_NAME: Final = 200
 """Maximum bytes of a file name without its ending, given the limits of file systems and the temporary name."""
 _NO_NAME: Final = re.compile(r'[/\\:*?"<>|]|^\.|[. ]$|^(con|prn|aux|nul|com\d|lpt\d)$|\.(json|tool)$', re.IGNORECASE)
@@ -45,19 +47,19 @@ _SETTLED_NS: Final = 50_000_000
 """How old a change must be to differ in time from the next one, because file systems count in ticks."""
 Stamp = tuple[int, int, int]
 """(time of the last change, size, inode) of a file."""
-Brought = Mapping[str, tuple[str, Any, Path | None]]
+PluginSources = Mapping[str, tuple[str, Any, Path | None]]
 """Id → (plugin, content or path, the plugin's folder)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shelved:
+class WorkflowSource:
     """One existing workflow, read or not."""
 
     id: str
     plugin: str = ""
     """Its plugin; empty for one of a folder."""
     path: Path | None = None
-    brought: tuple[str, Any, Path | None] | None = field(default=None, repr=False)
+    plugin_source: tuple[str, Any, Path | None] | None = field(default=None, repr=False)
     """Its entry in the plugin's workflows."""
 
 
@@ -78,26 +80,28 @@ class WorkflowFiles:
 
     Args:
         folders: the roots of tavern.yaml, most important first.
-        brought: the current workflows of plugins.
+        plugin_sources: the current workflows of plugins.
     """
 
-    def __init__(self, folders: Iterable[Path], brought: Callable[[], Brought]) -> None:
+    def __init__(self, folders: Iterable[Path], plugin_sources: Callable[[], PluginSources]) -> None:
         self.folders = tuple(folders)
-        self._brought = brought
+        self._plugin_sources = plugin_sources
         self._lock = threading.Lock()
         self._made: dict[str, tuple[Any, Workflow]] = {}
         """Workflows that plugins contribute as objects; always the same object, so that it is compiled once."""
         self._read: dict[tuple[Path, str], tuple[Stamp | None, bytes, Workflow | WorkflowInvalid]] = {}
         """(file, id) → its stamp, None if unreliable; the hash of its bytes; its content."""
 
-    def list(self) -> dict[str, Shelved]:
+    def list(self) -> dict[str, WorkflowSource]:
         """Id → workflow, sorted; a file of a folder takes precedence over a plugin's with the same id."""
-        found = {name: Shelved(name, entry[0], brought=entry) for name, entry in self._brought().items()}
-        found.update({name: Shelved(name, "", path) for name, path in self._files().items()})
+        found = {
+            name: WorkflowSource(name, entry[0], plugin_source=entry) for name, entry in self._plugin_sources().items()
+        }
+        found.update({name: WorkflowSource(name, "", path) for name, path in self._files().items()})
         return dict(sorted(found.items()))
 
     def __contains__(self, id_: str) -> bool:
-        return id_ in self._files() or id_ in self._brought()
+        return self._file(id_) is not None or id_ in self._plugin_sources()
 
     def stamp(self, further: Iterable[Path] = ()) -> object | None:
         """A value that changes whenever a file may have changed; None: a change is so recent that the next one may look the same.
@@ -119,9 +123,9 @@ class WorkflowFiles:
     def broken(self) -> dict[str, WorkflowInvalid]:
         """Id → why it cannot be read, for the currently known workflows; no plugin is activated."""
         found = {}
-        for id_, shelved in self.list().items():
+        for id_, source in self.list().items():
             try:
-                self.open(shelved)
+                self.open(source)
             except WorkflowInvalid as error:
                 found[id_] = error
         return found
@@ -133,9 +137,9 @@ class WorkflowFiles:
             WorkflowNotFound: there is none; names the closest (WORKFLOW_NOT_FOUND).
             WorkflowInvalid: its file is wrong (WORKFLOW_INVALID).
         """
-        if (path := self._files().get(id_)) is not None:
+        if (path := self._file(id_)) is not None:
             return self.read(path, id_)
-        if (entry := self._brought().get(id_)) is not None:
+        if (entry := self._plugin_sources().get(id_)) is not None:
             return self._of_plugin(id_, *entry)
         hint = (
             did_you_mean(id_, self.list())
@@ -143,11 +147,15 @@ class WorkflowFiles:
         )
         raise WorkflowNotFound(sayable(f"there is no workflow {id_!r:.300}"), hint=sayable(hint))
 
-    def open(self, shelved: Shelved) -> Workflow:
+    def open(self, source: WorkflowSource) -> Workflow:
         """The workflow that `list` named, without searching folders again. Raises as `get`."""
-        if shelved.path is not None:
-            return self.read(shelved.path, shelved.id)
-        return self._of_plugin(shelved.id, *shelved.brought) if shelved.brought is not None else self.get(shelved.id)
+        if source.path is not None:
+            return self.read(source.path, source.id)
+        return (
+            self._of_plugin(source.id, *source.plugin_source)
+            if source.plugin_source is not None
+            else self.get(source.id)
+        )
 
     def read(self, path: Path, id_: str = "") -> Workflow:
         """The workflow in a file, wherever it is. Raises WorkflowInvalid (WORKFLOW_INVALID)."""
@@ -260,6 +268,10 @@ class WorkflowFiles:
             )
         return self.read(path, id_)
 
+    def _file(self, id_: str) -> Path | None:
+        """The file of one id, without a look at the others: each run of a workflow asks for it."""
+        return next((path for folder in self.folders if (path := workflow_file(folder, id_)) is not None), None)
+
     def _files(self) -> dict[str, Path]:
         found: dict[str, Path] = {}
         for folder in self.folders:
@@ -299,25 +311,39 @@ def workflow_files(folder: Path) -> Iterator[Path]:
     except OSError:  # a missing or inaccessible folder has no workflows
         return
     for entry in found[:MOST_FILES]:
-        if not entry.name.endswith(".tool.json") and _is_inside(entry, real):
+        if entry.name.endswith(_TOOL_FILE):
+            continue
+        if entry.is_file(follow_symlinks=False) or (entry.is_symlink() and _leads_inside(entry.path, real)):
             yield folder / entry.name
 
 
-def _is_inside(entry: os.DirEntry[str], real: str) -> bool:
-    """Whether it is a file, and a link only if it leads to a file below `real`."""
+def workflow_file(folder: Path, id_: str) -> Path | None:
+    """The file of a folder with this id, if `workflow_files` would give it."""
+    name = f"{id_}{SUFFIX}"
+    if os.path.basename(name) != name or name.startswith(".") or name.endswith(_TOOL_FILE) or not is_text(name):  # noqa: PTH119
+        return None
+    path = folder / name
     try:
-        if not entry.is_symlink():
-            return entry.is_file(follow_symlinks=False)
-        return entry.is_file() and Path(os.path.realpath(entry.path)).is_relative_to(real)
+        mode = path.lstat().st_mode
+    except (OSError, ValueError):  # there is none, or it can be no name
+        return None
+    return path if stat.S_ISREG(mode) or (stat.S_ISLNK(mode) and _leads_inside(path, folder)) else None
+
+
+def _leads_inside(path: str | Path, folder: str | Path) -> bool:
+    """Whether a link leads to a file below `folder`."""
+    try:
+        real = Path(os.path.realpath(path, strict=True))
+        return real.is_file() and real.is_relative_to(os.path.realpath(folder))
     except OSError:  # removed meanwhile, or a link to itself
         return False
 
 
-def stamp_of(stat: os.stat_result) -> Stamp | None:
+def stamp_of(found: os.stat_result) -> Stamp | None:
     """The stamp of a file. None: it changed so recently that the next change may have the same time and size."""
-    if 0 <= time.time_ns() - stat.st_mtime_ns < _SETTLED_NS:
+    if 0 <= time.time_ns() - found.st_mtime_ns < _SETTLED_NS:
         return None
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _read(content: bytes, file: str, name: str) -> Workflow | WorkflowInvalid:

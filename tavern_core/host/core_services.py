@@ -73,9 +73,9 @@ def core_services(parts: Parts) -> dict[str, Service]:
         made(TOOL_MANAGER, _Tools, ToolManager, "The tools of the host."),
         made(NODE_MANAGER, _Nodes, NodeManager, "The node types of the host."),
         made(WORKFLOW_MANAGER, _Workflows, WorkflowManager, "The workflows of the host and their runs."),
-        made(JOB_MANAGER, _Jobs, JobManager, "The jobs of whoever calls."),
+        made(JOB_MANAGER, _Jobs, JobManager, "The jobs of the caller."),
         made(RESOURCE_MANAGER, _Resources, ResourceManager, "What clients of an MCP server read."),
-        made(LLMS, _Models, Llms, "The language models that plugins bring."),
+        made(LLMS, _Models, Llms, "The language models of tavern.yaml and of plugins."),
         made(KNOWLEDGE, _Knowledge, Knowledge, "The knowledge bases of tavern.yaml."),
     )
     return {service.name: service for service in services}
@@ -147,16 +147,16 @@ class _Nodes(_Part):
 class _Workflows(_Part):
     def list(self) -> list[dict[str, Any]]:
         found = []
-        for id_, shelved in self._parts.workflows.workflow_files.list().items():
+        for id_, source in self._parts.workflows.workflow_files.list().items():
             try:
-                workflow = self._parts.workflows.workflow_files.open(shelved)
+                workflow = self._parts.workflows.workflow_files.open(source)
             except TavernError as error:
                 found.append(
                     {
                         "id": id_,
                         "name": id_,
                         "description": "",
-                        "plugin": shelved.plugin or None,
+                        "plugin": source.plugin or None,
                         "error": error.message,
                     }
                 )
@@ -166,7 +166,7 @@ class _Workflows(_Part):
                         "id": id_,
                         "name": workflow.name or id_,
                         "description": workflow.description,
-                        "plugin": shelved.plugin or None,
+                        "plugin": source.plugin or None,
                     }
                 )
         return found

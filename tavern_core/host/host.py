@@ -24,17 +24,18 @@ from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.jobs.jobs import Jobs
+from tavern_core.kernel.jobs.running_jobs import RunningJobs
 from tavern_core.kernel.knowledge.knowledge import Knowledge
 from tavern_core.kernel.limits.limit_status import Limits
 from tavern_core.kernel.observability.metrics import Metrics
 from tavern_core.kernel.plugins.consent import Consent
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.plugins import Plugins
+from tavern_core.kernel.plugins.reconciler import Reconciler
 from tavern_core.kernel.plugins.roster import Activate
 from tavern_core.kernel.plugins.section_lookup import Sections
 from tavern_core.kernel.plugins.skills import Skills
 from tavern_core.kernel.plugins.tables import Tables
-from tavern_core.kernel.plugins.upkeep import Upkeep
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult, failure
 from tavern_core.model.text_outcome import TextOutcome
@@ -49,7 +50,7 @@ class Host:
     """The parts of one host, as `composition.compose` built them."""
 
     lifecycle: Lifecycle
-    upkeep: Upkeep
+    reconciler: Reconciler
     consent: Consent
     plugins: Plugins
     skills: Skills
@@ -62,6 +63,7 @@ class Host:
     pipeline: Pipeline
     records: RecordStore
     jobs: Jobs
+    running_jobs: RunningJobs
     artifacts: Artifacts
     knowledge: Knowledge
     metrics: Metrics
@@ -90,13 +92,13 @@ class Host:
     async def start(self, activate: Activate) -> None:
         """Activate plugins that must be active from the start, and register the existing workflows as tools."""
         self.isolation.sandboxes.work.sweep()
-        await self.upkeep.start(activate)
+        await self.reconciler.start(activate)
         if self.base.config.workflows.as_tools and activate != "none":
             self.flow.tools.list(self.lifecycle.records["core-flows"].rank)
 
     async def close(self) -> None:
         """End all runs, stop all plugins."""
-        await self.jobs.close()
+        await self.running_jobs.close()
         await self.flow.workflows.close()
         if self.base.config.upstreams:
             await self.upstreams.close()
@@ -183,7 +185,7 @@ class Host:
         from tavern_core.kernel.calls.text_calls import Transcript
 
         config = self.base.config
-        foresee = functools.partial(self.pipeline.foresee, self.base.mode)
+        foresee = functools.partial(self.pipeline.foresight.foresee, self.base.mode)
         return await Transcript(
             self.tools, self.compiler, config.tam, invoke, foresee, self.pipeline.refused, config.language
         ).run(text, context)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tavern_core.errors import InputInvalid, ToolNotFound, UsageError
-from tavern_core.kernel.calls.native_calls import NativeCall, NativeOutcome, read_calls, write_results
+from tavern_core.errors import ToolNotFound, UsageError
+from tavern_core.kernel.calls.native_calls import NativeCall, NativeOutcome, not_an_object, read_calls, write_results
 from tavern_core.kernel.catalogue.descriptions import Descriptions, export_for_model
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult, failure
@@ -37,12 +37,7 @@ async def _made(
     except ToolNotFound as error:
         return failure(error)
     if call.arguments is None:
-        return failure(
-            InputInvalid(
-                f"{tool}: the arguments are no JSON object: {call.written[:200]}",
-                hint='write the arguments as one JSON object, such as {} or {"text": "…"}',
-            )
-        )
+        return failure(not_an_object(tool, call.written))
     return await invoke("native", tool, dict(call.arguments), context=context)
 
 

@@ -51,7 +51,7 @@ _BLANKS: Final = str.maketrans("", "", " \t\u3000\xa0")
 
 
 def neutralise_json(value: Any) -> Any:
-    """Plain JSON of a stranger, such as a schema, as a model may read it: no text in it can be parsed as a call, nor holds hidden signs.
+    """Plain JSON from another system, such as a schema, as a model may read it: no text in it can be parsed as a call, nor holds hidden signs.
 
     Names and values that hold nothing of the kind stay as they are; quotes stand around each, so edges need no guard.
     """

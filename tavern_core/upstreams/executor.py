@@ -9,7 +9,7 @@ from tavern_core.contract.adapters import UpstreamCall, UpstreamTool
 from tavern_core.contract.protocols import BoundTool, ToolHome
 from tavern_core.errors import ToolNotFound
 from tavern_core.frozen import dataclass
-from tavern_core.kernel.execution.threads import Workers
+from tavern_core.kernel.execution.threads import ThreadPool
 from tavern_core.model.call import ToolCall
 from tavern_core.model.tool import ToolSpec
 from tavern_core.upstreams.facilities import CallFacility
@@ -36,7 +36,7 @@ class UpstreamExecutor:
     """The executor of one kind of upstream."""
 
     connections: Connections
-    threads: Workers
+    threads: ThreadPool
     """For blocking code of adapters."""
 
     def bind(self, tool: ToolSpec, home: ToolHome, /) -> BoundTool:

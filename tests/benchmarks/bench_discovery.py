@@ -4,8 +4,8 @@
 
 Measured in one run, on the same 500 distributions: the floor (`importlib.metadata.entry_points()` alone), `Tavern.open` of a new
 home (cold) and of one that has seen them (warm), and npe2's discovery of 500 packages with manifests of the same kind (left out
-with a note where it is not installed). Each process first opens a host without plugins, so that no import is counted; the
-fastest of some fresh processes counts. No plugin is imported.
+with a note where it is not installed). Each process first opens a host that finds one other plugin, so that no import of the host's
+own code is counted; the fastest of some fresh processes counts. No plugin is imported.
 """
 
 from __future__ import annotations
@@ -81,9 +81,10 @@ contributions:
 """
 
 OURS = """\
-import sys, time
+import sys, tempfile, time
 from tavern_core import Tavern
-Tavern.open({{"plugins": {{"entryPoints": False}}}}, home={home!r} + "-empty")
+with tempfile.TemporaryDirectory() as first:
+    Tavern.open({{"plugins": {{"entryPoints": False, "roots": [{one!r}]}}}}, home=first)
 sys.path.append({site!r})
 before = set(sys.modules)
 start = time.perf_counter()
@@ -182,7 +183,10 @@ def run(plugins: int, rounds: int) -> dict[str, float]:
         install(site, plugins)
         install_npe2(peers, plugins)
         facts = {"site": str(site), "plugins": plugins}
-        ours = OURS.format(home=str(home), **facts)
+        one = Path(place) / "one"
+        one.mkdir()
+        _package(one, "first", "plugin.yaml", MANIFEST.format(name="first", number=0))
+        ours = OURS.format(home=str(home), one=str(one), **facts)
         against = {
             "cold": partial(measure, ours, home),
             "npe2": partial(measure, NPE2.format(site=str(peers), plugins=plugins)),

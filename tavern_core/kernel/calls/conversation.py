@@ -1,4 +1,4 @@
-"""Whoever called, while the call runs: answers what its tool asks, reads what it says."""
+"""The conversation of a running tool with its caller: questions and messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
-from tavern_core.contract.running import LogLevel
+from tavern_core.contract.tool_context import LogLevel
 from tavern_core.errors import InputRequired
 from tavern_core.model.question import Question, QuestionKind
 from tavern_core.schema.validate import compile_output_validator
@@ -29,7 +29,7 @@ class Conversation(Protocol):
 
 
 conversation: Final[ContextVar[Conversation | None]] = ContextVar("tavern_conversation", default=None)
-"""With whom the calls within talk: an entry point or a job sets it. None: nobody can be asked."""
+"""The conversation of the calls made within; set by an entry point or a job. None: no person can be asked."""
 
 
 def unanswered(questions: Mapping[str, Question]) -> InputRequired:

@@ -132,11 +132,11 @@ class Descriptions:
 
 
 def export_for_model(spec: ToolSpec, dialect: str) -> dict[str, Any]:
-    """`export_tool`, for a reader that is a model: values in the schemas of a stranger cannot be read as calls. Calls are held against the
+    """`export_tool`, for a reader that is a model: values in schemas of upstreams cannot be read as calls. Calls are held against the
     schemas as they are."""
     from tavern_core.schema.dialects import export_tool
 
-    if spec.stranger:
+    if spec.described_by:
         from tavern_core.tam import neutralise_json
 
         answers = None if spec.output_schema is None else neutralise_json(spec.output_schema)

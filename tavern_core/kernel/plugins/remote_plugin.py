@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tavern_core.model.node import NodeSpec
 
 
-class LivesElsewhere(ABC):
+class RemotePlugin(ABC):
     """`Record.thing` of an isolated plugin."""
 
     @abstractmethod
@@ -25,7 +25,7 @@ class LivesElsewhere(ABC):
 
     @abstractmethod
     def nodes(self, entry: str, /) -> list[NodeSpec]:
-        """The nodes below `nodes.entry`; raises a PluginError where they cannot be had."""
+        """The nodes below `nodes.entry`; raises a PluginError if they cannot be read."""
 
     @abstractmethod
     def close(self) -> None:

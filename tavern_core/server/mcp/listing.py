@@ -22,7 +22,7 @@ from tavern_core.kernel.catalogue.descriptions import export_for_model
 from tavern_core.model.ids import SEARCH_TOOLS
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.wire_names import wire_name
-from tavern_core.server.door import tools_stamp
+from tavern_core.server.request_access import tools_stamp
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern

@@ -43,6 +43,7 @@ class Posts:
     """Makes requests.
 
     Args:
+        client: `http.Contained`, which has the methods of a client of httpx2.
         most: bytes of one event.
     """
 
