@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tavern_core.contract.llm import LLM, LLMAnswer, ModelCall, Price, ScriptedLLM
     from tavern_core.contract.nodes import Final, Node, NodeContext, Out, Port, Skip, Stream, node
     from tavern_core.contract.protocols import BoundTool, Command, Contribution, Executor, Prompt, Resource, Service
-    from tavern_core.contract.running import ToolContext
+    from tavern_core.contract.tool_context import ToolContext
     from tavern_core.contract.tools import Tool, factory, offer, tool
     from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError, ToolFailed
     from tavern_core.host import Plugin, Tavern
@@ -121,7 +121,7 @@ _HOME = {
         "Resource",
         "Service",
     ),
-    "tavern_core.contract.running": ("ToolContext",),
+    "tavern_core.contract.tool_context": ("ToolContext",),
     "tavern_core.contract.tools": ("Tool", "factory", "offer", "tool"),
     "tavern_core.errors": ("CallError", "PluginError", "PolicyDenied", "TavernError", "ToolFailed"),
     "tavern_core.host": ("Plugin", "Tavern"),

@@ -20,14 +20,15 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
-from tavern_core.agents.callers import HOST, agent_context, asking_context, caller_of, owner_of
+from tavern_core.agents.call_contexts import HOST, agent_context, asking_context, caller_of, owner_of
 from tavern_core.agents.content_read import read_again, read_at_start
 from tavern_core.agents.handle import AgentHandle, RunEvents
+from tavern_core.agents.host_parts import Parts
 from tavern_core.agents.human_answers import HumanAnswers
-from tavern_core.agents.instructions import build_prompt, native_tools, warnings_of
+from tavern_core.agents.initial_prompt import build_prompt, native_tools, warnings_of
 from tavern_core.agents.loop import AgentLoop
 from tavern_core.agents.model_requests import Task
-from tavern_core.agents.parts import Parts
+from tavern_core.agents.playback import Playback
 from tavern_core.agents.profile_fields import read_fields
 from tavern_core.agents.prompt import Prompt
 from tavern_core.agents.replay import AgentReplay, replayed
@@ -35,7 +36,6 @@ from tavern_core.agents.result_reader import READ_RESULT, reading_tool
 from tavern_core.agents.run_store import AgentRuns, StoredAgentRun
 from tavern_core.agents.schemas import tokens_of_schema
 from tavern_core.agents.spending import BudgetLike, Clock, Spending, budget_of, check_price
-from tavern_core.agents.tape import Tape
 from tavern_core.contract.llm import Price, price_of
 from tavern_core.errors import Finding, UsageError
 from tavern_core.flow.passed_models import ModelLike
@@ -140,7 +140,7 @@ class Agents:
         read_at_start(agent.ledger.content_read, facts, text)
         running_call_has_read((agent.principal,))  # a call that runs an agent gets what a model wrote
         about = _about(record, resolved, agent, asking_context(caller, run))
-        return self._begin(about, Tape(), limits, price)
+        return self._begin(about, Playback(), limits, price)
 
     async def resume(
         self,
@@ -190,18 +190,18 @@ class Agents:
         limits = budget_of(AgentBudget.model_validate(facts["budget"]), budget)
         chosen = facts["model"] if model is None else self._parts.models.name_of(model)
         price, _ = await self._priced(resolved, chosen, limits)
-        tape = Tape(record.events)
+        playback = Playback(record.events)
         caller = restored(run_id, facts["caller"], 0, HOST)
         if resumer is not None or caller is not HOST:
             caller = taken_up_as(run_id, caller, resumer, HOST)
         acting = None if caller is HOST else caller
-        agent = agent_context(resolved, name, acting, limits, run_id, drawn=len(tape.calls))
+        agent = agent_context(resolved, name, acting, limits, run_id, drawn=len(playback.calls))
         self._enter()
         await asyncio.to_thread(self._runs.take_up, kept)
         read_at_start(agent.ledger.content_read, facts, record.task)
-        read_again(agent.ledger.content_read, tape)
+        read_again(agent.ledger.content_read, playback)
         about = replace(_about(record, resolved, agent, asking_context(acting, run_id)), model=chosen)
-        return self._begin(about, tape, limits, price, given)
+        return self._begin(about, playback, limits, price, given)
 
     # Looking -------------------------------------------------------------------------------------------------------------
 
@@ -286,27 +286,27 @@ class Agents:
     def _begin(
         self,
         about: Task,
-        tape: Tape,
+        playback: Playback,
         limits: AgentBudget,
         price: Price | None,
         answers: Mapping[str, Any] | None = None,
     ) -> AgentHandle:
         recorder = self._parts.base.recorder
-        events = RunEvents(about.run, self._runs, recorder, tape.seq)
-        spending = Spending(limits, price, Clock(tape.seconds))
+        events = RunEvents(about.run, self._runs, recorder, playback.seq)
+        spending = Spending(limits, price, Clock(playback.seconds))
         if answers is not None:
             facts = {"budget": limits.model_dump(), "model": about.model, "principal": about.context.principal}
             events.record("resumed", facts)
         if answers:
             events.record("given", {"answers": dict(answers)})
-            tape.given |= answers
-        loop = AgentLoop(self._parts, about, tape, spending, events.record, events.tell)
+            playback.given |= answers
+        loop = AgentLoop(self._parts, about, playback, spending, events.record, events.tell)
         recorder.note(AGENT_STARTED, {
             "run": about.run, "profile": about.profile.name, "model": about.model, **about.context.whose(),
             "resumed": answers is not None,
         })  # fmt: skip
         is_cancelled = False
-        task = asyncio.create_task(self._work(loop, events, spending.clock, tape, lambda: is_cancelled))
+        task = asyncio.create_task(self._work(loop, events, spending.clock, playback, lambda: is_cancelled))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -318,7 +318,7 @@ class Agents:
         return AgentHandle(about.run, events, task, cancel)
 
     async def _work(
-        self, loop: AgentLoop, events: RunEvents, clock: Clock, tape: Tape, is_cancelled: Callable[[], bool]
+        self, loop: AgentLoop, events: RunEvents, clock: Clock, playback: Playback, is_cancelled: Callable[[], bool]
     ) -> AgentOutcome:
         """Run the loop to its end, whatever that is, and record the outcome.
 
@@ -326,8 +326,8 @@ class Agents:
             is_cancelled: whether the handle of the run was cancelled; the outcome then says so.
         """
         waiting.set(clock.paused_with(waiting.get()))
-        if tape.given or conversation.get() is None:
-            conversation.set(HumanAnswers(tape.given, conversation.get()))
+        if playback.given or conversation.get() is None:
+            conversation.set(HumanAnswers(playback.given, conversation.get()))
         try:
             outcome = await loop.run()
         except asyncio.CancelledError:

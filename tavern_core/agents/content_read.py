@@ -6,12 +6,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tavern_core.agents.tape import Tape
+from tavern_core.agents.playback import Playback
 from tavern_core.model.untrusted import MARK, ContentRead, addresses_in, sources_in, texts_in
 
 
 def read_at_start(read: ContentRead, facts: Mapping[str, Any], task: str) -> None:
-    """The task, the prompt, and knowledge from elsewhere that the prompt shows.
+    """The task, the prompt, and untrusted knowledge that the prompt shows.
 
     Args:
         facts: of the run.
@@ -20,12 +20,12 @@ def read_at_start(read: ContentRead, facts: Mapping[str, Any], task: str) -> Non
     read.add(facts["untrusted"], time.time())
 
 
-def read_again(read: ContentRead, tape: Tape) -> None:
-    """What the recorded results of a run have brought in: it counts in the process that resumes it, too."""
-    for at, result in sorted(tape.results.items()):
+def read_again(read: ContentRead, playback: Playback) -> None:
+    """What the recorded results of a run contained: it also counts in a process that resumes the run."""
+    for at, result in sorted(playback.results.items()):
         sources = sources_in((result.get("meta") or {}).get(MARK))
         read.add(sources, time.time())
         if sources or not read.sources:
-            arguments = tape.calls[at]["arguments"] if at in tape.calls else {}
+            arguments = playback.calls[at]["arguments"] if at in playback.calls else {}
             given = {address for text in texts_in(arguments) for address in addresses_in(text)}
             read.learn([result.get("value"), result.get("content")], given)

@@ -1,6 +1,6 @@
 """The loop of one run: ask the model, make its calls, tell it what came of them, until it answers without a call.
 
-The loop itself decides nothing twice: with the answers and results of a record (`tape.py`) it goes the same way again. So a
+The loop itself decides nothing twice: with the answers and results of a record (`playback.py`) it goes the same way again. So a
 run is resumed, and replayed, by running the loop over its record; live work begins where the record ends.
 """
 
@@ -12,13 +12,13 @@ from typing import Any, Final, TypeVar
 
 from tavern_core.agents.answers import MOST_ARGUMENTS, MOST_CALLS, Answer, Listener, answer_of_model, answer_of_record
 from tavern_core.agents.compaction import as_text, plan_compaction, shorten, tokens_of_messages
+from tavern_core.agents.host_parts import Parts
 from tavern_core.agents.model_requests import Requests, Task
 from tavern_core.agents.notices import sentence
-from tavern_core.agents.parts import Parts
+from tavern_core.agents.playback import Playback, PlaybackEnds, Waits
 from tavern_core.agents.repetition import STOP_AT, WARN_AT, Repetition
 from tavern_core.agents.schemas import tokens_of_schema
 from tavern_core.agents.spending import Spending, Stop
-from tavern_core.agents.tape import Tape, TapeEnds, Waits
 from tavern_core.agents.tool_calls import ToolCalls
 from tavern_core.contract.llm import LLMAnswer, ModelCall
 from tavern_core.errors import CallError, CallTimeout, TavernError
@@ -68,21 +68,21 @@ class AgentLoop:
         self,
         parts: Parts,
         task: Task,
-        tape: Tape,
+        playback: Playback,
         spending: Spending,
         record: Callable[[str, Mapping[str, Any]], None],
         tell: Callable[[int, str], None],
     ) -> None:
         self._parts = parts
         self._task = task
-        self._tape = tape
+        self._playback = playback
         self._spending = spending
         self._record = record
         self._tell = tell
         self._language = parts.language(task.profile)
         self._written = task.profile.written
-        self._calls = ToolCalls(parts, task, tape, record, lambda call: self._within(call))
-        self._requests = Requests(parts, task, tape)
+        self._calls = ToolCalls(parts, task, playback, record, lambda call: self._within(call))
+        self._requests = Requests(parts, task, playback)
         self._repetition = Repetition()
         self._tools_size = sum(map(tokens_of_schema, task.tools))
         self.messages: list[Message] = []
@@ -101,7 +101,7 @@ class AgentLoop:
             self._record("waiting", {"waitingFor": waits.data, "seconds": self._spending.clock.seconds})
             reason = Stop(str(waits.data["reason"]), str(waits.data["answer"]), waits.code)
             return self._ended("waiting", reason, waits.data)
-        except TapeEnds:
+        except PlaybackEnds:
             return self._ended("interrupted", Stop("the record ends here", "", ""))
         except TavernError as error:
             return self._ended("failed", Stop(error.message, _fix_of(error), error.code))
@@ -111,7 +111,7 @@ class AgentLoop:
         while True:
             step = self._spending.steps + 1
             self._compact(step)
-            if step not in self._tape.answers and (stop := self._before_request()) is not None:
+            if step not in self._playback.answers and (stop := self._before_request()) is not None:
                 return self._ended("stopped", stop)
             answer = await self._ask(step)
             self._spending.answered(answer.input, answer.output)
@@ -131,10 +131,10 @@ class AgentLoop:
                 return ended
 
     def _begin(self) -> None:
-        for lost in self._tape.faults:
+        for lost in self._playback.faults:
             self._spending.lost(lost["usage"]["input"], lost["usage"]["output"])
-        if self._tape.beginning:
-            self.messages = list(self._tape.beginning)
+        if self._playback.beginning:
+            self.messages = list(self._playback.beginning)
             return
         self.messages = [
             {"role": "system", "content": self._task.system},
@@ -144,8 +144,8 @@ class AgentLoop:
             self._record("message", message)
 
     def _before_request(self) -> Stop | None:
-        if self._tape.is_final:
-            raise TapeEnds
+        if self._playback.is_final:
+            raise PlaybackEnds
         size, window = tokens_of_messages(self.messages), self._task.window
         if size > window:
             reason = (
@@ -162,7 +162,7 @@ class AgentLoop:
     # Asking ------------------------------------------------------------------------------------------------------------
 
     async def _ask(self, step: int) -> Answer:
-        if (known := self._tape.answers.get(step)) is not None:
+        if (known := self._playback.answers.get(step)) is not None:
             return answer_of_record(known, self._listener())
         said = await self._said(step)
         reading = said, self._listener(), self._prompt_size
@@ -173,7 +173,7 @@ class AgentLoop:
         spending = self._spending
         facts = {"cost": spending.cost, "seconds": spending.clock.seconds, "last": spending.is_last(step)}
         self._record("answer", {"step": step, **answer.to_json(), **facts})
-        self._tape.given.clear()
+        self._playback.given.clear()
         return answer
 
     async def _said(self, step: int) -> LLMAnswer:
@@ -240,11 +240,11 @@ class AgentLoop:
 
     async def _act(self, step: int, answer: Answer) -> AgentOutcome | None:
         """Make the calls of an answer; returns how the run ends, if it does."""
-        if step in self._tape.replies and not self._tape.is_final:
+        if step in self._playback.replies and not self._playback.is_final:
             self._again(step, answer)
             return None
         self._calls.begin(step)
-        if step in self._tape.masked and step in self._tape.answers and not self._tape.is_final:
+        if step in self._playback.masked and step in self._playback.answers and not self._playback.is_final:
             refused = self._calls.refusals(answer.calls, "secret_lost") if "toolCalls" in self.messages[-1] else []
             self._reply(step, refused, "" if refused else sentence("secret_lost", self._language))
             return None
@@ -263,7 +263,7 @@ class AgentLoop:
 
     def _again(self, step: int, answer: Answer) -> None:
         """Go over a step that is complete in the record: as it was then, whatever the tools are today."""
-        known = self._tape.replies[step]
+        known = self._playback.replies[step]
         self._calls.again(step)
         self._spending.calls += len(self._calls.made)
         self._repetition.see(self._calls.made)
@@ -369,7 +369,7 @@ class AgentLoop:
 
     def _is_last(self, step: int) -> bool:
         """Whether one request was left after this step: in a replay, of the budget that there was then."""
-        known = self._tape.answers.get(step)
+        known = self._playback.answers.get(step)
         return self._spending.is_last(step) if known is None else bool(known["last"])
 
     def _reply(self, step: int, messages: list[dict[str, Any]], text: str, problem: str = "") -> None:
@@ -384,9 +384,9 @@ class AgentLoop:
         plan = plan_compaction(self.messages, self._task.window)
         if plan is None:
             return
-        known = self._tape.compacted.get(step)
-        if known is None and self._tape.is_final:
-            raise TapeEnds
+        known = self._playback.compacted.get(step)
+        if known is None and self._playback.is_final:
+            raise PlaybackEnds
         begin, end = plan.turns
         if known is None:
             items = [self._calls.keep(self.messages[at]["content"], f"message-{at}.txt") for at in plan.results]

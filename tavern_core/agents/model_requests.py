@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tavern_core.agents.parts import Parts
-from tavern_core.agents.tape import Tape, Waits
+from tavern_core.agents.host_parts import Parts
+from tavern_core.agents.playback import Playback, Waits
 from tavern_core.contract.llm import LLMAnswer
 from tavern_core.errors import ToolFailed
 from tavern_core.frozen import dataclass
@@ -39,10 +39,10 @@ class Task:
 class Requests:
     """Asks for the next answer of an agent."""
 
-    def __init__(self, parts: Parts, task: Task, tape: Tape) -> None:
+    def __init__(self, parts: Parts, task: Task, playback: Playback) -> None:
         self._parts = parts
         self._task = task
-        self._tape = tape
+        self._playback = playback
         self._written = task.profile.written
 
     async def ask(self, step: int, messages: Sequence[Mapping[str, Any]], on_text: Callable[[str], bool]) -> LLMAnswer:
@@ -100,11 +100,11 @@ class Requests:
 
     async def _decided(self, name: str, inputs: Mapping[str, Any]) -> RunResult:
         """The result of the workflow, or of the run of it that waited for a person; it is left when it asks one."""
-        workflows, context, before = self._parts.workflows, self._task.context, self._tape.waiting_for
+        workflows, context, before = self._parts.workflows, self._task.context, self._playback.waiting_for
         if before is not None and before["kind"] == "workflow":
-            self._tape.waiting_for = None
+            self._playback.waiting_for = None
             asked = [question["id"] for question in before["questions"]]
-            answers = {key: self._tape.given[key] for key in asked if key in self._tape.given}
+            answers = {key: self._playback.given[key] for key in asked if key in self._playback.given}
             handle = await workflows.take_up(before["id"], answers, context=context)
         else:
             workflow = await asyncio.to_thread(workflows.get_workflow, name)

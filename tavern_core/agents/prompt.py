@@ -67,7 +67,7 @@ class Prompt:
 
     @property
     def is_untrusted(self) -> bool:
-        """Whether it shows knowledge that was fetched from elsewhere."""
+        """Whether it shows knowledge from outside sources."""
         return any(not passage.trusted for passage in self.sources)
 
     def to_json(self) -> dict[str, Any]:

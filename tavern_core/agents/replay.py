@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tavern_core.agents.host_parts import Parts
 from tavern_core.agents.loop import AgentLoop
 from tavern_core.agents.model_requests import Task
-from tavern_core.agents.parts import Parts
+from tavern_core.agents.playback import Playback
 from tavern_core.agents.spending import Clock, Spending
-from tavern_core.agents.tape import Tape
 from tavern_core.frozen import dataclass
 from tavern_core.model.agent import AgentOutcome, AgentRecord
 from tavern_core.model.profile import AgentBudget
@@ -43,7 +43,7 @@ async def replayed(
     parts: Parts, about: Task, record: AgentRecord, limits: AgentBudget, mask: Callable[[Any], Any]
 ) -> AgentReplay:
     """Run the loop over a record."""
-    tape = Tape(record.events, is_final=True)
+    playback = Playback(record.events, is_final=True)
     differences: list[str] = []
     seen: set[int] = set()
 
@@ -52,14 +52,14 @@ async def replayed(
             return
         step = data["step"]
         seen.add(step)
-        if (known := tape.replies.get(step)) is None:
+        if (known := playback.replies.get(step)) is None:
             return
         if mask(list(data["messages"])) != known["messages"]:
             differences.append(f"step {step}: the host would answer the model differently now")
 
-    loop = AgentLoop(parts, about, tape, Spending(limits, None, Clock()), compare, lambda step, piece: None)
+    loop = AgentLoop(parts, about, playback, Spending(limits, None, Clock()), compare, lambda step, piece: None)
     outcome = await loop.run()
-    differences += [f"step {step}: the replay does not reach it" for step in sorted(tape.replies.keys() - seen)]
+    differences += [f"step {step}: the replay does not reach it" for step in sorted(playback.replies.keys() - seen)]
     ended = record.outcome
     if ended is not None and ended.state == "done" and (outcome.state, mask(outcome.answer)) != ("done", ended.answer):
         differences.append(f"the replay ends as {outcome.state}, with another answer")

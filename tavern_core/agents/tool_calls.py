@@ -8,18 +8,18 @@ import json
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
+from tavern_core.agents.host_parts import Parts
 from tavern_core.agents.model_requests import Task
 from tavern_core.agents.notices import sentence
-from tavern_core.agents.parts import Parts
+from tavern_core.agents.playback import Playback, PlaybackEnds, Waits
 from tavern_core.agents.repetition import Made
 from tavern_core.agents.result_reader import READ_RESULT
-from tavern_core.agents.tape import Tape, TapeEnds, Waits
 from tavern_core.contract.llm import ModelCall
 from tavern_core.errors import CallError, InputInvalid, TavernError, ToolNotFound, call_error_of
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.calls.feedback import failure_text
 from tavern_core.kernel.calls.idempotency import result_of, result_text
-from tavern_core.kernel.calls.native_calls import text_of
+from tavern_core.kernel.calls.native_calls import not_an_object, read_arguments, text_of
 from tavern_core.kernel.calls.text_calls import Transcript
 from tavern_core.kernel.catalogue.parameter_text import fold_lines
 from tavern_core.kernel.catalogue.plan import Inner, Plan
@@ -59,11 +59,11 @@ class ToolCalls:
         within: awaits a call within the time of the run.
     """
 
-    def __init__(self, parts: Parts, task: Task, tape: Tape, record: Record, within: Within) -> None:
+    def __init__(self, parts: Parts, task: Task, playback: Playback, record: Record, within: Within) -> None:
         self._parts = parts
         self._run = task.run
         self._purpose = f"run {task.run}: {fold_lines(task.task, _PURPOSE_CHARS)}"
-        self._tape = tape
+        self._playback = playback
         self._context = task.context
         self._schemas = task.tools
         self._language = language = parts.language(task.profile)
@@ -84,17 +84,17 @@ class ToolCalls:
     def again(self, step: int) -> None:
         """The calls of a step that is complete in the record, which are not made again."""
         self.begin(step)
-        for (at, number), data in sorted(self._tape.calls.items()):
-            if at == step and (known := self._tape.results.get((at, number))) is not None:
-                reads = (at, number) in self._tape.reads
+        for (at, number), data in sorted(self._playback.calls.items()):
+            if at == step and (known := self._playback.results.get((at, number))) is not None:
+                reads = (at, number) in self._playback.reads
                 self.made.append(Made(data["tool"], data["arguments"], result_of(known), reads))
 
     async def text(self, text: str) -> TextOutcome:
-        """Run the TAM blocks of a text. Raises Waits, TapeEnds."""
+        """Run the TAM blocks of a text. Raises Waits, PlaybackEnds."""
         return await self._transcript.run(text, self._context, max_chars=FEEDBACK_CHARS, parallel=True)
 
     async def native(self, calls: Sequence[ModelCall]) -> list[ToolResult]:
-        """Make native calls: those that only read, next to each other, at the same time. Raises Waits, TapeEnds."""
+        """Make native calls: those that only read, next to each other, at the same time. Raises Waits, PlaybackEnds."""
         results: list[ToolResult] = []
         group: list[Coroutine[Any, Any, ToolResult]] = []
         for call in calls:
@@ -130,22 +130,18 @@ class ToolCalls:
             raise ToolNotFound(
                 error.message, hint=hint or "use one of the tools that are given", fixFor="caller"
             ) from None
+        arguments = read_arguments(call.arguments)
+        if arguments is None:
+            raise not_an_object(tool, call.arguments)
         try:
-            arguments = json.loads(call.arguments or "{}")
             json.dumps(arguments, ensure_ascii=False).encode()
         except UnicodeEncodeError:
             raise InputInvalid(
                 f"{tool}: the arguments hold half a character (a lone surrogate): {call.arguments[:200]}",
                 hint="write each character whole, as itself", fixFor="caller",
             ) from None  # fmt: skip
-        except (ValueError, RecursionError):
-            arguments = None
-        if not isinstance(arguments, dict):
-            raise InputInvalid(
-                f"{tool}: the arguments are no JSON object: {call.arguments[:200]}",
-                hint='write the arguments as one JSON object, such as {} or {"text": "…"}',
-                fixFor="caller",
-            )
+        except RecursionError:
+            raise not_an_object(tool, call.arguments) from None
         return tool, arguments
 
     async def _reads(self, tool: str) -> bool:
@@ -165,19 +161,19 @@ class ToolCalls:
 
     async def _make(self, number: int, asked: _Call, place: int) -> ToolResult:
         at = self._step, number
-        known = self._tape.results.get(at)
+        known = self._playback.results.get(at)
         if known is None:
-            if self._tape.is_final:
-                raise TapeEnds
+            if self._playback.is_final:
+                raise PlaybackEnds
             known = await self._live(at, asked)
         result = result_of(known)
-        self.made[place] = Made(asked.tool, asked.arguments, result, at in self._tape.reads)
+        self.made[place] = Made(asked.tool, asked.arguments, result, at in self._playback.reads)
         return result
 
     async def _live(self, at: tuple[int, int], asked: _Call) -> Mapping[str, Any]:
         step, number = at
         tool, arguments = asked.tool, asked.arguments
-        if at not in self._tape.calls:
+        if at not in self._playback.calls:
             begun = {"tool": tool, "arguments": dict(arguments), "key": asked.key}
             self._record("call", {"step": step, "index": number, **begun})
         which: Any = Inner(READ_RESULT) if tool == READ_RESULT else tool
@@ -191,10 +187,10 @@ class ToolCalls:
         data: Mapping[str, Any] = json.loads(result_text(result))
         reads = await self._reads(tool)
         if reads:
-            self._tape.reads.add(at)
+            self._playback.reads.add(at)
         ended = {"tool": tool, "result": data, "callId": result.call_id, "reads": reads}
         self._record("result", {"step": step, "index": number, **ended})
-        self._tape.given.clear()
+        self._playback.given.clear()
         return data
 
     def _shown(self, result: ToolResult, tool: str) -> ToolResult:
@@ -221,11 +217,11 @@ class ToolCalls:
         """What is known of a step of a chain, recorded: a replay must not ask the host of today."""
         at = self._step, self._foreseen
         self._foreseen += 1
-        if at in self._tape.foreseen:
-            known = self._tape.foreseen[at]
+        if at in self._playback.foreseen:
+            known = self._playback.foreseen[at]
             return None if known is None else _error(known)
-        if self._tape.is_final:
-            raise TapeEnds
+        if self._playback.is_final:
+            raise PlaybackEnds
         pipeline = self._parts.pipeline
         if written == READ_RESULT:
             return None
@@ -237,7 +233,7 @@ class ToolCalls:
         return error
 
     def _refused(self, command: str, context: CallContext | None, result: ToolResult) -> ToolResult:
-        if self._tape.is_final:
+        if self._playback.is_final:
             return result
         return self._parts.pipeline.refused(command, context, result, DOOR)
 

@@ -61,15 +61,15 @@ class Trial:
     """Dry runs of one host.
 
     Args:
-        rehearsal: makes the workflows for a trial (`Flow.rehearsal`).
+        dry_run: makes the workflows for a trial (`Flow.dry_run`).
         spec: finds an active node type.
         workflows: the host's workflows, for groups.
     """
 
     def __init__(
-        self, rehearsal: Callable[[LLM], Workflows], spec: Callable[[str], NodeSpec | None], workflows: Workflows
+        self, dry_run: Callable[[LLM], Workflows], spec: Callable[[str], NodeSpec | None], workflows: Workflows
     ) -> None:
-        self._rehearsal, self._spec, self._workflows = rehearsal, spec, workflows
+        self._dry_run, self._spec, self._workflows = dry_run, spec, workflows
         self._made: Workflows | None = None
 
     async def run(self, workflow: Workflow, context: CallContext | None) -> DryRun:
@@ -79,7 +79,7 @@ class Trial:
         targets = tuple(node.id for node in workflow.nodes if node.id not in out and not self._is_drawn(node.type))
         if not targets:
             return DryRun("skipped", inputs, {}, tuple(sorted(out)))
-        self._made = self._made or self._rehearsal(ScriptedLLM(_answer))
+        self._made = self._made or self._dry_run(ScriptedLLM(_answer))
         options: dict[str, Any] = {"to": targets} if out else {}
         try:
             result = await self._made.run(

@@ -21,8 +21,7 @@ from tavern_core.errors import PluginError, TavernError, UsageError
 from tavern_core.flow.composition import Flow
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.execution.modes import Mode
-from tavern_core.model.node import ABSENT, NodeSpec, Slot
-from tavern_core.model.node_match import NodeMatch
+from tavern_core.model.node import ABSENT, NodeMatch, NodeSpec, Slot
 from tavern_core.model.safe_text import printed
 from tavern_core.model.workflow import Workflow
 
@@ -33,7 +32,7 @@ _SECTION: Final = "rankers"
 _MOST_RANKED: Final = 100
 _BY_RANKER, _BY_WORKFLOW, _BY_PORTS = 0.5, 0.3, 0.05
 _CHOSEN: Final = 12
-"""How many of the best types are looked at for inputs that none of them feeds."""
+"""How many of the best types are searched for inputs that none of them feeds."""
 _MOST_PORTS: Final = 8
 _MOST_PER_PORT: Final = 3
 
@@ -153,9 +152,9 @@ class NodeRetrieval:
         """Those of the host, of plugins and of `assistant.examples`, in this order; files that are no workflows are left out."""
         files = self._flow.workflows.workflow_files
         made: dict[str, tuple[Workflow, Example]] = {}
-        for id_, shelved in islice(files.list().items(), MOST_EXAMPLES):
+        for id_, source in islice(files.list().items(), MOST_EXAMPLES):
             with suppress(TavernError):
-                workflow = files.open(shelved)
+                workflow = files.open(source)
                 known = self._made.get(id_)
                 made[id_] = known if known and known[0] is workflow else (workflow, Example.of(workflow))
         self._made = made

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from tavern_core.frozen import dataclass
-from tavern_core.model.node_match import NodeMatch
+from tavern_core.model.node import NodeMatch
 
 _DAMPING: Final = 20
 """How little the first places differ; chosen on the development part of the benchmark, like the weights."""

@@ -67,7 +67,7 @@ class BoxLimits:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """Resolved paths that may be read and written, except for protected entries (`holes.py`)."""
+    """Resolved paths that may be read and written, except for protected entries (`protected_paths.py`)."""
 
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()

@@ -110,8 +110,8 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
 
-_SOMEBODY: Final = 0x7FFF_FFFE
-"""Placeholder for the process id until it is known; larger than every id of Linux."""
+_PLACEHOLDER_PID: Final = 0x7FFF_FFFE
+"""Stands for the process id until it is known; larger than every id of Linux."""
 
 
 def apply(policy: BoxPolicy, *, is_program: bool = False, asks: bool = False) -> int:
@@ -170,7 +170,7 @@ def assemble(policy: BoxPolicy, machine: str, own: int, *, is_program: bool = Fa
         may_network=policy.may_network,
         has_gateway=policy.has_gateway,
     )
-    code, places = _assemble(needed, machine, _SOMEBODY if own else 0, is_program, asks)
+    code, places = _assemble(needed, machine, _PLACEHOLDER_PID if own else 0, is_program, asks)
     if not own:
         return code
     filled = bytearray(code)
@@ -182,7 +182,7 @@ def assemble(policy: BoxPolicy, machine: str, own: int, *, is_program: bool = Fa
 def prepare(policy: BoxPolicy) -> None:
     """Assemble the filter of a policy, except for the process id, so that it can be shared by many forked processes."""
     if MACHINE in MACHINES:
-        assemble(policy, MACHINE, 0 if _forks(policy) else _SOMEBODY, asks=judges(policy))
+        assemble(policy, MACHINE, 0 if _forks(policy) else _PLACEHOLDER_PID, asks=judges(policy))
 
 
 @lru_cache(maxsize=32)

@@ -46,7 +46,7 @@ COMMANDS: Final = {
     "tokens": Lazy(
         f"{_HERE}.tokens", "tokens", "Make, list and revoke the tokens that callers from other processes show."
     ),
-    "serve": Lazy(f"{_HERE}.serve", "serve", "Serve the host over HTTP, with its events."),
+    "serve": Lazy(f"{_HERE}.serve", "serve", "Serve the host over HTTP: nodes, tools, calls, jobs, events, MCP."),
     "mcp": Lazy(f"{_HERE}.mcp", "mcp", "Serve the host's tools to MCP clients."),
     "limits": Lazy(
         f"{_HERE}.limits",
@@ -94,10 +94,10 @@ class App(Group):
         from tavern_core.cli import plugin_commands
 
         super().format_commands(ctx, formatter)
-        if brought := plugin_commands.declared(ctx.ensure_object(Session)):
+        if commands := plugin_commands.declared(ctx.ensure_object(Session)):
             with formatter.section("Commands of plugins"):
                 formatter.write_dl(
-                    [(visible(name), f"from the plugin {plugin}") for name, plugin in sorted(brought.items())]
+                    [(visible(name), f"from the plugin {plugin}") for name, plugin in sorted(commands.items())]
                 )
 
 
@@ -169,8 +169,8 @@ def _run(argv: list[str], session: Session) -> int:
         with app.make_context(PROGRAM, argv, obj=session) as ctx:
             app.invoke(ctx)
         return 0
-    except errors.ReportedExit as told:
-        return told.exit_code
+    except errors.ReportedExit as exit_:
+        return exit_.exit_code
     except click.exceptions.Exit as end:
         return end.exit_code
     except (KeyboardInterrupt, click.Abort):

@@ -90,13 +90,13 @@ def _propose(session: Session, request: str, file: str, options: Mapping[str, An
 def _path(host: Tavern, file: str) -> Path:
     """The file that is meant: a path, or the id of a workflow with a file."""
     path = Path(file)
-    if not path.exists() and (shelved := host.workflows.list().get(file)) is not None:
-        if shelved.plugin or shelved.path is None:
+    if not path.exists() and (source := host.workflows.list().get(file)) is not None:
+        if source.plugin or source.path is None:
             raise UsageError(
-                f"workflow {file!r} belongs to plugin {shelved.plugin}, whose files are not changed",
+                f"workflow {file!r} belongs to plugin {source.plugin}, whose files are not changed",
                 hint="write the result elsewhere: tavern assist REQUEST COPY.json",
             )
-        return shelved.path.absolute()
+        return source.path.absolute()
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise UsageError(f"{file} cannot be a workflow file", hint="name a file in an existing folder: flow.json")
     return path.absolute()
@@ -142,7 +142,7 @@ def _tell_all(problems: tuple[PatchProblem, ...], severity: str) -> None:
 
 
 def _consents(target: Path) -> bool:
-    """Whether the person agrees; without a terminal, nobody can."""
+    """Whether the person agrees; without a terminal, there is none."""
     if not has_person():
         return False
     with alone():

@@ -156,7 +156,7 @@ def _all(session: Session) -> list[dict[str, Any]]:
 
 def _find(session: Session, key: str) -> dict[str, Any]:
     """The value of a key, or a section with everything below it."""
-    from tavern_core.kernel.config.keys import key_path
+    from tavern_core.kernel.config.keys import key_path, put
 
     rows = _all(session)
     path = key_path(key)
@@ -170,14 +170,8 @@ def _find(session: Session, key: str) -> dict[str, Any]:
     origins = dict.fromkeys(row["origin"] for row in below)
     tree: dict[str, Any] = {}
     for row in below:
-        _graft(tree, row["key"][len(wanted) + 1 :].split("."), row["value"])
+        put(tree, row["key"][len(wanted) + 1 :].split("."), row["value"])
     return {"key": wanted, "value": tree, "origin": ", ".join(origins)}
-
-
-def _graft(tree: dict[str, Any], path: list[str], value: Any) -> None:
-    for part in path[:-1]:
-        tree = tree.setdefault(part, {})
-    tree[path[-1]] = value
 
 
 def _is_below(key: str, prefix: str) -> bool:

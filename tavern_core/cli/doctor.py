@@ -249,12 +249,12 @@ def _hidden(host: Tavern) -> list[str]:
 
 def _found(host: Tavern, known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
     """Problems in the files of plugins that are not yet diagnostics of the host, each with its place."""
-    told: dict[str, list[str]] = {}
+    reported: dict[str, list[str]] = {}
     for noticed in host.diagnostics:
-        told.setdefault(noticed.plugin, []).append(noticed.message)
+        reported.setdefault(noticed.plugin, []).append(noticed.message)
     for status in known:
         for finding in status.findings if status.state != "disabled" else ():
-            if not any(finding.message in message for message in told.get(status.name, ())):
+            if not any(finding.message in message for message in reported.get(status.name, ())):
                 text = str(replace(finding, hint=""))
                 yield Diagnostic(finding.code, text, status.name, finding.hint, finding.severity)
 

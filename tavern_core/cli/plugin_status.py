@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tavern_core.cli.session import Session
     from tavern_core.host import Tavern
     from tavern_core.model.plugin import PluginStatus
+    from tavern_core.model.skill import Skill
 
 
 def status_of(host: Tavern, name: str) -> PluginStatus:
@@ -25,8 +26,8 @@ def status_of(host: Tavern, name: str) -> PluginStatus:
     raise PluginNotFound(f"there is no plugin {name!r}", hint=hint)
 
 
-def show_change(session: Session, status: PluginStatus, as_json: bool) -> None:
-    """Print the status of a plugin after a change."""
+def show_change(session: Session, status: PluginStatus | Skill, as_json: bool) -> None:
+    """Print the status of a plugin or skill after a change."""
     if as_json:
         session.out.json(status.to_json())
     else:

@@ -20,7 +20,7 @@ from tavern_core.cli.stdout import is_open
 from tavern_core.errors import InputInvalid
 
 if TYPE_CHECKING:
-    from tavern_core.flow.engine.run import Question
+    from tavern_core.flow.engine.run_options import Question
     from tavern_core.flow.run_handle import RunHandle
 
 _YES: Final = frozenset({"y", "yes", "是"})

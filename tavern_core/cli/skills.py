@@ -11,6 +11,7 @@ from tavern_core.cli import completion
 from tavern_core.cli.errors import INVALID, ReportedExit, show_finding
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import one_line, shorten
+from tavern_core.cli.plugin_status import show_change
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.model.plugin import finding_json
 
@@ -96,7 +97,7 @@ def check(session: Session, targets: tuple[str, ...], as_json: bool) -> None:
 def trust(session: Session, skill: str, as_json: bool) -> None:
     """Let a skill of this project be used, as long as none of its files changes; see `tavern skills show`."""
     host = session.host("none", deciding=True)
-    _print(session, host.wait(host.skills.trust(skill)), as_json)
+    show_change(session, host.wait(host.skills.trust(skill)), as_json)
 
 
 @skills.command(cls=Command)
@@ -106,7 +107,7 @@ def trust(session: Session, skill: str, as_json: bool) -> None:
 def distrust(session: Session, skill: str, as_json: bool) -> None:
     """Use a skill of this project no longer."""
     host = session.host("none", deciding=True)
-    _print(session, host.wait(host.skills.distrust(skill)), as_json)
+    show_change(session, host.wait(host.skills.distrust(skill)), as_json)
 
 
 def _folder(session: Session, target: str) -> Path:
@@ -125,13 +126,6 @@ def _verdict(folder: Path, found: SkillFile) -> dict[str, Any]:
         "valid": found.is_valid,
         "findings": [finding_json(finding) for finding in found.findings],
     }
-
-
-def _print(session: Session, skill: Skill, as_json: bool) -> None:
-    if as_json:
-        session.out.json(skill.to_json())
-    else:
-        session.out.text(f"{skill.name} is {skill.state}" + (f": {skill.reason}" if skill.reason else ""))
 
 
 def _from(skill: Skill) -> str:

@@ -17,7 +17,8 @@ from tavern_core.cli.plugin_status import status_of
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.catalogue.tools import Need, Tools
+    from tavern_core.kernel.catalogue.availability import Need
+    from tavern_core.kernel.catalogue.tools import Tools
     from tavern_core.model.tool import ToolSpec
 
 DIALECTS = ("json", "openai", "anthropic", "gemini", "mcp")

@@ -21,7 +21,7 @@ from tavern_core.errors import ERROR_CODES, InputInvalid, RunNotFound, TavernErr
 from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from tavern_core.flow.engine.run import Question
+    from tavern_core.flow.engine.run_options import Question
     from tavern_core.flow.engine.run_store import KeptRun
     from tavern_core.host import Tavern
     from tavern_core.model.run import RunResult
@@ -48,11 +48,11 @@ def list_(session: Session, as_json: bool) -> None:
     """List the workflows of the workflow folders and of plugins."""
     known = session.host().workflows
     rows: list[dict[str, Any]] = []
-    for id_, shelved in known.list().items():
+    for id_, source in known.list().items():
         row: dict[str, Any] = {
             "id": id_,
-            "plugin": shelved.plugin or None,
-            "file": str(shelved.path) if shelved.path else None,
+            "plugin": source.plugin or None,
+            "file": str(source.path) if source.path else None,
         }
         try:
             flow = known.get_workflow(id_)

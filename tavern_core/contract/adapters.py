@@ -15,15 +15,16 @@ An adapter needs no base class. Contribute it with ``tavern_register_adapters`` 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import field
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from tavern_core.frozen import dataclass
 
 if TYPE_CHECKING:
-    from tavern_core.contract.running import ToolContext
+    from tavern_core.contract.tool_context import ToolContext
     from tavern_core.model.call import ToolCall
     from tavern_core.model.tool import Example
 
@@ -76,6 +77,23 @@ class Listing:
     description: str = ""
     version: str = ""
     """How the upstream describes itself."""
+
+
+def etag_of(tools: Iterable[UpstreamTool], left_out: Mapping[str, str]) -> str:
+    """An etag for `Listing.etag` that is the same for the same tools, in any order: for upstreams that have none themselves."""
+    import hashlib
+
+    from pydantic_core import to_json  # few adapters need it, and it loads slowly
+
+    rows = sorted(
+        (
+            (t.name, t.description, t.input_schema, t.output_schema, t.display_name, t.tags, t.is_job, t.timeout_ms, t.data,
+             t.read_only, t.destructive, t.idempotent)
+            for t in tools
+        ),
+        key=itemgetter(0),
+    )  # fmt: skip
+    return hashlib.sha256(to_json([rows, sorted(left_out.items())])).hexdigest()
 
 
 class UpstreamCall(Protocol):

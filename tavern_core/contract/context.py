@@ -60,7 +60,7 @@ class PluginContext:
     logger: logging.Logger
     folder: Path | None = None
     """Where plugin.yaml is; None for a plugin passed as an object."""
-    _doors: PluginFacilities | None = field(default=None, repr=False, compare=False)
+    _facilities: PluginFacilities | None = field(default=None, repr=False, compare=False)
 
     @property
     def plugin_config(self) -> Mapping[str, Any]:
@@ -105,6 +105,6 @@ class PluginContext:
         return self._open().secret(name)
 
     def _open(self) -> PluginFacilities:
-        if self._doors is None:
+        if self._facilities is None:
             raise RuntimeError("this context belongs to no host; use the test kit's `tavern` fixture")
-        return self._doors
+        return self._facilities

@@ -10,7 +10,7 @@
     data:secrets  data:conversation DATA_RIGHTS                       permissions.data
     tryfirst                                                          permissions.tryfirst
     tier:host                       TIER                              no `isolation: process`, where it was granted with it
-    skill:trust                     TRUST                             a skill that a project brings
+    skill:trust                     TRUST                             a skill of a project
     read:fs, danger:destructive ... model/capability.py CAPABILITIES  permissions.capabilities
 
 The beginning of an id names its family; the rows come from the tables they belong to. The manifest's JSON Schema, the consent

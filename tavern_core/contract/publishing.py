@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from tavern_core.contract.effects import MUTATES, function_of
 
@@ -37,6 +38,30 @@ def changing_methods(service: Service) -> frozenset[str]:
 def unmarked_methods(service: Service) -> list[str]:
     """The published methods without a mark, sorted; they count as changing."""
     return [name for name, member in published(service).items() if type(_mark(member)) is not bool]
+
+
+def view_members(service: str, methods: Iterable[str], doc: str) -> dict[str, Any]:
+    """What the class of a view of a service has besides its methods: it refuses every other attribute, changes and copies."""
+    label, known = f"<view of service {service!r}>", ", ".join(methods)
+
+    def refuse(self: object, name: str, *value: object) -> Any:
+        what = "is private" if name.startswith("_") else "is not published"
+        raise AttributeError(f"{name!r} of service {service!r} {what}; published: {known}")
+
+    def cannot_copy(self: object, protocol: object = None) -> Any:
+        raise TypeError(f"{label} cannot be copied or pickled: ask for it with ctx.service({service!r})")
+
+    return {
+        "__slots__": (),
+        "__module__": "tavern",
+        "__doc__": doc,
+        "__getattr__": refuse,
+        "__setattr__": refuse,
+        "__delattr__": refuse,
+        "__repr__": lambda self: label,
+        "__reduce_ex__": cannot_copy,
+        "__reduce__": cannot_copy,
+    }
 
 
 def _mark(member: object) -> object:

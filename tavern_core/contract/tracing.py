@@ -1,4 +1,4 @@
-"""The trace that a call belongs to, for programs elsewhere: W3C `traceparent` and `tracestate`.
+"""The trace that a call belongs to, for other programs: W3C `traceparent` and `tracestate`.
 
 OpenTelemetry is asked where the program has loaded it; nothing here loads it.
 """

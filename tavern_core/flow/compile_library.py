@@ -13,7 +13,7 @@ from packaging.version import InvalidVersion, Version
 from tavern_core.contract.nodes import MisfitInput, Node
 from tavern_core.errors import TavernError
 from tavern_core.flow.node_catalogue import Nodes
-from tavern_core.flow.workflow_files import Shelved, WorkflowFiles
+from tavern_core.flow.workflow_files import WorkflowFiles, WorkflowSource
 from tavern_core.graph.problems import FlowProblem
 from tavern_core.graph.slots import chosen, value_misfit
 from tavern_core.kernel.nodes.node_code import NodeCode
@@ -45,7 +45,7 @@ class CompileLibrary:
         self._failed: dict[int, list[FlowProblem]] = {}
         """Identity of an upgraded workflow → problems of its nodes."""
         self._known: Collection[str] | None = None
-        self._shelved: Mapping[str, Shelved] | None = None
+        self._sources: Mapping[str, WorkflowSource] | None = None
 
     def node(self, type_: str) -> NodeSpec | None:
         if type_ not in self._types:
@@ -64,9 +64,9 @@ class CompileLibrary:
         """The workflow of an id, as read; None if there is no readable one."""
         if id_ not in self._written:
             self._written[id_] = None
-            if (shelved := self.workflow_ids().get(id_)) is not None:
+            if (source := self.workflow_ids().get(id_)) is not None:
                 with suppress(TavernError):  # an unreadable file: the compiler reports it as missing
-                    self._written[id_] = self._workflow_files.open(shelved)
+                    self._written[id_] = self._workflow_files.open(source)
         return self._written[id_]
 
     def workflow(self, id_: str) -> Workflow | None:
@@ -76,10 +76,10 @@ class CompileLibrary:
             self._upgraded[id_] = self.upgraded(found)
         return self._upgraded[id_]
 
-    def workflow_ids(self) -> Mapping[str, Shelved]:
-        if self._shelved is None:
-            self._shelved = self._workflow_files.list()
-        return self._shelved
+    def workflow_ids(self) -> Mapping[str, WorkflowSource]:
+        if self._sources is None:
+            self._sources = self._workflow_files.list()
+        return self._sources
 
     def is_current(self) -> bool:
         """Whether everything that it was asked for is unchanged."""

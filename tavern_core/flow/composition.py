@@ -10,7 +10,7 @@ from tavern_core.contract.llm import LLM
 from tavern_core.flow.llm_calls import Governance, Models
 from tavern_core.flow.llm_use import PluginBudgets
 from tavern_core.flow.node_catalogue import Nodes
-from tavern_core.flow.plugin_workflows import Brought
+from tavern_core.flow.plugin_workflows import PluginWorkflows
 from tavern_core.flow.prompt_hooks import PromptHooks
 from tavern_core.flow.runs_as_jobs import RunsAsJobs
 from tavern_core.flow.workflow_files import WorkflowFiles
@@ -40,7 +40,7 @@ class Flow:
     workflows: Workflows
     tools: WorkflowTools
     models: Models
-    rehearsal: Callable[[LLM], Workflows]
+    dry_run: Callable[[LLM], Workflows]
     """The same workflows for a trial: this model answers for every model, and tools are checked instead of run."""
 
     @classmethod
@@ -53,22 +53,22 @@ class Flow:
         ) -> ToolResult:
             return await pipeline.run(mode, tool, arguments, context, purpose, None, "workflow")
 
-        brought = Brought(specs.lifecycle, tables.contributions, base.home / "cache" / "unpacked")
+        plugin_workflows = PluginWorkflows(specs.lifecycle, tables.contributions, base.home / "cache" / "unpacked")
         governance = Governance(
             PromptHooks(specs.lifecycle),
             PluginBudgets(base.config.limits.llms),
             EventEmitter(base, tables.hooks, tables.calls),
             base.recorder,
-            brought.activate,
+            plugin_workflows.activate,
             masking(lambda: base.known_secrets.values),
             base.config.limits.output_bytes,
         )
         models, nodes = Models(tables.contributions, invoke, governance), Nodes(specs.lifecycle)
-        workflow_files = WorkflowFiles([Path(root) for root in base.config.workflows.roots], brought.all)
+        workflow_files = WorkflowFiles([Path(root) for root in base.config.workflows.roots], plugin_workflows.all)
 
         async def prepare() -> None:
             base.portal.check()
-            await brought.activate()
+            await plugin_workflows.activate()
 
         def kept(context: CallContext | None, data: bytes) -> dict[str, Any] | None:
             most = pipeline.limits.inline_bytes
@@ -100,10 +100,10 @@ class Flow:
         async def output_schema(tool: str, context: CallContext | None) -> Mapping[str, Any] | None:
             return (await pipeline.catalogue.find(tool, context)).spec.output_schema
 
-        def rehearsal(llm: LLM) -> Workflows:
-            from tavern_core.flow.rehearsal import RehearsedModels, rehearsed
+        def dry_run(llm: LLM) -> Workflows:
+            from tavern_core.flow.dry_run import DryRunModels, dry_run_invoke
 
-            scripted = RehearsedModels(models, llm, rehearsed(dry, output_schema))
+            scripted = DryRunModels(models, llm, dry_run_invoke(dry, output_schema))
 
             def trial() -> tuple[Running, Caches]:
                 return _running(specs, inventories, scripted, nodes, workflow_files, prepare, pipeline.artifacts)
@@ -111,7 +111,7 @@ class Flow:
             return Workflows(workflow_files, trial, wait=base.portal.run, prepare=prepare)
 
         tables.engines.enter(engine, RunsAsJobs(workflows, engine, base.config.jobs), within_job, models.specs)
-        return cls(nodes, workflows, WorkflowTools(workflow_files, tables), models, rehearsal)
+        return cls(nodes, workflows, WorkflowTools(workflow_files, tables), models, dry_run)
 
 
 def _running(
@@ -127,7 +127,7 @@ def _running(
     from tavern_core.flow.compiler import Compiling
     from tavern_core.flow.engine.cache import DiskCache, SessionCache
     from tavern_core.flow.engine.run_store import RunStore
-    from tavern_core.flow.node_facilities import Doors
+    from tavern_core.flow.node_facilities import HostNodeFacilities
     from tavern_core.flow.node_permissions import NodeRights
     from tavern_core.flow.run_steps import Caches, Running
 
@@ -147,6 +147,6 @@ def _running(
         RunStore(base.home / "runs.db", mask, holds_secret, secrets),
     )
     rights = NodeRights(lifecycle, base.config.capabilities, host, inventories.resolved)
-    doors = Doors(lifecycle, models, models.invoke, artifacts, is_host)
+    facilities = HostNodeFacilities(lifecycle, models, models.invoke, artifacts, is_host)
     compiling = Compiling(nodes, workflow_files, lifecycle)
-    return Running(workflow_files, compiling, rights, doors, caches, lifecycle.tables, prepare), caches
+    return Running(workflow_files, compiling, rights, facilities, caches, lifecycle.tables, prepare), caches

@@ -16,8 +16,7 @@ from tavern_core.kernel.plugins.candidate import has_nodes
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.ids import split_id
 from tavern_core.model.nearest import did_you_mean, fold, nearest
-from tavern_core.model.node import NodeSpec
-from tavern_core.model.node_match import NodeMatch
+from tavern_core.model.node import NodeMatch, NodeSpec
 from tavern_core.model.safe_text import printed
 
 HOST_NAMESPACE: Final = "core"

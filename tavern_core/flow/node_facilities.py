@@ -31,7 +31,7 @@ class ModelDoor:
         return sealed_llm(asked) if self._plugin else asked
 
 
-class Doors:
+class HostNodeFacilities:
     """The host's side of every NodeContext."""
 
     def __init__(

@@ -15,7 +15,7 @@ from tavern_core.kernel.plugins.record import Record
 _SECTION: Final = "workflows"
 
 
-class Brought:
+class PluginWorkflows:
     """The workflows of plugins, by ``<plugin>.<name>``.
 
     Args:

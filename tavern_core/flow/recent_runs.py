@@ -59,7 +59,7 @@ class Remembered:
 
     def ended(self, run: Run) -> None:
         """A run is over: it stays until there are too many runs or outputs."""
-        weight = self._runs[run.id][1].weight() + _EVENT * run.told
+        weight = self._runs[run.id][1].weight() + _EVENT * run.event_count
         with self._lock:
             self._weights[run.id] = weight
             self._bytes += weight

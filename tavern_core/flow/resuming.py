@@ -9,7 +9,7 @@ from typing import Any
 from tavern_core.errors import InputInvalid, UsageError
 from tavern_core.flow.compiler import as_workflow
 from tavern_core.flow.engine.journal import Journal
-from tavern_core.flow.engine.run import Question, RunOptions
+from tavern_core.flow.engine.run_options import Question, RunOptions
 from tavern_core.flow.engine.run_store import KeptRun
 from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen import dataclass

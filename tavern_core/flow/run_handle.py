@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
-from tavern_core.flow.engine.run import Question, Run
+from tavern_core.flow.engine.run import Run
+from tavern_core.flow.engine.run_options import Question
 from tavern_core.model.run import RunEvent, RunResult
 
 
@@ -83,7 +84,7 @@ async def followed(run: Run, after: int, task: asyncio.Task[RunResult] | None = 
             for event in run.events(after):
                 after = event.seq
                 yield event
-                if is_end(event) and event.seq == run.told and run.started:  # not from before it was resumed
+                if is_end(event) and event.seq == run.event_count and run.started:  # not from before it was resumed
                     return
             if (task is not None and task.done()) or (run.is_over and not run.events(after)):
                 return

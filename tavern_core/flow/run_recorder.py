@@ -25,7 +25,7 @@ _LOOK_S: Final = 0.25
 _log = logging.getLogger("tavern.workflows")
 
 
-class Keeper:
+class RunRecorder:
     """Writes one run. A store that cannot be written is reported once and blocks nothing.
 
     Args:
@@ -134,7 +134,7 @@ class Keeper:
                 if (left := self._journal.answer_to(question)) is not None:
                     with suppress(InputInvalid):  # it was already checked
                         self._run.answer(question, left["value"])
-        if self._run.told > self._saved and time.monotonic() >= self._due:
+        if self._run.event_count > self._saved and time.monotonic() >= self._due:
             self.write("waiting" if self._run.questions else "running")
             self._due = time.monotonic() + PAUSE_S
         if self._journal is not None:

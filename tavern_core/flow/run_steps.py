@@ -5,11 +5,10 @@ read → compile → permissions of its nodes → before_workflow hooks → chec
 
 from __future__ import annotations
 
-import re
 import secrets
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,8 +19,8 @@ from tavern_core.flow.engine.cache import DiskCache, Earlier, RunCache, SessionC
 from tavern_core.flow.engine.groups import given as interface_values
 from tavern_core.flow.engine.node_values import fresh
 from tavern_core.flow.engine.plan_tables import Prepared
-from tavern_core.flow.engine.protocols import NodeDoors
-from tavern_core.flow.engine.run import Beginning, Run, RunHost, RunOptions
+from tavern_core.flow.engine.protocols import NodeFacilities
+from tavern_core.flow.engine.run import Beginning, Run, RunHost
 from tavern_core.flow.engine.run_events import EventLog
 from tavern_core.flow.engine.run_store import KeptRun, RunStore
 from tavern_core.flow.hook_chains import FlowCalls
@@ -30,7 +29,8 @@ from tavern_core.flow.node_permissions import NodeRights
 from tavern_core.flow.recent_runs import Remembered
 from tavern_core.flow.resuming import TakenUp, document_of_run, stored_options, taken_up
 from tavern_core.flow.run_caller import judge_owner, restored, stored, taken_up_as
-from tavern_core.flow.run_recorder import Keeper
+from tavern_core.flow.run_recorder import RunRecorder
+from tavern_core.flow.run_request import RunRequest
 from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen import dataclass
 from tavern_core.graph.slots import chosen
@@ -38,7 +38,7 @@ from tavern_core.kernel.calls.running_call import Frame, current
 from tavern_core.kernel.calls.untrusted_content import has_read, is_watched
 from tavern_core.kernel.nodes.value_conversion import plain
 from tavern_core.kernel.plugins.tables import Tables
-from tavern_core.kernel.settings.result_redaction import masking, struck_outputs
+from tavern_core.kernel.settings.result_redaction import masking, redacted_outputs
 from tavern_core.model.call import CallContext
 from tavern_core.model.event import (
     UPDATE_WORKFLOW_STATE_FROM_AGENT,
@@ -56,12 +56,8 @@ if TYPE_CHECKING:
     from tavern_core.flow.patching import Patching
     from tavern_core.graph.problems import FlowProblem
 
-_OPTIONS: Final = frozenset(
-    {field.name for field in fields(RunOptions)} | {"again", "start_at", "answers", "cache", "keep", "run_id"}
-)
 _MOST_WRITTEN: Final = 200
 """Maximum number of cached workflows without a file."""
-_RUN_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +75,7 @@ class Begun:
 
     run: Run
     info: RunInfo
-    keeper: Keeper | None
+    recorder: RunRecorder | None
     """Writes it to the store, if it is stored."""
 
 
@@ -91,7 +87,7 @@ class Running:
         workflow_files: WorkflowFiles,
         compiling: Compiling,
         rights: NodeRights,
-        doors: NodeDoors,
+        facilities: NodeFacilities,
         caches: Caches,
         tables: Tables,
         prepare: Callable[[], Coroutine[Any, Any, None]],
@@ -111,7 +107,7 @@ class Running:
         self._defaults = {"concurrency": workflows.concurrency, "resources": workflows.resources}
         self._secrets: Callable[[], Collection[str]] = lambda: base.known_secrets.values
         self._mask = masking(self._secrets)
-        self._run_host = RunHost(base.tool_threads, doors, self._mask, self._secrets)
+        self._run_host = RunHost(base.tool_threads, facilities, self._mask, self._secrets)
         self._given = GivenWorkflows()
         self._written: dict[int, tuple[Workflow, Workflow]] = {}
         """Workflows without a file, and their document as it would be in a file."""
@@ -198,32 +194,14 @@ class Running:
         if made.prepared is None:
             raise made.refuse()
         await self._rights.judge(_specs(made.prepared), caller)
-        if unknown := next((name for name in options if name not in _OPTIONS), None):
-            raise UsageError(
-                f"a run has no option {unknown!r}",
-                hint=did_you_mean(unknown, _OPTIONS) or f"options: {', '.join(sorted(_OPTIONS))}",
-            )
-        if not isinstance(options.get("again", ""), str | None) or not isinstance(
-            options.get("answers", {}), Mapping | None
-        ):
-            raise UsageError(
-                "`again` takes the id of a run, `answers` a mapping of questions",
-                hint="run(what, inputs, again='run-…')",
-            )
-        given = {**self._defaults, **options}
-        again, start_at = given.pop("again", None), given.pop("start_at", ())
+        request = RunRequest.read(options, self._defaults)
+        run_id, again, start_at = request.run_id, request.again, request.start_at
         if start_at and again is None and taken is None:
             raise UsageError(
                 "start_at needs `again`: the run whose other answers are taken",
                 hint="run(what, inputs, again=run_id, start_at=[...])",
             )
-        run_id, answers, is_off = given.pop("run_id", ""), given.pop("answers", None), given.pop("cache", True) is False
-        is_kept = given.pop("keep", True)
-        if run_id and (
-            not _RUN_ID.match(run_id)
-            or run_id in self.remembered
-            or (is_kept and self._caches.runs.get(run_id) is not None)
-        ):
+        if run_id and (request.has_invalid_id or self._is_used(run_id, request.keep)):
             raise UsageError(
                 f"{run_id!r} cannot be the id of a new run", hint="use 1 to 100 of A-Z a-z 0-9 _ . - and no id twice"
             )
@@ -234,11 +212,15 @@ class Running:
             log = EventLog(before[-1].seq if before else 0, lambda after: runs.events(run_id, after))
         inputs = {key: plain(value) for key, value in inputs.items()}
         cache = RunCache(
-            self._caches.session, self._caches.disk, earlier, is_off=is_off, write=self._caches.runs.written
+            self._caches.session,
+            self._caches.disk,
+            earlier,
+            is_off=not request.uses_cache,
+            write=self._caches.runs.written,
         )
         run = Run(
-            made.prepared, {}, host=self._run_host, context=caller, options=RunOptions(**given),
-            beginning=Beginning(run_id, cache, answers or {}, log),
+            made.prepared, {}, host=self._run_host, context=caller, options=request.options,
+            beginning=Beginning(run_id, cache, request.answers, log),
         )  # fmt: skip
         cache.on_lost = lambda path, why: run.note("again", path, {"why": why})
         self._watch_reading(run, cache, again if taken is None else run_id)
@@ -253,14 +235,17 @@ class Running:
         around, after = self._hooks.of("tavern_before_node"), self._hooks.of("tavern_after_node")
         if around or after:
             run.around = NodeHooks(self._calls, around, after, info)
-        keeper = None
-        if is_kept:
+        recorder = None
+        if request.keep:
             about = await self._about(run, made.workflow, inputs, is_changed, options, taken)
-            keeper = Keeper(self._caches.runs, run, cache, about, taken.journal if taken is not None else None)
+            recorder = RunRecorder(self._caches.runs, run, cache, about, taken.journal if taken is not None else None)
         if taken is not None:
             run.turn, run.times_taken_up = f"{run.id}#{secrets.token_hex(4)}", taken.kept.times_taken_up
         self.remembered.add(run, cache, is_taken_up=taken is not None)
-        return Begun(run, info, keeper)
+        return Begun(run, info, recorder)
+
+    def _is_used(self, run_id: str, is_kept: bool) -> bool:
+        return run_id in self.remembered or (is_kept and self._caches.runs.get(run_id) is not None)
 
     def _watch_reading(self, run: Run, cache: RunCache, earlier: str | None) -> None:
         """From now on the run knows what its nodes read; from an earlier run it takes over what that had read."""
@@ -302,7 +287,7 @@ class Running:
 
     async def through(self, begun: Begun) -> RunResult:
         """Run it to its end, record it, and call observers."""
-        run, info, keeper = begun.run, begun.info, begun.keeper
+        run, info, recorder = begun.run, begun.info, begun.recorder
         outer = current.get()  # the maker of that call can follow the run and its streams from now on
         self._note(
             WORKFLOW_STARTED,
@@ -312,24 +297,24 @@ class Running:
         result: RunResult | None = None
         token = current.set(self._frame(run))
         try:
-            if keeper is not None:
-                await keeper.begin()
+            if recorder is not None:
+                await recorder.begin()
             result = await run.execute()
         finally:
             current.reset(token)
             self.remembered.ended(run)
-            if keeper is not None:
-                keeper.end(result)
-            told = {
+            if recorder is not None:
+                recorder.end(result)
+            facts = {
                 "runId": run.id,
                 "workflow": info.workflow,
                 "state": "cancelled" if result is None else result.state,
             }
             took = 0.0 if result is None else round(result.latency_ms, 3)
             errors = [error.to_json() for error in run.errors[:20]]
-            self._note(WORKFLOW_FINISHED, {**told, "latencyMs": took, "errors": self._mask(errors)})
+            self._note(WORKFLOW_FINISHED, {**facts, "latencyMs": took, "errors": self._mask(errors)})
         result = replace(
-            result, outputs=struck_outputs(result.outputs, self._secrets()), untrusted=tuple(run.reads or ())
+            result, outputs=redacted_outputs(result.outputs, self._secrets()), untrusted=tuple(run.reads or ())
         )
         if observers := self._hooks.of("tavern_after_workflow"):
             seen = RunInfo(run.id, info.workflow, info.principal, result.state)

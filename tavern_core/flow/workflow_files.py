@@ -47,19 +47,19 @@ _SETTLED_NS: Final = 50_000_000
 """How old a change must be to differ in time from the next one, because file systems count in ticks."""
 Stamp = tuple[int, int, int]
 """(time of the last change, size, inode) of a file."""
-Brought = Mapping[str, tuple[str, Any, Path | None]]
+PluginSources = Mapping[str, tuple[str, Any, Path | None]]
 """Id → (plugin, content or path, the plugin's folder)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shelved:
+class WorkflowSource:
     """One existing workflow, read or not."""
 
     id: str
     plugin: str = ""
     """Its plugin; empty for one of a folder."""
     path: Path | None = None
-    brought: tuple[str, Any, Path | None] | None = field(default=None, repr=False)
+    plugin_source: tuple[str, Any, Path | None] | None = field(default=None, repr=False)
     """Its entry in the plugin's workflows."""
 
 
@@ -80,26 +80,28 @@ class WorkflowFiles:
 
     Args:
         folders: the roots of tavern.yaml, most important first.
-        brought: the current workflows of plugins.
+        plugin_sources: the current workflows of plugins.
     """
 
-    def __init__(self, folders: Iterable[Path], brought: Callable[[], Brought]) -> None:
+    def __init__(self, folders: Iterable[Path], plugin_sources: Callable[[], PluginSources]) -> None:
         self.folders = tuple(folders)
-        self._brought = brought
+        self._plugin_sources = plugin_sources
         self._lock = threading.Lock()
         self._made: dict[str, tuple[Any, Workflow]] = {}
         """Workflows that plugins contribute as objects; always the same object, so that it is compiled once."""
         self._read: dict[tuple[Path, str], tuple[Stamp | None, bytes, Workflow | WorkflowInvalid]] = {}
         """(file, id) → its stamp, None if unreliable; the hash of its bytes; its content."""
 
-    def list(self) -> dict[str, Shelved]:
+    def list(self) -> dict[str, WorkflowSource]:
         """Id → workflow, sorted; a file of a folder takes precedence over a plugin's with the same id."""
-        found = {name: Shelved(name, entry[0], brought=entry) for name, entry in self._brought().items()}
-        found.update({name: Shelved(name, "", path) for name, path in self._files().items()})
+        found = {
+            name: WorkflowSource(name, entry[0], plugin_source=entry) for name, entry in self._plugin_sources().items()
+        }
+        found.update({name: WorkflowSource(name, "", path) for name, path in self._files().items()})
         return dict(sorted(found.items()))
 
     def __contains__(self, id_: str) -> bool:
-        return self._file(id_) is not None or id_ in self._brought()
+        return self._file(id_) is not None or id_ in self._plugin_sources()
 
     def stamp(self, further: Iterable[Path] = ()) -> object | None:
         """A value that changes whenever a file may have changed; None: a change is so recent that the next one may look the same.
@@ -121,9 +123,9 @@ class WorkflowFiles:
     def broken(self) -> dict[str, WorkflowInvalid]:
         """Id → why it cannot be read, for the currently known workflows; no plugin is activated."""
         found = {}
-        for id_, shelved in self.list().items():
+        for id_, source in self.list().items():
             try:
-                self.open(shelved)
+                self.open(source)
             except WorkflowInvalid as error:
                 found[id_] = error
         return found
@@ -137,7 +139,7 @@ class WorkflowFiles:
         """
         if (path := self._file(id_)) is not None:
             return self.read(path, id_)
-        if (entry := self._brought().get(id_)) is not None:
+        if (entry := self._plugin_sources().get(id_)) is not None:
             return self._of_plugin(id_, *entry)
         hint = (
             did_you_mean(id_, self.list())
@@ -145,11 +147,15 @@ class WorkflowFiles:
         )
         raise WorkflowNotFound(sayable(f"there is no workflow {id_!r:.300}"), hint=sayable(hint))
 
-    def open(self, shelved: Shelved) -> Workflow:
+    def open(self, source: WorkflowSource) -> Workflow:
         """The workflow that `list` named, without searching folders again. Raises as `get`."""
-        if shelved.path is not None:
-            return self.read(shelved.path, shelved.id)
-        return self._of_plugin(shelved.id, *shelved.brought) if shelved.brought is not None else self.get(shelved.id)
+        if source.path is not None:
+            return self.read(source.path, source.id)
+        return (
+            self._of_plugin(source.id, *source.plugin_source)
+            if source.plugin_source is not None
+            else self.get(source.id)
+        )
 
     def read(self, path: Path, id_: str = "") -> Workflow:
         """The workflow in a file, wherever it is. Raises WorkflowInvalid (WORKFLOW_INVALID)."""

@@ -20,7 +20,7 @@ from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
     from tavern_core.flow.run_handle import RunHandle
-    from tavern_core.flow.workflow_files import Shelved, WorkflowFiles
+    from tavern_core.flow.workflow_files import WorkflowFiles, WorkflowSource
     from tavern_core.flow.workflows import Workflows
     from tavern_core.kernel.plugins.tables import Tables
     from tavern_core.model.call import CallContext, ToolCall
@@ -88,7 +88,7 @@ class WorkflowTools:
             noticed: dict[tuple[str, str], Diagnostic] = {}
             listed = self._workflow_files.list()
             entries = [
-                entry for id_, shelved in listed.items() if (entry := self._entry(id_, shelved, noticed)) is not None
+                entry for id_, source in listed.items() if (entry := self._entry(id_, source, noticed)) is not None
             ]
             for code, tool in self._noticed.keys() - noticed.keys():
                 self._diagnostics.withdraw(code, tool=tool)
@@ -107,7 +107,7 @@ class WorkflowTools:
         files = self._workflow_files.stamp(self._paths)
         return None if files is None else (files, self._contributions.generation, self._registry.generation)
 
-    def _entry(self, id_: str, shelved: Shelved, noticed: dict[tuple[str, str], Diagnostic]) -> Entry | None:
+    def _entry(self, id_: str, source: WorkflowSource, noticed: dict[tuple[str, str], Diagnostic]) -> Entry | None:
         def notice(code: str, message: str, hint: str, severity: Literal["error", "warning"] = "warning") -> None:
             noticed[code, PREFIX + id_] = Diagnostic(code, message, "", hint, severity, {"tool": PREFIX + id_})
 
@@ -116,7 +116,7 @@ class WorkflowTools:
             notice("WORKFLOW_NAME", f"workflow {id_!r} is not a tool: its id is not a tool name", hint)
             return None
         try:
-            workflow = self._workflow_files.open(shelved)
+            workflow = self._workflow_files.open(source)
         except TavernError as error:
             notice("WORKFLOW_INVALID", error.message, error.hint or f"tavern workflows check {id_}", "error")
             return None
@@ -126,10 +126,14 @@ class WorkflowTools:
         return Entry(PREFIX + id_, OWNER, workflow_tool(id_, workflow))
 
 
-def _file_of(shelved: Shelved) -> Iterator[Path]:
+def _file_of(source: WorkflowSource) -> Iterator[Path]:
     """The file of a plugin's workflow, if it is a file."""
-    if shelved.brought is not None and isinstance(shelved.brought[1], str | Path) and shelved.brought[2] is not None:
-        yield shelved.brought[2] / shelved.brought[1]
+    if (
+        source.plugin_source is not None
+        and isinstance(source.plugin_source[1], str | Path)
+        and source.plugin_source[2] is not None
+    ):
+        yield source.plugin_source[2] / source.plugin_source[1]
 
 
 class Engine:

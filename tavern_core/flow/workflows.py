@@ -24,13 +24,14 @@ from tavern_core.model.nearest import did_you_mean
 if TYPE_CHECKING:
     from tavern_core.flow.compiler import Made
     from tavern_core.flow.engine.plan_tables import Prepared
-    from tavern_core.flow.engine.run import Question, Run
+    from tavern_core.flow.engine.run import Run
+    from tavern_core.flow.engine.run_options import Question
     from tavern_core.flow.engine.run_store import KeptRun
     from tavern_core.flow.patching import PatchOutcome
     from tavern_core.flow.recent_runs import Remembered
     from tavern_core.flow.run_handle import RunHandle
     from tavern_core.flow.run_steps import Begun, Caches, Running
-    from tavern_core.flow.workflow_files import Shelved, WorkflowFiles
+    from tavern_core.flow.workflow_files import WorkflowFiles, WorkflowSource
     from tavern_core.flow.workflow_session import WorkflowSession
     from tavern_core.graph.edit import WorkflowEditor
     from tavern_core.graph.problems import FlowProblem
@@ -102,12 +103,12 @@ class Workflows(Mapping[str, "Workflow"]):
     def __contains__(self, id_: object) -> bool:
         return id_ in self.list()
 
-    def list(self) -> dict[str, Shelved]:
+    def list(self) -> dict[str, WorkflowSource]:
         """Id → its source, sorted; nothing is read."""
         self._wait(self._prepare())
         return self._workflow_files.list()
 
-    def in_files(self) -> dict[str, Shelved]:
+    def in_files(self) -> dict[str, WorkflowSource]:
         """`list`, as far as it is known without activating plugins."""
         return self._workflow_files.list()
 
@@ -222,7 +223,7 @@ class Workflows(Mapping[str, "Workflow"]):
         return await self._running.patching.patch(what, operations, rev=rev, seed=seed, dry_run=dry_run)
 
     async def stored(self, what: str | Path, outcome: PatchOutcome) -> PatchOutcome:
-        """Write a patched workflow elsewhere: into the file of a path, or under a new id. Raises as `save`."""
+        """Write a patched workflow to another place: into the file of a path, or under a new id. Raises as `save`."""
         await self._prepare()
         return self._running.patching.store(what, outcome)
 
@@ -325,7 +326,7 @@ class Workflows(Mapping[str, "Workflow"]):
 
     def _asked(self, run_id: str) -> tuple[Question, ...]:
         """The open questions of a stored run, including those with a stored answer."""
-        from tavern_core.flow.engine.run import Question
+        from tavern_core.flow.engine.run_options import Question
 
         kept = self._caches.runs.get(run_id)
         return () if kept is None else tuple(Question(**question) for question in kept.questions)
@@ -443,8 +444,8 @@ class Workflows(Mapping[str, "Workflow"]):
         task = asyncio.create_task(self._running.through(begun))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        if (keeper := begun.keeper) is not None:
-            task.add_done_callback(lambda _: keeper.let_go())  # it may be cancelled before it starts
+        if (recorder := begun.recorder) is not None:
+            task.add_done_callback(lambda _: recorder.let_go())  # it may be cancelled before it starts
         return RunHandle(begun.run, task)
 
     def runs(self) -> builtins.list[str]:

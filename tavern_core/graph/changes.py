@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from tavern_core.frozen import dataclass
 from tavern_core.model.language import Language, Row, say, text_in
-from tavern_core.model.safe_text import printed
+from tavern_core.model.safe_text import printed, shortened
 from tavern_core.model.workflow import Workflow
 
 Kind = Literal[
@@ -90,12 +90,11 @@ def _said(change: Change, names: Mapping[str, str]) -> Any:
 
 
 def _short(text: Any) -> str:
-    return text if isinstance(text, str) and len(text) <= 60 else f"{str(text)[:59]}…"
+    return shortened(str(text), 60)
 
 
 def _value(value: Any) -> str:
-    text = printed(value)
-    return text if len(text) <= 80 else f"{text[:79]}…"
+    return shortened(printed(value), 80)
 
 
 def _nodes(before: Workflow, after: Workflow) -> Iterator[Change]:

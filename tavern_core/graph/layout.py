@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeGuard
 
 from tavern_core.graph.order import topological
-from tavern_core.graph.room import Room, around
+from tavern_core.graph.spatial_grid import SpatialGrid, around
 from tavern_core.model import depths
 from tavern_core.model.workflow import Workflow
 
@@ -165,7 +165,7 @@ def _placed(
     free = [name for name in names if name not in fixed]
     if not free:
         return places
-    room = Room(_GAP)
+    room = SpatialGrid(_GAP)
     for name, at in fixed.items():
         room.add((*at, *sizes[name]))
     among = {name: list[str]() for name in free}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tavern_core.agents.agents import Agents
-from tavern_core.agents.parts import Parts
+from tavern_core.agents.host_parts import Parts
 from tavern_core.agents.profile_fields import Known
 from tavern_core.agents.prompt import PromptBuilder
 from tavern_core.host.host import Host

@@ -64,13 +64,13 @@ from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.lock_check import lock_path
 from tavern_core.kernel.plugins.plugin_settings import PluginSettings
 from tavern_core.kernel.plugins.plugins import Plugins
+from tavern_core.kernel.plugins.reconciler import Reconciler
 from tavern_core.kernel.plugins.record import Records
 from tavern_core.kernel.plugins.roster import Roster, Sources
 from tavern_core.kernel.plugins.section_lookup import Sections
 from tavern_core.kernel.plugins.services import Services
 from tavern_core.kernel.plugins.skills import Skills
 from tavern_core.kernel.plugins.tables import Tables
-from tavern_core.kernel.plugins.upkeep import Upkeep
 from tavern_core.kernel.registry import Registry
 from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.kernel.settings.setting_layers import SettingLayers, user_file
@@ -117,12 +117,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     changed, rights_changed = base.signals.tools, base.signals.rights
 
     hooks = HookTable(base.diagnostics, changed)
-    quarantine = Quarantine(
-        home / QUARANTINE,
-        failures=limits.hook_failures,
-        seconds=limits.hook_rest_ms / 1000,
-        report=QuarantineReport(base),
-    )
+    quarantine = _quarantine(base)
     hook_calls = HookCalls(limits.hook_timeout_ms / 1000, base.diagnostics, quarantine)
     events = EventEmitter(base, hooks, hook_calls)
 
@@ -140,16 +135,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     settings = _settings(base, hooks, hook_calls, PluginSettings(records, cache, base.diagnostics))
     tables = Tables(base, hooks, hook_calls, registry, contributions, services, settings, cache)
 
-    work = WorkFolders(home)
-    sandboxes = Sandboxes(
-        config.isolation,
-        home,
-        _kept_files(loaded),
-        base.diagnostics,
-        work,
-        tell=base.recorder.tell,
-        code=lambda: _code(base, records),
-    )
+    sandboxes = _sandboxes(base, records)
     isolation = Isolation(base, records, reach, sandboxes, contributions)
     upstreams = UpstreamParts.read(base)
     knowledge = Knowledge(config.knowledge, home / "cache" / "knowledge")
@@ -166,41 +152,23 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     )
     imports = ImportWatch(home, config.plugins.probe, limits.import_timeout_ms / 1000, base.diagnostics)
     lifecycle = Lifecycle(records, tables, grants, imports, events)
-    upkeep = Upkeep(base, roster, lifecycle, quarantine, imports)
+    reconciler = Reconciler(base, roster, lifecycle, quarantine, imports)
     reached = ReachedByUse(services, lambda: [record.candidate for record in records.values()])
-    consent = Consent(grants, lifecycle, upkeep, reached)
-    plugins = Plugins(lifecycle, consent, upkeep, states, quarantine, imports)
+    consent = Consent(grants, lifecycle, reconciler, reached)
+    plugins = Plugins(lifecycle, consent, reconciler, states, quarantine, imports)
 
     specs = ToolSpecs(base, lifecycle)
     namespaces = Namespaces(specs)
     inventories = Inventories(base, profiles, lifecycle, namespaces)
-    tools = Tools(specs, namespaces, inventories, upkeep, events)
+    tools = Tools(specs, namespaces, inventories, reconciler, events)
     kept, disk = _records(base), ForDisk(lambda: base.known_secrets.values)
-    limit_table = LimitTable(
-        kept,
-        {key: rule.limits() for key, rule in limits.callers.items()},
-        limits.retries,
-        limits.cache_bytes,
-        base.recorder,
-        base.diagnostics,
-    )
-    base.signals.settings.subscribe(limit_table.cache.clear)
+    limit_table = _limit_table(base, kept)
     compiler = Compiler(specs, namespaces, inventories, ToolHomes(tables, sandboxes.of), reach, limit_table)
     idempotency = Idempotency(kept, config.idempotency.ttl_ms / 1000, base.diagnostics, disk)
     stored = StoredApprovals(kept, config.approval.keep_ms / 1000, base.recorder)
     approvals = Approvals(options.approve, config.approval.timeout_ms / 1000, base.recorder, base.portal, stored)
     plans = PlanTokens(kept, config.approval.plan_ms / 1000, disk)
-    jobs = Jobs(
-        JobRecords(kept, config.jobs.ttl_ms / 1000),
-        stored,
-        base.portal,
-        base.recorder,
-        tables.engines,
-        disk,
-        concurrency=config.jobs.concurrency,
-        poll_ms=config.jobs.poll_ms,
-        ttl_ms=config.jobs.ttl_ms,
-    )
+    jobs = _jobs(tables, kept, stored, disk)
     artifacts = Artifacts(home / "artifacts", kept, config.artifacts.ttl_ms / 1000, config.artifacts.max_bytes)
     pipeline = Pipeline.create(
         compiler, hook_calls, base.recorder, config, approvals, base.known_secrets, idempotency, plans, jobs, artifacts
@@ -212,21 +180,11 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     flow = Flow.build(specs, inventories, pipeline)
     flow.nodes.search_with(lambda: _retrieval(specs, flow))
 
-    def resource_changed(uri: str, plugin: str) -> None:
-        base.recorder.show(RESOURCE_CHANGED, {"uri": uri}, plugin=plugin)
-
-    calls = _called_by_plugin(base, pipeline)
-    parts = Parts(tools, flow.nodes, flow.workflows, flow.models, jobs, knowledge, calls, resource_changed)
-    contributions.add_all("core-flows", {"services": core_services(parts)}, source="builtin")
-    if config.llms:
-        from tavern_core.host.configured_llms import configured_llms
-
-        own = configured_llms(loaded, settings, flow.models.find)
-        contributions.add_all("core-llms", {"llms": own}, source="builtin")
-    upkeep.judge()
+    _contribute(tables, tools, flow, jobs, knowledge, pipeline)
+    reconciler.judge()
     return Host(
         lifecycle=lifecycle,
-        upkeep=upkeep,
+        reconciler=reconciler,
         consent=consent,
         plugins=plugins,
         skills=Skills(lifecycle, consent),
@@ -259,6 +217,69 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
 def _builtin(options: Options, knowledge: Knowledge) -> Sequence[tuple[str, str, bool]]:
     """The host's own plugins; that of knowledge bases where there are any."""
     return (*options.builtin, *((_KB,) if knowledge.names() else ()))
+
+
+def _quarantine(base: Foundation) -> Quarantine:
+    """Hooks that failed repeatedly and are not called for a while."""
+    limits = base.config.limits
+    return Quarantine(
+        base.home / QUARANTINE,
+        failures=limits.hook_failures,
+        seconds=limits.hook_rest_ms / 1000,
+        report=QuarantineReport(base),
+    )
+
+
+def _sandboxes(base: Foundation, records: Records) -> Sandboxes:
+    return Sandboxes(
+        base.config.isolation,
+        base.home,
+        _kept_files(base.loaded),
+        base.diagnostics,
+        WorkFolders(base.home),
+        tell=base.recorder.tell,
+        code=lambda: _code(base, records),
+    )
+
+
+def _limit_table(base: Foundation, kept: RecordStore) -> LimitTable:
+    limits = base.config.limits
+    callers = {key: rule.limits() for key, rule in limits.callers.items()}
+    table = LimitTable(kept, callers, limits.retries, limits.cache_bytes, base.recorder, base.diagnostics)
+    base.signals.settings.subscribe(table.cache.clear)
+    return table
+
+
+def _jobs(tables: Tables, kept: RecordStore, stored: StoredApprovals, disk: ForDisk) -> Jobs:
+    base, config = tables.base, tables.base.config.jobs
+    return Jobs(
+        JobRecords(kept, config.ttl_ms / 1000),
+        stored,
+        base.portal,
+        base.recorder,
+        tables.engines,
+        disk,
+        concurrency=config.concurrency,
+        poll_ms=config.poll_ms,
+        ttl_ms=config.ttl_ms,
+    )
+
+
+def _contribute(tables: Tables, tools: Tools, flow: Flow, jobs: Jobs, knowledge: Knowledge, pipeline: Pipeline) -> None:
+    """What the host itself contributes, as plugins do: its services, and the language models of tavern.yaml."""
+    base = tables.base
+
+    def resource_changed(uri: str, plugin: str) -> None:
+        base.recorder.show(RESOURCE_CHANGED, {"uri": uri}, plugin=plugin)
+
+    calls = _called_by_plugin(base, pipeline)
+    parts = Parts(tools, flow.nodes, flow.workflows, flow.models, jobs, knowledge, calls, resource_changed)
+    tables.contributions.add_all("core-flows", {"services": core_services(parts)}, source="builtin")
+    if base.config.llms:
+        from tavern_core.host.configured_llms import configured_llms
+
+        own = configured_llms(base.loaded, tables.settings, flow.models.find)
+        tables.contributions.add_all("core-llms", {"llms": own}, source="builtin")
 
 
 def _settings(base: Foundation, hooks: HookTable, calls: HookCalls, undeclared: PluginSettings) -> SettingsStore:

@@ -12,7 +12,8 @@ from tavern_core.contract.llm import LLM, LLMAnswer, Message, Price, StreamingLL
 from tavern_core.errors import CallError, TavernError, ToolFailed
 from tavern_core.kernel.config.configuration import LoadedConfig
 from tavern_core.kernel.settings.store import SettingsStore
-from tavern_core.model.llms import SECRET, LlmConfig, is_reference
+from tavern_core.model.llms import LlmConfig
+from tavern_core.model.references import SECRET, is_operators_reference
 
 _LOCAL: Final = frozenset({"scripted", "recorded"})
 Secret = Callable[[str, Any], str]
@@ -109,7 +110,7 @@ class ConfiguredLLM:
 
     def _headers(self) -> Mapping[str, str]:
         return {
-            name: self._resolved(f"llms.{self._name}.headers.{name}", value) if is_reference(value) else value
+            name: self._resolved(f"llms.{self._name}.headers.{name}", value) if is_operators_reference(value) else value
             for name, value in self._entry.headers.items()
         }
 

@@ -147,16 +147,16 @@ class _Nodes(_Part):
 class _Workflows(_Part):
     def list(self) -> list[dict[str, Any]]:
         found = []
-        for id_, shelved in self._parts.workflows.workflow_files.list().items():
+        for id_, source in self._parts.workflows.workflow_files.list().items():
             try:
-                workflow = self._parts.workflows.workflow_files.open(shelved)
+                workflow = self._parts.workflows.workflow_files.open(source)
             except TavernError as error:
                 found.append(
                     {
                         "id": id_,
                         "name": id_,
                         "description": "",
-                        "plugin": shelved.plugin or None,
+                        "plugin": source.plugin or None,
                         "error": error.message,
                     }
                 )
@@ -166,7 +166,7 @@ class _Workflows(_Part):
                         "id": id_,
                         "name": workflow.name or id_,
                         "description": workflow.description,
-                        "plugin": shelved.plugin or None,
+                        "plugin": source.plugin or None,
                     }
                 )
         return found

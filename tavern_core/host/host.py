@@ -30,11 +30,11 @@ from tavern_core.kernel.observability.metrics import Metrics
 from tavern_core.kernel.plugins.consent import Consent
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.plugins import Plugins
+from tavern_core.kernel.plugins.reconciler import Reconciler
 from tavern_core.kernel.plugins.roster import Activate
 from tavern_core.kernel.plugins.section_lookup import Sections
 from tavern_core.kernel.plugins.skills import Skills
 from tavern_core.kernel.plugins.tables import Tables
-from tavern_core.kernel.plugins.upkeep import Upkeep
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult, failure
 from tavern_core.model.text_outcome import TextOutcome
@@ -49,7 +49,7 @@ class Host:
     """The parts of one host, as `composition.compose` built them."""
 
     lifecycle: Lifecycle
-    upkeep: Upkeep
+    reconciler: Reconciler
     consent: Consent
     plugins: Plugins
     skills: Skills
@@ -90,7 +90,7 @@ class Host:
     async def start(self, activate: Activate) -> None:
         """Activate plugins that must be active from the start, and register the existing workflows as tools."""
         self.isolation.sandboxes.work.sweep()
-        await self.upkeep.start(activate)
+        await self.reconciler.start(activate)
         if self.base.config.workflows.as_tools and activate != "none":
             self.flow.tools.list(self.lifecycle.records["core-flows"].rank)
 

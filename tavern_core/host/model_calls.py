@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tavern_core.errors import InputInvalid, ToolNotFound, UsageError
-from tavern_core.kernel.calls.native_calls import NativeCall, NativeOutcome, read_calls, write_results
-from tavern_core.kernel.catalogue.descriptions import Descriptions
+from tavern_core.errors import ToolNotFound, UsageError
+from tavern_core.kernel.calls.native_calls import NativeCall, NativeOutcome, not_an_object, read_calls, write_results
+from tavern_core.kernel.catalogue.descriptions import Descriptions, export_for_model
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult, failure
 from tavern_core.model.tool import ToolSpec
-from tavern_core.schema.dialects import export_tool
 
 Invoke = Callable[..., Awaitable[ToolResult]]
 
@@ -38,12 +37,7 @@ async def _made(
     except ToolNotFound as error:
         return failure(error)
     if call.arguments is None:
-        return failure(
-            InputInvalid(
-                f"{tool}: the arguments are no JSON object: {call.written[:200]}",
-                hint='write the arguments as one JSON object, such as {} or {"text": "…"}',
-            )
-        )
+        return failure(not_an_object(tool, call.written))
     return await invoke("native", tool, dict(call.arguments), context=context)
 
 
@@ -86,7 +80,7 @@ def langchain_tools(
 
     made = []
     for spec in specs:
-        shown = export_tool(spec, "openai")["function"]
+        shown = export_for_model(spec, "openai")["function"]
         made.append(
             TavernTool(
                 name=shown["name"],

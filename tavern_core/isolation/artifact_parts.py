@@ -11,9 +11,9 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from typing import IO, Any, Final
 
-from tavern_core.contract.running import RUNNING, Control
+from tavern_core.contract.tool_context import RUNNING, Control
 from tavern_core.errors import OutputTooLarge, ToolFailed
-from tavern_core.isolation.worker_client import Incarnation
+from tavern_core.isolation.worker_client import WorkerClient
 
 MOST_AT_ONCE: Final = 16
 """Artifacts of one worker that are on their way."""
@@ -23,7 +23,7 @@ Key = tuple[int, int]
 """Call and upload, as the worker numbers them."""
 
 
-def control_of(worker: Incarnation, number: object) -> Control | None:
+def control_of(worker: WorkerClient, number: object) -> Control | None:
     """The host's side of a call that is under way in a worker; None: there is none, or its tool has no `ToolContext`."""
     frame = worker.frames.get(number) if type(number) is int else None
     return None if frame is None else RUNNING.get(frame[3])
@@ -39,9 +39,9 @@ class Uploads:
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
         self._lock = threading.Lock()
-        self._files: dict[Incarnation, dict[Key, IO[bytes]]] = {}
+        self._files: dict[WorkerClient, dict[Key, IO[bytes]]] = {}
 
-    def add(self, worker: Incarnation, message: dict[str, Any]) -> None:
+    def add(self, worker: WorkerClient, message: dict[str, Any]) -> None:
         """One more part.
 
         Raises:
@@ -66,19 +66,19 @@ class Uploads:
                 outcome="done", limit=self._most,
             )  # fmt: skip
 
-    def keep(self, worker: Incarnation, message: dict[str, Any]) -> dict[str, Any]:
+    def keep(self, worker: WorkerClient, message: dict[str, Any]) -> dict[str, Any]:
         """All parts are there: the content block that links to the artifact. Raises as `ToolContext.keep`."""
         control, file = running_control(worker, message), self._take(worker, _key(message))
         return control.keep(_chunks(file), str(message["media_type"]), str(message["name"]))
 
-    def forget(self, worker: Incarnation) -> None:
+    def forget(self, worker: WorkerClient) -> None:
         """A worker is dead."""
         with self._lock:
             files = self._files.pop(worker, {})
         for file in files.values():
             file.close()
 
-    def _take(self, worker: Incarnation, key: Key) -> IO[bytes] | None:
+    def _take(self, worker: WorkerClient, key: Key) -> IO[bytes] | None:
         with self._lock:
             return self._files.get(worker, {}).pop(key, None)
 
@@ -87,13 +87,13 @@ def _key(message: dict[str, Any]) -> Key:
     return int(message["call"]), int(message["upload"])
 
 
-def running_control(worker: Incarnation, message: dict[str, Any]) -> Control:
+def running_control(worker: WorkerClient, message: dict[str, Any]) -> Control:
     if (control := control_of(worker, message.get("call"))) is None:
         raise ToolFailed("this call is over: it has no artifacts", hint="keep and read artifacts while the tool runs")
     return control
 
 
-def part_of(worker: Incarnation, message: dict[str, Any]) -> str:
+def part_of(worker: WorkerClient, message: dict[str, Any]) -> str:
     """A part of an artifact, for a tool in a worker that reads one, as base64. Raises as `ToolContext.artifact`."""
     start, length = int(message["start"]), min(int(message["length"]), _CHUNK)
     return b64encode(

@@ -15,7 +15,7 @@ FIRST_S: Final = 30.0
 LONGEST_S: Final = 600.0
 
 
-class Pauses:
+class Backoff:
     """The backoff times of the plugins that share one state folder.
 
     Args:

@@ -36,7 +36,7 @@ class Closed:
     """What stays shut for a worker, whatever was granted.
 
     Args:
-        home: the state folder of the host; nobody sees it.
+        home: the state folder of the host; it is never visible.
         kept: files that decide what is allowed: not to be read on the way to modules.
         unwritable: what no box writes to (`Sandboxes.unwritable`).
     """

@@ -25,13 +25,13 @@ class Undelivered(Exception):
     """The worker had ended before it got the request, so nothing ran."""
 
 
-class Lanes(WorkerProcess):
+class Connections(WorkerProcess):
     """A process with connections, which are passed to it on demand."""
 
     def __init__(self, terms: Terms) -> None:
         super().__init__(terms)
         self._limit = terms.limit
-        self._most = terms.lanes
+        self._most = terms.connections
         self._idle: dict[Kind, list[Channel]] = {"sync": [], "loop": []}
         self._open: dict[Kind, int] = {"sync": 0, "loop": 0}
         self._free = threading.Condition(self._lock)
@@ -72,7 +72,7 @@ class Lanes(WorkerProcess):
             self._open[kind] += 1
         own, its = socket.socketpair()
         channel = Channel(own, self._limit)
-        reported = tell({"lane": kind}, its.fileno())
+        reported = tell({"connection": kind}, its.fileno())
         its.close()
         if reported is False:
             own.close()

@@ -15,18 +15,18 @@ from typing import Any, Final
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.llm import answer_json
 from tavern_core.contract.nodes import NothingCame
-from tavern_core.contract.running import Control
+from tavern_core.contract.tool_context import Control
 from tavern_core.errors import ToolFailed
 from tavern_core.isolation.artifact_parts import Uploads, control_of, part_of, running_control
 from tavern_core.isolation.codec import CALLS, crossing
 from tavern_core.isolation.error_codec import pack_error
 from tavern_core.isolation.node_codec import NOTHING, VALUES
 from tavern_core.isolation.transport import judged
-from tavern_core.isolation.worker_client import Incarnation
+from tavern_core.isolation.worker_client import WorkerClient
 from tavern_core.isolation.worker_output import Printed
 from tavern_core.kernel.calls.running_call import Frame, current
 from tavern_core.kernel.execution.portal import Portal
-from tavern_core.kernel.execution.threads import Workers
+from tavern_core.kernel.execution.threads import ThreadPool
 from tavern_core.kernel.views.service_view import IS_ASYNC
 from tavern_core.model.call import CallContext
 from tavern_core.model.question import Question
@@ -44,17 +44,17 @@ class Answering:
         portal: where async services run.
         printed: where what it logs goes.
         artifact_bytes: most bytes of one artifact.
-        changed: tells a worker of a changed setting: ``changed(incarnation, watch, value)``.
+        changed: tells a worker of a changed setting: ``changed(worker_client, watch, value)``.
     """
 
     def __init__(
         self,
         plugin: str,
-        threads: Workers,
+        threads: ThreadPool,
         portal: Portal,
         printed: Printed,
         artifact_bytes: int,
-        changed: Callable[[Incarnation, int, Any], None],
+        changed: Callable[[WorkerClient, int, Any], None],
     ) -> None:
         self.ctx: PluginContext | None = None
         """The plugin's context; set once a hook has got it."""
@@ -65,10 +65,10 @@ class Answering:
         self._printed = printed
         self._changed = changed
         self._stranger: Frame = (0, None, CallContext(principal=f"plugin:{plugin}"), "", None)
-        self._open: dict[Incarnation, int] = {}
+        self._open: dict[WorkerClient, int] = {}
         self._uploads = Uploads(artifact_bytes)
 
-    def hear(self, worker: Incarnation, message: dict[str, Any]) -> None:
+    def hear(self, worker: WorkerClient, message: dict[str, Any]) -> None:
         """One message of a worker; called in the watching thread."""
         if message.get("tell") == "log":
             level, name, text = message.get("level"), message.get("logger"), message.get("text")
@@ -93,12 +93,12 @@ class Answering:
         """The plugin is stopped: no more answers."""
         self._threads.close()
 
-    def forget(self, worker: Incarnation) -> None:
+    def forget(self, worker: WorkerClient) -> None:
         """A worker is dead."""
         self._open.pop(worker, None)
         self._uploads.forget(worker)
 
-    def _answer(self, worker: Incarnation, message: dict[str, Any]) -> None:
+    def _answer(self, worker: WorkerClient, message: dict[str, Any]) -> None:
         call = message.get("call")
         frame = worker.frames.get(call) if type(call) is int else None
         token = current.set(frame or self._stranger)
@@ -109,13 +109,13 @@ class Answering:
         finally:
             current.reset(token)
 
-    def _send(self, worker: Incarnation, message: dict[str, Any], answer: dict[str, Any]) -> None:
+    def _send(self, worker: WorkerClient, message: dict[str, Any], answer: dict[str, Any]) -> None:
         if worker in self._open:
             self._open[worker] -= 1
         if not worker.dead.is_set():
             worker.tell({"id": message["id"], **answer})
 
-    def _ask_person(self, worker: Incarnation, message: dict[str, Any]) -> None:
+    def _ask_person(self, worker: WorkerClient, message: dict[str, Any]) -> None:
         """Pass a question of a running call on to the side of its caller. No thread waits for the answer, which may take hours."""
 
         def answered(done: Future[Mapping[str, Any]]) -> None:
@@ -172,7 +172,7 @@ class Answering:
                 )
         raise ToolFailed(f"a node does not offer {what!r:.80}")
 
-    def _answered(self, worker: Incarnation, message: dict[str, Any]) -> Any:
+    def _answered(self, worker: WorkerClient, message: dict[str, Any]) -> Any:
         match message["ask"]:
             case "node":
                 return self._ask_node(message)
@@ -191,23 +191,23 @@ class Answering:
                 return part_of(worker, message)
             case "keep":
                 return self._uploads.keep(worker, message)
-        if self.ctx is None or (doors := self.ctx._doors) is None:
+        if self.ctx is None or (facilities := self.ctx._facilities) is None:
             raise ToolFailed("this plugin has no context yet", hint="use the `ctx` argument of a hook")
         match message["ask"]:
             case "get_config":
-                return _to_plugin(doors.get_config(str(message["option"])))
+                return _to_plugin(facilities.get_config(str(message["option"])))
             case "plugin_config":
-                return _to_plugin(dict(doors.plugin_config()))
+                return _to_plugin(dict(facilities.plugin_config()))
             case "secret":
-                return doors.secret(str(message["name"]))
+                return facilities.secret(str(message["name"]))
             case "on_config_change":
                 self._watch(worker, str(message["option"]), int(message["watch"]))
                 return None
             case "service":
-                view = doors.service(str(message["name"]))
+                view = facilities.service(str(message["name"]))
                 return {"methods": _methods(view), "description": str(type(view).__doc__ or "")}
             case "call_service":
-                return self._call_service(doors.service(str(message["name"])), message)
+                return self._call_service(facilities.service(str(message["name"])), message)
         raise ToolFailed(f"there is nothing called {message['ask']!r:.80} to ask for")
 
     def _call_service(self, view: Any, message: dict[str, Any]) -> Any:
@@ -221,7 +221,7 @@ class Answering:
             answer = self._portal.run(_awaited(answer))
         return _to_plugin(answer)
 
-    def _watch(self, worker: Incarnation, option: str, watch: int) -> None:
+    def _watch(self, worker: WorkerClient, option: str, watch: int) -> None:
         assert self.ctx is not None
         if worker.watches >= MOST_WATCHES:
             raise ToolFailed(f"more than {MOST_WATCHES} settings are watched", hint="watch a setting once")

@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.frozen import dataclass
-from tavern_core.isolation.backoff import Pauses
+from tavern_core.isolation.backoff import Backoff
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.plugins.candidate import Candidate, isolation_reason
 from tavern_core.kernel.plugins.contributions import Contributions
@@ -40,10 +40,10 @@ class Isolation:
     contributions: Contributions
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _workers: HostWorkers | None = None
-    _pauses: Pauses = field(init=False)
+    _backoff: Backoff = field(init=False)
 
     def __post_init__(self) -> None:
-        self._pauses = Pauses(self.base.home / "isolation.json")
+        self._backoff = Backoff(self.base.home / "isolation.json")
 
     def reason(self, candidate: Candidate) -> str:
         """Why a plugin runs in its own process: it must, or was granted for that; empty for one that runs in the host."""
@@ -59,7 +59,7 @@ class Isolation:
 
     def applied(self, candidate: Candidate) -> Candidate:
         """The candidate for the lifecycle: an isolated one loads its proxy, and never its code."""
-        name, apart, pauses = candidate.name, isolation_reason(candidate, self.base.config.isolation), self._pauses
+        name, apart, backoff = candidate.name, isolation_reason(candidate, self.base.config.isolation), self._backoff
 
         def reason() -> str:
             return self._reason(name, apart)
@@ -71,8 +71,8 @@ class Isolation:
             # A worker reads its code each time it starts.
             unload=lambda: None if candidate.unload is None or reason() else candidate.unload(),
             isolated=reason,
-            trouble=lambda: pauses.why(name) if reason() else "",
-            pardon=lambda: pauses.end(name),
+            trouble=lambda: backoff.why(name) if reason() else "",
+            pardon=lambda: backoff.end(name),
         )
 
     def release(self) -> None:
@@ -89,7 +89,7 @@ class Isolation:
         with self._lock:
             if self._workers is None:
                 self._workers = HostWorkers(
-                    self.base, self.records, self.reach, self.sandboxes, self.contributions, self._pauses
+                    self.base, self.records, self.reach, self.sandboxes, self.contributions, self._backoff
                 )
             workers = self._workers
         return workers.load(candidate)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def far_command(name: str, text: str, run: Callable[[list[str]], Any]) -> Any:
+def proxy_command(name: str, text: str, run: Callable[[list[str]], Any]) -> Any:
     """A click command that passes everything to the worker, including ``--help``.
 
     Args:

@@ -38,12 +38,12 @@ LONGEST_WORD: Final = 1_000
 _tokens: Final = itertools.count(1)
 
 
-def far_node(supervisor: Supervisor, told: Mapping[str, Any]) -> NodeSpec:
+def proxy_node(supervisor: Supervisor, described: Mapping[str, Any]) -> NodeSpec:
     """A node type as described by the worker."""
-    if told["code"] is None:
-        return unpack_node(told["node"], None)
-    form, context, takes_all, names_outputs, where, methods = told["code"]
-    spec = unpack_node(told["node"], None)
+    if described["code"] is None:
+        return unpack_node(described["node"], None)
+    form, context, takes_all, names_outputs, where, methods = described["code"]
+    spec = unpack_node(described["node"], None)
     yields, reads = form in ("stream", "sync_stream"), any(slot.is_stream for slot in spec.inputs.values())
     kind: Kind = "loop" if form == "async" else "sync"
     far = _Far(supervisor, spec.type, kind, yields=yields, talks=yields or reads or spec.dynamic_slots)
@@ -53,7 +53,7 @@ def far_node(supervisor: Supervisor, told: Mapping[str, Any]) -> NodeSpec:
         lambda **inputs: far.run(inputs), shape, CONTEXT if context else "", {}, cls, takes_all=takes_all is True, names_outputs=names_outputs is True,
         where=str(where),
     )  # fmt: skip
-    return unpack_node(told["node"], code)
+    return unpack_node(described["node"], code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class _Far:
             raise UpstreamError(f"{self.type} of an isolated plugin sent {error}", outcome="unknown") from error
 
 
-class _FarNode(Node):
+class _ProxyNode(Node):
     """The class form; one object in the worker for each object of it here."""
 
     far: ClassVar[_Far]
@@ -174,7 +174,7 @@ class _FarNode(Node):
         return self.far.run(inputs, self.one)
 
 
-async def _needs(self: _FarNode, ctx: Any, **inputs: Any) -> list[str]:
+async def _needs(self: _ProxyNode, ctx: Any, **inputs: Any) -> list[str]:
     far, one = self.far, self.one
     if one["fresh"]:
         weakref.finalize(self, far.left.append, one["object"])
@@ -184,17 +184,17 @@ async def _needs(self: _FarNode, ctx: Any, **inputs: Any) -> list[str]:
     return [str(key) for key in wanted]
 
 
-def _fingerprint(self: _FarNode, ctx: Any, **inputs: Any) -> Any:
+def _fingerprint(self: _ProxyNode, ctx: Any, **inputs: Any) -> Any:
     with self.far.asked(inputs, ctx) as given:
         return self.far.ask_now({"method": "fingerprint", **given})
 
 
-def _validate(cls: type[_FarNode], inputs: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+def _validate(cls: type[_ProxyNode], inputs: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
     said = cls.far.ask_now({"method": "validate", "arguments": [dict(inputs), dict(config)]})
     return [sayable(str(text), LONGEST_WORD) for text in said]
 
 
-def _upgrade(cls: type[_FarNode], node: Mapping[str, Any], version: int) -> dict[str, Any]:
+def _upgrade(cls: type[_ProxyNode], node: Mapping[str, Any], version: int) -> dict[str, Any]:
     return dict(cls.far.ask_now({"method": "upgrade", "arguments": [dict(node), version]}))
 
 
@@ -206,7 +206,7 @@ _METHODS: Final[Mapping[str, Any]] = {
 
 def _far_class(far: _Far, methods: frozenset[str]) -> type[Node]:
     own = {name: method for name, method in _METHODS.items() if name in methods}
-    return type(far.type.rpartition(":")[2], (_FarNode,), {"far": far, **own})
+    return type(far.type.rpartition(":")[2], (_ProxyNode,), {"far": far, **own})
 
 
 @contextmanager

@@ -20,12 +20,12 @@ from tavern_core.errors import HookRefused, PluginError, sayable
 from tavern_core.isolation.codec import pack_context, pack_tool
 from tavern_core.isolation.connections import Kind
 from tavern_core.isolation.node_codec import HOOK_VALUES
-from tavern_core.isolation.proxy_nodes import far_node
-from tavern_core.isolation.proxy_services import far_object
+from tavern_core.isolation.proxy_nodes import proxy_node
+from tavern_core.isolation.proxy_services import proxy_service
 from tavern_core.isolation.proxy_tools import Made, RemoteTool, reported_tool, unpacked
 from tavern_core.isolation.supervisor import Supervisor
 from tavern_core.isolation.transport import judged
-from tavern_core.kernel.plugins.remote_plugin import LivesElsewhere
+from tavern_core.kernel.plugins.remote_plugin import RemotePlugin
 from tavern_core.model.call import CallContext
 from tavern_core.model.node import NodeSpec
 from tavern_core.model.tool import ToolSpec
@@ -35,7 +35,7 @@ _running_loop = asyncio._get_running_loop
 Unpack = Callable[[Any], Any]
 
 
-class IsolatedPlugin(LivesElsewhere):
+class IsolatedPlugin(RemotePlugin):
     """The plugin object that the lifecycle gets. Each plugin has its own class, so that inspecting it shows its hooks."""
 
     def __init__(self, supervisor: Supervisor) -> None:
@@ -54,14 +54,14 @@ class IsolatedPlugin(LivesElsewhere):
         request = {"entry": entry, "honest": True}
         report = judged(self._supervisor.ask("nodes_below", request, seconds=self._supervisor.hook_s))
         self._supervisor.remember({"do": "nodes_below", **request})
-        return [far_node(self._supervisor, item) for item in report]
+        return [proxy_node(self._supervisor, item) for item in report]
 
     def close(self) -> None:
         """End its worker."""
         self._supervisor.close()
 
 
-def stand_in(supervisor: Supervisor, report: Mapping[str, Any]) -> IsolatedPlugin:
+def plugin_proxy(supervisor: Supervisor, report: Mapping[str, Any]) -> IsolatedPlugin:
     """The object for a plugin that a worker reported as `report`.
 
     Raises:
@@ -192,7 +192,7 @@ def _offered(supervisor: Supervisor, section: str, report: Any) -> Any:
         return dict(proxy_adapter(supervisor, item) for item in report)
     makers: dict[str, Callable[[Supervisor, Any], Any]] = {
         "tools": _tool, "services": _service, "commands": _command, "channels": _contribution, "providers": _contribution,
-        "nodes": far_node, "resources": _resource, "prompts": _prompt,
+        "nodes": proxy_node, "resources": _resource, "prompts": _prompt,
     }  # fmt: skip
     return [makers[section](supervisor, item) for item in report]
 
@@ -211,7 +211,7 @@ def _factory(supervisor: Supervisor, report: Any) -> ToolFactory:
         given = {"factory": place, "context": context_json, "drop": supervisor.unused()}
 
         def answer(tools: Any) -> Any:
-            if tools is None or (worker := supervisor.incarnation) is None:
+            if tools is None or (worker := supervisor.worker_client) is None:
                 return None
             made = Made(place, context_json, worker)
             return [reported_tool(supervisor, item, made) for item in judged(tools)]
@@ -237,7 +237,7 @@ def _service(supervisor: Supervisor, report: Any) -> Service:
     name, description, methods, starts, stops = report
     name, description = str(name), str(description)
     start, stop = _life(supervisor, name, False), _life(supervisor, name, True)
-    thing = far_object(supervisor, name, description, methods)
+    thing = proxy_service(supervisor, name, description, methods)
     return Service(name, thing, None, start if starts is True else None, stop if stops is True else None, description)
 
 
@@ -256,12 +256,12 @@ def _life(supervisor: Supervisor, name: str, end: bool) -> Callable[[], Coroutin
 
 
 def _command(supervisor: Supervisor, report: Any) -> Command:
-    from tavern_core.isolation.proxy_commands import far_command
+    from tavern_core.isolation.proxy_commands import proxy_command
 
     name, text = (str(part) for part in report)
     return Command(
         name,
-        lambda: far_command(name, text, lambda args: supervisor.ask("command", {"name": name, "args": args})),
+        lambda: proxy_command(name, text, lambda args: supervisor.ask("command", {"name": name, "args": args})),
         text,
     )
 

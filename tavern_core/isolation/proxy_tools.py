@@ -18,7 +18,7 @@ from tavern_core.isolation.codec import CALLS, Codec, Known, pack_tool, unpack_t
 from tavern_core.isolation.connections import Kind, Undelivered
 from tavern_core.isolation.supervisor import Supervisor
 from tavern_core.isolation.transport import BrokenChannel, judged
-from tavern_core.isolation.worker_client import Incarnation, Later
+from tavern_core.isolation.worker_client import Later, WorkerClient
 from tavern_core.kernel.plugins.remote_plugin import DescribesItself
 from tavern_core.kernel.plugins.tool_offers import SKETCH
 from tavern_core.model.call import ToolCall
@@ -46,7 +46,7 @@ class Made:
         worker: the worker that made them.
     """
 
-    def __init__(self, factory: str, context: Mapping[str, Any], worker: Incarnation) -> None:
+    def __init__(self, factory: str, context: Mapping[str, Any], worker: WorkerClient) -> None:
         self.factory = factory
         self.context = context
         self.worker = worker
@@ -104,7 +104,7 @@ class _Binding:
         self._name = tool.name
         self._tool = pack_tool(tool)
         self._key = remote.key or f"handler {remote.handler} {tool.name}"
-        self._home: Incarnation | None = None
+        self._home: WorkerClient | None = None
         self._kind: Kind = "sync"
         self.wants_call = self.wants_control = False
 
@@ -115,11 +115,11 @@ class _Binding:
             given["trace"] = headers
         if self.wants_call and call is not None:
             given["call"] = CALLS.encode(call)
-            if self.wants_control and (ends := Incarnation.deadline()) is not None:
+            if self.wants_control and (ends := WorkerClient.deadline()) is not None:
                 given["left"] = max(ends - time.perf_counter(), 0)
         if _running_loop() is None:
             return _result(self._supervisor.with_worker(lambda worker: self._call(worker, given)))
-        worker = self._supervisor.incarnation
+        worker = self._supervisor.worker_client
         if worker is None or worker is not self._home or worker.is_over:
             return self._call_later(given)
         given["key"] = self._key
@@ -129,7 +129,7 @@ class _Binding:
             return self._call_later(given)
         return self._finish(worker, answer, given) if isinstance(answer, Later) else self._answered(answer)
 
-    async def _finish(self, worker: Incarnation, later: Later, given: dict[str, Any]) -> Any:
+    async def _finish(self, worker: WorkerClient, later: Later, given: dict[str, Any]) -> Any:
         try:
             return self._answered(await worker.finish(later))
         except Undelivered:
@@ -139,14 +139,14 @@ class _Binding:
         self._supervisor.works()
         return _result(packed)
 
-    def _call(self, worker: Incarnation, given: dict[str, Any]) -> Any:
+    def _call(self, worker: WorkerClient, given: dict[str, Any]) -> Any:
         if worker is not self._home:
             self.settle(worker)
         given["key"] = self._key
         return worker.ask("call", given, self._kind, worker.deadline())
 
     async def _call_later(self, given: dict[str, Any]) -> Any:
-        async def ask(worker: Incarnation) -> Any:
+        async def ask(worker: WorkerClient) -> Any:
             if worker is not self._home:
                 await asyncio.get_running_loop().run_in_executor(None, self.settle, worker)
             given["key"] = self._key
@@ -154,7 +154,7 @@ class _Binding:
 
         return _result(await self._supervisor.with_worker_later(ask))
 
-    def settle(self, worker: Incarnation) -> None:
+    def settle(self, worker: WorkerClient) -> None:
         """Prepare it in a worker.
 
         Raises:

@@ -11,7 +11,7 @@ from tavern_core.isolation.error_codec import pack_error
 from tavern_core.isolation.node_codec import VALUES
 from tavern_core.isolation.stream_window import Chunks, Outbox, Room
 from tavern_core.isolation.transport import BrokenChannel, Channel, Stream, judged
-from tavern_core.isolation.worker_client import GRACE_S, Incarnation, Later
+from tavern_core.isolation.worker_client import GRACE_S, Later, WorkerClient
 from tavern_core.isolation.worker_process import CALL_ENDLESS
 from tavern_core.kernel.calls.running_call import current
 
@@ -27,13 +27,13 @@ class Talk:
     """
 
     def __init__(
-        self, worker: Incarnation, later: Later, channel: Channel, streams: Sequence[AsyncIterator[Any]]
+        self, worker: WorkerClient, later: Later, channel: Channel, streams: Sequence[AsyncIterator[Any]]
     ) -> None:
         self._worker = worker
         self._number = later.number
         self._channel = channel
         self._loop = asyncio.get_running_loop()
-        self._heard = Stream(channel.limit)
+        self._incoming = Stream(channel.limit)
         self._out = Outbox(channel, self._loop)
         self._chunks = Chunks()
         self._rooms = [Room() for _ in streams]
@@ -50,11 +50,11 @@ class Talk:
         """The output chunks of the worker's node, one by one; a slow reader blocks it. Ends with the answer or an error."""
         while True:
             try:
-                chunk, told = await self._chunks.next()
+                chunk, count = await self._chunks.next()
             except StopAsyncIteration:
                 return
-            if told:
-                self._say({"id": self._number, "room": told})
+            if count:
+                self._say({"id": self._number, "room": count})
             yield chunk
 
     async def answer(self) -> Any:
@@ -71,7 +71,7 @@ class Talk:
             raise self._worker.broken(self._channel, "loop", self._broken, delivered=True) from self._broken
         self._let_go(is_free)
         assert self._answer is not None
-        return self._worker.told(self._answer)
+        return self._worker.value_of(self._answer)
 
     async def stop(self) -> None:
         """Abandon it: if it is not answered, cancel it gently, and then end its process."""
@@ -94,7 +94,7 @@ class Talk:
         if self._feeders:
             await asyncio.wait(self._feeders)
         self._worker.frames.pop(self._number, None)
-        is_free = self._heard.is_whole and self._out.is_empty
+        is_free = self._incoming.is_whole and self._out.is_empty
         self._out.close()
         return is_free
 
@@ -105,7 +105,7 @@ class Talk:
     def _listen(self) -> None:
         """Handle received data."""
         try:
-            for message in self._heard.feed(self._channel.heard()):
+            for message in self._incoming.feed(self._channel.received()):
                 self._hear(message)
         except (BrokenChannel, ValueError, TypeError, KeyError, IndexError) as error:
             self._end(
@@ -155,7 +155,7 @@ class Talk:
 
 
 async def begin_talk(
-    worker: Incarnation, do: str, given: Mapping[str, Any], streams: Sequence[AsyncIterator[Any]]
+    worker: WorkerClient, do: str, given: Mapping[str, Any], streams: Sequence[AsyncIterator[Any]]
 ) -> Talk:
     """Send a request with a streamed answer.
 

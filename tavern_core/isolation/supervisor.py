@@ -19,19 +19,19 @@ from typing import Any, Final
 from tavern_core.contract.context import PluginContext
 from tavern_core.errors import ActivationFailed, PluginError, UpstreamError
 from tavern_core.frozen import dataclass
-from tavern_core.isolation.backoff import Pauses
+from tavern_core.isolation.backoff import Backoff
 from tavern_core.isolation.connections import Kind, Undelivered
 from tavern_core.isolation.host_requests import Answering
 from tavern_core.isolation.transport import BrokenChannel, judged
 from tavern_core.isolation.worker.facilities import facts_of_context
-from tavern_core.isolation.worker_client import Incarnation
+from tavern_core.isolation.worker_client import WorkerClient
 from tavern_core.isolation.worker_launch import WorkerLaunch
 from tavern_core.isolation.worker_output import Printed
 from tavern_core.isolation.worker_process import DEATH_S, STOPPED, BoxMissing, Terms
 from tavern_core.isolation.worker_watch import Watch
 from tavern_core.kernel.execution.modes import NeverBegan, TimeLimit
 from tavern_core.kernel.execution.portal import Portal
-from tavern_core.kernel.execution.threads import Workers
+from tavern_core.kernel.execution.threads import ThreadPool
 
 MOST_IN_A_ROW: Final = 5
 """Deaths without an answer in between, after which a plugin is paused."""
@@ -70,26 +70,25 @@ class Supervisor:
         watch: Watch,
         portal: Portal,
         printed: Printed,
-        pauses: Pauses,
+        backoff: Backoff,
     ) -> None:
         self.plugin = plugin
         self.hook_s = limits.hook_s
         self._launch = launch
         self._start_s = limits.start_s
-        self._pauses = pauses
-        threads = Workers(THREADS, f"tavern-questions-{plugin}")
+        self._backoff = backoff
+        threads = ThreadPool(THREADS, f"tavern-questions-{plugin}")
         self._answering = Answering(plugin, threads, portal, printed, limits.artifact_bytes, self._setting_changed)
         self._terms = Terms(plugin, watch, printed, limits.answer_bytes, limits.calls, self._answering.hear, self._died)
         self.nodes = self._answering.nodes
         """Token → context and event loop of a running node."""
         self._starting = threading.RLock()
         self._asking = threading.Lock()
-        self._reviving: Future[Incarnation] | None = None
-        self._now: Incarnation | None = None
-        self._beginning: Incarnation | None = None
+        self._reviving: Future[WorkerClient] | None = None
+        self._now: WorkerClient | None = None
+        self._beginning: WorkerClient | None = None
         """The last forked worker; it may not have imported the plugin yet."""
         self._deaths = 0
-        self._last = ""
         self._closed = False
         self._history: list[dict[str, Any]] = []
         """The recorded one-time requests to the plugin, in order, which a new worker repeats."""
@@ -97,7 +96,7 @@ class Supervisor:
     # Lifecycle ------------------------------------------------------------------------------------------------------------
 
     @property
-    def incarnation(self) -> Incarnation | None:
+    def worker_client(self) -> WorkerClient | None:
         """The last started worker."""
         return self._now
 
@@ -114,7 +113,7 @@ class Supervisor:
             PluginError: it cannot be started or imported, or is paused.
         """
         with self._starting:
-            self._pauses.refuse(self.plugin)
+            self._backoff.refuse(self.plugin)
             worker, report = self._begun()
             self._now = worker
             return report
@@ -143,9 +142,9 @@ class Supervisor:
         if request in self._history:
             self._history.remove(request)
 
-    def _begun(self) -> tuple[Incarnation, Mapping[str, Any]]:
+    def _begun(self) -> tuple[WorkerClient, Mapping[str, Any]]:
         """A worker that has imported the plugin."""
-        worker = self._beginning = Incarnation(self._terms)
+        worker = self._beginning = WorkerClient(self._terms)
         try:
             worker.begin(self._launch.request(), self._launch.modules, self._start_s)
             if self._closed:  # meanwhile
@@ -178,12 +177,12 @@ class Supervisor:
             raise
         return worker, report
 
-    def _living(self) -> Incarnation | None:
+    def _living(self) -> WorkerClient | None:
         """The worker, if one is alive."""
         worker = self._now
         return None if worker is None or worker.is_over else worker
 
-    def _revival(self) -> Future[Incarnation]:
+    def _revival(self) -> Future[WorkerClient]:
         """The restarting worker: in its own thread, for several callers with different deadlines."""
         with self._asking:
             if (future := self._reviving) is None or future.done():
@@ -191,7 +190,7 @@ class Supervisor:
                 threading.Thread(target=self._revive, args=(future,), name="tavern-revival", daemon=True).start()
             return future
 
-    def _revive(self, future: Future[Incarnation]) -> None:
+    def _revive(self, future: Future[WorkerClient]) -> None:
         try:
             worker = self._alive()
         except BaseException as error:  # noqa: BLE001 - passed to the waiting callers
@@ -199,7 +198,7 @@ class Supervisor:
         else:
             future.set_result(worker)
 
-    def _alive(self) -> Incarnation:
+    def _alive(self) -> WorkerClient:
         """The worker, restarted if necessary; waits for that.
 
         Raises:
@@ -213,7 +212,7 @@ class Supervisor:
                 return worker
             if worker is not None:
                 worker.dead.wait(DEATH_S)  # so that it is counted before the next one starts
-            self._pauses.refuse(self.plugin)
+            self._backoff.refuse(self.plugin)
             time.sleep(WAIT_S[min(self._deaths, len(WAIT_S) - 1)])
             try:
                 worker = self._revived()
@@ -224,7 +223,7 @@ class Supervisor:
             self._now = worker
             return worker
 
-    def _revived(self) -> Incarnation:
+    def _revived(self) -> WorkerClient:
         """A worker in the state of the previous one: all recorded requests are repeated."""
         worker, _ = self._begun()
         deadline = time.perf_counter() + self._start_s
@@ -240,7 +239,7 @@ class Supervisor:
             raise error if isinstance(error, PluginError) else PluginError(f"it failed with {error!r}") from error
         return worker
 
-    def _died(self, worker: Incarnation) -> None:
+    def _died(self, worker: WorkerClient) -> None:
         """In the watching thread: a worker has died."""
         self._answering.forget(worker)
         if worker is self._now and not self._closed and not worker.was_stopped:
@@ -249,13 +248,13 @@ class Supervisor:
     def _count(self, how: str) -> None:
         self._deaths += 1
         if self._deaths >= MOST_IN_A_ROW:
-            self._pauses.begin(self.plugin, f"its worker died {self._deaths} times in a row; the last time {how}")
+            self._backoff.begin(self.plugin, f"its worker died {self._deaths} times in a row; the last time {how}")
 
     def works(self) -> None:
         """A worker has answered."""
         if self._deaths:
             self._deaths = 0
-            self._pauses.end(self.plugin)
+            self._backoff.end(self.plugin)
 
     # Requests -------------------------------------------------------------------------------------------------------------
 
@@ -275,10 +274,10 @@ class Supervisor:
             lambda worker: worker.ask_later(do, {**given, **self._context(worker, given)}, kind, what)
         )
 
-    def with_worker(self, ask: Callable[[Incarnation], Any]) -> Any:
+    def with_worker(self, ask: Callable[[WorkerClient], Any]) -> Any:
         """Call a living worker; one that died before it got the request is replaced."""
         for attempt in range(1, ATTEMPTS + 1):
-            worker = self._living() or self._revived_by(Incarnation.deadline())
+            worker = self._living() or self._revived_by(WorkerClient.deadline())
             try:
                 answer = ask(worker)
             except Undelivered:
@@ -290,7 +289,7 @@ class Supervisor:
             return answer
         raise AssertionError("not reached")
 
-    def _revived_by(self, deadline: float | None) -> Incarnation:
+    def _revived_by(self, deadline: float | None) -> WorkerClient:
         """The new worker. Raises TimeLimit if the caller's time is over before; the worker still starts."""
         future = self._revival()
         wait([future], None if deadline is None else max(deadline - time.perf_counter(), 0))
@@ -298,7 +297,7 @@ class Supervisor:
             raise TimeLimit(stopped=True, begun=False)
         return future.result()
 
-    async def with_worker_later(self, ask: Callable[[Incarnation], Awaitable[Any]]) -> Any:
+    async def with_worker_later(self, ask: Callable[[WorkerClient], Awaitable[Any]]) -> Any:
         """`with_worker` under an event loop."""
         for attempt in range(1, ATTEMPTS + 1):
             if (worker := self._living()) is None:
@@ -330,7 +329,7 @@ class Supervisor:
         keys, worker.dropped[:] = worker.dropped[:], []
         return keys
 
-    def _context(self, worker: Incarnation, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def _context(self, worker: WorkerClient, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The plugin's context for the worker, if it was not sent yet."""
         ctx = self._answering.ctx
         if ctx is None or worker.knows_context is ctx or (given is not None and "impl" not in given):
@@ -338,7 +337,7 @@ class Supervisor:
         worker.knows_context = ctx
         return {"ctx": facts_of_context(ctx)}
 
-    def _setting_changed(self, worker: Incarnation, watch: int, value: Any) -> None:
+    def _setting_changed(self, worker: WorkerClient, watch: int, value: Any) -> None:
         if worker is self._now and not worker.is_over:
             deadline = time.perf_counter() + self.hook_s
             try:

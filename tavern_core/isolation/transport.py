@@ -156,7 +156,7 @@ class Channel:
         self._rest = b""
         return message
 
-    def heard(self) -> bytes:
+    def received(self) -> bytes:
         """The received data of a streaming call, for a `Stream`; never waits. Errors as `receive`."""
         self.never_wait()
         try:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from tavern_core.errors import OutputTooLarge, UpstreamError
-from tavern_core.isolation.connections import Kind, Lanes, Undelivered
+from tavern_core.isolation.connections import Connections, Kind, Undelivered
 from tavern_core.isolation.error_codec import unpack_error
 from tavern_core.isolation.transport import (
     BrokenChannel,
@@ -54,7 +54,7 @@ class Later:
         self.began = time.perf_counter()
 
 
-class Incarnation(Lanes):
+class WorkerClient(Connections):
     """A worker process with calls."""
 
     def __init__(self, terms: Terms) -> None:
@@ -221,9 +221,9 @@ class Incarnation(Lanes):
             self.kill("it sent an answer without a request")
             raise UpstreamError(f"the worker of {self.plugin} {self.fate()}", outcome="unknown")
         self.give_back(channel, kind)
-        return self.told(answer)
+        return self.value_of(answer)
 
-    def told(self, answer: dict[str, Any]) -> Any:
+    def value_of(self, answer: dict[str, Any]) -> Any:
         """The value of an answer. Raises the contained error."""
         if "ok" in answer:
             return answer["ok"]

@@ -86,7 +86,7 @@ def _become_worker(
     try:
         die_with_parent(server)
         shed()
-        status, output, side, lane = descriptors
+        status, output, side, connection = descriptors
         nothing = os.open(os.devnull, os.O_RDWR)
         os.dup2(nothing, 0)
         os.dup2(output, 1)
@@ -102,7 +102,7 @@ def _become_worker(
         os.environ.update(asked["environment"])
         from tavern_core.isolation.worker.main import run
 
-        run(socket.socket(fileno=side), [("sync", socket.socket(fileno=lane))])
+        run(socket.socket(fileno=side), [("sync", socket.socket(fileno=connection))])
     except BaseException as error:  # noqa: BLE001 - no error may return into the server's code
         os.write(2, f"the worker could not start: {error!r}\n".encode("utf-8", "backslashreplace")[:4000])
     finally:

@@ -13,7 +13,6 @@ from tavern_core.isolation.sandbox import Sandboxes
 from tavern_core.isolation.worker_fork_server import environment
 from tavern_core.isolation.worker_policy import worker_policy
 from tavern_core.isolation.worker_setup import Setup
-from tavern_core.kernel.execution.module_path import module_path
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.plugins.candidate import Candidate
 from tavern_core.kernel.plugins.contributions import Contributions
@@ -21,6 +20,7 @@ from tavern_core.kernel.plugins.effective_scopes import Reach
 from tavern_core.kernel.plugins.record import Records
 from tavern_core.model.capability import ENV_PREFIX
 from tavern_core.model.event import ISOLATION_WEAK
+from tavern_core.package import module_path
 from tavern_core.schema.limits import json_or
 
 

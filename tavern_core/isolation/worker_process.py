@@ -58,7 +58,7 @@ class Terms:
     """The target of its output."""
     limit: int
     """Maximum bytes of one message of the worker."""
-    lanes: int
+    connections: int
     """Maximum connections of each kind."""
     on_message: Callable[[Any, dict[str, Any]], None]
     """Called with the worker and its request or message."""
@@ -108,9 +108,9 @@ class WorkerProcess(ABC):
         self._side, side = socket.socketpair()
         self._output, output = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(output, True)
-        own, lane = socket.socketpair()
+        own, connection = socket.socketpair()
         try:
-            fds = [output, side.fileno(), lane.fileno()]
+            fds = [output, side.fileno(), connection.fileno()]
             spawned = worker_server.spawn({**request, "modules": modules}, fds)
         except BaseException:
             own.close()
@@ -119,7 +119,7 @@ class WorkerProcess(ABC):
             raise
         finally:
             side.close()
-            lane.close()
+            connection.close()
             os.close(output)
         self.pid, self._handle, self._status = spawned.pid, spawned.handle, spawned.status
         self.first_lane(own)

@@ -8,8 +8,8 @@ from dataclasses import field
 from typing import Final
 
 from tavern_core.frozen import dataclass
-from tavern_core.isolation.backoff import Pauses
-from tavern_core.isolation.proxy_plugin import IsolatedPlugin, stand_in
+from tavern_core.isolation.backoff import Backoff
+from tavern_core.isolation.proxy_plugin import IsolatedPlugin, plugin_proxy
 from tavern_core.isolation.sandbox import Sandboxes
 from tavern_core.isolation.supervisor import Supervisor, WorkerLimits
 from tavern_core.isolation.transport import longest
@@ -38,7 +38,7 @@ class HostWorkers:
     reach: Reach
     sandboxes: Sandboxes
     contributions: Contributions
-    pauses: Pauses
+    backoff: Backoff
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _parts: tuple[Watch, Portal] | None = None
     _supervisors: dict[str, Supervisor] = field(default_factory=dict)
@@ -78,10 +78,10 @@ class HostWorkers:
             watch=watch,
             portal=portal,
             printed=Printed(logger, limits.stderr_bytes),
-            pauses=self.pauses,
+            backoff=self.backoff,
         )
         try:
-            plugin = stand_in(supervisor, supervisor.begin())
+            plugin = plugin_proxy(supervisor, supervisor.begin())
         except BaseException:
             supervisor.close()
             raise

@@ -10,7 +10,7 @@ from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.execution.modes import InlineMode, LoopMode
 from tavern_core.kernel.execution.portal import Portal
 from tavern_core.kernel.execution.stuck_threads import StuckThreads
-from tavern_core.kernel.execution.threads import Workers
+from tavern_core.kernel.execution.threads import ThreadPool
 from tavern_core.kernel.log.event_log import EventLog
 from tavern_core.kernel.log.log_files import audit_log
 from tavern_core.kernel.log.recorder import Recorder
@@ -45,8 +45,8 @@ class Foundation:
     log: EventLog | None
     recorder: Recorder
     portal: Portal
-    tool_threads: Workers
-    hook_threads: Workers
+    tool_threads: ThreadPool
+    hook_threads: ThreadPool
     mode: LoopMode
     """How code is run for callers in an event loop."""
     inline: InlineMode
@@ -72,8 +72,8 @@ class Foundation:
         audit = config.audit
         recorder = Recorder(log, diagnostics, signals.tools, required=audit.required, arguments=audit.arguments)
         stuck, portal = StuckThreads(diagnostics, recorder), Portal()
-        tool_threads = Workers(config.limits.threads, "tavern-tool", stuck.report)
-        hook_threads = Workers(config.limits.threads, "tavern-hook", stuck.report)
+        tool_threads = ThreadPool(config.limits.threads, "tavern-tool", stuck.report)
+        hook_threads = ThreadPool(config.limits.threads, "tavern-hook", stuck.report)
         return cls(
             loaded, version, is_safe_mode, known, diagnostics, log, recorder, portal, tool_threads, hook_threads,
             LoopMode(tool_threads, hook_threads), InlineMode(hook_threads, portal), signals,

@@ -147,7 +147,7 @@ def _below(file: str, root: str) -> str:
 
 
 def _clean(path: str) -> str:
-    """``./web//a.js`` → ``web/a.js``; a path that leaves the plugin stays one and is refused when it is looked at."""
+    """``./web//a.js`` → ``web/a.js``; a path that leaves the plugin stays one and is refused when it is used."""
     cleaned = posixpath.normpath(path)
     return "" if cleaned == "." else cleaned
 

@@ -212,6 +212,21 @@ class Registry:
                     continue
                 aliases[alias] = target
                 loose.setdefault(fold(alias), set()).add(target)
+        given, misfits = self._add_given(entries, aliases, loose)
+        self._hidden = hidden
+        self._picture = _Known(
+            entries,
+            aliases,
+            {k: tuple(sorted(v)) if len(v) > 1 else tuple(v) for k, v in loose.items()},
+            {meant: tuple(names) for meant, names in given.items()},
+            tuple(misfits),
+        )
+        self._is_stale = False
+
+    def _add_given(
+        self, entries: Mapping[str, Entry], aliases: dict[str, str], loose: dict[str, set[str]]
+    ) -> tuple[dict[str, list[str]], list[Finding]]:
+        """Add the aliases of the configuration to `aliases` and `loose`; returns tool id → its aliases, and what cannot be used."""
         given: dict[str, list[str]] = {}
         misfits: list[Finding] = []
         for alias, written in self._given.items():
@@ -229,15 +244,7 @@ class Registry:
             aliases[alias] = meant
             given.setdefault(meant, []).append(alias)
             loose.setdefault(fold(alias), set()).add(meant)
-        self._hidden = hidden
-        self._picture = _Known(
-            entries,
-            aliases,
-            {k: tuple(sorted(v)) if len(v) > 1 else tuple(v) for k, v in loose.items()},
-            {meant: tuple(names) for meant, names in given.items()},
-            tuple(misfits),
-        )
-        self._is_stale = False
+        return given, misfits
 
     def _taken(self, alias: str, target: str, loose: Mapping[str, set[str]]) -> str:
         """Why an alias of the configuration would mean two things; empty when it means `target` alone."""

@@ -1,4 +1,4 @@
-"""A change that others want to hear of.
+"""A signal that announces changes to subscribers.
 
 A cache of derived values receives the signal at construction and subscribes; the code that changes the source
 emits it and need not know its subscribers.

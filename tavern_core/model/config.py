@@ -235,7 +235,7 @@ class WorkflowsConfig(_Section):
 
 
 class SkillsConfig(_Section):
-    """Where skills (folders with a SKILL.md) are looked for, besides those that plugins bring."""
+    """Where skills (folders with a SKILL.md) are searched, besides those of plugins."""
 
     roots: tuple[str, ...] = (".agents/skills", "skills")
     """Of the project: each of their skills needs the operator's trust once."""
@@ -378,7 +378,7 @@ class McpConfig(_Section):
     sessions: Annotated[int, Field(gt=0)] = 1_000
     """Sessions of clients of the older protocol at a time."""
     session_idle_ms: Annotated[int, Field(gt=0)] = 1_800_000
-    """After which a session that nobody uses ends."""
+    """After which an unused session ends."""
     wait_ms: Annotated[int, Field(gt=0)] = 300_000
     """How long a client that knows no tasks waits for a job before it gets the job's id."""
     poll_after_ms: Annotated[int, Field(gt=0)] | None = None

@@ -22,7 +22,7 @@ class Passage:
     score: float = 0.0
     """How well it fits the query; comparable within one search."""
     trusted: bool = True
-    """False: it was fetched from elsewhere, and is data, never instructions."""
+    """False: it comes from an outside source, and is data, never instructions."""
 
     def to_json(self) -> dict[str, Any]:
         """As a tool answers it; ``untrusted`` is there only if it is true."""

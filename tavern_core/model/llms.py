@@ -16,10 +16,9 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
+from tavern_core.model.references import is_operators_reference
 from tavern_core.model.refused import refused
 
-SECRET: Final = "$secret"
-REFERENCES: Final = frozenset({"$env", "$file", "$keyring", SECRET})
 _COMMON: Final = frozenset({"kind", "options", "price", "context_tokens"})
 _OWN: Final[Mapping[str, tuple[frozenset[str], tuple[str, ...]]]] = {
     "openai": (
@@ -50,19 +49,14 @@ def _address(url: str) -> str:
     return url
 
 
-def is_reference(value: Any) -> bool:
-    """Whether a value says where a secret is: ``{$env: NAME}``."""
-    return isinstance(value, Mapping) and len(value) == 1 and next(iter(value)) in REFERENCES
-
-
 def _reference(value: Any) -> Any:
-    if not is_reference(value):
+    if not is_operators_reference(value):
         raise refused("a key is written as a reference", "write `key: {$env: NAME}`, {$secret: name} or {$file: path}")
     return value
 
 
 def _header(value: Any) -> Any:
-    if not isinstance(value, str) and not is_reference(value):
+    if not isinstance(value, str) and not is_operators_reference(value):
         raise refused("a header is a text or a reference", "write `name: {$env: NAME}`")
     return value
 

@@ -15,7 +15,7 @@ _MOST_CANDIDATES = 20_000  # a hostile catalogue must not make an error message 
 _MOST_COMPARED = 20_000  # letters, of all names together
 _MOST_SLIPS = 4
 _LONGEST = 128
-_ELSEWHERE = 10
+_LAST_PART_ONLY = 10
 """The distance of a name with the right last part and other wrong parts."""
 _BETWEEN_PARTS = re.compile("[:./]")
 _NOT_ALPHANUMERIC = re.compile("[^a-z0-9]+")
@@ -70,7 +70,7 @@ class _Wanted:
                 return far
             return self._between(self.folded, folded)
         if len(parts) > 1 and parts[-1] and parts[-1] == self._parts[-1]:
-            total = sum(_ELSEWHERE for mine, theirs in zip(self._parts, parts, strict=True) if mine != theirs)
+            total = sum(_LAST_PART_ONLY for mine, theirs in zip(self._parts, parts, strict=True) if mine != theirs)
         else:
             total = 0
         near = 0

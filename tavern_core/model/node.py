@@ -274,6 +274,21 @@ class NodeSpec:
         return data | {key: value for key, value in ours.items() if value}
 
 
+@dataclass(frozen=True, slots=True)
+class NodeMatch:
+    """A node type that a request may need."""
+
+    type: str
+    """The full id, ``namespace:Type``."""
+    score: float
+    """Comparable within one answer only; larger is better."""
+    why: tuple[str, ...] = ()
+    """The evidence, strongest first."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": self.type, "score": round(self.score, 6), "why": list(self.why)}
+
+
 def plain_default(slot: Slot) -> Any:
     """The default of a slot as JSON, bytes as base64; ABSENT if there is none, or none that JSON can express."""
     return ABSENT if slot.default is ABSENT else _plain({"default": slot.default}).get("default", ABSENT)

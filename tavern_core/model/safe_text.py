@@ -25,6 +25,11 @@ def seen(text: T, *, lines: bool = False) -> T:
     return shown if lines else " ".join(shown.split())  # type: ignore[return-value]
 
 
+def shortened(text: str, most: int) -> str:
+    """`text` of at most `most` characters; an ellipsis ends one that was cut."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def printed(value: object) -> str:
     """``repr(value)`` of at most 2,000 characters; the name of its type if it cannot be printed. Never raises."""
     try:

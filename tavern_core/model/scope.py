@@ -88,11 +88,6 @@ def allows_path(scope: Scope, path: str) -> bool:
     return scope is None or any(e is not None and _is_beneath(f"/{clean}", e) for e in map(_entry, scope))
 
 
-def allows_name(scope: Scope, name: str) -> bool:
-    """Whether a database, workflow or program of this name is within a scope of names."""
-    return scope is None or name in scope
-
-
 def folders(scope: Scope, roots: Mapping[str, str]) -> Scope:
     """A scope of paths with its roots replaced by the folders in `roots`.
 

@@ -50,7 +50,7 @@ class Skill:
     ``off``: its plugin is not in use; ``failed``: its SKILL.md cannot be used."""
     origin: Origin
     plugin: str
-    """What grants and the lock file call it; for one that a plugin brings: that plugin."""
+    """What grants and the lock file call it; for a skill of a plugin: that plugin."""
     reason: str = ""
     """Why it is not ready, and what to do."""
     tool: str = ""

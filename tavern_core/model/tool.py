@@ -116,14 +116,14 @@ class ToolSpec:
         return self.implementation.get("forwardsKey") is True
 
     @property
-    def stranger(self) -> str:
+    def described_by(self) -> str:
         """The upstream that wrote its description and parameters; empty for a tool of a plugin, which was reviewed."""
         return str(self.implementation.get("upstream", ""))
 
     @property
     def model_description(self) -> str:
-        """The description for a model; one that a stranger wrote says so."""
-        return marked_description(self.description, self.stranger)
+        """The description for a model; one that an upstream wrote says so."""
+        return marked_description(self.description, self.described_by)
 
     @property
     def is_destructive(self) -> bool:

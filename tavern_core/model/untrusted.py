@@ -28,7 +28,7 @@ Effect = Literal["", "writes", "sends", "destroys", "starts", "unknown"]
 MARK: Final = "untrusted"
 """Key of `ToolResult.meta`: the sources of untrusted content that the result may hold."""
 _READS: Final = frozenset({"read:web", "read:fs", "network"})
-"""Capabilities that bring in what others wrote."""
+"""Capabilities to read what others wrote."""
 _AGENTS: Final = frozenset({"agent", "llm", "mcp", "langchain", "n8n", "comfyui"})
 """Kinds of tools behind which another system writes the answer, wherever they are declared."""
 _MOST_SOURCES: Final = 100
@@ -50,7 +50,7 @@ def stricter(one: AfterUntrusted, other: AfterUntrusted) -> AfterUntrusted:
 
 def is_source(spec: ToolSpec) -> bool:
     """Whether the answers of a tool are untrusted content."""
-    return bool(spec.untrusted or spec.stranger or spec.kind in _AGENTS or brings_in(spec.capabilities))
+    return bool(spec.untrusted or spec.described_by or spec.kind in _AGENTS or brings_in(spec.capabilities))
 
 
 def brings_in(capabilities: Collection[str]) -> bool:
@@ -73,7 +73,7 @@ def effect_of(spec: ToolSpec, requested: Collection[str] = ()) -> Effect:
     own = effect_with(spec.capabilities, read_only=spec.read_only)
     if not own and not spec.read_only and CHANGES_WORKFLOWS in requested:
         return "writes"
-    return own if own in ("destroys", "writes") or not spec.stranger or spec.read_only else "unknown"
+    return own if own in ("destroys", "writes") or not spec.described_by or spec.read_only else "unknown"
 
 
 def effect_with(capabilities: Collection[str], *, read_only: bool = False) -> Effect:
@@ -95,7 +95,7 @@ def effect_with(capabilities: Collection[str], *, read_only: bool = False) -> Ef
 
 def reads_addresses(spec: ToolSpec) -> bool:
     """Whether a call of a tool may read an address that is among its arguments."""
-    return bool(spec.stranger or spec.capabilities & {"read:web", "network"})
+    return bool(spec.described_by or spec.capabilities & {"read:web", "network"})
 
 
 def addresses_in(text: str) -> Iterator[str]:

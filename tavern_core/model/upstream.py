@@ -27,6 +27,7 @@ from pydantic.alias_generators import to_camel
 from tavern_core.model.capability import is_capability, known_capability
 from tavern_core.model.ids import is_plugin_name, is_reserved
 from tavern_core.model.manifest import CapabilityRequest, Permissions
+from tavern_core.model.references import SECRET
 from tavern_core.model.refused import refused
 from tavern_core.model.settings import Line
 from tavern_core.model.variables import is_name, is_refused
@@ -37,7 +38,6 @@ INSTALLERS: Final = frozenset({"uvx", "uv", "npx", "pnpx", "bunx", "pipx"})
 """Programs that fetch code and run it: that code was not reviewed, so they always need full trust."""
 FULL_TRUST: Final = "process:host"
 """The permission to run code of an upstream with the rights of the host itself."""
-SECRET: Final = "$secret"
 _LONGEST_ENTRY: Final = 200
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}\Z")
 

@@ -197,11 +197,11 @@ class Workflow(_Part):
     @classmethod
     def _readable(cls, value: int) -> int:
         if value > FORMAT_VERSION:
-            told = {
+            details = {
                 "message": f"formatVersion {value:,} is newer than this host reads ({FORMAT_VERSION})",
                 "hint": "update tavern-core",
             }
-            raise PydanticCustomError("refused", "{message}", told)
+            raise PydanticCustomError("refused", "{message}", details)
         return value
 
     def inputs(self) -> dict[str, Slot]:

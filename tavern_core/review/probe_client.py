@@ -13,7 +13,7 @@ from typing import Any, Final
 from tavern_core.box.fork_server import EXIT
 from tavern_core.box.fork_server_client import Forked, ForkServer, ForkServerGone, by_import
 from tavern_core.frozen import dataclass
-from tavern_core.kernel.execution.module_path import module_path
+from tavern_core.package import module_path
 
 LONGEST: Final = 65_536
 """Maximum bytes of a copy's report, and of its trace."""
@@ -90,7 +90,7 @@ class _Watch:
     def __init__(self, copy: Forked, sent: int, trace: int) -> None:
         self.said = self.last_words = b""
         self.code: int | None = None
-        self._copy, self._told, self._trace = copy, sent, trace
+        self._copy, self._report_pipe, self._trace = copy, sent, trace
         self._sources: list[Any] = [sent, trace, copy.status]
 
     def until_reported(self, end: float) -> bool:
@@ -103,14 +103,14 @@ class _Watch:
                 return is_late
             if self._trace in ready:
                 self._read(self._trace)
-            if self._told in ready:
-                if not self._read(self._told):  # it became another program, or closed its report descriptor
+            if self._report_pipe in ready:
+                if not self._read(self._report_pipe):  # it became another program, or closed its report descriptor
                     end = min(end, time.monotonic() + _SILENT_S)
                 elif self.said.endswith(b"\n"):
                     return is_late
             if time.monotonic() < end:
                 continue
-            if is_late or self._told not in self._sources:
+            if is_late or self._report_pipe not in self._sources:
                 return is_late
             is_late, end = True, time.monotonic() + _TRACE_S
             self._copy.kill(signal.SIGABRT)
@@ -126,14 +126,14 @@ class _Watch:
         self._sources.remove(self._copy.status)
         word = self._copy.status.recv(EXIT.size)
         self.code = EXIT.unpack(word)[0] if len(word) == EXIT.size else None
-        while _readable([self._told], 0.0) and self._read(self._told):
+        while _readable([self._report_pipe], 0.0) and self._read(self._report_pipe):
             pass
 
     def _read(self, end: int) -> bytes:
         data = os.read(end, LONGEST)
         if not data and end in self._sources:
             self._sources.remove(end)
-        if end == self._told:
+        if end == self._report_pipe:
             self.said = (self.said + data)[:LONGEST]
         else:
             self.last_words = (self.last_words + data)[:LONGEST]

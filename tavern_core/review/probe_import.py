@@ -51,7 +51,7 @@ def import_plugin(asked: dict[str, Any], tell: int, traces: int, memory: int, fa
         if isinstance(raised, MemoryError) or (isinstance(raised, OSError) and raised.errno == errno.ENOMEM):
             greed = f"it takes more than {memory >> 20} MiB of memory"
         else:
-            error = _told(raised)
+            error = _report(raised)
     if os.getpid() != me:
         os._exit(0)  # a fork of this process by the plugin
     said = {"error": error, "greed": greed, "forks": len(forks), "threads": threading.active_count() - threads, "uses": uses, "hooks": hooks,
@@ -103,7 +103,7 @@ def _added(loaded: int, families: Sequence[str]) -> list[str]:
     ]
 
 
-def _told(raised: BaseException) -> str:
+def _report(raised: BaseException) -> str:
     try:
         return f"{type(raised).__name__}: {raised}"[:2000]
     except BaseException:  # noqa: BLE001 - its `__str__` is the plugin's code, too

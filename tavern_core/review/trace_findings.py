@@ -155,7 +155,7 @@ def _undeclared(asked: Asked, uses: Sequence[Use]) -> Iterator[Finding]:
         )
         yield Finding(
             "USE_UNDECLARED",
-            f"it {_told(group)}{beyond}",
+            f"it {_uses(group)}{beyond}",
             _line(permission, group, is_wider),
             _place(group[0]),
             "error",
@@ -163,7 +163,7 @@ def _undeclared(asked: Asked, uses: Sequence[Use]) -> Iterator[Finding]:
         )
 
 
-def _told(group: Sequence[Use]) -> str:
+def _uses(group: Sequence[Use]) -> str:
     first, *rest = dict.fromkeys(use.said for use in group)
     named = [
         text.partition(" ")[2] if text.partition(" ")[0] == first.partition(" ")[0] else text

@@ -11,6 +11,7 @@ from typing import Final, Literal
 from tavern_core.errors import sayable
 from tavern_core.frozen import dataclass
 from tavern_core.model.language import Row, say
+from tavern_core.model.safe_text import shortened
 
 _LONGEST_SCALAR = 60
 _MOST_NAMES = 8
@@ -78,8 +79,7 @@ def split_pointer(text: str) -> list[str]:
 
 def printable(text: str, longest: int = 200) -> str:
     """`text` without lone surrogates (which no log can store) and not longer than `longest` characters."""
-    if len(text) > longest:
-        text = text[: longest - 1] + "…"
+    text = shortened(text, longest)
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 

@@ -100,7 +100,7 @@ def _low(percent: str) -> str:
     return "%".join([first, *(part[:2].lower() + part[2:] for part in rest)])
 
 
-class Striker:
+class SecretRedactor:
     """Redacts secrets in texts.
 
     Args:
@@ -165,9 +165,9 @@ class Striker:
 
 
 @lru_cache(maxsize=64)
-def striker(secrets: frozenset[str]) -> Striker:
+def secret_redactor(secrets: frozenset[str]) -> SecretRedactor:
     """A cached instance for the same secrets."""
-    return Striker(secrets)
+    return SecretRedactor(secrets)
 
 
 def _without_cut(text: str, form: str, beginning: str) -> str:
@@ -184,30 +184,30 @@ def _without_cut(text: str, form: str, beginning: str) -> str:
     return text
 
 
-class StreamStriker:
+class StreamRedactor:
     """Redacts secrets in a text that arrives in pieces.
 
     Args:
-        striker: for the secrets.
+        secret_redactor: for the secrets.
     """
 
-    __slots__ = ("_held", "_striker")
+    __slots__ = ("_held", "_redactor")
 
-    def __init__(self, striker: Striker) -> None:
-        self._striker = striker
+    def __init__(self, secret_redactor: SecretRedactor) -> None:
+        self._redactor = secret_redactor
         self._held = ""
 
     def feed(self, piece: str) -> str:
         """The text that may be output now; a possible prefix of a secret is held back."""
         text = self._held + piece
-        at = self._striker.begins(text)
-        if self._striker.crosses(text, at):  # a complete secret ends after a possible prefix of another
-            text = self._striker.whole(text)
-            at = self._striker.begins(text)
+        at = self._redactor.begins(text)
+        if self._redactor.crosses(text, at):  # a complete secret ends after a possible prefix of another
+            text = self._redactor.whole(text)
+            at = self._redactor.begins(text)
         self._held = text[at:]
-        return self._striker.whole(text[:at])
+        return self._redactor.whole(text[:at])
 
     def end(self) -> str:
         """The text that was held back and is not a secret."""
         held, self._held = self._held, ""
-        return self._striker(held)
+        return self._redactor(held)

@@ -15,7 +15,7 @@ from typing import Final
 
 from pydantic_core import CoreConfig, SchemaValidator, core_schema
 
-from tavern_core.schema.secret_forms import MASK, striker
+from tavern_core.schema.secret_forms import MASK, secret_redactor
 from tavern_core.schema.secrets import STEMS, is_secret_name, words_of
 
 _PIECE: Final = 16_384
@@ -133,7 +133,7 @@ def redact_text(text: str, known_secrets: Iterable[str] = ()) -> str:
     if known_secrets and (known := frozenset(secret for secret in known_secrets if secret)):
         if text in known:
             return MASK
-        text = striker(known)(text)
+        text = secret_redactor(known)(text)
     if not may_hold_secret(text):
         return text
     if "PRIVATE KEY" in text:
@@ -153,8 +153,8 @@ def redact_sentence(text: str, known_secrets: Iterable[str] = (), arguments: Ite
     words = frozenset(arguments)
     if known_secrets or words:
         plain = frozenset(word for word in words if word.isalpha() and word.islower())
-        text = striker(frozenset(known_secrets) | (words - plain))(text)
-        text = _quotations(text, lambda quoted: striker(plain)(quoted)) if plain else text
+        text = secret_redactor(frozenset(known_secrets) | (words - plain))(text)
+        text = _quotations(text, lambda quoted: secret_redactor(plain)(quoted)) if plain else text
     if not may_hold_secret(text):
         return text
     return _quotations(_masked(text, by_name=False), redact_text)

@@ -119,7 +119,6 @@ class _Reader:
         self.file = str(getattr(code, "co_filename", getattr(self.inner, "__module__", "") or "unknown"))
         self.line = int(getattr(code, "co_firstlineno", 0))
         self.where = f"{self.file}:{self.line}" if self.line else self.file
-        self._hints: dict[str, Any] | None = None
 
     def refuse(self, what: str, hint: str) -> SchemaInvalid:
         where = Location(self.file, self.line, 1 if self.line else 0)

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import socket
 import sys
-from collections.abc import Callable
-from typing import Any, Final
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, NoReturn
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -163,4 +166,22 @@ async def listen(
         address = f"{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
         sys.stderr.write(f"serving http://{address}{path}; every client shows a token of `tavern tokens`\n")
         sys.stderr.flush()
-        await server(application, limits or Limits(), on_shutdown).serve(sockets=[listener])
+        with _closing_on_sigterm():
+            await server(application, limits or Limits(), on_shutdown).serve(sockets=[listener])
+
+
+@contextmanager
+def _closing_on_sigterm() -> Iterator[None]:
+    """While the context is open, SIGTERM raises SystemExit: uvicorn sends it again when it has ended, and the host is to be closed then."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(*_: object) -> NoReturn:
+        raise SystemExit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -8,7 +8,7 @@ from tavern_core.tam.calls import Plan, Reference, TamCall, resolve_references
 from tavern_core.tam.catalogue import pointed
 from tavern_core.tam.document import Block, BlockStart, Comment, Document, Event, Field, Text
 from tavern_core.tam.machine import parse
-from tavern_core.tam.neutralise import neutralise
+from tavern_core.tam.neutralise import neutralise, neutralise_json
 from tavern_core.tam.problems import PROBLEM_CODES, Problem, ProblemCode
 from tavern_core.tam.scanner import Scanner
 from tavern_core.tam.wording import WORDS
@@ -34,6 +34,7 @@ __all__ = [
     "bind",
     "named_tools",
     "neutralise",
+    "neutralise_json",
     "parse",
     "pointed",
     "render",

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from tavern_core.model.language import say
 from tavern_core.model.nearest import nearest
+from tavern_core.model.safe_text import shortened
 from tavern_core.schema.alternatives import literals_of, types_of
 from tavern_core.schema.coerce import TextReader, Unread
 from tavern_core.tam.foreign_values import repair
@@ -20,7 +21,7 @@ _TYPES: Final = ("null", "boolean", "integer", "number", "object", "array", "str
 def shown(value: Any) -> str:
     """A value for a message, shortened."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    text = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+    text = shortened(text, _SHOWN)
     return repr(text) if isinstance(value, str) else text
 
 

@@ -85,7 +85,6 @@ def _marker(words: str) -> str:
 
 
 _START, _END = _spelled("REQUEST_TOOL"), _spelled("END_TOOL")
-_EITHER = _marker(f"{_START}|{_END}")
 
 
 def _beginnings(signs: list[str]) -> str:

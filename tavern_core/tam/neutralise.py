@@ -7,8 +7,10 @@ adjacent text could complete one. The text stays readable and is otherwise uncha
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
+from tavern_core.model.safe_text import seen
 from tavern_core.tam.grammar import (
     ARROW_HEAD,
     ARROW_TAIL,
@@ -46,6 +48,18 @@ _ENDINGS: Final = (*dict.fromkeys(word[at:] for word in _WORDS for at in range(1
 _BEGINNINGS: Final = (*dict.fromkeys(word[:at] for word in _WORDS for at in range(1, len(word))), ">>")
 _LONGEST: Final = max(map(len, _WORDS))
 _BLANKS: Final = str.maketrans("", "", " \t\u3000\xa0")
+
+
+def neutralise_json(value: Any) -> Any:
+    """Plain JSON from another system, such as a schema, as a model may read it: no text in it can be parsed as a call, nor holds hidden signs.
+
+    Names and values that hold nothing of the kind stay as they are; quotes stand around each, so edges need no guard.
+    """
+    if isinstance(value, str):
+        return neutralise(seen(value, lines=True), edges=False)
+    if isinstance(value, Mapping):
+        return {neutralise_json(key): neutralise_json(item) for key, item in value.items()}
+    return [neutralise_json(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _continues(text: str) -> bool:

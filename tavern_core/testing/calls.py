@@ -42,7 +42,7 @@ class ToolCaller:
         """
         result = self._call(tool, arguments, context)
         if not result.ok:
-            raise AssertionError(self._told(tool, arguments, result))
+            raise AssertionError(self._explained(tool, arguments, result))
         return result
 
     def refused(
@@ -67,7 +67,7 @@ class ToolCaller:
                 f"{self._id(tool)} answered {result.value!r}; expected it to fail{f' with {kind}' if kind else ''}"
             )
         if kind and result.error.kind != kind:
-            raise AssertionError(f"expected {kind}, but {self._told(tool, arguments, result)}")
+            raise AssertionError(f"expected {kind}, but {self._explained(tool, arguments, result)}")
         return result.error
 
     def _call(self, tool: str, arguments: Mapping[str, Any] | None, context: CallContext | None) -> ToolResult:
@@ -76,7 +76,7 @@ class ToolCaller:
     def _id(self, tool: str) -> str:
         return f"{self._plugin}:{tool}" if self._plugin and ":" not in tool else tool
 
-    def _told(self, tool: str, arguments: Mapping[str, Any] | None, result: ToolResult) -> str:
+    def _explained(self, tool: str, arguments: Mapping[str, Any] | None, result: ToolResult) -> str:
         error = result.error
         assert error is not None
         lines = [f"{self._id(tool)}({dict(arguments or {})!r}) failed with {error.kind}: {error.message}"]

@@ -96,7 +96,7 @@ def fake_context(
     """
     from tavern_core import __version__
 
-    doors = FakeFacilities(plugin, dict(settings or {}), services or {}, secrets or {}, data_dir)
+    facilities = FakeFacilities(plugin, dict(settings or {}), services or {}, secrets or {}, data_dir)
     runtime = Runtime(__version__, platform.python_version())
     logger = logging.getLogger(f"tavern.plugin.{plugin}")
-    return PluginContext(plugin, plugin, version, "", "object", config or {}, runtime, logger, None, doors)
+    return PluginContext(plugin, plugin, version, "", "object", config or {}, runtime, logger, None, facilities)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol
 
 from tavern_core.contract.adapters import UpstreamCall, UpstreamTool
 from tavern_core.contract.protocols import BoundTool, ToolHome
 from tavern_core.errors import ToolNotFound
 from tavern_core.frozen import dataclass
-from tavern_core.kernel.execution.threads import Workers
+from tavern_core.kernel.execution.threads import ThreadPool
 from tavern_core.model.call import ToolCall
 from tavern_core.model.tool import ToolSpec
 from tavern_core.upstreams.facilities import CallFacility
@@ -26,9 +26,9 @@ class Connections(Protocol):
         """Whether cancelling a call ends its work; code in this process that runs in a thread goes on."""
         ...
 
-    async def invoke(
+    def invoke(
         self, upstream: str, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall
-    ) -> Any: ...
+    ) -> Awaitable[Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class UpstreamExecutor:
     """The executor of one kind of upstream."""
 
     connections: Connections
-    threads: Workers
+    threads: ThreadPool
     """For blocking code of adapters."""
 
     def bind(self, tool: ToolSpec, home: ToolHome, /) -> BoundTool:
@@ -47,9 +47,9 @@ class UpstreamExecutor:
             )
         connections, threads, owner = self.connections, self.threads, (tool.plugin, tool.id)
 
-        async def run(arguments: Mapping[str, Any], call: ToolCall | None) -> Any:
+        def run(arguments: Mapping[str, Any], call: ToolCall | None) -> Awaitable[Any]:
             assert call is not None  # wants_call
-            return await connections.invoke(upstream, known, arguments, CallFacility(call, threads, owner))
+            return connections.invoke(upstream, known, arguments, CallFacility(call, threads, owner))
 
         return BoundTool(
             run, is_async=True, wants_call=True, stoppable=connections.is_stoppable(upstream), wants_control=True

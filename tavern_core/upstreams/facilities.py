@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from tavern_core.contract.adapters import Process
 from tavern_core.contract.protocols import Sandbox
-from tavern_core.contract.running import ToolContext
+from tavern_core.contract.tool_context import ToolContext
 from tavern_core.errors import PolicyDenied, SettingsInvalid, ToolFailed
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.execution.modes import in_thread
-from tavern_core.kernel.execution.threads import Owner, Workers
+from tavern_core.kernel.execution.threads import Owner, ThreadPool
 from tavern_core.kernel.files.atomic_file import make_private_folder, write_atomic
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.model.call import Rights, ToolCall
-from tavern_core.model.upstream import SECRET, UpstreamConfig, origin_entry
+from tavern_core.model.references import SECRET, is_operators_reference
+from tavern_core.model.upstream import UpstreamConfig, origin_entry
 from tavern_core.upstreams.entries import Entry
-
-_REFERENCES: Final = (SECRET, "$env", "$file", "$keyring")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +172,8 @@ class UpstreamFacility:
 
     def _followed(self, value: Any, place: str) -> Any:
         if isinstance(value, Mapping):
-            if len(value) == 1 and (kind := next(iter(value))) in _REFERENCES:
-                return self._referred(kind, value, place)
+            if is_operators_reference(value):
+                return self._referred(next(iter(value)), value, place)
             return {key: self._followed(item, f"{place}.{key}") for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self._followed(item, f"{place}.{index}") for index, item in enumerate(value)]
@@ -209,7 +208,7 @@ class CallFacility:
 
     __slots__ = ("_loop", "_owner", "_threads", "call", "context")
 
-    def __init__(self, call: ToolCall, threads: Workers, owner: Owner) -> None:
+    def __init__(self, call: ToolCall, threads: ThreadPool, owner: Owner) -> None:
         self.call = call
         self._threads = threads
         self._owner = owner
@@ -227,5 +226,5 @@ class CallFacility:
             return await asked
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, self._loop))
 
-    async def in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await in_thread(self._threads, function, args, None, self._owner)
+    def in_thread(self, function: Callable[..., Any], *args: Any) -> Coroutine[Any, Any, Any]:
+        return in_thread(self._threads, function, args, None, self._owner)

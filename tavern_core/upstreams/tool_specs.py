@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
@@ -22,7 +22,7 @@ from tavern_core.model.safe_text import printed, said, seen, with_type
 from tavern_core.model.tool import Example, ToolSpec
 from tavern_core.model.upstream import ToolOverride, UpstreamConfig
 from tavern_core.model.wildcard import matches
-from tavern_core.tam import neutralise
+from tavern_core.tam import neutralise, neutralise_json
 from tavern_core.upstreams.catalogue import tool_json
 
 MAX_TOOLS: Final = 10_000
@@ -140,9 +140,26 @@ def _flaw(tool: UpstreamTool, name: str) -> str:
         findings = check_schema(schema, name, output=what == "answer")
         if bad := [finding for finding in findings if finding.severity == "error"]:
             return f"the schema of its {what} is refused: {bad[0].message}"[:500]
+        if (odd := next((key for key in _names_in(schema) if neutralise_json(key) != key), None)) is not None:
+            return f"the schema of its {what} has a name that could be read as a call: {printed(odd)}"[:500]
     return next(
         (f"its `{key}` has a wrong type" for key, fits in _FIELDS.items() if not fits(getattr(tool, key))), ""
     ) or _weight(tool)
+
+
+def _names_in(schema: Any) -> Iterator[str]:
+    """The names that a schema defines: a model writes them, so they cannot be shown in another way."""
+    if isinstance(schema, list | tuple):
+        for part in schema:
+            yield from _names_in(part)
+    elif isinstance(schema, Mapping):
+        for key, part in schema.items():
+            if key in _NAMED and isinstance(part, Mapping):
+                yield from part
+                for inner in part.values():
+                    yield from _names_in(inner)
+            elif key not in _DATA:
+                yield from _names_in(part)
 
 
 def _size(tool: UpstreamTool) -> int:

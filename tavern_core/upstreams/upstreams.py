@@ -171,9 +171,11 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         self._changed()
         return self._status(entry)
 
-    async def invoke(self, upstream: str, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> Any:
+    def invoke(
+        self, upstream: str, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall
+    ) -> Awaitable[Any]:
         """Make one call that the pipeline has let through; see `contract.adapters.Connection.invoke`."""
-        return await self._connections.use(
+        return self._connections.use(
             self._entry(upstream), call.call.context, lambda connection: connection.invoke(tool, arguments, call)
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tavern_core.__main__ import main
+from tests import programs
 from tests.programs import Program
 
 PLUGIN = """
@@ -81,14 +80,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def tavern(project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Tavern:
+def tavern(project: Path) -> Tavern:
     """``tavern("agent", "runs")``, each time with a new host."""
 
     def run(*words: str, stdin: str = "") -> Done:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8"))
-        code = main(["--home", str(project.parent / "home"), *words])
-        out, err = capsys.readouterr()
-        return subprocess.CompletedProcess(words, code, out, err)
+        return programs.tavern(*words, cwd=project, home=project.parent / "home", given=stdin.encode())
 
     return run
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pty
@@ -11,11 +10,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from tavern_core.__main__ import main
+from tests import programs
 
 from .answers import CAPITALS, answer
 
@@ -41,29 +39,19 @@ MANIFEST = "name: writer\nversion: '1.0.0'\ndescription: A scripted model.\nllms
 LOWER = [{"op": "replace", "path": "/nodes/caps/inputValues/form", "value": "lower"}]
 
 
-class Done(NamedTuple):
-    """What one command line came to."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
 class Project:
     """A folder with a plugin that brings a model, and the command line in it: in this process, or at a terminal."""
 
-    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], answers: tuple[str, ...]) -> None:
+    def __init__(self, folder: Path, answers: tuple[str, ...]) -> None:
         self.folder, plugin = folder, folder / "plugins" / "writer"
-        self._capsys = capsys
         plugin.mkdir(parents=True)
         (plugin / "plugin.yaml").write_text(MANIFEST)
         (plugin / "__init__.py").write_text(PLUGIN)
         (plugin / "answers.json").write_text(json.dumps(answers))
         (folder / "tavern.yaml").write_text("plugins: {roots: [plugins], entryPoints: false, probe: never}\n")
 
-    def run(self, *words: str) -> Done:
-        code = main(["--home", str(self.folder / "home"), *words])
-        return Done(code, *self._capsys.readouterr())
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return programs.tavern(*words, cwd=self.folder, home=self.folder / "home")
 
     def typed(self, said: str, *words: str) -> tuple[int, str]:
         """The command at a terminal, with one line typed when it asks; exit code and output."""
@@ -93,13 +81,12 @@ Start = Callable[..., Project]
 
 
 @pytest.fixture
-def start(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Start:
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
     for name in [name for name in os.environ if name.startswith("TAVERN_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
-    return lambda *answers: Project(tmp_path, capsys, answers)
+    return lambda *answers: Project(tmp_path, answers)
 
 
 def workflow(**more: int) -> str:

@@ -16,7 +16,7 @@ from tavern_core.builtin.executors.script.executor import MOST_AT_ONCE
 from tavern_core.contract.nodes import NodeMark, Port
 from tavern_core.contract.permissions import permission_table, requested_permissions
 from tavern_core.contract.tools import ToolMark
-from tavern_core.flow.engine.run import RunOptions
+from tavern_core.flow.engine.run_options import RunOptions
 from tavern_core.flow.patching import PatchOutcome
 from tavern_core.flow.workflows import Workflows
 from tavern_core.graph.patch_problems import PATCH_CODES

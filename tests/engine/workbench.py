@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tavern_core.flow.engine.plan_tables import prepare
-from tavern_core.flow.engine.run import Beginning, Run, RunHost, RunOptions
+from tavern_core.flow.engine.run import Beginning, Run, RunHost
+from tavern_core.flow.engine.run_options import RunOptions
 from tavern_core.graph.compile import Compiled, compile_workflow
 from tavern_core.graph.problems import FlowProblem
-from tavern_core.kernel.execution.threads import Workers
+from tavern_core.kernel.execution.threads import ThreadPool
 from tavern_core.kernel.nodes.node_types import NodeOwner, describe_nodes
 from tavern_core.model.call import CallContext
 from tavern_core.model.node import NodeSpec, Slot
@@ -58,7 +59,7 @@ class Library:
         return ()
 
 
-class Doors:
+class Facilities:
     """Nodes under test reach nothing but a logger."""
 
     def logger(self, plugin: str) -> logging.Logger:
@@ -130,7 +131,7 @@ def made(
     found = compiled(workflow, nodes, workflows)
     assert found.plan is not None, [str(problem) for problem in found.problems]
     return Run(
-        prepare(found.plan), inputs or {}, host=RunHost(Workers(8, "node"), Doors()), context=CallContext(),
+        prepare(found.plan), inputs or {}, host=RunHost(ThreadPool(8, "node"), Facilities()), context=CallContext(),
         options=RunOptions(**options), beginning=beginning, around=around,
     )  # fmt: skip
 

@@ -355,7 +355,7 @@ def test_imports_that_take_long_do_not_hold_up_the_others(workshop: Workshop) ->
     with ThreadPoolExecutor(15) as pool:
         found = list(
             pool.map(
-                lambda folder: prober.probe(Import(folder.name, folder=folder), seconds=3 if folder in hanging else 60),
+                lambda folder: prober.probe(Import(folder.name, folder=folder), seconds=1 if folder in hanging else 60),
                 [*hanging, *good],
             )
         )

@@ -13,6 +13,7 @@ import pytest
 
 from tavern_core import Plugin, Tavern, ToolResult, hookimpl, tool
 from tavern_core.errors import SettingsInvalid
+from tests.programs import tavern
 
 from .conftest import Opened
 from .workshop import Workshop, told
@@ -345,7 +346,6 @@ def test_where_nothing_can_be_kept_each_host_counts_for_itself(
     assert commands.asked == 3
 
 
-@pytest.mark.slow
 def test_commands_that_fail_one_after_the_other_reach_the_quarantine(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,10 +353,13 @@ def test_commands_that_fail_one_after_the_other_reach_the_quarantine(
     monkeypatch.setenv("TEXT_FAILS", "yes")
     project = workshop.root / "tavern.yaml"
     project.write_text(f"plugins: {{roots: [{workshop.plugins}], entryPoints: false}}\nlimits: {{hookFailures: 3}}\n")
-    command = ["--config", str(project), "--home", str(workshop.home)]
-    told_by([*command, "plugins", "grant", "weak", "hook:server:tool:after-execute"])
+
+    def said(*words: str) -> str:
+        return tavern(*words, cwd=workshop.root, home=workshop.home).stdout
+
+    said("plugins", "grant", "weak", "hook:server:tool:after-execute")
     for _ in range(4):
-        told_by([*command, "tools", "call", "weak:echo"])
+        said("tools", "call", "weak:echo")
     assert workshop.notes().count("asked") == 3
-    assert "3 times in a row" in told_by([*command, "plugins", "info", "weak"])
-    assert "HOOK_QUARANTINED" in told_by([*command, "doctor"])
+    assert "3 times in a row" in said("plugins", "info", "weak")
+    assert "HOOK_QUARANTINED" in said("doctor")

@@ -25,9 +25,9 @@ ALLOWED = {"plugins": {"entryPoints": False}, "tools": {"allow": [ID]}}
 HAS_NODE = shutil.which("node") is not None
 
 
-@pytest.fixture
-def tavern(tmp_path: Path) -> Iterator[Tavern]:
-    with Tavern.open(ALLOWED, home=tmp_path / "home") as opened:
+@pytest.fixture(scope="module")
+def tavern(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tavern]:
+    with Tavern.open(ALLOWED, home=tmp_path_factory.mktemp("interpreter") / "home") as opened:
         yield opened
 
 
@@ -132,9 +132,10 @@ def test_a_language_that_is_not_installed_is_reported(
         "import os; os.symlink('/etc/passwd', 'value.json')", "import os; os.chmod('main.py', 0)", "open(HOME + '/settings.json')",
     ],
 )  # fmt: skip
-def test_code_reaches_nothing_but_its_own_folder(tavern: Tavern, tmp_path: Path, code: str) -> None:
-    (tmp_path / "home" / "settings.json").write_text("{}")
-    answer = run(tavern, f"HOME = {str(tmp_path / 'home')!r}\n{code}").value
+def test_code_reaches_nothing_but_its_own_folder(tavern: Tavern, code: str) -> None:
+    home = tavern.logs.path.parents[1]
+    (home / "settings.json").write_text("{}")
+    answer = run(tavern, f"HOME = {str(home)!r}\n{code}").value
     assert answer["exitCode"] == 1
     assert "PermissionError" in answer["stderr"]
 

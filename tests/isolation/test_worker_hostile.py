@@ -38,7 +38,7 @@ def owned(name):
     import gc
     return [thing for thing in gc.get_objects() if type(thing).__name__ == name]
 
-def side(): return owned("Hotline")[0]._side.fileno()
+def side(): return owned("HostClient")[0]._side.fileno()
 def lane(): return owned("Channel")[0].fd
 
 def frame(data):
@@ -275,8 +275,8 @@ def test_work_that_is_cancelled_politely_does_not_cost_the_process(host: Tavern)
 
 
 DEAF = """
-from tavern_core.isolation.worker.host_client import Hotline
-Hotline.answered = lambda self, message: time.sleep(1000)
+from tavern_core.isolation.worker.host_client import HostClient
+HostClient.answered = lambda self, message: time.sleep(1000)
 fd = side()
 for n in range(100):  # until the way back is full: fewer than 64 of the answers find no room
     os.write(fd, frame({"id": 10**6 + n, "ask": "service", "call": 0, "name": "x" * 2000}))

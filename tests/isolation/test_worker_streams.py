@@ -130,7 +130,7 @@ async def forges(how: str) -> AsyncIterator[str]:
     from tavern_core.isolation.worker import streams
     from tavern_core.isolation import stream_window
     yield "a"
-    talk = next(o for o in __import__("gc").get_objects() if type(o) is streams.InsideTalk)
+    talk = next(o for o in __import__("gc").get_objects() if type(o) is streams.StreamingCall)
     for _ in range(40 if how == "chunks" else 1):
         talk.say({"chunks": {"chunk": ["json", "x"]}, "took": {"took": 0, "count": 5}, "far": {"took": 99, "count": 1},
                   "less": {"took": 0, "count": -3}, "left": {"left": -1}, "none": {}, "id": {"id": 77, "chunk": ["json", 1]},

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
 import pytest
 
-from tavern_core.__main__ import main
+from tests import programs
 
 from .openai_server import OpenAIServer, Reply
 
@@ -24,23 +23,21 @@ llms:
 class Run:
     """Runs one command line in this process, in the folder of the test: (exit code, stdout, stderr)."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self._folder, self._monkeypatch, self._capsys = folder, monkeypatch, capsys
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._folder = folder
         monkeypatch.chdir(folder)
         for name, value in {"TAVERN_HOME": str(folder / "home"), "MODEL_KEY": KEY, "NO_COLOR": "1"}.items():
             monkeypatch.setenv(name, value)
 
     def __call__(self, *words: str, url: str = "http://127.0.0.1:9/v1", stdin: str = "") -> tuple[int, str, str]:
         (self._folder / "tavern.yaml").write_text(YAML.replace("URL", url))
-        self._monkeypatch.setattr("sys.stdin", io.StringIO(stdin))
-        code = main(["llms", *words])
-        out, err = self._capsys.readouterr()
-        return code, out, err
+        done = programs.tavern("llms", *words, cwd=self._folder, given=stdin.encode())
+        return done.returncode, done.stdout, done.stderr
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    return Run(tmp_path, monkeypatch, capsys)
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    return Run(tmp_path, monkeypatch)
 
 
 def test_models_are_listed_for_people_and_for_programs(run: Run) -> None:

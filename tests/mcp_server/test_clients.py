@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitResult
 
 from tavern_core import Plugin, Tavern, tool
+from tests import programs
 from tests.mcp_server.shop import ERAS, answer, client, open_shop, post
 
 
@@ -357,8 +357,9 @@ class TestStdio:
         return tmp_path
 
     def tavern(self, project: Path, *words: str) -> str:
-        command = [sys.executable, "-m", "tavern_core", *words, "--home", str(project / "home")]
-        return subprocess.run(command, cwd=project, capture_output=True, text=True, check=True).stdout.strip()
+        done = programs.tavern(*words, cwd=project, home=project / "home")
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
 
     def served(self, project: Path, era: str, *words: str, **environment: str) -> list[Any]:
         command = ["-m", "tavern_core", "mcp", "--home", str(project / "home"), *words]
@@ -374,11 +375,11 @@ class TestStdio:
 
         return asyncio.run(main())
 
-    @pytest.mark.parametrize("era", ERAS)
-    def test_a_client_has_what_the_command_line_says(self, project: Path, era: str) -> None:
-        names = ["system__get_current_time", "text__count"]
-        assert self.served(project, era) == [names, "2", True]
-        assert self.served(project, era, "--permissions", "read:fs") == [[*names, "text__files"], "2", False]
+    @pytest.mark.parametrize(("era", "is_permitted"), list(zip(ERAS, (False, True), strict=True)))
+    def test_a_client_has_what_the_command_line_says(self, project: Path, era: str, is_permitted: bool) -> None:
+        served = self.served(project, era, *(("--permissions", "read:fs") if is_permitted else ()))
+        names = ["system__get_current_time", "text__count", *(["text__files"] if is_permitted else [])]
+        assert served == [names, "2", not is_permitted]
 
     def test_a_client_has_what_its_token_says(self, project: Path) -> None:
         token = self.tavern(project, "tokens", "create", "agent:x", "--permissions", "read:fs")

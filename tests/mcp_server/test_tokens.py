@@ -15,6 +15,7 @@ import pytest
 
 from tavern_core import Plugin, PluginContext, Prompt, Resource, Tavern, hookimpl, tool
 from tavern_core.errors import TavernError, UsageError
+from tests import programs
 from tests.mcp_server.shop import answer, post
 from tests.state.processes import ENVIRONMENT
 
@@ -92,21 +93,15 @@ def test_a_token_is_for_one_audience_and_a_time(tmp_path: Path) -> None:
 
 
 def test_the_command_serves_over_http_what_the_command_for_tokens_gave(tmp_path: Path) -> None:
-    def tavern(*words: str) -> list[str]:
-        return [sys.executable, "-m", "tavern_core", *words, "--home", str(tmp_path / "home")]
-
     def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            tavern(*words), cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
-        )
+        return programs.tavern(*words, cwd=tmp_path, home=tmp_path / "home")
 
     made = json.loads(run("tokens", "create", "agent:x", "--name", "test", "--days", "1", "--json").stdout)
     assert run("tokens", "create", "agent:x", "--profile", "nobody").returncode == 2
     assert run("mcp", "--http", "nonsense").returncode == 2
     assert run("mcp", "--http", "127.0.0.1:1", "--profile", "x").returncode == 2
-    with subprocess.Popen(
-        tavern("mcp", "--http", "127.0.0.1:0"), cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
-    ) as server:
+    command = [sys.executable, "-m", "tavern_core", "mcp", "--http", "127.0.0.1:0", "--home", str(tmp_path / "home")]
+    with programs.Program(command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
         line = next(line for line in server.stderr if "serving" in line)
         found = re.search(r"http://\S+/mcp", line)

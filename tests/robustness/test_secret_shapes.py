@@ -16,7 +16,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from tavern_core import Evidence, Plugin, Tavern, ToolError, ToolResult, tool
-from tavern_core.schema.secret_forms import MASK, Striker
+from tavern_core.schema.secret_forms import MASK, SecretRedactor
 
 CORE = "Kq7Zx9Wm"
 SHAPES = {
@@ -198,7 +198,7 @@ def test_a_secret_is_found_nowhere_however_it_is_printed(
 @pytest.mark.parametrize("end", ["", "…"])
 def test_a_secret_that_was_cut_off_leaves_no_beginning(cut: int, end: str) -> None:
     secret = SHAPES["long"] if cut == 500 else SHAPES["plain"]
-    assert Striker([secret])(f"it is {secret[:cut]}{end}") == f"it is {MASK}{end}"
+    assert SecretRedactor([secret])(f"it is {secret[:cut]}{end}") == f"it is {MASK}{end}"
 
 
 @pytest.mark.parametrize(
@@ -210,18 +210,18 @@ def test_a_secret_that_was_cut_off_leaves_no_beginning(cut: int, end: str) -> No
     ],
 )
 def test_a_scheme_alone_is_no_part_of_a_secret_address(text: str, clean: str) -> None:
-    assert Striker(["https://hooks.example.org/T0/B0/x7Yq", "postgresql://user:x7Yq@db/x"])(text) == clean
+    assert SecretRedactor(["https://hooks.example.org/T0/B0/x7Yq", "postgresql://user:x7Yq@db/x"])(text) == clean
 
 
 @pytest.mark.parametrize("text", ["", "it is Kq7Zx9W", "Kq7Zx9Wm is a word", "nothing here " * 100])
 def test_what_holds_no_secret_stays_the_same_text(text: str) -> None:
-    strike = Striker(SHAPES.values())
+    strike = SecretRedactor(SHAPES.values())
     assert strike(text) == text
     assert not strike.finds(text)
 
 
 def test_a_secret_in_a_secret_is_redacted_as_a_whole() -> None:
-    assert Striker(["abcdefgh", "xx-abcdefgh-yy"])("of xx-abcdefgh-yy, abcdefgh") == f"of {MASK}, {MASK}"
+    assert SecretRedactor(["abcdefgh", "xx-abcdefgh-yy"])("of xx-abcdefgh-yy, abcdefgh") == f"of {MASK}, {MASK}"
 
 
 def test_files_of_the_host_hold_no_trace(tavern: Tavern, root: Path) -> None:

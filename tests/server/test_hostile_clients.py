@@ -82,7 +82,7 @@ def test_a_websocket_from_another_page_does_not_begin(
     assert refused.value.response.status_code == status
 
 
-def test_mcp_has_the_same_door(desk: Served, token: str) -> None:
+def test_mcp_checks_requests_in_the_same_way(desk: Served, token: str) -> None:
     for headers, status in NAMES:
         answer = desk.send("POST", "/mcp", token, b"{}", **headers)
         assert answer.status_code == (status if status != 200 else 400), headers
@@ -306,6 +306,26 @@ def test_a_call_that_fails_is_a_problem_with_the_code_of_the_call(
     assert (refused.status_code, problem["status"], problem["code"]) == (status, status, code)
     assert refused.headers["content-type"] == "application/problem+json"
     assert "Traceback" not in json.dumps(problem)
+
+
+def test_a_caller_over_its_rate_learns_when_to_come_back(tmp_path: Path) -> None:
+    with served(tmp_path, limits={"tools": {"desk:echo": {"rate": "1/hour"}}}) as desk:
+        token = desk.token()
+        assert desk.call(token, "desk:echo", text="a").status_code == 200
+        refused = desk.call(token, "desk:echo", text="b")
+        assert (refused.status_code, refused.json()["code"]) == (429, "BUDGET_EXCEEDED")
+        assert 3_000 < int(refused.headers["retry-after"]) <= 3_600
+
+
+def test_a_host_whose_state_is_damaged_is_not_ready_and_names_no_file(tmp_path: Path) -> None:
+    with served(tmp_path) as desk:
+        assert desk.send("GET", "/readyz").status_code == 200
+        for path in (tmp_path / "home").glob("state.sqlite*"):
+            path.write_bytes(b"no database" * 1_000)
+        refused = desk.send("GET", "/readyz")
+        assert (refused.status_code, refused.json()["code"]) == (503, "STATE_DAMAGED")
+        assert str(tmp_path) not in refused.text
+        assert desk.send("GET", "/healthz").status_code == 200
 
 
 def test_a_key_makes_a_call_once(desk: Served, token: str) -> None:

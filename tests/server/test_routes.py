@@ -14,7 +14,7 @@ from tavern_core.server.api.openapi import document
 from tavern_core.server.api.problem import STATUSES
 from tavern_core.server.api.route import ANY_TOKEN, Route
 from tavern_core.server.api.routes import ROUTES
-from tavern_core.server.door import ROLES
+from tavern_core.server.request_access import ROLES
 from tests.server.desk import Served
 
 Check = Callable[[httpx2.Response], bool]

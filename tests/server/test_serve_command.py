@@ -19,6 +19,7 @@ from starlette.routing import Mount
 
 from tavern_core import Tavern, tool
 from tavern_core.__main__ import main
+from tavern_core.errors import UsageError
 from tavern_core.kernel.log.audit import AuditLog
 from tavern_core.server import app
 from tests.state.processes import ENVIRONMENT
@@ -59,7 +60,7 @@ def test_it_serves_until_it_is_interrupted_and_its_streams_end_with_it(tmp_path:
             assert json.loads(connection.receive_text(timeout=30))["type"] == "TOOL_CALLED"
             with client.stream("GET", f"{address}/api/events") as answer:
                 lines = answer.iter_lines()
-                assert "CONNECTED" in next(lines)
+                assert [next(lines).partition(":")[0] for _ in range(3)] == ["id", "data", ""]
                 process.send_signal(signal.SIGINT)
                 assert [line for line in lines if line.startswith("data: ")] == []
         assert process.wait(20) in (0, 130)
@@ -89,15 +90,53 @@ def test_what_cannot_be_served_is_refused(
     assert says in said and "Traceback" not in said
 
 
-def test_other_machines_may_connect_if_the_operator_says_so_and_must_name_the_server_as_it_is_called(
+STOPS = """
+from pathlib import Path
+from tavern_core import hookimpl, tool
+
+@tool
+def ping() -> str:
+    "Answers."
+    return "pong"
+
+@hookimpl
+def tavern_register_tools(ctx):
+    return [ping]
+
+@hookimpl
+def tavern_stop(ctx):
+    Path("stopped").write_text("yes")
+"""
+
+
+def test_it_serves_other_machines_if_the_operator_says_so_and_closes_the_host_when_it_is_terminated(
     tmp_path: Path,
 ) -> None:
+    plugin = tmp_path / "plugins" / "stops"
+    plugin.mkdir(parents=True)
+    (plugin / "plugin.yaml").write_text(
+        'name: stops\nversion: "1"\ntools: [{id: ping, implementation: {type: python}}]\n', "utf-8"
+    )
+    (plugin / "__init__.py").write_text(STOPS, "utf-8")
+    (tmp_path / "tavern.yaml").write_text("plugins: {entryPoints: false}\n", "utf-8")
+    with Tavern.open(tmp_path / "tavern.yaml", home=tmp_path / "home") as tavern:
+        shown = {"authorization": f"Bearer {tavern.tokens.create('agent:x')[1]}"}
     with serving(tmp_path, "--http", "0.0.0.0:0", "--insecure") as (process, address):
         port = address.rpartition(":")[2]
         assert httpx2.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
         assert httpx2.get(f"http://127.0.0.1:{port}/healthz", headers={"host": f"0.0.0.0:{port}"}).status_code == 421
+        called = httpx2.post(f"http://127.0.0.1:{port}/api/tools/stops:ping/invoke", json={}, headers=shown, timeout=30)
+        assert called.json()["value"] == "pong"
         process.terminate()
-        assert process.wait(20) in (0, 143, -signal.SIGTERM)
+        assert process.wait(20) == 128 + signal.SIGTERM
+    assert (tmp_path / "stopped").exists()
+
+
+def test_without_its_extra_the_server_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tavern_core.server.api.application", None)
+    with Tavern.open({}, home=tmp_path) as tavern, pytest.raises(UsageError, match="extra server") as refused:
+        app(tavern)
+    assert refused.value.hint == "pip install 'tavern-core[server]'"
 
 
 @pytest.mark.anyio

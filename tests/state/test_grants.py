@@ -99,7 +99,7 @@ def test_after_an_upgrade_only_what_is_new_waits(
     decision = decide(after, record)
     assert (decision.granted, decision.undecided) == (usable, waiting)
     assert note in decision.note
-    assert decision.carries_over == bool(note)
+    assert bool(decision.changed) == bool(note)
 
 
 def test_a_request_that_was_dropped_and_comes_back_waits_again(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import yaml
 from tavern_core.errors import StateDamaged, UsageError
 from tavern_core.kernel.grants.grant_store import MOST_TRIES, GrantStore
 from tavern_core.kernel.grants.grants import GrantRecord, PluginFacts, decide, expand
-from tavern_core.kernel.grants.lock_file import MOST_TOLD, parse_lock, render_lock
+from tavern_core.kernel.grants.lock_file import MOST_REPORTED, parse_lock, render_lock
 
 from ..robustness.mutations import NASTY_VALUES, damaged
 from .processes import start
@@ -96,19 +96,19 @@ def test_a_corrupt_file_grants_nothing_that_does_not_stand_in_it(seed: int) -> N
 HEAD = "version: 1\nplugins:\n  text:\n    requested: []\n    granted:\n    - read:fs\n"
 HUGE = {
     # every file within the bound of its size; errors, warnings
-    "unknown permissions": (HEAD + "".join(f"    - gpx{n}\n" for n in range(49_000)), 0, MOST_TOLD + 1),
+    "unknown permissions": (HEAD + "".join(f"    - gpx{n}\n" for n in range(49_000)), 0, MOST_REPORTED + 1),
     "unknown permissions, and a wrong key": (
         HEAD + "".join(f"    - gpx{n}\n" for n in range(49_000)) + "    more: 1\n",
         1,
-        MOST_TOLD + 1,
+        MOST_REPORTED + 1,
     ),
-    "unknown keys": (HEAD + "".join(f"    k{n}: 1\n" for n in range(24_000)), MOST_TOLD + 1, 0),
-    "further keys": ("".join(f"k{n}: 1\n" for n in range(24_000)) + HEAD, MOST_TOLD + 1, 0),
-    "names of no plugins": (HEAD + "".join(f"  A{n}: {{}}\n" for n in range(24_000)), MOST_TOLD + 1, 0),
+    "unknown keys": (HEAD + "".join(f"    k{n}: 1\n" for n in range(24_000)), MOST_REPORTED + 1, 0),
+    "further keys": ("".join(f"k{n}: 1\n" for n in range(24_000)) + HEAD, MOST_REPORTED + 1, 0),
+    "names of no plugins": (HEAD + "".join(f"  A{n}: {{}}\n" for n in range(24_000)), MOST_REPORTED + 1, 0),
     "scopes that reach nothing": (
         HEAD + "    scopes:\n      network:\n" + "".join("      - a b\n" for _ in range(49_000)),
         0,
-        MOST_TOLD + 1,
+        MOST_REPORTED + 1,
     ),
 }
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests import programs
+
 pytestmark = pytest.mark.slow  # each program is a process
 
 PROGRAM = """\
@@ -62,7 +64,14 @@ class Machine:
         return answer
 
     def tavern(self, *words: str, cwd: Path) -> Any:
-        return json.loads(self.python("-m", "tavern_core", *words, "--json", cwd=cwd))
+        with pytest.MonkeyPatch.context() as patch:
+            for name in [name for name in os.environ if name not in self.env]:
+                patch.delenv(name)
+            for name, value in self.env.items():
+                patch.setenv(name, value)
+            done = programs.tavern(*words, "--json", cwd=cwd)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
 
 
 @pytest.fixture

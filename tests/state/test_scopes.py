@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tavern_core import CallContext, Tavern, hookimpl
 from tavern_core.model.scope import (
     allows_host,
-    allows_name,
     allows_path,
     canonical_host,
     common,
@@ -116,14 +115,6 @@ PATHS = [
 @pytest.mark.parametrize(("scope", "path", "allowed"), PATHS)
 def test_a_path_is_reached_only_beneath_an_entry(scope: Any, path: str, allowed: bool) -> None:
     assert allows_path(None if scope is None else tuple(scope), path) is allowed
-
-
-def test_names_are_compared_letter_by_letter() -> None:
-    assert allows_name(("orders",), "orders")
-    assert not allows_name(("orders",), "Orders")
-    assert not allows_name(("*",), "orders")
-    assert not allows_name((), "orders")
-    assert allows_name(None, "orders")
 
 
 def test_places_are_put_in_and_what_has_no_place_reaches_nothing() -> None:

@@ -71,6 +71,13 @@ def _redirect(self: Handler, number: Any) -> None:
     self.reply(307, b"", location="http://127.0.0.2:9/mcp")
 
 
+def _moved(self: Handler, number: Any) -> None:
+    if self.path == "/moved":
+        self.reply(200, result(number, WELL))
+    else:
+        self.reply(307, b"", location="/moved")
+
+
 BOMB: Final = gzip.compress(b"x" * 1_000_000) * 100
 """A hundred members of a million bytes."""
 
@@ -124,6 +131,7 @@ def _status(status: int, **headers: str) -> Answer:
 stopping = threading.Event()
 EVIL: Final[dict[str, Answer]] = {
     "redirects": _redirect,
+    "moved": _moved,
     "compressed-bomb": _bomb,
     "endless-headers": _headers,
     "endless-body": _endless(JSON, b"x" * 65_536),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core import Tavern
+from tests.programs import Program
 
 HERE: Final = Path(__file__).parent
 ERAS: Final = ("2026", "2025")
@@ -18,6 +21,22 @@ ERAS: Final = ("2026", "2025")
 def program(name: str, *words: str) -> list[str]:
     """The command of one of the servers in this folder."""
     return [sys.executable, str(HERE / name), *words]
+
+
+@contextmanager
+def listening(name: str, *words: str) -> Iterator[str]:
+    """The address of one of the servers in this folder that serve HTTP.
+
+    It is handed the socket, which listens already: no other process can take its port, and no one waits for its start.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        port, handle = door.getsockname()[1], door.fileno()
+        running = Program(program(name, str(handle), *words), stderr=subprocess.DEVNULL, pass_fds=(handle,))
+    with running:
+        try:
+            yield f"http://127.0.0.1:{port}/mcp"
+        finally:
+            running.kill()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""An MCP server made with the library `mcp`, over streamable HTTP: ``mcp_lab.py PORT [old]``; `old` knows only the old era."""
+"""An MCP server made with the library `mcp`, over streamable HTTP: ``mcp_lab.py SOCKET [old]``, which listens; `old` knows the old era only."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def main() -> None:
     server = Server("lab", version="3", on_list_tools=list_tools, on_call_tool=call_tool)
     if "old" in sys.argv:
         server.add_request_handler("server/discover", types.RequestParams, refuse)
-    uvicorn.run(server.streamable_http_app(), port=int(sys.argv[1]), log_level="warning")
+    uvicorn.run(server.streamable_http_app(), fd=int(sys.argv[1]), log_level="warning")
 
 
 main()

@@ -1,8 +1,10 @@
-"""An MCP server that wants a login, made with the library `mcp`: ``mcp_login.py PORT``; its tokens hold for a second."""
+"""An MCP server that wants a login, made with the library `mcp`: ``mcp_login.py DESCRIPTOR`` of a socket that listens; its tokens hold for a second."""
 
 from __future__ import annotations
 
+import os
 import secrets
+import socket
 import sys
 import time
 from typing import Any
@@ -83,7 +85,9 @@ class Accounts:
 
 
 def main() -> None:
-    port = int(sys.argv[1])
+    handle = int(sys.argv[1])
+    with socket.socket(fileno=os.dup(handle)) as listening:
+        port = listening.getsockname()[1]
     accounts = Accounts()
     server = MCPServer(
         "login",
@@ -103,7 +107,7 @@ def main() -> None:
 
     import uvicorn
 
-    uvicorn.run(server.streamable_http_app(), port=port, log_level="warning")
+    uvicorn.run(server.streamable_http_app(), fd=handle, log_level="warning")
 
 
 if __name__ == "__main__":

@@ -34,6 +34,13 @@ def fail(how: str) -> str:
     """Fail."""
     raise ToolException(how) if how == "politely" else ValueError(how)
 
+@tool
+def where_it_runs(seconds: float = 0) -> str:
+    """Blocks its thread."""
+    import threading, time
+    time.sleep(seconds)
+    return threading.current_thread().name
+
 class Shape:
     """No LangChain at all, but its shape."""
     name, description, args_schema = "shape", "Has the shape of a tool.", {"type": "object", "properties": {"n": {"type": "integer"}}}
@@ -93,7 +100,7 @@ def _grant(config: dict[str, Any], home: Path) -> None:
 def test_the_tools_of_an_installed_package_are_tools_of_the_host(site: Path, tmp_path: Path) -> None:
     with opened(tmp_path / "home", package="toolkit-of-tests") as host:
         status = host.upstreams.connect_sync("lc")
-        assert status.tools == ("lc:add", "lc:draw", "lc:fail", "lc:shape")
+        assert status.tools == ("lc:add", "lc:draw", "lc:fail", "lc:shape", "lc:where_it_runs")
         assert host.tools.get("lc:add").input_schema["required"] == ["a"]
         assert host.invoke_sync("lc:add", {"a": 1}).value == "3"
         assert host.invoke_sync("lc:shape", {"n": 1}).value == {"given": {"n": 1}}
@@ -175,6 +182,20 @@ def test_a_package_is_not_imported_before_it_was_granted(site: Path, tmp_path: P
         with pytest.raises(Exception, match="process:host"):
             host.upstreams.connect_sync("lc")
     assert "toolkit_of_tests" not in sys.modules
+
+
+def test_sync_tools_run_in_the_threads_for_tools_and_are_given_up_at_their_deadline(site: Path, tmp_path: Path) -> None:
+    tools = {"where_it_runs": {"timeoutMs": 200}}
+    with opened(tmp_path, package="toolkit-of-tests", tools=tools) as host:
+        host.upstreams.connect_sync("lc")
+
+        async def calls() -> tuple[Any, Any]:
+            quick = await host.invoke("lc:where_it_runs")
+            return quick.value, (await host.invoke("lc:where_it_runs", {"seconds": 1})).error
+
+        thread, error = asyncio.run(calls())
+    assert thread.startswith("tavern-tool")
+    assert (error.kind, error.details["stopped"], error.outcome) == ("TIMEOUT", False, "unknown")
 
 
 def test_callbacks_of_a_surrounding_run_reach_the_tool(site: Path, tmp_path: Path) -> None:

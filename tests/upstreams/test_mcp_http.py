@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,32 +13,15 @@ import pytest
 
 from tavern_core import Tavern
 from tavern_core.errors import TavernError
-from tests.programs import Program
 from tests.upstreams.evil_http import serving
-from tests.upstreams.mcp_hosts import HERE, host
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
+from tests.upstreams.mcp_hosts import host, listening
 
 
 @pytest.fixture(scope="module", params=["new", "old"])
 def lab(request: pytest.FixtureRequest) -> Iterator[str]:
     """The address of the server of `mcp_lab.py`."""
-    port = free_port()
-    with Program([sys.executable, str(HERE / "mcp_lab.py"), str(port), request.param]) as program:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                assert program.poll() is None and time.monotonic() < deadline
-                time.sleep(0.05)
-        yield f"http://127.0.0.1:{port}/mcp"
-        program.kill()
+    with listening("mcp_lab.py", request.param) as address:
+        yield address
 
 
 @pytest.fixture
@@ -118,6 +100,11 @@ def test_an_evil_answer_costs_its_own_call_and_no_other(mode: str, tmp_path: Pat
         assert opened.invoke_sync("evil:good", {}).value == "well"
 
 
+def test_a_redirect_within_the_origin_is_followed(tmp_path: Path) -> None:
+    with serving("moved") as url, evil(url, tmp_path) as opened:
+        assert opened.invoke_sync("evil:bad", {}).value == "well"
+
+
 @pytest.mark.parametrize(
     "mode", ["401", "html", "redirects", "cut-body", "endless-headers", "never-answers", "500", "empty"]
 )
@@ -132,7 +119,9 @@ def test_a_server_that_is_evil_from_the_start_is_a_clear_error(mode: str, tmp_pa
 
 
 def test_where_no_one_listens_is_a_clear_error(tmp_path: Path) -> None:
-    with evil(f"http://127.0.0.1:{free_port()}/mcp", tmp_path) as opened:
-        with pytest.raises(TavernError, match="ConnectError") as error:
+    with socket.socket() as taken:  # bound, so that no one else listens there either
+        taken.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{taken.getsockname()[1]}/mcp"
+        with evil(address, tmp_path) as opened, pytest.raises(TavernError, match="ConnectError") as error:
             opened.upstreams.refresh_sync("evil")
         assert error.value.code == "CONNECTION_LOST"

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from tavern_core import Tavern
-from tests.programs import Program
-from tests.upstreams.mcp_hosts import program
-from tests.upstreams.test_mcp_http import free_port
+from tests.programs import Program, tavern
+from tests.upstreams.mcp_hosts import listening
 
 TAVERN = [sys.executable, "-m", "tavern_core"]
 
@@ -24,18 +23,8 @@ TAVERN = [sys.executable, "-m", "tavern_core"]
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     """The address of the server of `mcp_login.py`."""
-    port = free_port()
-    with Program(program("mcp_login.py", str(port)), stderr=subprocess.DEVNULL) as running:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/.well-known/oauth-authorization-server").close()
-                break
-            except OSError:
-                assert running.poll() is None and time.monotonic() < deadline
-                time.sleep(0.05)
-        yield f"http://127.0.0.1:{port}/mcp"
-        running.kill()
+    with listening("mcp_login.py") as address:
+        yield address
 
 
 @pytest.fixture
@@ -49,7 +38,7 @@ def project(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 def ran(*words: str, expected: int = 0) -> str:
-    done = subprocess.run([*TAVERN, *words], capture_output=True, text=True, timeout=120)
+    done = tavern(*words, cwd=Path.cwd())
     assert done.returncode == expected, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -83,8 +72,9 @@ def test_after_a_login_every_process_calls_and_refreshes_the_tokens_alone(projec
         deadline = time.monotonic() + 30
         while host.invoke_sync("docs:refreshed", {}).value == before.value:  # a token holds for a second
             assert time.monotonic() < deadline
-    found = re.search(r"\d+", ran("tools", "call", "docs:refreshed"))
-    assert found is not None and int(found[0]) > 0
+    done = subprocess.run([*TAVERN, "tools", "call", "docs:refreshed"], capture_output=True, text=True, timeout=120)
+    found = re.search(r"\d+", done.stdout)
+    assert found is not None and int(found[0]) > 0, done.stderr
 
 
 def test_tokens_are_in_no_file_that_others_can_read_and_in_no_output(project: Path) -> None:

@@ -60,7 +60,7 @@ def test_nothing_that_a_view_shows_leads_to_its_service(ctx: Any, keeper: Keeper
 
 def test_nothing_that_a_context_shows_leads_to_a_service(ctx: Any, keeper: Keeper) -> None:
     ctx.service("store").fetch("list")
-    assert leaks(keeper.secrets, ctx, ctx._doors, ctx.service) == []
+    assert leaks(keeper.secrets, ctx, ctx._facilities, ctx.service) == []
 
 
 @pytest.mark.parametrize("how", ["attribute", *FAILURES])

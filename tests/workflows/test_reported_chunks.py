@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tavern_core import Final, NodeContext, Out, Plugin, Stream, hookimpl, node
-from tavern_core.schema.secret_forms import MASK, StreamStriker, Striker, forms
+from tavern_core.schema.secret_forms import MASK, SecretRedactor, StreamRedactor, forms
 from tests.workflows.folder import Flows
 
 pytestmark = pytest.mark.anyio
@@ -148,14 +148,14 @@ def test_a_text_in_any_pieces_holds_no_spelling_of_any_secret(seed: int) -> None
         "ghijklmn",
     ]  # one ends as another begins
     spellings = [form for secret in secrets for form in forms(secret)]
-    chance, striker = random.Random(seed), Striker(secrets)
+    chance, secret_redactor = random.Random(seed), SecretRedactor(secrets)
     for _ in range(1_000):
         text = "".join(
             chance.choice([*secrets, "a", "ab", "xy", "密钥", " ", "zz", chance.choice(spellings)])
             for _ in range(chance.randint(1, 8))
         )
         cuts = sorted(chance.sample(range(len(text) + 1), min(len(text), chance.randint(0, 8))))
-        stream = StreamStriker(striker)
+        stream = StreamRedactor(secret_redactor)
         said = (
             "".join(stream.feed(text[a:b]) for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)) + stream.end()
         )

@@ -15,8 +15,8 @@ from typing import Any, Literal
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.protocols import BoundTool, Executor, ToolHome
-from tavern_core.contract.running import ToolContext
 from tavern_core.contract.targets import BindsItself, PythonTarget
+from tavern_core.contract.tool_context import ToolContext
 from tavern_core.contract.tools import Tool, ToolObject
 from tavern_core.errors import SchemaInvalid, SettingsInvalid, ToolFailed, ToolFileInvalid
 from tavern_core.model.call import CallContext, ToolCall

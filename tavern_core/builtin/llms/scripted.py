@@ -10,7 +10,7 @@ answers:
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,12 +37,6 @@ class ScriptedModel(ScriptedLLM):
             return answer
         data = structured(answer.text, schema_validator(options["schema"]), answer.finish_reason)
         return LLMAnswer(answer.text, answer.finish_reason, answer.usage, answer.model, (), data)
-
-    async def stream(self, messages: Sequence[Message], /, **options: Any) -> AsyncIterator[str | LLMAnswer]:
-        answer = await self.complete(messages, **options)
-        for at in range(0, len(answer.text), 16):
-            yield answer.text[at : at + 16]
-        yield answer
 
 
 def read_answers(file: Path) -> list[Any]:

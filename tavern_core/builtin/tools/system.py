@@ -114,15 +114,24 @@ class _Unlisted:
         """The best matching tools that the caller may see, best first."""
         tools: ToolManager = self._ctx.service(TOOL_MANAGER)
         return [
-            {
-                "id": found["id"],
-                "description": marked_description(
-                    found["description"], found.get("implementation", {}).get("upstream", "")
-                ),
-                "parameters": found["inputSchema"],
-            }
-            for found in tools.search(query, limit)
+            _shown(found, found.get("implementation", {}).get("upstream", "")) for found in tools.search(query, limit)
         ]
+
+
+def _shown(found: Mapping[str, Any], upstream: str) -> dict[str, Any]:
+    """A tool as a model reads it.
+
+    Args:
+        upstream: that wrote its description and parameters; empty: none did.
+    """
+    from tavern_core.tam import neutralise_json
+
+    parameters = found["inputSchema"]
+    return {
+        "id": found["id"],
+        "description": marked_description(found["description"], upstream),
+        "parameters": neutralise_json(parameters) if upstream else parameters,
+    }
 
 
 def tell(moment: datetime, timezone: str | None = None, pattern: str | None = None) -> str:

@@ -18,7 +18,7 @@ from tavern_core.flow.engine.node_outputs import SKIPPED, Outputs
 from tavern_core.flow.engine.node_values import fresh, is_large, size, weight, written
 from tavern_core.flow.engine.plan_tables import Work
 from tavern_core.kernel.nodes.json_values import from_plain
-from tavern_core.kernel.stores.corrupt_database import is_damaged, put_aside
+from tavern_core.kernel.stores.sqlite_file import is_damaged, put_aside
 
 if TYPE_CHECKING:
     import sqlite3

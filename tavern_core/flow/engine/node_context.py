@@ -14,8 +14,8 @@ from tavern_core.flow.engine.plan_tables import Work
 from tavern_core.flow.engine.protocols import RunModel, RunPart, ScopePart
 from tavern_core.kernel.views.awaitable import Awaited, awaited
 from tavern_core.kernel.views.clean_errors import fresh
-from tavern_core.kernel.views.plain_names import exact
 from tavern_core.kernel.views.sealed_functions import hidden
+from tavern_core.kernel.views.values import exact
 from tavern_core.model.result import ToolResult
 
 
@@ -106,7 +106,7 @@ class _Behind:
         return self.work.step.mode
 
     def logger(self) -> logging.Logger:
-        return self.run.doors.logger(self.work.step.spec.plugin)
+        return self.run.facilities.logger(self.work.step.spec.plugin)
 
     def is_cancelled(self) -> bool:
         return self.run.is_cancelled
@@ -115,13 +115,13 @@ class _Behind:
         self.run.progress(self.path(), done, total, text)
 
     def keep(self, data: Any, media_type: str, name: str) -> dict[str, Any]:
-        return self.run.doors.keep(data, media_type, name, self.run)
+        return self.run.facilities.keep(data, media_type, name, self.run)
 
     def need(self, key: str) -> Awaited:
         return _waited(self.scope.need(self.number, key), "need")
 
     def invoke(self, tool: str, arguments: Mapping[str, Any] | None, options: Mapping[str, Any]) -> Awaited:
-        work = self.run.doors.invoke(self.work.step.spec.plugin, tool, arguments, self.run, self.path(), options)
+        work = self.run.facilities.invoke(self.work.step.spec.plugin, tool, arguments, self.run, self.path(), options)
         return _waited(work, "invoke")
 
     def ask(self, schema: dict[str, Any], prompt: str) -> Awaited:
@@ -134,11 +134,11 @@ class _Behind:
                 return await self.run.ask(self.path(), number, schema, prompt)
 
     def llm(self, name: str) -> LLM:
-        found = self.run.doors.llm(self.work.step.spec.plugin, name)
+        found = self.run.facilities.llm(self.work.step.spec.plugin, name)
         return found.within(self.run, self.path()) if isinstance(found, RunModel) else found
 
     def service(self, name: str) -> Any:
-        return self.run.doors.service(self.work.step.spec.plugin, name)
+        return self.run.facilities.service(self.work.step.spec.plugin, name)
 
 
 _DOORS: Final[Mapping[str, Callable[..., Any]]] = {

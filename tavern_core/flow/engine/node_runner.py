@@ -40,7 +40,7 @@ _NEVER_AGAIN: Final = (
 """Errors that a second attempt cannot change."""
 _ENDED: Final = object()
 _MODEL: Final = "core:LLM"
-"""Asks the model that the operator set up, which is neither a stranger nor a place to send things to."""
+"""Asks the model that the operator set up, so it is neither an untrusted system nor a transfer of data to one."""
 _IN_A_ROW: Final = 64
 """Chunks before the event loop can do other work."""
 

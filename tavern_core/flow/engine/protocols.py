@@ -28,7 +28,7 @@ class RunModel(Protocol):
     def within(self, run: RunPart, path: str) -> LLM: ...
 
 
-class NodeDoors(Protocol):
+class NodeFacilities(Protocol):
     """What nodes can use besides their inputs; the host's side of NodeContext."""
 
     def logger(self, plugin: str) -> logging.Logger: ...
@@ -97,7 +97,7 @@ class RunPart(Protocol):
     context: CallContext
     reads: Mapping[str, None] | None
     outer: Frame | None
-    doors: NodeDoors
+    facilities: NodeFacilities
     around: Around | None
     cache: Cache | None
     answers: dict[str, Any]
@@ -138,7 +138,7 @@ class RunPart(Protocol):
 
     def settle(self, state: NodeState, path: str, began: float = 0.0, outputs: Outputs | int | None = None) -> None: ...
 
-    def failed(self, error: NodeError, is_told: bool, began: float) -> None: ...
+    def failed(self, error: NodeError, is_repeated: bool, began: float) -> None: ...
 
     def progress(self, path: str, done: float, total: float, text: str) -> None: ...
 

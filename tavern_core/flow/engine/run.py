@@ -18,91 +18,30 @@ from functools import partial
 from typing import Any, Final
 
 from tavern_core.contract.nodes import MisfitInput, Skip
-from tavern_core.errors import InputInvalid, SchemaInvalid, UsageError
+from tavern_core.errors import SchemaInvalid, UsageError
 from tavern_core.flow.engine.concurrency import Gates, Place
 from tavern_core.flow.engine.groups import given as interface_values
 from tavern_core.flow.engine.node_context import RunningNode
 from tavern_core.flow.engine.node_outputs import SKIPPED
 from tavern_core.flow.engine.node_values import fresh
 from tavern_core.flow.engine.plan_tables import Prepared, Work, misfits
-from tavern_core.flow.engine.protocols import Around, Cache, NodeDoors, ScopePart
+from tavern_core.flow.engine.protocols import Around, Cache, NodeFacilities, ScopePart
 from tavern_core.flow.engine.run_events import EventLog
-from tavern_core.flow.engine.scheduler import Scope
-from tavern_core.flow.engine.stream_events import LONGEST_CHUNK, ToldChunks
+from tavern_core.flow.engine.run_options import Question, RunOptions
+from tavern_core.flow.engine.scheduler import Scheduler
+from tavern_core.flow.engine.stream_events import LONGEST_CHUNK, ReportedChunks
 from tavern_core.frozen import dataclass
 from tavern_core.graph.order import reachable
 from tavern_core.kernel.calls.running_call import Frame
 from tavern_core.kernel.execution.modes import caught
-from tavern_core.kernel.execution.threads import Owner, Workers
+from tavern_core.kernel.execution.threads import Owner, ThreadPool
 from tavern_core.model.call import CallContext
 from tavern_core.model.run import FINAL_STATES, NodeError, NodeState, RunEvent, RunResult, RunState
 from tavern_core.schema.check import check_schema
-from tavern_core.schema.secret_forms import striker
-from tavern_core.schema.validate import Validator, compile_output_validator
+from tavern_core.schema.secret_forms import secret_redactor
 
 GRACE_S: Final = 1.0
 """How long cancelled nodes may take to end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A question of a node to a person."""
-
-    id: str
-    path: str
-    schema: Mapping[str, Any]
-    prompt: str = ""
-
-    def misfit(self, value: Any) -> str:
-        """Why `value` does not answer it; empty if it does."""
-        return "; ".join(map(str, _validator(self.schema).problems(value))) if self.schema else ""
-
-    def refusal(self, value: Any) -> InputInvalid | None:
-        """The error of an answer that does not fit; None if it fits."""
-        if not (why := self.misfit(value)):
-            return None
-        return InputInvalid(
-            f"the answer to {self.id} does not fit: {why}", hint="answer again; the question stays open",
-            question=self.id, schema=dict(self.schema), problems=[{"pointer": "", "message": why}],
-        )  # fmt: skip
-
-    def to_json(self) -> dict[str, Any]:
-        return {"id": self.id, "path": self.path, "schema": dict(self.schema), "prompt": self.prompt}
-
-
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """The options of one run."""
-
-    concurrency: int | None = None
-    """Nodes that run at the same time; None: no limit."""
-    types: Mapping[str, int] = field(default_factory=dict)
-    """Node type → how many of it at the same time."""
-    resources: Mapping[str, int] = field(default_factory=dict)
-    """Resource tag → how many nodes with it at the same time."""
-    to: tuple[str, ...] = ()
-    """Run only these nodes and what they need."""
-    timeout_ms: int | None = None
-    """Deadline of the whole run."""
-
-    def __post_init__(self) -> None:
-        for name, room in (("types", self.types), ("resources", self.resources)):
-            if not isinstance(room, Mapping):
-                raise UsageError(f"{name} is {room!r}; it takes a mapping", hint=f"{name}={{'name': 2}}")
-        if isinstance(self.to, str):
-            object.__setattr__(self, "to", (self.to,))
-        if not isinstance(self.to, list | tuple | set | frozenset) or not all(
-            isinstance(node, str) for node in self.to
-        ):
-            raise UsageError(f"to is {self.to!r}; it takes ids of nodes", hint="to=['node']")
-        numbers = {"concurrency": self.concurrency, "timeout_ms": self.timeout_ms}
-        numbers |= {f"types[{name!r}]": room for name, room in self.types.items()}
-        numbers |= {f"resources[{name!r}]": room for name, room in self.resources.items()}
-        for name, number in numbers.items():
-            if number is not None and (type(number) is not int or number < 1):
-                raise UsageError(
-                    f"{name} is {number!r}; it takes a whole number from 1 on", hint="leave it out for no limit"
-                )
 
 
 def _same(value: Any) -> Any:
@@ -115,13 +54,13 @@ class RunHost:
 
     Args:
         threads: where sync nodes run.
-        doors: what nodes may ask of the host.
+        facilities: what nodes may ask of the host.
         mask: redacts secrets in errors.
         secrets: the currently known secret texts.
     """
 
-    threads: Workers
-    doors: NodeDoors
+    threads: ThreadPool
+    facilities: NodeFacilities
     mask: Callable[[Any], Any] = _same
     secrets: Callable[[], Collection[str]] = tuple
 
@@ -160,7 +99,7 @@ class Run:
         self.id = self.turn = beginning.run_id or f"run-{secrets.token_hex(8)}"
         self.prepared = prepared
         self.inputs = inputs
-        self.doors = host.doors
+        self.facilities = host.facilities
         self.context = context
         self.reads: Mapping[str, None] | None = None
         """The sources of untrusted content that its nodes have read (`kernel/calls/untrusted_content.py`)."""
@@ -180,7 +119,7 @@ class Run:
         self.is_cancelled = False
         self.is_left = False
         self._leaves = self._looks = False
-        self._scope: Scope | None = None
+        self._scope: Scheduler | None = None
         self.questions: dict[str, Question] = {}
         self.unanswered: dict[str, Question] = {}
         """Questions without an answer when the node or the run ended."""
@@ -191,7 +130,7 @@ class Run:
         """Records the outputs of the node at a path."""
         self.times_taken_up = 0
         self.mask, self.secrets = host.mask, host.secrets
-        self._chunks = ToldChunks(host.secrets)
+        self._chunks = ReportedChunks(host.secrets)
         self._waiting: dict[str, asyncio.Future[Any]] = {}
         self._threads = host.threads
         self._task: asyncio.Task[Any] | None = None
@@ -224,7 +163,7 @@ class Run:
         others = self._task.cancelling()  # of our caller, before the start
         given, wanted = interface_values(self.prepared, fresh(dict(self.inputs))), self._wanted()
         self.begin()
-        self._scope = scope = Scope(self, self.prepared, "", given, wanted)
+        self._scope = scope = Scheduler(self, self.prepared, "", given, wanted)
         timer = self._deadline()
         if self.is_cancelled:  # before it could begin
             self._stop(self._task)
@@ -306,7 +245,7 @@ class Run:
             steps.append(step.index)
         return frozenset(reachable(plan.needs, steps))
 
-    def _outputs(self, scope: Scope) -> dict[str, Any]:
+    def _outputs(self, scope: Scheduler) -> dict[str, Any]:
         plan = self.prepared.plan
         if plan.outputs and not self.options.to:
             return {key: scope.results.get(key) for key in plan.outputs}
@@ -418,7 +357,7 @@ class Run:
         name = f"{path}#{number}"
         if wrong := check_schema(schema, output=True):  # an error of the node, before the question is asked
             raise SchemaInvalid(f"ctx.ask: {wrong[0].message}", hint=wrong[0].hint, findings=tuple(wrong))
-        prompt = striker(frozenset(self.secrets()))(str(prompt)[:LONGEST_CHUNK])
+        prompt = secret_redactor(frozenset(self.secrets()))(str(prompt)[:LONGEST_CHUNK])
         question = Question(name, path, schema, prompt)
         if name in self.answers and not question.misfit(self.answers[name]):
             return self.answers[name]
@@ -478,11 +417,11 @@ class Run:
         self.note(state, path, (began, outputs))
         self.look()
 
-    def failed(self, error: NodeError, is_told: bool, began: float) -> None:
-        """A node failed. `is_told`: the error of a group that only repeats an inner one."""
+    def failed(self, error: NodeError, is_repeated: bool, began: float) -> None:
+        """A node failed. `is_repeated`: the error of a group that only repeats an inner one."""
         self._end_chunks(error.path)
         self.states[error.path] = "error"
-        if not is_told:
+        if not is_repeated:
             self.errors.append(error)
         took = {"durationMs": max(0.0, round((time.time() - began) * 1000, 3))} if began else {}
         self.note("error", error.path, {"error": error.to_json(), **took})
@@ -504,7 +443,7 @@ class Run:
 
     def chunk(self, path: str, number: int, chunks: Mapping[str, Any]) -> None:
         """A node wrote chunks to its streams; only emitted to listeners."""
-        said = self._chunks.told(path, number, chunks)
+        said = self._chunks.reported(path, number, chunks)
         if self._log.is_followed:
             self.note("chunk", path, {"number": number, "chunks": said})
 
@@ -518,13 +457,9 @@ class Run:
         return self._log.read(after)
 
     @property
-    def told(self) -> int:
+    def event_count(self) -> int:
         """The number of events."""
         return len(self._log)
-
-
-def _validator(schema: Mapping[str, Any]) -> Validator:
-    return compile_output_validator(schema)
 
 
 def _nothing() -> None:

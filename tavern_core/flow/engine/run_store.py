@@ -216,9 +216,9 @@ class RunStore:
     def fixed(self, run: KeptRun) -> Fixed:
         """The constant part of a stored run: its JSON, and the names of masked parts. It may be slow."""
         masked: list[str] = []
-        data = {"inputs": self._told(run.inputs, "", masked)}
+        data = {"inputs": self._masked_values(run.inputs, "", masked)}
         if run.changed is not None:
-            data["changed"] = self._told(run.changed, "changed/", masked)
+            data["changed"] = self._masked_values(run.changed, "changed/", masked)
         self._document(run.content)
         return _text(data)[1:-1], tuple(masked)
 
@@ -261,12 +261,12 @@ class RunStore:
     def _data(self, run: KeptRun, fixed: Fixed) -> str:
         text, names = fixed
         masked = [*names]
-        answers = self._told(run.answers, "answers/", masked)
+        answers = self._masked_values(run.answers, "answers/", masked)
         reported = {"timesTakenUp": run.times_taken_up, "answers": answers, "masked": masked, "errors": [*run.errors]}
         asked = self._mask(_plain({"questions": [*run.questions], "caller": run.caller, "options": run.options}))
         return f"{{{text},{_text({**reported, **asked})[1:]}"
 
-    def _told(self, values: Mapping[str, Any], prefix: str, masked: builtins.list[str]) -> dict[str, Any]:
+    def _masked_values(self, values: Mapping[str, Any], prefix: str, masked: builtins.list[str]) -> dict[str, Any]:
         """Values as plain JSON without secrets; the names of changed ones are added to `masked`."""
         found = {}
         for key, value in values.items():

@@ -51,7 +51,7 @@ BATCH: Final = 256
 """Steps that are started before the event loop can do other work."""
 
 
-class Scope:
+class Scheduler:
     """The steps of one plan in one run.
 
     Args:
@@ -105,7 +105,7 @@ class Scope:
         self._waiters: dict[int, list[asyncio.Future[None]]] = {}
         self._idle: set[int] = set()
         """Steps that wait for the answer of a person, or for a lazy input."""
-        self._inside: WeakSet[Scope] = WeakSet()
+        self._inside: WeakSet[Scheduler] = WeakSet()
         """The schedulers of its groups."""
         self._wake: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -145,13 +145,13 @@ class Scope:
 
     def child(
         self, inner: Prepared, prefix: str, given: Mapping[str, Any], out: Mapping[str, Channel] | None = None
-    ) -> Scope:
+    ) -> Scheduler:
         """A scheduler for the workflow of a group.
 
         Args:
             out: the targets of its output streams; None: they are collected.
         """
-        child = Scope(self.run, inner, prefix, given, inner.plan.wanted)
+        child = Scheduler(self.run, inner, prefix, given, inner.plan.wanted)
         child.out = out
         self._inside.add(child)
         return child

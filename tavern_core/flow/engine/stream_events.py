@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
-from tavern_core.schema.secret_forms import StreamStriker, striker
+from tavern_core.schema.secret_forms import StreamRedactor, secret_redactor
 
 LONGEST_CHUNK: Final = 4_000
 """Maximum characters of one chunk in an event."""
 
 
-class ToldChunks:
+class ReportedChunks:
     """The streams of one run.
 
     Args:
@@ -23,14 +23,14 @@ class ToldChunks:
 
     def __init__(self, secrets: Callable[[], Collection[str]]) -> None:
         self._secrets = secrets
-        self._streams: dict[str, dict[str, StreamStriker]] = {}
+        self._streams: dict[str, dict[str, StreamRedactor]] = {}
         self._numbers: dict[str, int] = {}
 
     def __bool__(self) -> bool:
         """True while something may be held back."""
         return bool(self._streams)
 
-    def told(self, path: str, number: int, chunks: Mapping[str, Any]) -> dict[str, str | None]:
+    def reported(self, path: str, number: int, chunks: Mapping[str, Any]) -> dict[str, str | None]:
         """The text of chunks of the node at `path` that may be emitted; None for other data."""
         known = self._secrets()
         if not known and path not in self._streams:
@@ -41,7 +41,7 @@ class ToldChunks:
         for key, value in chunks.items():
             if isinstance(value, str):
                 if key not in streams:
-                    streams[key] = StreamStriker(striker(frozenset(known)))
+                    streams[key] = StreamRedactor(secret_redactor(frozenset(known)))
                 said[key] = streams[key].feed(value)[:LONGEST_CHUNK]
             else:
                 said[key] = None

@@ -19,7 +19,7 @@ from tavern_core.errors import UsageError
 from tavern_core.isolation.gateway.connection import Allowance, Line, Side, TooMuch, both, carry
 from tavern_core.isolation.gateway.destinations import READ, Judge, Refused, place_of
 from tavern_core.isolation.gateway.exchange import BadAnswer, exchange
-from tavern_core.isolation.gateway.listener import Door, Seats
+from tavern_core.isolation.gateway.listener import Listener, Seats
 from tavern_core.isolation.gateway.request_head import END, LARGEST, BadRequest, Head, read_head
 from tavern_core.kernel.execution.portal import Portal
 
@@ -57,7 +57,7 @@ class Gateway:
         self._connections = connections
         self._most_bytes = most_bytes
         self._allowance = Allowance(most_bytes)
-        self._doors: list[Door] = []
+        self._listeners: list[Listener] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self, listening: socket.socket, token: str) -> None:
@@ -69,12 +69,12 @@ class Gateway:
             task.add_done_callback(self._tasks.discard)
             return task
 
-        self._doors.append(Door(listening, self._connections, begin))
+        self._listeners.append(Listener(listening, self._connections, begin))
 
     async def close(self) -> None:
         """End all connections, and stop accepting."""
-        for door in self._doors:
-            door.close()
+        for listener in self._listeners:
+            listener.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

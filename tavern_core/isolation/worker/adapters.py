@@ -14,10 +14,10 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from tavern_core.contract.adapters import Adapter, Connection, UpstreamTool
-from tavern_core.contract.running import ToolContext
+from tavern_core.contract.tool_context import ToolContext
 from tavern_core.errors import ConnectionLost, ToolFailed
 from tavern_core.isolation.worker.host_client import running
-from tavern_core.isolation.worker.running_call import InsideCalls
+from tavern_core.isolation.worker.running_call import WorkerCalls
 from tavern_core.isolation.worker.streams import in_thread
 from tavern_core.model.call import ToolCall
 from tavern_core.model.result import ToolResult
@@ -34,7 +34,7 @@ class AdapterDesk:
         calls: makes the running calls known, so that they can report progress and ask.
     """
 
-    def __init__(self, calls: InsideCalls) -> None:
+    def __init__(self, calls: WorkerCalls) -> None:
         self._calls = calls
         self._adapters: dict[str, Adapter] = {}
         self._open: dict[int, Connection] = {}

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.contract.context import PluginContext, Runtime
+from tavern_core.contract.publishing import view_members
 from tavern_core.isolation.codec import crossing
-from tavern_core.isolation.worker.host_client import Hotline
+from tavern_core.isolation.worker.host_client import HostClient
 from tavern_core.schema.limits import json_or
 from tavern_core.schema.redact import compile_redactor
 
@@ -22,80 +23,68 @@ LONGEST_LINE: Final = 10_000
 class WorkerFacilities:
     """The host's side of the plugin's context (`contract.context.PluginFacilities`)."""
 
-    def __init__(self, hotline: Hotline, data_dir: Path) -> None:
-        self._hotline = hotline
+    def __init__(self, host_client: HostClient, data_dir: Path) -> None:
+        self._host_client = host_client
         self._data_dir = data_dir
         self._numbers = itertools.count(1)
         self.watches: dict[int, Callable[[Any], None]] = {}
         """Number → the plugin's callback for a changed setting."""
 
     def get_config(self, option: str) -> Any:
-        return self._hotline.ask("get_config", option=option)
+        return self._host_client.ask("get_config", option=option)
 
     def plugin_config(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self._hotline.ask("plugin_config")
+        found: Mapping[str, Any] = self._host_client.ask("plugin_config")
         return found
 
     def on_config_change(self, option: str, callback: Callable[[Any], None]) -> None:
         number = next(self._numbers)
         self.watches[number] = callback
         try:
-            self._hotline.ask("on_config_change", option=option, watch=number)
+            self._host_client.ask("on_config_change", option=option, watch=number)
         except BaseException:
             del self.watches[number]
             raise
 
     def service(self, name: str) -> Any:
-        found = self._hotline.ask("service", name=name)
-        return _view(self._hotline, name, found["methods"], found["description"])
+        found = self._host_client.ask("service", name=name)
+        return _view(self._host_client, name, found["methods"], found["description"])
 
     def secret(self, name: str) -> str:
-        return str(self._hotline.ask("secret", name=name))
+        return str(self._host_client.ask("secret", name=name))
 
     def data_dir(self) -> Path:
         self._data_dir.mkdir(parents=True, exist_ok=True)
         return self._data_dir
 
 
-def _view(hotline: Hotline, name: str, methods: Mapping[str, bool], description: str) -> Any:
+def _view(host_client: HostClient, name: str, methods: Mapping[str, bool], description: str) -> Any:
     """A view of a service as plugins in the host get it, with the same methods and refusals.
 
     Args:
         methods: name → whether it is async.
     """
-    known = ", ".join(methods)
-
-    def refuse(self: object, attribute: str, *value: object) -> Any:
-        what = "is private" if attribute.startswith("_") else "is not published"
-        raise AttributeError(f"{attribute!r} of service {name!r} {what}; published: {known}")
-
-    label = f"<view of service {name!r}>"
-    body: dict[str, Any] = {method: _asking(hotline, name, method, is_async) for method, is_async in methods.items()}
-    body |= {
-        "__slots__": (),
-        "__getattr__": refuse,
-        "__setattr__": refuse,
-        "__delattr__": refuse,
-        "__repr__": lambda self: label,
-        "__doc__": description,
+    body: dict[str, Any] = {
+        method: _asking(host_client, name, method, is_async) for method, is_async in methods.items()
     }
+    body |= view_members(name, methods, description)
     return type(f"{name}View", (), body)()
 
 
-def _asking(hotline: Hotline, service: str, method: str, is_async: bool) -> Callable[..., Any]:
+def _asking(host_client: HostClient, service: str, method: str, is_async: bool) -> Callable[..., Any]:
     def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         return packed_arguments(service, method, args, kwargs)
 
     if is_async:
 
         async def ask_later(self: object, *args: Any, **kwargs: Any) -> Any:
-            return await hotline.ask_later("call_service", **given(args, kwargs))
+            return await host_client.ask_later("call_service", **given(args, kwargs))
 
         ask_later.__name__ = method
         return ask_later
 
     def ask(self: object, *args: Any, **kwargs: Any) -> Any:
-        return hotline.ask("call_service", **given(args, kwargs))
+        return host_client.ask("call_service", **given(args, kwargs))
 
     ask.__name__ = method
     return ask
@@ -111,7 +100,7 @@ def packed_arguments(service: str, method: str, args: tuple[Any, ...], kwargs: d
     return {"name": service, "method": method, **given}
 
 
-def context_of(facts: Mapping[str, Any], doors: WorkerFacilities, folder: Path | None) -> PluginContext:
+def context_of(facts: Mapping[str, Any], facilities: WorkerFacilities, folder: Path | None) -> PluginContext:
     """The plugin's context, as sent by the host."""
     return PluginContext(
         facts["id"],
@@ -123,7 +112,7 @@ def context_of(facts: Mapping[str, Any], doors: WorkerFacilities, folder: Path |
         Runtime(*facts["runtime"]),
         logging.getLogger(f"tavern.plugin.{facts['id']}"),
         folder,
-        doors,
+        facilities,
     )
 
 
@@ -145,9 +134,9 @@ def facts_of_context(ctx: PluginContext) -> dict[str, Any]:
 class LinesToHost(logging.Handler):
     """Sends log records of the worker to the host, which masks and writes them."""
 
-    def __init__(self, hotline: Hotline) -> None:
+    def __init__(self, host_client: HostClient) -> None:
         super().__init__()
-        self._hotline = hotline
+        self._host_client = host_client
         self._busy = threading.local()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -161,4 +150,4 @@ class LinesToHost(logging.Handler):
         finally:
             self._busy.now = False
         text = text.encode("utf-8", "backslashreplace").decode()[:LONGEST_LINE]
-        self._hotline.tell("log", level=record.levelno, logger=record.name[:200], text=text)
+        self._host_client.tell("log", level=record.levelno, logger=record.name[:200], text=text)

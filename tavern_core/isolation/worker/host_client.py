@@ -18,7 +18,7 @@ running: Final[ContextVar[int]] = ContextVar("tavern_worker_call", default=0)
 """The number of the call in which code of the plugin runs; 0 outside of calls."""
 
 
-class Hotline:
+class HostClient:
     """The worker's end of the side channel."""
 
     def __init__(self, side: socket.socket) -> None:

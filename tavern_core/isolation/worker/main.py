@@ -24,10 +24,10 @@ from tavern_core.isolation.error_codec import pack_error
 from tavern_core.isolation.stream_window import Outbox, bounded_frame
 from tavern_core.isolation.transport import MOST_AT_ONCE, BrokenChannel, Channel, Stream, encode
 from tavern_core.isolation.worker.facilities import LinesToHost
-from tavern_core.isolation.worker.host_client import Hotline, running
-from tavern_core.isolation.worker.plugin import Inside
-from tavern_core.isolation.worker.running_call import InsideCalls
-from tavern_core.isolation.worker.streams import InsideTalk
+from tavern_core.isolation.worker.host_client import HostClient, running
+from tavern_core.isolation.worker.plugin import WorkerPlugin
+from tavern_core.isolation.worker.running_call import WorkerCalls
+from tavern_core.isolation.worker.streams import StreamingCall
 
 MOST_FDS: Final = 16
 LONGEST_FRAME: Final = 1 << 30
@@ -37,14 +37,14 @@ Step = tuple[Callable[[], Any], Callable[[Any], Any]]
 """The function that starts the work, and the one that packs its answer."""
 
 
-def run(side: socket.socket, lanes: list[tuple[str, socket.socket]]) -> None:
+def run(side: socket.socket, connections: list[tuple[str, socket.socket]]) -> None:
     """Serve until the host closes the connection; does not return.
 
     Args:
-        lanes: (kind, socket) of the first ones.
+        connections: (kind, socket) of the first ones.
     """
     worker = Worker(side)
-    for kind, sock in lanes:
+    for kind, sock in connections:
         worker.add_lane(kind, sock)
     try:
         worker.listen()
@@ -52,16 +52,16 @@ def run(side: socket.socket, lanes: list[tuple[str, socket.socket]]) -> None:
         os._exit(0)  # threads of the plugin must not keep the process
 
 
-class _Lane:
+class _Connection:
     """A connection of the event loop, and its streaming call."""
 
-    __slots__ = ("channel", "heard", "out", "talk")
+    __slots__ = ("channel", "incoming", "out", "talk")
 
     def __init__(self, channel: Channel, loop: asyncio.AbstractEventLoop) -> None:
         self.channel = channel
-        self.heard = Stream(channel.limit)
+        self.incoming = Stream(channel.limit)
         self.out = Outbox(channel, loop)
-        self.talk: InsideTalk | None = None
+        self.talk: StreamingCall | None = None
 
 
 class Worker:
@@ -69,15 +69,15 @@ class Worker:
 
     def __init__(self, side: socket.socket) -> None:
         self._side = side
-        self._hotline = Hotline(side)
-        self._calls = InsideCalls(self._hotline)
-        self._inside = Inside(self._hotline, self._calls, self._wait)
+        self._host_client = HostClient(side)
+        self._calls = WorkerCalls(self._host_client)
+        self._plugin = WorkerPlugin(self._host_client, self._calls, self._wait)
         self._tasks: dict[int, asyncio.Task[Any]] = {}
         self._loop = asyncio.new_event_loop()
         self._loop_thread = threading.Thread(target=self._run_loop, name="tavern-loop", daemon=True)
         self._loop_running = threading.Lock()
         root = logging.getLogger()
-        root.addHandler(LinesToHost(self._hotline))
+        root.addHandler(LinesToHost(self._host_client))
         root.setLevel(logging.INFO)
 
     def listen(self) -> None:
@@ -92,23 +92,23 @@ class Worker:
             if not chunk:
                 return
             for message in stream.feed(chunk):
-                if (kind := message.get("lane")) is not None:
+                if (kind := message.get("connection")) is not None:
                     self.add_lane(kind, socket.socket(fileno=fds.pop(0)))
                 elif (number := message.get("cancel")) is not None:
                     self._calls.cancelled(number)
                     self._loop.call_soon_threadsafe(self._cancel, number)
                 else:
-                    self._hotline.answered(message)
+                    self._host_client.answered(message)
 
     def add_lane(self, kind: str, sock: socket.socket) -> None:
         """Serve one more connection, ``sync`` or ``loop``."""
         channel = Channel(sock, LONGEST_FRAME)
         if kind == "sync":
-            threading.Thread(target=self._serve, args=(channel,), name="tavern-lane", daemon=True).start()
+            threading.Thread(target=self._serve, args=(channel,), name="tavern-connection", daemon=True).start()
         else:
             self._start_loop()
             self._loop.call_soon_threadsafe(
-                self._loop.add_reader, channel.fd, self._readable, _Lane(channel, self._loop)
+                self._loop.add_reader, channel.fd, self._readable, _Connection(channel, self._loop)
             )
 
     # Sync connections-----------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class Worker:
             answer = begin()
             if inspect.isawaitable(answer):
                 answer = self._wait(answer)
-            return bounded_frame({"id": number, "ok": finish(answer)}, self._hotline.longest)
+            return bounded_frame({"id": number, "ok": finish(answer)}, self._host_client.longest)
         except BaseException as error:  # noqa: BLE001 - any error of the plugin, including sys.exit()
             return self._failed(number, message, error)
         finally:
@@ -140,15 +140,15 @@ class Worker:
 
     def _failed(self, number: int, message: dict[str, Any], error: BaseException) -> bytes:
         if message.get("honest"):
-            error = self._inside.honest(error)
+            error = self._plugin.honest(error)
         elif isinstance(error, StopIteration) or (message["do"] == "hook" and not isinstance(error, Exception)):
             # As in the host, where such an error must not leave its hook.
-            what = self._inside.name_of(message["impl"]) if message["do"] == "hook" else "the tool"
+            what = self._plugin.name_of(message["impl"]) if message["do"] == "hook" else "the tool"
             error = RuntimeError(f"{what} raised {type(error).__name__}")
         try:
             packed = pack_error(error)
             try:
-                return bounded_frame({"id": number, "error": packed}, self._hotline.longest)
+                return bounded_frame({"id": number, "error": packed}, self._host_client.longest)
             except OutputTooLarge:
                 return encode({"id": number, "error": {**packed, "details": {}, "findings": []}})
         except Exception as problem:  # noqa: BLE001 - an error that cannot be packed
@@ -159,47 +159,47 @@ class Worker:
 
     # Loop connections-----------------------------------------------------------------------------------------------------
 
-    def _readable(self, lane: _Lane) -> None:
+    def _readable(self, connection: _Connection) -> None:
         try:
-            messages = lane.heard.feed(lane.channel.heard())
+            messages = connection.incoming.feed(connection.channel.received())
         except BrokenChannel:
-            self._loop.remove_reader(lane.channel.fd)
-            lane.out.close()
-            lane.channel.close()
+            self._loop.remove_reader(connection.channel.fd)
+            connection.out.close()
+            connection.channel.close()
             return
         for message in messages:
             if "do" in message:
                 # Now and not in its task, because the first chunks may have arrived with the request.
-                lane.talk = (
-                    InsideTalk(message["id"], message["streams"], lane.out, self._hotline.longest)
+                connection.talk = (
+                    StreamingCall(message["id"], message["streams"], connection.out, self._host_client.longest)
                     if "streams" in message
                     else None
                 )
-                task = self._loop.create_task(self._answer_later(lane, message))
+                task = self._loop.create_task(self._answer_later(connection, message))
                 self._tasks[message["id"]] = task
-            elif lane.talk is not None and lane.talk.number == message["id"]:
-                lane.talk.hear(message)
+            elif connection.talk is not None and connection.talk.number == message["id"]:
+                connection.talk.hear(message)
 
-    async def _answer_later(self, lane: _Lane, message: dict[str, Any]) -> None:
+    async def _answer_later(self, connection: _Connection, message: dict[str, Any]) -> None:
         number = message["id"]
         running.set(number)
-        talk = lane.talk
+        talk = connection.talk
         try:
             begin, finish = self._step(message, talk)
             answer = begin()
             if inspect.isawaitable(answer):
                 answer = await answer
-            frame = bounded_frame({"id": number, "ok": finish(answer)}, self._hotline.longest)
+            frame = bounded_frame({"id": number, "ok": finish(answer)}, self._host_client.longest)
         except BaseException as error:  # noqa: BLE001 - any error of the plugin, including its own CancelledError
             frame = self._failed(number, message, error)
         finally:
             self._tasks.pop(number, None)
             self._calls.over(number)
-            lane.talk = None
+            connection.talk = None
         with contextlib.suppress(BrokenChannel, OSError):
             if talk is not None:
                 talk.end()
-            lane.out.put(frame)
+            connection.out.put(frame)
 
     def _cancel(self, number: int) -> None:
         if (task := self._tasks.get(number)) is not None:
@@ -221,8 +221,8 @@ class Worker:
 
     # Requests -----------------------------------------------------------------------------------------------------------
 
-    def _step(self, message: dict[str, Any], talk: InsideTalk | None = None) -> Step:
-        inside, given = self._inside, message
+    def _step(self, message: dict[str, Any], talk: StreamingCall | None = None) -> Step:
+        inside, given = self._plugin, message
         match message["do"]:
             case "call":
                 return lambda: inside.tools.call(given), lambda answer: inside.tools.result(given["key"], answer)

@@ -14,8 +14,8 @@ from tavern_core.contract.nodes import Node, NodeContext, Skip
 from tavern_core.errors import InputInvalid, UpstreamError
 from tavern_core.isolation.codec import CALLS
 from tavern_core.isolation.node_codec import ANSWERS, NO_END, NOTHING, VALUES, reported_node
-from tavern_core.isolation.worker.host_client import Hotline
-from tavern_core.isolation.worker.streams import InsideTalk, in_thread, in_threads
+from tavern_core.isolation.worker.host_client import HostClient
+from tavern_core.isolation.worker.streams import StreamingCall, in_thread, in_threads
 from tavern_core.kernel.nodes.node_code import NodeCode
 from tavern_core.kernel.nodes.node_discovery import nodes_in
 from tavern_core.kernel.nodes.node_types import NodeOwner, describe_nodes
@@ -28,19 +28,19 @@ ASKED: Final = ("needs", "fingerprint", "validate", "upgrade")
 MOST_SAID: Final = 1_000
 
 
-class InsideNodes:
+class WorkerNodes:
     """The node types of one plugin.
 
     Args:
         service: returns a view of a service, as for the plugin itself.
     """
 
-    def __init__(self, owner: NodeOwner, hotline: Hotline, service: Any) -> None:
+    def __init__(self, owner: NodeOwner, host_client: HostClient, service: Any) -> None:
         self._owner = owner
-        self._hotline = hotline
+        self._host_client = host_client
         self._service = service
         self._known: dict[str, NodeSpec] = {}
-        self._told: set[int] = set()
+        self._described: set[int] = set()
         self._objects: dict[int, Any] = {}
         """Objects of running class nodes, by the host's number."""
 
@@ -49,7 +49,7 @@ class InsideNodes:
         found = []
         for spec in describe_nodes(answer, self._owner):
             code = spec.impl
-            if isinstance(code, NodeCode) and id(code.cls or inspect.unwrap(code.function)) in self._told:
+            if isinstance(code, NodeCode) and id(code.cls or inspect.unwrap(code.function)) in self._described:
                 continue
             found.append(self._tell(spec))
         return found
@@ -67,11 +67,11 @@ class InsideNodes:
             "node": reported_node(spec),
             "code": [code.form, code.context, code.takes_all, code.names_outputs, code.where, methods],
         }
-        self._told.add(id(code.cls or inspect.unwrap(code.function)))
+        self._described.add(id(code.cls or inspect.unwrap(code.function)))
         self._known[spec.type] = spec
         return reply
 
-    def run(self, given: Mapping[str, Any], talk: InsideTalk | None) -> Any:
+    def run(self, given: Mapping[str, Any], talk: StreamingCall | None) -> Any:
         """Start a node; its answer, or an awaitable of it.
 
         Args:
@@ -145,7 +145,7 @@ class InsideNodes:
 
     def _context(self, given: Mapping[str, Any]) -> _FarContext:
         return _FarContext(
-            given["context"], self._hotline, given["token"], self._service, self._known[given["type"]].impl.adapters
+            given["context"], self._host_client, given["token"], self._service, self._known[given["type"]].impl.adapters
         )
 
     @staticmethod
@@ -163,7 +163,7 @@ def _own_methods(cls: type[Node]) -> list[str]:
     return [name for name in ASKED if inspect.getattr_static(cls, name) is not inspect.getattr_static(Node, name)]
 
 
-def _heard(value: Any, talk: InsideTalk | None) -> Any:
+def _heard(value: Any, talk: StreamingCall | None) -> Any:
     """A value for a node, or the stream that it reads there."""
     tag, data = value
     if talk is not None and tag == "stream":
@@ -187,49 +187,49 @@ class _FarContext(NodeContext):
     """The context of a running node; its methods call the host."""
 
     def __init__(
-        self, facts: Mapping[str, Any], hotline: Hotline, token: int, service: Any, adapters: Mapping[str, Any]
+        self, facts: Mapping[str, Any], host_client: HostClient, token: int, service: Any, adapters: Mapping[str, Any]
     ) -> None:
         self.run_id, self.path, self.type = facts["run"], facts["path"], facts["type"]
         self.config, self.mode, self.attempt = facts["config"], facts["mode"], facts["attempt"]
         self.logger = logging.getLogger("node")
-        self._hotline = hotline
+        self._host_client = host_client
         self._token = token
         self._plugin_service = service
         self._adapters = adapters
 
     @property
     def is_cancelled(self) -> bool:
-        return bool(self._hotline.ask("node", token=self._token, wish="is_cancelled", given=[]))
+        return bool(self._host_client.ask("node", token=self._token, wish="is_cancelled", given=[]))
 
     def progress(self, done: float, total: float = 1.0, text: str = "") -> None:
-        self._hotline.ask("node", token=self._token, wish="progress", given=[done, total, text])
+        self._host_client.ask("node", token=self._token, wish="progress", given=[done, total, text])
 
     def keep(self, data: Any, media_type: str = "application/octet-stream", name: str = "") -> dict[str, Any]:
         from tavern_core.kernel.artifacts.artifacts import chunks_of  # of use to few nodes
 
         given = [VALUES.encode(b"".join(chunks_of(data))), media_type, name]
-        link: dict[str, Any] = self._hotline.ask("node", token=self._token, wish="keep", given=given)
+        link: dict[str, Any] = self._host_client.ask("node", token=self._token, wish="keep", given=given)
         return link
 
     async def need(self, key: str) -> Any:
-        found = await self._hotline.ask_later("node", token=self._token, wish="need", given=[key])
+        found = await self._host_client.ask_later("node", token=self._token, wish="need", given=[key])
         if found == NOTHING:
             raise _NothingCame(key)
         return adapted(self._adapters, key, VALUES.decode(found), _misfit)
 
     async def invoke(self, tool: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> ToolResult:
         given = [tool, None if arguments is None else dict(arguments), options]
-        packed = await self._hotline.ask_later("node", token=self._token, wish="invoke", given=given)
+        packed = await self._host_client.ask_later("node", token=self._token, wish="invoke", given=given)
         result: ToolResult = CALLS.decode(packed, {"trusted": True})
         return result
 
     async def ask(self, schema: Mapping[str, Any], prompt: str = "") -> Any:
         return VALUES.decode(
-            await self._hotline.ask_later("node", token=self._token, wish="ask", given=[dict(schema), prompt])
+            await self._host_client.ask_later("node", token=self._token, wish="ask", given=[dict(schema), prompt])
         )
 
     def llm(self, name: str = "") -> LLM:
-        return _FarModel(self._hotline, self._token, name)
+        return _FarModel(self._host_client, self._token, name)
 
     def service(self, name: str) -> Any:
         return self._plugin_service(name)
@@ -238,12 +238,12 @@ class _FarContext(NodeContext):
 class _FarModel:
     """A language model of the host."""
 
-    def __init__(self, hotline: Hotline, token: int, name: str) -> None:
-        self._hotline = hotline
+    def __init__(self, host_client: HostClient, token: int, name: str) -> None:
+        self._host_client = host_client
         self._token = token
         self._name = name
 
     async def complete(self, messages: Sequence[Message], /, **options: Any) -> LLMAnswer:
         given = [self._name, [dict(message) for message in messages], options]
-        reply = await self._hotline.ask_later("node", token=self._token, wish="llm", given=given)
+        reply = await self._host_client.ask_later("node", token=self._token, wish="llm", given=given)
         return answer_of(reply)

@@ -1,6 +1,6 @@
 """The plugin in its worker: imported, inspected and called on behalf of the host.
 
-Each public method of `Inside` answers one kind of request; it returns JSON. Inspection and checks use the
+Each public method of `WorkerPlugin` answers one kind of request; it returns JSON. Inspection and checks use the
 same code as for plugins in the host, so that a plugin is the same here and there.
 """
 
@@ -22,12 +22,12 @@ from tavern_core.isolation.codec import CannotCross, crossing, unpack_tool
 from tavern_core.isolation.node_codec import HOOK_VALUES
 from tavern_core.isolation.transport import longest
 from tavern_core.isolation.worker.facilities import WorkerFacilities, context_of
-from tavern_core.isolation.worker.host_client import Hotline
-from tavern_core.isolation.worker.nodes import InsideNodes
+from tavern_core.isolation.worker.host_client import HostClient
+from tavern_core.isolation.worker.nodes import WorkerNodes
 from tavern_core.isolation.worker.plugin_import import imported
-from tavern_core.isolation.worker.running_call import InsideCalls
+from tavern_core.isolation.worker.running_call import WorkerCalls
 from tavern_core.isolation.worker.services import method_facts
-from tavern_core.isolation.worker.tools import InsideTools
+from tavern_core.isolation.worker.tools import WorkerTools
 from tavern_core.isolation.worker_setup import Setup
 from tavern_core.kernel.hooks.table import Implementation, read_implementations, unmarked_lookalikes
 from tavern_core.kernel.nodes.node_types import NodeOwner
@@ -38,7 +38,7 @@ from tavern_core.model.config import LimitsConfig
 from tavern_core.model.settings import SettingItem
 from tavern_core.schema.limits import json_copy
 
-TOLD: Final = frozenset(
+DESCRIBED: Final = frozenset(
     {"services", "commands", "profiles", "channels", "providers", "workflows", "resources", "prompts"}
 )
 """Sections whose contents can be reported to the host, besides tools, settings and nodes."""
@@ -47,11 +47,11 @@ Wait = Callable[[Any], Any]
 """Waits for an awaitable that sync code of the plugin returned."""
 
 
-class Inside:
+class WorkerPlugin:
     """One plugin in its worker."""
 
-    def __init__(self, hotline: Hotline, calls: InsideCalls, wait: Wait) -> None:
-        self._hotline = hotline
+    def __init__(self, host_client: HostClient, calls: WorkerCalls, wait: Wait) -> None:
+        self._host_client = host_client
         self._calls = calls
         self._wait = wait
         self._services: dict[str, Service] = {}
@@ -66,18 +66,18 @@ class Inside:
             PluginError: any error; names the place in the plugin's code.
         """
         self._setup = setup = Setup.from_json(given)
-        self._doors = WorkerFacilities(self._hotline, Path(setup.data_dir))
+        self._facilities = WorkerFacilities(self._host_client, Path(setup.data_dir))
         self._folder = Path(setup.folder) if setup.folder else None
         self._ctx: Any = None
-        self.nodes = InsideNodes(NodeOwner(setup.plugin, setup.version), self._hotline, self._doors.service)
+        self.nodes = WorkerNodes(NodeOwner(setup.plugin, setup.version), self._host_client, self._facilities.service)
         self._thing = self._honestly(lambda: imported(setup))
         self._limits = LimitsConfig.model_validate(setup.limits)
-        self._hotline.longest = longest(self._limits.output_bytes)
+        self._host_client.longest = longest(self._limits.output_bytes)
         record = SimpleNamespace(name=setup.plugin, thing=self._thing)
-        self.tools = InsideTools(setup, self._folder, self._limits, record, self._calls)
+        self.tools = WorkerTools(setup, self._folder, self._limits, record, self._calls)
         self._implementations = read_implementations(self._thing, setup.plugin)
         return {
-            "hooks": [_told(impl) for impl in self._implementations],
+            "hooks": [_description(impl) for impl in self._implementations],
             "unmarked": unmarked_lookalikes(self._thing),
             "package": getattr(self._thing, "__name__", ""),
         }
@@ -119,7 +119,7 @@ class Inside:
 
     def _arguments(self, impl: Implementation, given: Mapping[str, Any], ctx: Mapping[str, Any] | None) -> list[Any]:
         if ctx is not None:
-            self._ctx = context_of(ctx, self._doors, self._folder)
+            self._ctx = context_of(ctx, self._facilities, self._folder)
         values = {name: HOOK_VALUES.decode(value, {"trusted": True}) for name, value in given.items()}
         return [self._ctx if name == "ctx" else values[name] for name in impl.arguments]
 
@@ -159,7 +159,7 @@ class Inside:
             return self.nodes.offered(answer)
         if hook.section == "adapters":
             return self._adapters(named(hook.section, answer, self._setup.plugin, impl.where))
-        if hook.section not in TOLD:
+        if hook.section not in DESCRIBED:
             if answer:
                 raise self._cannot_cross(hook.section, "objects that the host would have to call")
             return None
@@ -235,7 +235,7 @@ class Inside:
 
     def setting_changed(self, watch: int, value: Any) -> Any:
         """Call the callback of a setting."""
-        callback = self._doors.watches.get(watch)
+        callback = self._facilities.watches.get(watch)
         return None if callback is None else callback(value)
 
     def command(self, name: str, arguments: list[str]) -> dict[str, Any]:
@@ -250,7 +250,7 @@ def _is_one(answer: Any) -> bool:
     return callable(answer) or isinstance(answer, Service | Command | Contribution | ToolFactory)
 
 
-def _told(impl: Implementation) -> dict[str, Any]:
+def _description(impl: Implementation) -> dict[str, Any]:
     return {
         "hook": impl.hook.name,
         "arguments": list(impl.arguments),

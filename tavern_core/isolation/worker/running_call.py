@@ -1,4 +1,4 @@
-"""One running call, as a tool in a worker sees it (`contract.running.Control`): its deadline came along with it, the rest crosses to the host."""
+"""One running call, as a tool in a worker sees it (`contract.tool_context.Control`): its deadline came along with it, the rest crosses to the host."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tavern_core.contract.running import RUNNING, LogLevel
-from tavern_core.isolation.worker.host_client import Hotline
+from tavern_core.contract.tool_context import RUNNING, LogLevel
+from tavern_core.isolation.worker.host_client import HostClient
 from tavern_core.model.question import Question, QuestionKind
 
 _PART: Final = 256 * 1024
@@ -18,17 +18,17 @@ _PART: Final = 256 * 1024
 _uploads = itertools.count(1)
 
 
-class InsideControl:
+class WorkerControl:
     """
     Args:
         number: the worker's number of the call.
         seconds: until its deadline; None: there is none.
     """
 
-    __slots__ = ("_ends", "_hotline", "_number", "is_cancelled")
+    __slots__ = ("_ends", "_host_client", "_number", "is_cancelled")
 
-    def __init__(self, hotline: Hotline, number: int, seconds: float | None) -> None:
-        self._hotline = hotline
+    def __init__(self, host_client: HostClient, number: int, seconds: float | None) -> None:
+        self._host_client = host_client
         self._number = number
         self._ends = None if seconds is None else time.perf_counter() + seconds
         self.is_cancelled = False
@@ -39,42 +39,42 @@ class InsideControl:
 
     def progress(self, done: float, total: float | None, message: str) -> None:
         # A question, so that a tool that says too much waits for the host.
-        self._hotline.ask("progress", call=self._number, done=done, total=total, message=message)
+        self._host_client.ask("progress", call=self._number, done=done, total=total, message=message)
 
     def keep(self, data: Any, media_type: str, name: str) -> dict[str, Any]:
         from tavern_core.kernel.artifacts.artifacts import chunks_of  # of use to few tools
 
         upload, parts = next(_uploads), bytearray()
-        most = min(_PART, self._hotline.longest // 2)
+        most = min(_PART, self._host_client.longest // 2)
 
         def send(size: int) -> None:
             part = b64encode(parts[:size]).decode()
             del parts[:size]
-            self._hotline.ask("keep_part", call=self._number, upload=upload, data=part)
+            self._host_client.ask("keep_part", call=self._number, upload=upload, data=part)
 
         for chunk in chunks_of(data):
             parts += chunk
             while len(parts) >= most:
                 send(most)
         send(len(parts))
-        kept: dict[str, Any] = self._hotline.ask(
+        kept: dict[str, Any] = self._host_client.ask(
             "keep", call=self._number, upload=upload, media_type=media_type, name=str(name)
         )
         return kept
 
     def can_ask(self, kind: QuestionKind) -> bool:
-        return self._hotline.ask("can_ask", call=self._number, kind=kind) is True
+        return self._host_client.ask("can_ask", call=self._number, kind=kind) is True
 
     async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
         asked = {key: question.to_json() for key, question in questions.items()}
-        answers: dict[str, Any] = await self._hotline.ask_later("ask", call=self._number, questions=asked)
+        answers: dict[str, Any] = await self._host_client.ask_later("ask", call=self._number, questions=asked)
         return answers
 
     def log(self, level: LogLevel, message: str) -> None:
         logging.getLogger("tavern.tools").log(logging.getLevelNamesMapping()[level.upper()], "%s", message)
 
     def artifact_facts(self, uri: str) -> dict[str, Any]:
-        known: dict[str, Any] = self._hotline.ask("artifact", call=self._number, artifact=str(uri))
+        known: dict[str, Any] = self._host_client.ask("artifact", call=self._number, artifact=str(uri))
         return known
 
     def read_artifact(self, uri: str, start: int, length: int) -> bytes:
@@ -82,7 +82,9 @@ class InsideControl:
         while length < 0 or len(found) < length:
             most = _PART if length < 0 else min(_PART, length - len(found))
             part = b64decode(
-                self._hotline.ask("read", call=self._number, artifact=str(uri), start=start + len(found), length=most)
+                self._host_client.ask(
+                    "read", call=self._number, artifact=str(uri), start=start + len(found), length=most
+                )
             )
             found += part
             if len(part) < most:
@@ -90,17 +92,17 @@ class InsideControl:
         return bytes(found)
 
 
-class InsideCalls:
+class WorkerCalls:
     """The running calls of tools that have a `ToolContext`."""
 
-    def __init__(self, hotline: Hotline) -> None:
-        self._hotline = hotline
-        self._running: dict[int, tuple[str, InsideControl]] = {}
+    def __init__(self, host_client: HostClient) -> None:
+        self._host_client = host_client
+        self._running: dict[int, tuple[str, WorkerControl]] = {}
         """The worker's number of a call → its id and control."""
 
     def begin(self, call_id: str, number: int, seconds: float | None) -> None:
-        """A call begins; see `InsideControl`."""
-        control = RUNNING[call_id] = InsideControl(self._hotline, number, seconds)
+        """A call begins; see `WorkerControl`."""
+        control = RUNNING[call_id] = WorkerControl(self._host_client, number, seconds)
         self._running[number] = call_id, control
 
     def cancelled(self, number: int) -> None:

@@ -16,7 +16,7 @@ from tavern_core.isolation.stream_window import Chunks, Outbox, Room
 _ENDED: Final = object()
 
 
-class InsideTalk:
+class StreamingCall:
     """One streaming call.
 
     Args:
@@ -66,7 +66,7 @@ class InsideTalk:
 class _Incoming(AsyncIterator[Any]):
     """A stream of the host."""
 
-    def __init__(self, number: int, talk: InsideTalk) -> None:
+    def __init__(self, number: int, talk: StreamingCall) -> None:
         self._number = number
         self._talk = talk
         self._chunks = Chunks()
@@ -83,9 +83,9 @@ class _Incoming(AsyncIterator[Any]):
         self._chunks.end()
 
     async def __anext__(self) -> Any:
-        chunk, told = await self._chunks.next()
-        if told:
-            self._talk.say({"took": self._number, "count": told})
+        chunk, count = await self._chunks.next()
+        if count:
+            self._talk.say({"took": self._number, "count": count})
         return VALUES.decode(chunk)
 
     async def aclose(self) -> None:

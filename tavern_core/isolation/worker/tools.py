@@ -16,7 +16,7 @@ from tavern_core.contract.tools import ToolFactory
 from tavern_core.contract.tracing import within_trace
 from tavern_core.errors import TavernError, ToolFailed
 from tavern_core.isolation.codec import CALLS, pack_tool, unpack_context, unpack_tool
-from tavern_core.isolation.worker.running_call import InsideCalls
+from tavern_core.isolation.worker.running_call import WorkerCalls
 from tavern_core.isolation.worker_setup import Setup
 from tavern_core.kernel.calls.normalise import plain, plain_parts
 from tavern_core.kernel.plugins.executor_facilities import load_handler
@@ -28,7 +28,7 @@ from tavern_core.model.result import ToolResult
 from tavern_core.model.tool import ToolSpec
 
 
-class InsideTools:
+class WorkerTools:
     """The tools of one plugin.
 
     Args:
@@ -36,7 +36,7 @@ class InsideTools:
     """
 
     def __init__(
-        self, setup: Setup, folder: Path | None, limits: LimitsConfig, record: Any, calls: InsideCalls
+        self, setup: Setup, folder: Path | None, limits: LimitsConfig, record: Any, calls: WorkerCalls
     ) -> None:
         self._setup, self._folder, self._limits, self._record = setup, folder, limits, record
         self._calls = calls

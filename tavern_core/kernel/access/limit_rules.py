@@ -67,13 +67,13 @@ class LimitRules:
 
     def of_upstream(self, tool: ToolSpec) -> LimitRule | None:
         """What all tools of its upstream share."""
-        name = next((name for name in (tool.stranger, _host_of(tool)) if name in self._upstreams), "")
+        name = next((name for name in (tool.described_by, _host_of(tool)) if name in self._upstreams), "")
         return LimitRule(f"limits.upstreams.{name}", self._upstreams[name]) if name else None
 
 
 def upstream_of(tool: ToolSpec) -> str:
     """The system behind a tool: the name of its upstream, else the host and port of its endpoint; empty for one that has none."""
-    return tool.stranger or _host_of(tool)
+    return tool.described_by or _host_of(tool)
 
 
 def _host_of(tool: ToolSpec) -> str:

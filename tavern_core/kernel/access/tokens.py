@@ -1,6 +1,6 @@
 """`tavern.tokens`: what a caller from another process shows, and what it lets that caller do.
 
-    tvn_<id>_<secret>       shown once; kept is the SHA-256 of the secret, so that nobody who reads the state folder can use it
+    tvn_<id>_<secret>       shown once; kept is the SHA-256 of the secret, so that readers of the state folder cannot use it
 
 A token names a principal and exactly what it may do. It holds for one audience: a server takes only those made for it.
 """
@@ -46,7 +46,7 @@ class Token:
     roles: frozenset[str] = frozenset()
     user_id: str = ""
     approver: str = ""
-    """Who sits at the client and may approve what it calls: another principal than `principal`. Empty: nobody there may."""
+    """Who sits at the client and may approve what it calls: another principal than `principal`. Empty: no one."""
     audience: str = AUDIENCE
     name: str = ""
     """For people."""
@@ -66,7 +66,7 @@ class Token:
         )
 
     def approving(self) -> CallContext | None:
-        """Who approves at its client; None: nobody there may."""
+        """Who approves at its client; None: no one."""
         return CallContext(principal=self.approver, roles=frozenset({"approver"})) if self.approver else None
 
     def to_json(self) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class Tokens:
             days: how long it holds; None: until it is revoked.
 
         Returns:
-            The token, and its text, which nobody can be shown again.
+            The token, and its text, which cannot be shown again.
 
         Raises:
             UsageError: something is not what it should be (USAGE).

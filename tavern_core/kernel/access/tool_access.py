@@ -134,10 +134,6 @@ class AccessPolicy:
     diagnostics: tuple[Finding, ...] = field(default=())
     """Unknown entries, circular groups, ambiguous names. None of them widens a list."""
 
-    def optional_allowed(self, tool: ToolSpec | str) -> bool:
-        """Whether an optional tool is switched on: `tools.allow` names it, its plugin, or a group it is in (seed 002)."""
-        return self._allow.match(ToolNames.of(tool)) is not None
-
     def host_verdict(self, tool: ToolSpec | str) -> Verdict:
         """What holds for every caller: `tools.deny`, `tools.only`, and `tools.allow` for optional tools."""
         names, tool_id = ToolNames.of(tool), _id_of(tool)

@@ -27,7 +27,7 @@ from tavern_core.kernel.calls.untrusted_content import AFTER_READING
 from tavern_core.kernel.catalogue.plan import Plan
 from tavern_core.kernel.execution.modes import InlineMode, LoopMode, Mode, TimeLimit, cancellations
 from tavern_core.kernel.execution.portal import Portal
-from tavern_core.kernel.execution.threads import Workers
+from tavern_core.kernel.execution.threads import ThreadPool
 from tavern_core.kernel.hooks.arguments import copied
 from tavern_core.kernel.hooks.dispatch import Wish
 from tavern_core.kernel.log.recorder import Recorder
@@ -64,7 +64,7 @@ class Approvals:
         self._approver = approver
         self._seconds = seconds
         self._recorder = recorder
-        self._workers = Workers(_MOST_AT_ONCE, "tavern-approval")
+        self._workers = ThreadPool(_MOST_AT_ONCE, "tavern-approval")
         self._loop_mode = LoopMode(self._workers, self._workers)
         self._inline_mode = InlineMode(self._workers, portal)
         self._remembered: dict[tuple[int, str], tuple[Any, Approval]] = {}
@@ -211,7 +211,7 @@ class Approvals:
 
     def _requested(self, call: ToolCall, request: ApprovalRequest) -> Event:
         data = {
-            "tool": request.tool, "principal": request.principal, "door": request.door, "reason": request.reason, "by": request.asked_by,
+            "tool": request.tool, **call.context.whose(), "door": request.door, "reason": request.reason, "by": request.asked_by,
             "risk": request.risk, "fingerprint": request.fingerprint, "arguments": dict(request.arguments),
         }  # fmt: skip
         event, kept = self._recorder.about_approval(APPROVAL_REQUESTED, call.id, data, request.plugin)

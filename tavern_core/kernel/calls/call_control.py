@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from contextvars import ContextVar
 from typing import Any, Final
 
-from tavern_core.contract.running import LONGEST_MESSAGE, LogLevel, json_number
+from tavern_core.contract.tool_context import LONGEST_MESSAGE, LogLevel, json_number
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.calls.conversation import conversation, unanswered
 from tavern_core.kernel.calls.large_results import ArtifactStore
@@ -46,9 +46,9 @@ on_left_behind: Final[ContextVar[Callable[[Future[Any]], None] | None]] = Contex
 
 
 class CallControl:
-    """See `contract.running.Control`."""
+    """See `contract.tool_context.Control`."""
 
-    __slots__ = ("_artifacts", "_call", "_conversation", "_listener", "_recorder", "_told_at", "_was_complete")
+    __slots__ = ("_artifacts", "_call", "_conversation", "_listener", "_recorder", "_reported_at", "_was_complete")
 
     def __init__(self, call: RunningCall, recorder: Recorder, artifacts: ArtifactStore) -> None:
         self._call = call
@@ -56,7 +56,7 @@ class CallControl:
         self._recorder = recorder
         self._listener = on_progress.get()
         self._conversation = conversation.get()
-        self._told_at, self._was_complete = 0.0, False
+        self._reported_at, self._was_complete = 0.0, False
 
     @property
     def is_cancelled(self) -> bool:
@@ -85,9 +85,9 @@ class CallControl:
         call.moved_at = now
         progress = Progress(json_number(done) or 0, json_number(total), str(message)[:LONGEST_MESSAGE])
         is_complete = progress.done == progress.total
-        if now - self._told_at < _BETWEEN_S and (not is_complete or self._was_complete):
+        if now - self._reported_at < _BETWEEN_S and (not is_complete or self._was_complete):
             return
-        self._told_at, self._was_complete = now, is_complete
+        self._reported_at, self._was_complete = now, is_complete
         if self._listener is not None:
             self._listener(progress)
         plan = call.plan

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from typing import Any, TypeVar
+import traceback
+from typing import Any, Final, TypeVar
 
 from tavern_core.errors import (
     CallCancelled,
@@ -22,11 +24,15 @@ from tavern_core.kernel.catalogue.plan import Plan
 from tavern_core.kernel.execution.modes import LeftBehind, TimeLimit, cancellations, has_begun
 from tavern_core.kernel.registry import no_text
 from tavern_core.model.language import say
+from tavern_core.model.result import ToolResult
 from tavern_core.model.safe_text import notes_of, with_type
 from tavern_core.schema.redact import redact_text
 from tavern_core.schema.validate import Validator
 
 E = TypeVar("E", bound=CallError)
+_LOG: Final = logging.getLogger("tavern.calls")
+_MOST_FRAMES: Final = 30
+"""The innermost ones; an endless recursion has a thousand."""
 
 
 def error_of(error: BaseException, call: RunningCall) -> CallError:
@@ -159,3 +165,13 @@ def _as_call_error(error: BaseException, plan: Plan | None, written: str, *, in_
         outcome=outcome,
         exception=type(error).__name__,
     )
+
+
+def log_origin(result: ToolResult, error: BaseException) -> None:
+    """Log at level DEBUG where the error of a tool was raised, for its author.
+
+    Frames and source lines only: the values may be secret, and the message in the result is redacted already.
+    """
+    if result.error is not None and _LOG.isEnabledFor(logging.DEBUG):
+        frames = traceback.format_tb(error.__traceback__, limit=-_MOST_FRAMES)
+        _LOG.debug("%s\nTraceback (most recent call last):\n%s", result.error.message, "".join(frames).rstrip())

@@ -15,7 +15,7 @@ from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.hooks.dispatch import HookCalls
 from tavern_core.kernel.log.changes import Change
 from tavern_core.kernel.log.recorder import DENIALS, Recorder
-from tavern_core.kernel.settings.result_redaction import struck
+from tavern_core.kernel.settings.result_redaction import redact_result
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.event import Event
 from tavern_core.model.result import ToolResult
@@ -45,8 +45,8 @@ class Conclusion:
         known, plan = self.secrets.values, call.plan
         marked = plan.marked(call.values) if plan is not None and plan.marked is not None else ()
         if result.error is not None:
-            return struck(result, [*known, *marked], named_secrets([call.arguments, call.values]))
-        return struck(result, [*known, *marked]) if known or marked else result
+            return redact_result(result, [*known, *marked], named_secrets([call.arguments, call.values]))
+        return redact_result(result, [*known, *marked]) if known or marked else result
 
     def record_beginning(self, plan: Plan, call: RunningCall) -> Event | None:
         """Put the beginning of a call on the record, before its tool runs; return the event where a plugin observes."""
@@ -66,7 +66,7 @@ class Conclusion:
             except BaseException:  # Ctrl-C, or the caller's own task is being cancelled
                 self.record(call, result)
                 raise
-            result = marked(call, struck(result, self.secrets.values))
+            result = marked(call, redact_result(result, self.secrets.values))
         for event in self.record(call, result, made):
             await self.hooks.tell(plan.events, {"event": event}, mode)
         if plan.after:
@@ -92,11 +92,11 @@ class Conclusion:
         changes = () if call.is_recorded or call.changes is None else call.changes
         if result.error is not None and result.error.kind in DENIALS:
             denied = recorder.denied(asked, result, redact, plugin, changes)
-            finished = recorder.finished(asked, result, redact, plugin, is_told=True, changes=made, wanted=wanted)
+            finished = recorder.finished(asked, result, redact, plugin, is_recorded=True, changes=made, wanted=wanted)
             return (denied,) if finished is None else (denied, finished)
         whole = (*changes, *made)
         is_known = call.is_recorded
-        finished = recorder.finished(asked, result, redact, plugin, is_told=is_known, changes=whole, wanted=wanted)
+        finished = recorder.finished(asked, result, redact, plugin, is_recorded=is_known, changes=whole, wanted=wanted)
         return () if finished is None else (finished,)
 
     def refused(self, written: str, context: CallContext | None, result: ToolResult, door: str) -> ToolResult:

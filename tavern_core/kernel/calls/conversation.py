@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
-from tavern_core.contract.running import LogLevel
+from tavern_core.contract.tool_context import LogLevel
 from tavern_core.errors import InputRequired
 from tavern_core.model.question import Question, QuestionKind
 from tavern_core.schema.validate import compile_output_validator

@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from tavern_core.errors import UsageError
+from tavern_core.errors import InputInvalid, UsageError
 from tavern_core.frozen import dataclass
 from tavern_core.model.result import ToolResult
 from tavern_core.tam import neutralise
@@ -130,19 +130,18 @@ def _openai(data: Mapping[str, Any]) -> Iterable[NativeCall] | None:
 
 
 def _responses(data: Mapping[str, Any]) -> Iterable[NativeCall] | None:
-    if not isinstance(output := data.get("output"), list):
-        return None
-    items = (_mapping(item) for item in output)
-    return [
-        _call(i.get("name"), i.get("arguments"), i.get("call_id")) for i in items if i.get("type") == "function_call"
-    ]
+    return _items(data.get("output"), "function_call", "arguments", "call_id")
 
 
 def _anthropic(data: Mapping[str, Any]) -> Iterable[NativeCall] | None:
-    if not isinstance(content := data.get("content"), list):
+    return _items(data.get("content"), "tool_use", "input", "id")
+
+
+def _items(written: Any, type_: str, arguments: str, call_id: str) -> Iterable[NativeCall] | None:
+    if not isinstance(written, list):
         return None
-    items = (_mapping(item) for item in content)
-    return [_call(i.get("name"), i.get("input"), i.get("id")) for i in items if i.get("type") == "tool_use"]
+    items = (_mapping(item) for item in written)
+    return [_call(i.get("name"), i.get(arguments), i.get(call_id)) for i in items if i.get("type") == type_]
 
 
 def _gemini(data: Mapping[str, Any]) -> Iterable[NativeCall] | None:
@@ -164,16 +163,30 @@ _READERS: Final[Mapping[Api, Callable[[Mapping[str, Any]], Iterable[NativeCall] 
 }
 
 
+def read_arguments(written: str) -> dict[str, Any] | None:
+    """The arguments of a call as a model wrote them; None if they are no JSON object."""
+    try:
+        arguments = json.loads(written or "{}")
+    except (ValueError, RecursionError):
+        return None
+    return arguments if isinstance(arguments, dict) else None
+
+
+def not_an_object(tool: str, written: str) -> InputInvalid:
+    """The error of a call with such arguments."""
+    return InputInvalid(
+        f"{tool}: the arguments are no JSON object: {written[:200]}",
+        hint='write the arguments as one JSON object, such as {} or {"text": "…"}',
+        fixFor="caller",
+    )
+
+
 def _call(name: Any, arguments: Any, call_id: Any) -> NativeCall:
-    written = ""
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments or "{}")
-        except (ValueError, RecursionError):
-            written, arguments = arguments[:2000], None
-    if not isinstance(arguments, Mapping):
-        written, arguments = written or repr(arguments)[:2000], None
-    return NativeCall(str(name or ""), arguments, str(call_id or ""), written)
+    found = read_arguments(arguments) if isinstance(arguments, str) else arguments
+    written = arguments if isinstance(arguments, str) else repr(arguments)
+    if not isinstance(found, Mapping):
+        return NativeCall(str(name or ""), None, str(call_id or ""), written[:2000])
+    return NativeCall(str(name or ""), found, str(call_id or ""))
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -20,7 +20,7 @@ from contextvars import Token
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
-from tavern_core.contract.running import RUNNING
+from tavern_core.contract.tool_context import RUNNING
 from tavern_core.errors import CallError, OutputTooLarge, StateDamaged
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.calls.admission import admit, check_budget, check_depth, check_rule, tool_call
@@ -29,9 +29,8 @@ from tavern_core.kernel.calls.arguments import fill_and_validate, give_copy, tak
 from tavern_core.kernel.calls.attempt import accept
 from tavern_core.kernel.calls.background import Background, Request, job_id
 from tavern_core.kernel.calls.call_control import CallControl, on_left_behind
-from tavern_core.kernel.calls.call_errors import error_of, no_context
+from tavern_core.kernel.calls.call_errors import error_of, log_origin, no_context
 from tavern_core.kernel.calls.conclusion import Conclusion, Secrets
-from tavern_core.kernel.calls.error_origin import log_origin
 from tavern_core.kernel.calls.governed import Governance
 from tavern_core.kernel.calls.idempotency import Idempotency
 from tavern_core.kernel.calls.large_results import ArtifactStore, shortened

@@ -156,7 +156,7 @@ class TracedCall(RunningCall):
 
 
 def begin_traced(call: RunningCall, steps: list[tuple[str, float]]) -> TracedCall:
-    """`call`, just begun, with somebody who notes its steps."""
+    """`call`, just begun, with a listener for its steps."""
     traced = TracedCall()
     traced.steps = steps
     for name in RunningCall.__slots__:

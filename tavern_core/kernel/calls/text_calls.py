@@ -73,6 +73,14 @@ class _Found:
         return [] if plan.accepts(whole) else [tam.pointed(problem) for problem in plan.inputs.problems(whole)]
 
 
+class _TooLarge(Exception):
+    """A text is above a limit: what it has, the limit, and its prose."""
+
+    def __init__(self, has: str, limit: str, prose: str = "") -> None:
+        super().__init__(has, limit)
+        self.has, self.limit, self.prose = has, limit, prose
+
+
 class Transcript:
     """Runs texts.
 
@@ -109,48 +117,13 @@ class Transcript:
             max_chars: of the feedback.
             parallel: blocks next to each other that only read, each with one call, run at the same time.
         """
-        config = self._config
         language = await self._compiler.language(context) or self._language or of_the_locale(os.environ)
-        if len(text) > config.max_text:
-            return self._too_large(
-                "",
-                say(tam.WORDS["many_characters"], count=len(text)),
-                f"{config.max_text:,} (tam.maxText)",
-                context,
-                language,
-            )
         # Reading a long text takes time that other tasks of the loop would wait for.
         aside = asyncio.to_thread if len(text) > _LONG else _at_once
-        document = await aside(
-            tam.parse, text, ignore_fenced=config.ignore_fenced, max_block=config.max_block, thoughts=config.thoughts
-        )
-        if len(document.blocks) > config.max_calls:
-            return self._too_large(
-                document.prose,
-                say(tam.WORDS["many_blocks"], count=len(document.blocks)),
-                f"{config.max_calls:,} (tam.maxCalls)",
-                context,
-                language,
-            )
-        found = await self._look_up(document, context, aside)
-        visible = await self._visible(context) if document.blocks else ()
-        plan: tam.Plan = await aside(
-            tam.bind,
-            document,
-            lambda tool: found[tool].schema if tool in found else None,
-            known=visible,
-            destructive=lambda tool: tool in found and found[tool].spec.is_destructive,
-            references=config.references,
-            validate=lambda tool, arguments: found[tool].problems(arguments),
-        )
-        if len(plan.calls) > config.max_calls:
-            return self._too_large(
-                document.prose,
-                say(tam.WORDS["many_calls"], count=len(plan.calls)),
-                f"{config.max_calls:,} (tam.maxCalls)",
-                context,
-                language,
-            )
+        try:
+            document, found, plan = await self._read(text, context, aside)
+        except _TooLarge as large:
+            return self._too_large(large, context, language)
         steps = await self._run_blocks(
             [list(calls) for _, calls in groupby(plan.calls, key=_block_of)],
             found,
@@ -163,32 +136,61 @@ class Transcript:
         }
         for block, result, command in self._damaged(document, plan.problems):
             results[block] = [self._refused(command, context, result)]
-        is_told = document.blocks or plan.problems
+        has_feedback = document.blocks or plan.problems
         return TextOutcome(
             tuple(r for block in sorted(results) for r in results[block]),
             tuple(plan.calls),
             tuple(plan.problems),
             document.prose,
             await aside(render_feedback, steps, plan.problems, max_chars=max_chars, language=language)
-            if is_told
+            if has_feedback
             else "",
             tuple(steps),
         )
 
-    def _too_large(
-        self, prose: str, has: str, limit: str, context: CallContext | None, language: Language
-    ) -> TextOutcome:
+    async def _read(
+        self, text: str, context: CallContext | None, aside: Aside
+    ) -> tuple[tam.Document, dict[str, _Found], tam.Plan]:
+        """The blocks of a text, its tools and its calls.
+
+        Raises:
+            _TooLarge: it is above a limit.
+        """
+        config = self._config
+        if len(text) > config.max_text:
+            raise _TooLarge(say(tam.WORDS["many_characters"], count=len(text)), f"{config.max_text:,} (tam.maxText)")
+        document = await aside(
+            tam.parse, text, ignore_fenced=config.ignore_fenced, max_block=config.max_block, thoughts=config.thoughts
+        )
+        most = f"{config.max_calls:,} (tam.maxCalls)"
+        if len(document.blocks) > config.max_calls:
+            raise _TooLarge(say(tam.WORDS["many_blocks"], count=len(document.blocks)), most, document.prose)
+        found = await self._look_up(document, context, aside)
+        visible = await self._visible(context) if document.blocks else ()
+        plan: tam.Plan = await aside(
+            tam.bind,
+            document,
+            lambda tool: found[tool].schema if tool in found else None,
+            known=visible,
+            destructive=lambda tool: tool in found and found[tool].spec.is_destructive,
+            references=config.references,
+            validate=lambda tool, arguments: found[tool].problems(arguments),
+        )
+        if len(plan.calls) > config.max_calls:
+            raise _TooLarge(say(tam.WORDS["many_calls"], count=len(plan.calls)), most, document.prose)
+        return document, found, plan
+
+    def _too_large(self, large: _TooLarge, context: CallContext | None, language: Language) -> TextOutcome:
         """A text above a limit does not run at all."""
         row = tam.PROBLEM_CODES["text_too_large"]
-        problem = tam.Problem(
-            row.severity, "text_too_large", say(tam.WORDS["too_many"], has=has, limit=limit), row.repair
-        )
+        message = say(tam.WORDS["too_many"], has=large.has, limit=large.limit)
+        problem = tam.Problem(row.severity, "text_too_large", message, row.repair)
         result = ToolResult(
             False,
             error=ToolError(row.error_kind, problem.message, {"problems": [_problem_json(problem)]}, fix=problem.hint),
         )
         results = (self._refused("", context, result),)
-        return TextOutcome(results, (), (problem,), prose, render_feedback((), (problem,), language=language))
+        return TextOutcome(results, (), (problem,), large.prose, render_feedback((), (problem,), language=language))
 
     async def _look_up(self, document: tam.Document, context: CallContext | None, aside: Aside) -> dict[str, _Found]:
         """Written tool id → tool, for every command in the text that means one."""
@@ -218,13 +220,13 @@ class Transcript:
         errors = sorted((p for p in problems if p.severity == "error"), key=lambda p: p.block)
         blocks = {block.number: block for block in document.blocks} if errors else {}
         for block, group in groupby(errors, key=lambda p: p.block):
-            told = list(group)
-            kind, command = tam.PROBLEM_CODES[told[0].code].error_kind, _command(blocks.get(block))
-            details: dict[str, Any] = {"problems": [_problem_json(p) for p in told]}
+            found = list(group)
+            kind, command = tam.PROBLEM_CODES[found[0].code].error_kind, _command(blocks.get(block))
+            details: dict[str, Any] = {"problems": [_problem_json(p) for p in found]}
             if kind == ToolNotFound.code:
                 details["nearest"] = list(self._tools.suggest(command))
-            message = " ".join(p.message for p in told[:3])
-            yield block, ToolResult(False, error=ToolError(kind, message, details, fix=told[0].hint)), command
+            message = " ".join(p.message for p in found[:3])
+            yield block, ToolResult(False, error=ToolError(kind, message, details, fix=found[0].hint)), command
 
     async def _run_blocks(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from tavern_core.errors import PluginError, ToolNotFound, UsageError
@@ -35,7 +36,7 @@ class Descriptions:
         """Ids of tools that were described and are not registered: those of namespaces, and what factories make for one caller."""
 
     def tool_schema(self, tool: str | ToolSpec, dialect: str) -> dict[str, Any]:
-        from tavern_core.schema.dialects import DIALECTS, export_tool
+        from tavern_core.schema.dialects import DIALECTS
 
         if dialect not in DIALECTS:
             raise UsageError(
@@ -44,7 +45,7 @@ class Descriptions:
         spec = self._tools[tool] if isinstance(tool, str) else tool
         if spec.id not in self._tools and len(self._made) < MOST_MADE:
             self._made[spec.id] = None
-        return export_tool(spec, dialect)
+        return export_for_model(spec, dialect)
 
     def tool_id(self, wire_name: str) -> str:
         from tavern_core.schema.dialects import WireNames
@@ -128,3 +129,16 @@ class Descriptions:
         if "{{{" not in prompt:
             return prompt
         return fill_prompt(prompt, {PLACEHOLDER: self.manual(profile, context, None, None, None)})
+
+
+def export_for_model(spec: ToolSpec, dialect: str) -> dict[str, Any]:
+    """`export_tool`, for a reader that is a model: values in schemas of upstreams cannot be read as calls. Calls are held against the
+    schemas as they are."""
+    from tavern_core.schema.dialects import export_tool
+
+    if spec.described_by:
+        from tavern_core.tam import neutralise_json
+
+        answers = None if spec.output_schema is None else neutralise_json(spec.output_schema)
+        spec = replace(spec, input_schema=neutralise_json(spec.input_schema), output_schema=answers)
+    return export_tool(spec, dialect)

@@ -1,4 +1,4 @@
-"""Why there is no tool of an id that somebody wrote: what is wrong with the tool, its plugin, or the id.
+"""Why there is no tool of a written id: what is wrong with the tool, its plugin, or the id.
 
 lost a clash  >  its plugin cannot be used  >  its declaration is wrong  >  left out for some other reason  >  unknown
 """

@@ -1,7 +1,7 @@
 """Tools behind a prefix that a plugin resolves, such as ``shelf:``.
 
 A resolver is a plugin's code. It is asked within the time limit of hooks, and what it answers is held to the rules of every tool; one
-that fails costs its own tools and nobody else's.
+that fails costs only its own tools.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Namespaces:
         """Prefix → the resolver that hung, and until when it is left alone (monotonic clock)."""
 
     def asleep(self, prefixes: Collection[str]) -> list[str]:
-        """The plugins that may bring one of these prefixes and are not active; those that do not name theirs may bring any."""
+        """The inactive plugins that may contribute one of these prefixes; those that do not name theirs may contribute any."""
         wanted = {prefix for prefix in prefixes if prefix and self._contributions.get("namespaces", prefix) is None}
         found = []
         for record in self._specs.lifecycle.records.values() if wanted else ():
@@ -54,13 +54,13 @@ class Namespaces:
         return found
 
     async def wake(self, prefixes: Collection[str]) -> None:
-        """Activate the plugins that bring these prefixes; the status of one that fails says why."""
+        """Activate the plugins that contribute these prefixes; the status of one that fails says why."""
         for name in self.asleep(prefixes):
             with suppress(PluginError):
                 await self._specs.lifecycle.activate(name)
 
     async def find(self, written: str, mode: Mode) -> tuple[ToolSpec, Record] | None:
-        """The tool of an id as the hooks leave it, and whose it is; None when nobody resolves its prefix, or there is none.
+        """The tool of an id as the hooks leave it, and its plugin; None if no plugin resolves its prefix, or it does not exist.
 
         Raises:
             UpstreamError: the plugin or its resolver failed, hung or answered no tool (UPSTREAM_ERROR).

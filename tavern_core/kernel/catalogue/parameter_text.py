@@ -15,7 +15,7 @@ from typing import Any, Final
 from tavern_core.frozen import dataclass
 from tavern_core.model import depths
 from tavern_core.model.language import Language
-from tavern_core.model.safe_text import seen
+from tavern_core.model.safe_text import seen, shortened
 
 _MOST_LINES: Final = 100
 _MOST_CHOICES: Final = 50
@@ -58,7 +58,7 @@ def fold_lines(text: str, most: int = 2_000) -> str:
     Line breaks and control characters become blanks, so that it cannot add lines to the layout.
     """
     text = " ".join(seen(text[: most * 2]).split())
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return shortened(text, most)
 
 
 def parameter_lines(schema: Mapping[str, Any], language: Language, *, described: bool) -> list[str]:

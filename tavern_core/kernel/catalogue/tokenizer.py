@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Final
 
 LONGEST_TEXT: Final = 20_000
-"""Characters of one text that are looked at; what is behind them cannot be found."""
+"""Characters of one text that are indexed; later ones cannot be found."""
 _LONGEST_WORD: Final = 64
 _SHORTEST_STEM: Final = 3
 _WORD: Final = re.compile(r"[^\W_]+")

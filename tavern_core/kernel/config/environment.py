@@ -17,7 +17,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from tavern_core.errors import ConfigInvalid, Finding, Location
-from tavern_core.kernel.config.keys import FREE, Keys, annotation_at, canonical, section_keys, shape_of, spelt
+from tavern_core.kernel.config.keys import FREE, Keys, annotation_at, canonical, put, section_keys, shape_of, spelt
 from tavern_core.kernel.config.places import PREFIX
 from tavern_core.kernel.config.sources import Layer
 from tavern_core.model.config import HostConfig
@@ -78,7 +78,7 @@ def environment_layer(env: Mapping[str, str], cwd: Path, disabled: tuple[str, ..
             message = f"{name} and {names[path]} are the same key"
             findings.append(Finding(ConfigInvalid.code, message, "unset one of them", Location(name)))
         names[path] = name
-        _put(data, path, value)
+        put(data, path, value)
 
     def locate(keys: Keys) -> Location:
         found = next((names[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in names), "environment")
@@ -180,9 +180,3 @@ def _integer(text: str) -> int:
         return int(text)
     except ValueError:
         raise _Wrong(f"{text!r:.60} is not a whole number", "write digits, for example 500") from None
-
-
-def _put(data: dict[str, Any], path: Keys, value: Any) -> None:
-    for key in path[:-1]:
-        data = data.setdefault(key, {})
-    data[path[-1]] = value

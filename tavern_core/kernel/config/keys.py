@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, create_model
@@ -162,6 +162,13 @@ def key_path(written: str) -> Keys:
         path.append((spelt(kind, word) or word) if is_section else word)
         section = annotation_at(tuple(path))
     return tuple(path)
+
+
+def put(data: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    """Set the value at `path`; missing sections are created."""
+    for key in path[:-1]:
+        data = data.setdefault(key, {})
+    data[path[-1]] = value
 
 
 def leaves(value: Any, path: Keys = ()) -> Iterator[tuple[Keys, Any]]:

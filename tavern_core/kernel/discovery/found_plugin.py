@@ -255,7 +255,7 @@ class FoundPlugin:
             return False
         # The times first: what is edited while the files are hashed is then seen as edited.
         files = _fingerprint(self.files)
-        told = {
+        described = {
             "files": files,
             "artifact": self.files.hash(),
             "specs": [spec.to_json() for spec in specs],
@@ -263,12 +263,12 @@ class FoundPlugin:
             "nodes": None if nodes is None else [dict(node) for node in nodes],
         }
         try:
-            told = json.loads(json.dumps(told))
+            described = json.loads(json.dumps(described))
         except (TypeError, ValueError):
             return False  # a schema or example that is not JSON is not worth failing an activation for
-        if told == self.row.details.get(CODE):
+        if described == self.row.details.get(CODE):
             return False
-        self.row.details.put(CODE, told)
+        self.row.details.put(CODE, described)
         return True
 
     def materialise(self, cache: Path) -> Path | None:

@@ -99,8 +99,8 @@ class Row:
     source_folder: str = ""
     """Where the links of an editable-strict install lead."""
     watched: dict[str, Stamp | None] = field(default_factory=dict)
-    """What is looked at each start, with its stamp: the folder itself, plugin.yaml, the tool folder, each by its path behind
-    the folder's own."""
+    """What is checked at each start, with its stamp: the folder itself, plugin.yaml, the tool folder, each by its path below
+    the folder."""
     is_settled: bool = True
     is_failed: bool = False
     ids: list[str] = field(default_factory=list)

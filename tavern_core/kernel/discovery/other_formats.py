@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MARKS: Final[Mapping[Source, tuple[str, ...]]] = {"vcp": ("plugin-manifest.json",), "skill": SKILL_FILES}
 """What makes a folder one of these."""
 WATCHED: Final[Mapping[Source, tuple[str, ...]]] = {"vcp": MARKS["vcp"], "skill": (*SKILL_FILES, SCRIPTS)}
-"""What is looked at, at each start, to see whether it changed."""
+"""What is checked for changes at each start."""
 
 
 @dataclass(frozen=True, slots=True)

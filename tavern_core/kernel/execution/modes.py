@@ -18,7 +18,7 @@ from math import inf
 from typing import Any, Protocol, TypeVar
 
 from tavern_core.kernel.execution.portal import Portal
-from tavern_core.kernel.execution.threads import Owner, Workers
+from tavern_core.kernel.execution.threads import Owner, ThreadPool
 
 T = TypeVar("T")
 GRACE_S = 0.25
@@ -70,7 +70,7 @@ class Mode(Protocol):
         """Run sync work that must not hold up the caller longer than `seconds`: a hook."""
         ...
 
-    async def awaited(self, awaitable: Awaitable[Any], seconds: float | None) -> Any:
+    def awaited(self, awaitable: Awaitable[Any], seconds: float | None) -> Awaitable[Any]:
         """Wait for async work."""
         ...
 
@@ -86,7 +86,7 @@ class Mode(Protocol):
 class LoopMode:
     """Under a running event loop."""
 
-    def __init__(self, tools: Workers, hooks: Workers) -> None:
+    def __init__(self, tools: ThreadPool, hooks: ThreadPool) -> None:
         self._tools = tools
         self._hooks = hooks
 
@@ -100,8 +100,8 @@ class LoopMode:
     ) -> Any:
         return await in_thread(self._hooks, function, args, seconds, owner)
 
-    async def awaited(self, awaitable: Awaitable[Any], seconds: float | None) -> Any:
-        return await awaitable if seconds is None else await bounded(awaitable, seconds)
+    def awaited(self, awaitable: Awaitable[Any], seconds: float | None) -> Awaitable[Any]:
+        return awaitable if seconds is None else bounded(awaitable, seconds)
 
     async def until(self, future: Future[Any], seconds: float | None) -> bool:
         return await _settled(future, seconds)
@@ -113,7 +113,7 @@ class LoopMode:
 class InlineMode:
     """Without an event loop, on the thread of the caller."""
 
-    def __init__(self, hooks: Workers, portal: Portal) -> None:
+    def __init__(self, hooks: ThreadPool, portal: Portal) -> None:
         self._hooks = hooks
         self._portal = portal
 
@@ -231,7 +231,7 @@ def bounded(awaitable: Awaitable[T], seconds: float) -> Generator[Any, Any, T]:
 
 @types.coroutine
 def _left_behind(work: Coroutine[Any, Any, Any], waiting: Any) -> Generator[Any, Any, Any]:
-    """Drive a coroutine that was started elsewhere to its end."""
+    """Drive a coroutine that is already running to its end."""
     while True:
         try:
             yield waiting
@@ -293,7 +293,7 @@ async def _waited(awaitable: Awaitable[Any], seconds: float | None) -> Any:
 
 
 async def in_thread(
-    workers: Workers, function: Callable[..., Any], args: tuple[Any, ...], seconds: float | None, owner: Owner
+    workers: ThreadPool, function: Callable[..., Any], args: tuple[Any, ...], seconds: float | None, owner: Owner
 ) -> Any:
     """Run sync code in a worker thread and wait for it.
 

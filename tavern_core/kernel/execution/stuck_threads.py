@@ -9,7 +9,7 @@ from tavern_core.model.event import THREADS_STUCK
 
 if TYPE_CHECKING:
     from tavern_core.kernel.diagnostics import Diagnostics
-    from tavern_core.kernel.execution.threads import Workers
+    from tavern_core.kernel.execution.threads import ThreadPool
     from tavern_core.kernel.log.recorder import Recorder
 
 
@@ -20,9 +20,9 @@ class StuckThreads:
         self._diagnostics = diagnostics
         self._recorder = recorder
         self._lock = threading.Lock()
-        self._counts: dict[tuple[str, str], dict[Workers, int]] = {}
+        self._counts: dict[tuple[str, str], dict[ThreadPool, int]] = {}
 
-    def report(self, pool: Workers, owner: tuple[str, str]) -> None:
+    def report(self, pool: ThreadPool, owner: tuple[str, str]) -> None:
         """How much of an owner's code is stuck in a pool has changed."""
         plugin, what = owner
         with self._lock:

@@ -62,7 +62,7 @@ class _Work(Future[Any]):
     line: _Line
 
 
-class Workers:
+class ThreadPool:
     """About `limit` threads, started when needed, each running one thing at a time.
 
     Args:
@@ -72,7 +72,7 @@ class Workers:
     """
 
     def __init__(
-        self, limit: int, name: str, on_stuck: Callable[[Workers, tuple[str, str]], None] | None = None
+        self, limit: int, name: str, on_stuck: Callable[[ThreadPool, tuple[str, str]], None] | None = None
     ) -> None:
         self._limit = limit
         self._share = max(1, limit - max(1, limit // 4))

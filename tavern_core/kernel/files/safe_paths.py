@@ -1,7 +1,7 @@
 """Paths that plugins write: always relative, always inside the plugin.
 
 Two separate checks: `path_problem` checks the text alone (a manifest is checked before installation),
-`inside` follows the file system, links included, when a file is looked at (SECURITY §5, §6).
+`inside` follows the file system, links included, when a file is used (SECURITY §5, §6).
 """
 
 from __future__ import annotations

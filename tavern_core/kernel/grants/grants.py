@@ -119,11 +119,6 @@ class Decision:
         """True if a decision is needed."""
         return bool(self.undecided)
 
-    @property
-    def carries_over(self) -> bool:
-        """True when the record was made for another state of the plugin and should be brought up to date."""
-        return bool(self.changed)
-
 
 def tier_of(facts: PluginFacts, record: GrantRecord) -> Tier:
     """The tier for which a plugin was granted what it was.
@@ -153,7 +148,7 @@ def decide(facts: PluginFacts, record: GrantRecord | None) -> Decision:
         facts.manifest_hash,
         facts.artifact_hash,
     ) or not facts.artifact_hash:
-        allowed -= {TRUST.id}  # it is for exactly these files, and nobody trusts what cannot be read whole
+        allowed -= {TRUST.id}  # it is for exactly these files, and files that cannot be read whole cannot be trusted
     shared = {name: common(name, record.scopes.get(name), facts.scopes.get(name)) for name in allowed}
     granted = frozenset(name for name, scope in shared.items() if scope != ())
     grown = frozenset(n for n in allowed if not within(n, facts.scopes.get(n), record.scopes.get(n)))

@@ -67,7 +67,7 @@ _TIERS: Final[tuple[str, ...]] = get_args(Tier)
 _ALWAYS: Final = ("version", "manifestHash", "artifactHash")
 _LISTS: Final = ("requested", "granted", "refused")
 _KEYS: Final = (*_TEXTS, *_LISTS, "scopes", "tools")
-MOST_TOLD: Final = 1000
+MOST_REPORTED: Final = 1000
 """The most errors, and warnings, reported for one file: more are not read, and a hostile file cannot cost more."""
 _MOST_COMPARED: Final = 50
 """Unknown words for which the nearest known one is looked up; that takes about a millisecond each."""
@@ -160,7 +160,7 @@ class _Reader:
         self.findings: list[Finding] = []
         self._document = document
         self._is_wrong = False
-        self._told: Counter[_Severity] = Counter()
+        self._reported: Counter[_Severity] = Counter()
 
     def records(self) -> dict[str, GrantRecord]:
         data = self._document.data
@@ -241,7 +241,7 @@ class _Reader:
                 )
             elif not is_permission(name) and not (path[-1] == "refused" and canonical_hook(name)):
                 # Another version of the host may know it; here it grants nothing and is preserved.
-                near = did_you_mean(name, known_permissions()) if self._told["warning"] < _MOST_COMPARED else ""
+                near = did_you_mean(name, known_permissions()) if self._reported["warning"] < _MOST_COMPARED else ""
                 self._warn((*path, str(index)), f"{name!r} is not a permission", near)
         return frozenset(value)
 
@@ -264,7 +264,7 @@ class _Reader:
         return {str(name): tuple(scope) for name, scope in value.items()}
 
     def _unknown(self, path: tuple[str, ...], known: tuple[str, ...]) -> None:
-        hint = known_instead(path[-1], known) if self._told["error"] < _MOST_COMPARED else ""
+        hint = known_instead(path[-1], known) if self._reported["error"] < _MOST_COMPARED else ""
         self._error(path, f"unknown key {path[-1]!r}", hint)
 
     def _error(self, path: tuple[str, ...], message: str, hint: str = "") -> None:
@@ -276,18 +276,18 @@ class _Reader:
 
     def _tell(self, path: tuple[str, ...], message: str, hint: str, severity: _Severity) -> None:
         """Note a finding. Errors are counted apart: however many warnings there are, a wrong file is known to be wrong."""
-        self._told[severity] += 1
-        if self._told[severity] == MOST_TOLD + 1:
+        self._reported[severity] += 1
+        if self._reported[severity] == MOST_REPORTED + 1:
             self.findings.append(
                 Finding(
                     _CODE,
-                    f"more than {MOST_TOLD:,} {severity}s; the others are not reported",
+                    f"more than {MOST_REPORTED:,} {severity}s; the others are not reported",
                     "",
                     self._where(()),
                     severity,
                 )
             )
-        elif self._told[severity] <= MOST_TOLD:
+        elif self._reported[severity] <= MOST_REPORTED:
             self.findings.append(Finding(_CODE, message, hint, self._where(path), severity))
 
     def _where(self, path: tuple[str, ...]) -> Location:

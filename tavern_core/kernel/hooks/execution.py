@@ -77,9 +77,13 @@ class HookRuns:
         began = time.perf_counter()
         failed = True
         try:
-            answer = await self._bounded(
-                impl.hook.name, impl.function, impl.bind(values), mode, impl.plugin, fast=impl.fast
-            )
+            args = impl.bind(values)
+            if impl.fast and not impl.is_async:
+                answer = _at_once(impl, args)
+                if answer is not None and inspect.isawaitable(answer):
+                    answer = await self._bounded(impl.hook.name, _itself, (answer,), mode, impl.plugin, fast=True)
+            else:
+                answer = await self._bounded(impl.hook.name, impl.function, args, mode, impl.plugin, fast=impl.fast)
             failed = False
             return answer
         finally:
@@ -106,8 +110,7 @@ class HookRuns:
         before = cancellations()
         try:
             if fast or inspect.iscoroutinefunction(function):
-                if (answer := function(*args)) is None:
-                    return None
+                answer = function(*args)
             else:
                 answer = await mode.guarded(function, *args, seconds=self._seconds, owner=(plugin, what))
             return await mode.awaited(answer, self._seconds) if inspect.isawaitable(answer) else answer
@@ -181,6 +184,20 @@ class HookRuns:
             hint=f"see {impl.where}",
             severity="error",
         )
+
+
+def _at_once(impl: Implementation, args: Sequence[Any]) -> Any:
+    """What `HookRuns._bounded` does for a sync function that never blocks: while it runs, no one can cancel its caller."""
+    try:
+        return impl.function(*args)
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"{impl.hook.name} raised {type(error).__name__}") from error
+
+
+def _itself(answer: Any) -> Any:
+    return answer
 
 
 def facts(details: Mapping[str, Any]) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class Quarantine:
     Args:
         failures: in a row, after which an implementation rests; 0: none ever does.
         seconds: for how long.
-        report: hears what rests and what no longer does.
+        report: called for each hook that enters or leaves the quarantine.
         clock: seconds since the epoch.
     """
 

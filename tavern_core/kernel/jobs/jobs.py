@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from tavern_core.contract.protocols import Calls, RunJobs
-from tavern_core.contract.running import LogLevel
+from tavern_core.contract.tool_context import LogLevel
 from tavern_core.errors import (
     CallError,
     InputInvalid,

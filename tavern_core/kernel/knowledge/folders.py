@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 from typing import Final
@@ -33,55 +34,66 @@ class Listing:
 
 def list_documents(root: Path) -> Listing:
     """The documents below `root`, in the order of their paths; what is not read is a finding."""
-    found: dict[str, tuple[int, int]] = {}
-    findings: list[Finding] = []
-    total = 0
+    walk = _Walk(root)
+    try:
+        with Folder(root) as folder:
+            walk.visit(folder, "", 0)
+    except _Full:
+        most = f"{MOST_FILES:,} documents or {LARGEST_SUM:,} bytes"
+        walk.report("", f"holds more than {most}; the rest is not read", "split it")
+    except ToolFailed as error:
+        walk.report("", error.message, "create the folder, or correct its path")
+    return Listing(walk.files, tuple(walk.findings))
 
-    def report(path: str, message: str, hint: str = "") -> None:
-        if len(findings) < _MOST_FINDINGS:
-            findings.append(Finding(CODE, message, hint, Location(str(root / path) if path else str(root)), "warning"))
 
-    def walk(folder: Folder, path: str, depth: int) -> None:
-        nonlocal total
+class _Walk:
+    """One walk through a folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.files: dict[str, tuple[int, int]] = {}
+        self.findings: list[Finding] = []
+        self._root = root
+        self._total = 0
+
+    def report(self, path: str, message: str, hint: str = "") -> None:
+        """Add a finding about a path below the root."""
+        if len(self.findings) < _MOST_FINDINGS:
+            place = Location(str(self._root / path) if path else str(self._root))
+            self.findings.append(Finding(CODE, message, hint, place, "warning"))
+
+    def visit(self, folder: Folder, path: str, depth: int) -> None:
+        """List the folder at `path` and those below it. Raises _Full."""
         try:
             entries = folder.entries(path or "/")
         except ToolFailed as error:  # closed to us, or its name is one that `Folder` refuses
-            report(path, error.message, "rename it, or make it readable")
+            self.report(path, error.message, "rename it, or make it readable")
             return
         for entry in entries:
             inner = f"{path}/{entry.name}" if path else entry.name
             if entry.name.startswith("."):
                 continue
             status = entry.stat(follow_symlinks=False)
-            if stat.S_ISDIR(status.st_mode):
-                if depth < DEEPEST:
-                    walk(folder, inner, depth + 1)
-                else:
-                    report(inner, f"lies deeper than {DEEPEST} folders and is not read")
-            elif not entry.name.lower().endswith(SUFFIXES):
-                continue
-            elif not entry.name.isprintable():
-                report(path, f"a file name cannot be printed: {entry.name!a:.100}", "rename the file")
-            elif not stat.S_ISREG(status.st_mode):
-                report(inner, "is no regular file and is not read", "links are not followed: put the file itself there")
-            elif status.st_size > LARGEST_FILE:
-                report(inner, f"is larger than {LARGEST_FILE:,} bytes and is not read", "split the file")
-            elif len(found) >= MOST_FILES or total + status.st_size > LARGEST_SUM:
-                raise _Full
+            if not stat.S_ISDIR(status.st_mode):
+                self._take(entry.name, path, inner, status)
+            elif depth < DEEPEST:
+                self.visit(folder, inner, depth + 1)
             else:
-                found[inner] = status.st_mtime_ns, status.st_size
-                total += status.st_size
+                self.report(inner, f"lies deeper than {DEEPEST} folders and is not read")
 
-    try:
-        with Folder(root) as folder:
-            walk(folder, "", 0)
-    except _Full:
-        report(
-            "", f"holds more than {MOST_FILES:,} documents or {LARGEST_SUM:,} bytes; the rest is not read", "split it"
-        )
-    except ToolFailed as error:
-        report("", error.message, "create the folder, or correct its path")
-    return Listing(found, tuple(findings))
+    def _take(self, name: str, folder: str, path: str, status: os.stat_result) -> None:
+        if not name.lower().endswith(SUFFIXES):
+            return
+        if not name.isprintable():
+            self.report(folder, f"a file name cannot be printed: {name!a:.100}", "rename the file")
+        elif not stat.S_ISREG(status.st_mode):
+            self.report(path, "is no regular file and is not read", "links are not followed: put the file itself there")
+        elif status.st_size > LARGEST_FILE:
+            self.report(path, f"is larger than {LARGEST_FILE:,} bytes and is not read", "split the file")
+        elif len(self.files) >= MOST_FILES or self._total + status.st_size > LARGEST_SUM:
+            raise _Full
+        else:
+            self.files[path] = status.st_mtime_ns, status.st_size
+            self._total += status.st_size
 
 
 class _Full(Exception):

@@ -21,7 +21,7 @@ from tavern_core.kernel.catalogue.tokenizer import is_spaceless, query_words, wo
 from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder
 from tavern_core.kernel.knowledge.documents import CODE, Document, read_document
 from tavern_core.kernel.knowledge.folders import MARKDOWN, list_documents, read_file
-from tavern_core.kernel.stores.corrupt_database import is_damaged
+from tavern_core.kernel.stores.sqlite_file import is_damaged
 
 if TYPE_CHECKING:
     import sqlite3

@@ -34,7 +34,7 @@ class Slots:
         self.waiting = 0
 
     def enter_at_once(self) -> bool:
-        """Take a place if there is one and nobody waits."""
+        """Take a place if one is free and no other call waits."""
         with self._lock:
             if self.taken < self.size and not self.waiting:
                 self.taken += 1

@@ -75,7 +75,7 @@ class Recorder:
 
     @property
     def is_on(self) -> bool:
-        """True when anybody listens."""
+        """True if there are subscribers."""
         return self._log is not None or bool(self._subscribers)
 
     def subscribe(self, callback: Subscriber, *types: str) -> Callable[[], None]:
@@ -147,7 +147,7 @@ class Recorder:
         redact: Redactor,
         plugin: str = "",
         *,
-        is_told: bool = True,
+        is_recorded: bool = True,
         changes: Sequence[Change] = (),
         wanted: bool = True,
     ) -> Event | None:
@@ -155,15 +155,15 @@ class Recorder:
 
         Args:
             wanted: as for `called`.
-            is_told: another record already says who called what; else this one does.
+            is_recorded: another record already says who called what; else this one does.
             changes: changes by plugins that no other record reports.
         """
-        if is_told and not (wanted or changes or self._subscribers) and self._log is not None:
+        if is_recorded and not (wanted or changes or self._subscribers) and self._log is not None:
             own = self._finished_members(call, result, redact)
             if own is not None:
                 self._keep(self._log.append_members, TOOL_RESULT, time.time(), own, f'"{call.id}"', plugin)
                 return None
-        data: dict[str, Any] = {"tool": call.tool} if is_told else self._about(call, redact)
+        data: dict[str, Any] = {"tool": call.tool} if is_recorded else self._about(call, redact)
         data["ok"] = result.ok
         data["durationMs"] = round(result._trace[3] * 1000, 3) if result._trace else 0.0
         if (error := result.error) is not None:
@@ -212,7 +212,9 @@ class Recorder:
 
     @staticmethod
     def _value(call: ToolCall, value: Any, redact: Redactor) -> Any:
-        return value if type(value) in _NEVER_SECRET else strike(redact(value), _told(call.arguments))
+        if type(value) in _NEVER_SECRET:
+            return value
+        return strike(redact(value), named_secrets(call.arguments))  # a tool may echo them
 
     def _tell_changes(self, data: dict[str, Any], changes: Sequence[Change], redact: Redactor) -> None:
         if changes:
@@ -305,11 +307,6 @@ def _caller_members(context: CallContext) -> str:
         return ""
     request = f',"requestId":{as_json(context.request_id)}' if context.request_id else ""
     return f',"principal":{as_json(context.principal)}{request}'
-
-
-def _told(arguments: Mapping[str, Any]) -> list[str]:
-    """What the caller gave under a name that says secret: a tool may echo it."""
-    return named_secrets(arguments)
 
 
 _NEVER_SECRET = frozenset({int, float, bool, type(None)})

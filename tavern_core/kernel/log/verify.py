@@ -103,7 +103,7 @@ def verify(path: Path, *, first: int = 1) -> VerifyReport:
 
 
 def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
-    """Lines with their numbers; one that is longer than any record comes in pieces, each of them no record."""
+    """Lines with their numbers; one that is longer than any record is split into pieces, none of which is a record."""
     with open_regular(file) as stream:
         number = 1
         while line := stream.readline(2 * LONGEST_RECORD):

@@ -40,7 +40,7 @@ Rule = Callable[[Manifest], Iterator[PathProblem]]
 
 
 def check_manifest(manifest: Manifest, document: YamlDocument, *, strict: bool) -> list[Finding]:
-    """Every problem of a manifest whose shape is right. `strict` adds what only an author wants to hear."""
+    """Every problem of a manifest whose shape is right. `strict` adds remarks that only concern its author."""
     found: list[Finding] = []
     for rule in (*_RULES, *(_AUTHOR_RULES if strict else ())):
         for problem in islice(rule(manifest), MOST_FINDINGS):  # each may look for the nearest of many names
@@ -336,7 +336,7 @@ def _needless(manifest: Manifest) -> Iterator[PathProblem]:
 
 
 def _strongest_ui(manifest: Manifest) -> Iterator[PathProblem]:
-    """Who wants to add takes an outlet, who wants to decorate wraps; replacing a part leaves no room for anybody else."""
+    """To add something, use an outlet; to decorate, wrap. Only one plugin can replace a part."""
     for index, name in enumerate(manifest.permissions.ui.override):
         message = f"override replaces all of {name}, for everybody, and one plugin only can"
         hint = "if it only adds something, ask for an outlet (ui.inject); if it decorates or watches the component, for ui.wrap"

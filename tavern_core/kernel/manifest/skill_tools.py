@@ -1,7 +1,7 @@
 """Skills as tools: `skill:<name>` gives the instructions and files of one, `skill:<name>.run` runs its programs.
 
 A skill in a folder of the project or the user is a plugin of its own (`skill-<name>`): it is reviewed, granted and put into the box like
-any other. Skills that a plugin brings (`skills: {entry: skills}`) are tools of that plugin.
+any other. Skills of a plugin (`skills: {entry: skills}`) are tools of that plugin.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ BLOCKED: Final = ".block"
 MOST_COMMANDS: Final = 200
 _LONGEST_TIMEOUT: Final = 86_400_000
 _LONGEST_DESCRIPTION: Final = 4_000
-_ELSEWHERE: Final[Mapping[str, str]] = {
+_NEEDS_VCP: Final[Mapping[str, str]] = {
     "asynchronous": "it answers later, through VCP's own server",
     "service": "it runs inside VCP's own process",
     "hybridservice": "it runs inside VCP's own process",
@@ -100,8 +100,8 @@ class _Reading:
     def _command(self) -> tuple[tuple[str, ...], str]:
         """The command line of the plugin's program, and why there is none."""
         kind, protocol = self._data.get("pluginType"), self._part("communication").get("protocol")
-        if isinstance(kind, str) and kind in _ELSEWHERE:
-            return (), f"a VCP plugin of type {kind} is no tool: {_ELSEWHERE[kind]}"
+        if isinstance(kind, str) and kind in _NEEDS_VCP:
+            return (), f"a VCP plugin of type {kind} is no tool: {_NEEDS_VCP[kind]}"
         if kind != "synchronous":
             return (), f"its pluginType {kind!r:.60} is none that is known"
         if protocol not in (None, "stdio"):

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from tavern_core.contract.nodes import Skip
 from tavern_core.model import depths
+from tavern_core.model.safe_text import shortened
 from tavern_core.schema.limits import SCALARS
 
 _BYTES: Final = "$bytes"
@@ -26,7 +27,7 @@ def to_plain(
     """`value` as JSON.
 
     Args:
-        tagged: so that `from_plain` can tell bytes and Skip; else, for whoever reads it, bytes are base64 text and Skip is null.
+        tagged: so that `from_plain` can tell bytes and Skip; otherwise, for other readers, bytes are base64 text and Skip is null.
         large: what stands for bytes where they are too many; None from it: they stay.
 
     Raises:
@@ -83,6 +84,4 @@ def shown(value: Any, longest: int = 2_000) -> Any:
         plain = to_plain(value, tagged=False)
     except NotPlain:
         return f"<{type(value).__name__}>"
-    if isinstance(plain, str) and len(plain) > longest:
-        return plain[: longest - 1] + "…"
-    return plain
+    return shortened(plain, longest) if isinstance(plain, str) else plain

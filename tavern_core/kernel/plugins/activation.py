@@ -29,10 +29,10 @@ from tavern_core.kernel.plugins.deactivation import forget, stop_started
 from tavern_core.kernel.plugins.executor_facilities import load_handler
 from tavern_core.kernel.plugins.permitted_hooks import LIFE, permitted
 from tavern_core.kernel.plugins.plugin_errors import as_activation_error
-from tavern_core.kernel.plugins.plugin_facilities import Doors
+from tavern_core.kernel.plugins.plugin_facilities import GrantedFacilities
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.registry_entries import aliases_of, offered_entries
-from tavern_core.kernel.plugins.remote_plugin import LivesElsewhere
+from tavern_core.kernel.plugins.remote_plugin import RemotePlugin
 from tavern_core.kernel.plugins.service_replacement import settle_overrides, split_overrides, without_ungranted
 from tavern_core.kernel.plugins.tables import ImportGuard, Tables
 from tavern_core.kernel.plugins.tool_factories import assign_names, ids_made
@@ -60,7 +60,7 @@ async def activate(record: Record, tables: Tables, imports: ImportGuard) -> None
     try:
         await _load(record, tables, imports)
         record.ctx = _context(record, tables)
-        if isinstance(record.thing, LivesElsewhere):
+        if isinstance(record.thing, RemotePlugin):
             record.thing.meet(record.ctx)
         record.implementations = tuple(permitted(record, tables.diagnostics))
         _declare_settings(record, tables)
@@ -128,7 +128,7 @@ async def _load(record: Record, tables: Tables, imports: ImportGuard) -> None:
 
 def _context(record: Record, tables: Tables) -> PluginContext:
     candidate, base = record.candidate, tables.base
-    doors = record.doors = Doors(record.name, record.may, tables.services, tables.settings, base)
+    facilities = record.facilities = GrantedFacilities(record.name, record.may, tables.services, tables.settings, base)
     # In tavern.yaml these sections belong to plugins of the host.
     own = {"core-sql": {"functions": base.config.sql.functions}} if candidate.source == "builtin" else {}
     return PluginContext(
@@ -141,7 +141,7 @@ def _context(record: Record, tables: Tables) -> PluginContext:
         Runtime(base.version, platform.python_version(), base.is_safe_mode),
         MaskingFilter.put_on(logging.getLogger(f"tavern.plugin.{record.name}"), tables.settings.known_secrets),
         candidate.folder,
-        doors.shown(),
+        facilities.shown(),
     )
 
 
@@ -247,7 +247,7 @@ async def _nodes_in_files(record: Record, tables: Tables) -> list[Any]:
     candidate, work = record.candidate, partial(tables.mode.blocking, seconds=None, owner=_work_of(record))
     if not isinstance(entry := candidate.manifest().nodes, Entry):
         return []
-    if isinstance(record.thing, LivesElsewhere):  # its files are imported where its code lives, and nowhere else
+    if isinstance(record.thing, RemotePlugin):  # its files are imported where its code lives, and nowhere else
         return list(await work(record.thing.nodes, entry.entry))
     return list(await work(nodes_in, record.thing, candidate.folder, entry.entry, record.name))
 

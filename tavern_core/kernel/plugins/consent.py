@@ -13,7 +13,7 @@ from tavern_core.kernel.grants.grants import Decision, GrantRecord, PluginFacts,
 from tavern_core.kernel.plugins.candidate import USE
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.lock_check import GRANTED_BY_PASSING, facts_of_now
-from tavern_core.kernel.plugins.upkeep import Upkeep
+from tavern_core.kernel.plugins.reconciler import Reconciler
 
 if TYPE_CHECKING:
     from tavern_core.kernel.grants.review import Review
@@ -30,12 +30,12 @@ class Consent:
         self,
         grants: GrantStore,
         lifecycle: Lifecycle,
-        upkeep: Upkeep,
+        reconciler: Reconciler,
         reached: Callable[[str], tuple[str, ...] | None],
     ) -> None:
         self._grants = grants
         self._lifecycle = lifecycle
-        self._upkeep = upkeep
+        self._reconciler = reconciler
         self._reached = reached
 
     def review(self, name: str) -> Review:
@@ -66,19 +66,19 @@ class Consent:
             hint = f"tavern.grant({name!r}, {min(waiting)!r}, ...), or all_requested=True for all but danger:*"
             raise UsageError(f"no permission is named for {name}", hint=hint)
         self._grants.grant(facts, named or ("*",), by=who())
-        await self._upkeep.decided(record)
+        await self._reconciler.decided(record)
 
     async def refuse(self, name: str, permissions: Iterable[str]) -> None:
         """Note that requests are refused and let that take effect."""
         record = self._lifecycle.record(name)
         self._grants.refuse(facts_of_now(record.candidate), tuple(permissions) or ("*",), by=who())
-        await self._upkeep.decided(record)
+        await self._reconciler.decided(record)
 
     async def revoke(self, name: str, permissions: Iterable[str]) -> None:
         """Take grants back and let that take effect."""
         record = self._lifecycle.record(name)
         self._grants.revoke(name, tuple(permissions) or ("*",), by=who())
-        await self._upkeep.decided(record)
+        await self._reconciler.decided(record)
 
     async def lock(self, *, prune: bool) -> Mapping[str, GrantRecord]:
         """Write down what is installed, with the decisions that carry over; see `Tavern.lock`."""
@@ -90,7 +90,7 @@ class Consent:
         for facts in installed:
             if (record := self._lifecycle.record(facts.name)).standing.note:
                 record.noticed(changed=frozenset(), note="")
-        self._upkeep.judge()
+        self._reconciler.judge()
         return grants.records
 
     def differences(self) -> dict[str, str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tavern_core.kernel.plugins.record import Record
-from tavern_core.kernel.plugins.remote_plugin import LivesElsewhere
+from tavern_core.kernel.plugins.remote_plugin import RemotePlugin
 from tavern_core.kernel.plugins.service_replacement import tell_rivals
 from tavern_core.kernel.plugins.tables import Tables
 from tavern_core.kernel.registry import Entry
@@ -44,11 +44,11 @@ def forget(record: Record, tables: Tables) -> None:
     tables.contributions.remove(record.name)
     tell_rivals(record.candidate.overrides, tables)
     tables.settings.withdraw(record.name)
-    if isinstance(record.thing, LivesElsewhere):
+    if isinstance(record.thing, RemotePlugin):
         record.thing.close()
-    if record.doors is not None:
-        record.doors.close()
-    record.thing = record.ctx = record.doors = None
+    if record.facilities is not None:
+        record.facilities.close()
+    record.thing = record.ctx = record.facilities = None
     record.implementations = ()
     record.provides = {}
     record.specs = None

@@ -291,7 +291,7 @@ def _granted(record: Record, around: Circumstances) -> Standing:
 
 
 def _untrusted(candidate: Candidate, decision: Granted) -> Standing:
-    """A skill that nobody trusts as it is now: none of it is read to a model."""
+    """A skill that is not trusted as it is now: no model sees any of it."""
     skill = candidate.facts.display_name
     why = "its files are not those that were trusted" if decision.changed else "it came with the project"
     if TRUST.id not in decision.undecided:

@@ -10,7 +10,7 @@ from tavern_core.contract.protocols import BoundTool, Sandbox, ToolHome
 from tavern_core.errors import ToolFileInvalid
 from tavern_core.kernel.plugins.plugin_code import handler_in
 from tavern_core.kernel.plugins.record import Record
-from tavern_core.kernel.plugins.remote_plugin import LivesElsewhere
+from tavern_core.kernel.plugins.remote_plugin import RemotePlugin
 from tavern_core.kernel.plugins.tables import Tables
 from tavern_core.kernel.views.executor_view import sealed_home
 from tavern_core.model.tool import ToolSpec
@@ -87,6 +87,6 @@ def load_handler(record: Record, target: str) -> Any:
     Raises:
         ToolFailed: it does not exist (TOOL_ERROR).
     """
-    if isinstance(record.thing, LivesElsewhere):
+    if isinstance(record.thing, RemotePlugin):
         return record.thing.handler(target)
     return handler_in(record.thing, target, record.name)

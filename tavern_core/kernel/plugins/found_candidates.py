@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 REGISTERS_TOOLS = b"tavern_register_tools"
 _ORDER: Mapping[Source, int] = {"skill": 0, "folder": 1, "entry_point": 2, "vcp": 3}
-"""Who keeps an id that two bring: skills of the project and the user before those of plugins."""
+"""Which of two with the same id wins: skills of the project and the user before those of plugins."""
 MOST_SOURCES = 500
 """How many files are searched for it; a larger package is expected to declare its tools."""
 

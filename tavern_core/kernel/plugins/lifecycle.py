@@ -24,8 +24,8 @@ from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.plugins import activation, deactivation
 from tavern_core.kernel.plugins.candidate import Candidate
 from tavern_core.kernel.plugins.eligibility import missing_reason, undecided_reason
-from tavern_core.kernel.plugins.grant_changes import changed_since_review
 from tavern_core.kernel.plugins.lock_check import reviewed
+from tavern_core.kernel.plugins.plugin_reports import changed_since_review
 from tavern_core.kernel.plugins.record import Record, Records, Standing
 from tavern_core.kernel.plugins.registry_entries import aliases_of, declared_entries, offered_entries
 from tavern_core.kernel.plugins.tables import ImportGuard, Tables, known_specs

@@ -50,7 +50,7 @@ def facts_for(candidate: Candidate, record: GrantRecord | None) -> PluginFacts:
     """What the lock file needs to know of a plugin, without reading its files where that can be avoided.
 
     The hash of its files is taken as reviewed when version and manifest are the same, because reading every file of every
-    plugin at every start would cost more than all the rest; it is looked at when the plugin is activated (`reviewed`).
+    plugin at every start would cost more than all the rest; it is computed when the plugin is activated (`reviewed`).
     """
     same = record is not None and (record.version, record.manifest_hash) == (candidate.version, candidate.manifest_hash)
     return _facts(candidate, record.artifact_hash if record is not None and same else candidate.artifact())

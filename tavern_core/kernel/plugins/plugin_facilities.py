@@ -11,13 +11,13 @@ from tavern_core.errors import PolicyDenied, SettingsInvalid
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.plugins.services import Services
 from tavern_core.kernel.settings.store import SettingsStore
-from tavern_core.kernel.views.plain_names import exact
-from tavern_core.kernel.views.sealed_functions import sealed_doors
+from tavern_core.kernel.views.sealed_functions import sealed_object
+from tavern_core.kernel.views.values import exact
 
-DOORS = ("get_config", "on_config_change", "service", "secret", "data_dir", "plugin_config")
+FACILITIES = ("get_config", "on_config_change", "service", "secret", "data_dir", "plugin_config")
 
 
-class Doors:
+class GrantedFacilities:
     """The facilities of one plugin.
 
     Args:
@@ -43,7 +43,7 @@ class Doors:
 
     def shown(self) -> Any:
         """The plugin's view of the facilities: methods, without access to their implementation."""
-        return sealed_doors(self, DOORS, f"{self._plugin}Doors")
+        return sealed_object(self, FACILITIES, f"{self._plugin}GrantedFacilities")
 
     def close(self) -> None:
         """The plugin was stopped: a stored context or view stops working."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tavern_core.errors import Finding
-from tavern_core.kernel.plugins.grant_changes import changed_since_review
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.model.plugin import Diagnostic
 
@@ -25,11 +24,25 @@ def report(records: Iterable[Record]) -> Iterator[Diagnostic]:
             yield changed
         reported = candidate.findings if error is None else ()  # the error of a bad manifest counts its findings
         for finding in (*reported, *record.tool_findings):
-            yield _told(finding, record.name)
+            yield _as_diagnostic(finding, record.name)
 
 
-def _told(finding: Finding, plugin: str) -> Diagnostic:
+def _as_diagnostic(finding: Finding, plugin: str) -> Diagnostic:
     where = finding.where
     text = f"{where}: {finding.message}" if where else finding.message
     place = {"file": where.file, "line": where.line} if where else {}
     return Diagnostic(finding.code, text, plugin, finding.hint, finding.severity, {**place, **finding.details})
+
+
+def changed_since_review(record: Record) -> Diagnostic | None:
+    """A diagnostic of a plugin that is not as it was when its permissions were granted; None if nothing changed.
+
+    Another version needs no action. Other code under the same version does: people review versions.
+    """
+    standing = record.standing
+    if not standing.note:
+        return None
+    hint = f"tavern plugins review {record.name}; `tavern plugins lock` notes it as reviewed"
+    if "version" in standing.changed:
+        return Diagnostic("GRANTS_CARRIED_OVER", standing.note, record.name, hint, "info")
+    return Diagnostic("CODE_CHANGED", standing.note, record.name, hint, "warning")

@@ -12,9 +12,9 @@ from tavern_core.kernel.hooks.quarantine import Quarantine
 from tavern_core.kernel.plugins.consent import Consent, who
 from tavern_core.kernel.plugins.enabled_state import PluginStates
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
+from tavern_core.kernel.plugins.reconciler import Reconciler
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.tables import ImportGuard
-from tavern_core.kernel.plugins.upkeep import Upkeep
 from tavern_core.model.plugin import PluginStatus
 
 
@@ -25,7 +25,7 @@ class Plugins(Mapping[str, PluginStatus]):
         self,
         lifecycle: Lifecycle,
         consent: Consent,
-        upkeep: Upkeep,
+        reconciler: Reconciler,
         states: PluginStates,
         quarantine: Quarantine,
         imports: ImportGuard,
@@ -33,7 +33,7 @@ class Plugins(Mapping[str, PluginStatus]):
         base = lifecycle.tables.base
         self._lifecycle = lifecycle
         self._consent = consent
-        self._upkeep = upkeep
+        self._reconciler = reconciler
         self._states = states
         self._quarantine = quarantine
         self._imports = imports
@@ -112,14 +112,14 @@ class Plugins(Mapping[str, PluginStatus]):
         record = self._own(name)
         record.candidate.pardon()
         self._states.enable(name)
-        self._upkeep.forget_failures(name)
+        self._reconciler.forget_failures(name)
         record.broken = None
         await self._settle()
-        if record.usable and not record.active and (record.paused or self._upkeep.starts_with_host(record)):
+        if record.usable and not record.active and (record.paused or self._reconciler.starts_with_host(record)):
             await self._lifecycle.activate(name)
         else:
             await self._lifecycle.announce(record)
-        await self._lifecycle.resume(self._upkeep.starts_with_host)
+        await self._lifecycle.resume(self._reconciler.starts_with_host)
         return record.status()
 
     async def reload(self, name: str) -> PluginStatus:
@@ -140,14 +140,14 @@ class Plugins(Mapping[str, PluginStatus]):
         def change() -> None:
             unload()
             record.candidate.pardon()
-            self._upkeep.forget_failures(name)
-            self._upkeep.read_again(name)
+            self._reconciler.forget_failures(name)
+            self._reconciler.read_again(name)
 
         try:
-            return (await self._lifecycle.renew(name, change, wanted=self._upkeep.starts_with_host)).status()
+            return (await self._lifecycle.renew(name, change, wanted=self._reconciler.starts_with_host)).status()
         finally:
             await self._settle()
-            await self._lifecycle.resume(self._upkeep.starts_with_host)
+            await self._lifecycle.resume(self._reconciler.starts_with_host)
 
     async def grant(self, name: str, *permissions: str, all_requested: bool = False) -> PluginStatus:
         """Grant requests of a plugin, in the lock file.
@@ -237,12 +237,12 @@ class Plugins(Mapping[str, PluginStatus]):
 
     async def _settle(self) -> None:
         """Check again: plugins that depend on it may have to stop, or become usable."""
-        self._upkeep.judge()
+        self._reconciler.judge()
         for name, record in list(self._lifecycle.records.items()):
             if record.active and not _still_fit(record, self._lifecycle.records):
                 await self._lifecycle.deactivate(name)
                 record.paused = True
-        self._upkeep.judge()
+        self._reconciler.judge()
         self._changed()
 
 

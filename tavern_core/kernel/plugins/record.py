@@ -14,7 +14,7 @@ from tavern_core.frozen import dataclass
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
 from tavern_core.kernel.plugins.candidate import OVERRIDE, Candidate
-from tavern_core.kernel.plugins.plugin_facilities import Doors
+from tavern_core.kernel.plugins.plugin_facilities import GrantedFacilities
 from tavern_core.kernel.plugins.running_calls import Usage
 from tavern_core.kernel.signal import Signal
 from tavern_core.model.plugin import PluginState, PluginStatus
@@ -52,7 +52,7 @@ class Standing:
     """Why it stays in its own process though it no longer requests that; empty if it does not."""
 
     @property
-    def told(self) -> str:
+    def explanation(self) -> str:
         """The reason and, for a failed plugin, the repair: for readers that see only this text."""
         hint = self.error.hint if self.error is not None else ""
         return f"{self.reason} ({hint})" if hint else self.reason
@@ -77,7 +77,7 @@ class Record:
         """True when it was stopped only because something it depends on was; it is wanted again when that is there."""
         self.thing: Any = None
         self.ctx: PluginContext | None = None
-        self.doors: Doors | None = None
+        self.facilities: GrantedFacilities | None = None
         """The host's side of its context, while it lives."""
         self.usage = Usage(candidate.name)
         self.implementations: tuple[Implementation, ...] = ()
@@ -244,7 +244,7 @@ class Record:
         return PluginStatus(
             candidate.name,
             standing.state,
-            "; ".join(filter(None, (standing.told, candidate.trouble()))),
+            "; ".join(filter(None, (standing.explanation, candidate.trouble()))),
             candidate.version,
             candidate.facts.display_name or candidate.name,
             candidate.facts.description,

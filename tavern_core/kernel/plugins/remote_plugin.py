@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tavern_core.model.node import NodeSpec
 
 
-class LivesElsewhere(ABC):
+class RemotePlugin(ABC):
     """`Record.thing` of an isolated plugin."""
 
     @abstractmethod

@@ -17,8 +17,8 @@ from tavern_core.contract.publishing import changing_methods, published, unmarke
 from tavern_core.errors import PolicyDenied, ToolFailed
 from tavern_core.kernel.plugins.contributions import Contributions
 from tavern_core.kernel.signal import Signal
-from tavern_core.kernel.views.plain_names import exact
 from tavern_core.kernel.views.service_view import Epoch, Limits, view_of
+from tavern_core.kernel.views.values import exact
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.scope import Scope
 

@@ -38,7 +38,7 @@ class Skills:
         return sorted(self._all(), key=lambda s: (s.name, s.state == "shadowed", _ORDER.index(s.origin), s.plugin))
 
     def get(self, name: str) -> Skill:
-        """One skill with its instructions and the names of its files, also where nobody trusts it yet.
+        """One skill with its instructions and the names of its files, even if it is not trusted yet.
 
         Args:
             name: of the skill, its tool or its plugin.
@@ -111,7 +111,7 @@ class Skills:
             state,
             origin,
             record.name,
-            record.standing.told,
+            record.standing.explanation,
             tool,
             record.candidate.location,
             findings=record.candidate.findings,
@@ -120,7 +120,7 @@ class Skills:
     def _brought(self, record: Record, spec: ToolSpec) -> Skill:
         winner = self._lifecycle.tables.registry.entries().get(spec.name)
         state: SkillState = "ready" if record.usable else "off"
-        reason = record.standing.told if state == "off" else ""
+        reason = record.standing.explanation if state == "off" else ""
         if winner is not None and winner.plugin != record.name:
             state, reason = "shadowed", f"{winner.plugin} brings a skill of this name, which goes before"
         path = str(spec.implementation.get("path", ""))

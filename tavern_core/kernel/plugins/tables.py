@@ -52,7 +52,7 @@ class ImportGuard(Protocol):
     """Keeps an import that would end or hang the process away from the host."""
 
     def judge(self, candidate: Candidate) -> None:
-        """Try the import elsewhere first, where that is called for.
+        """Try the import in another process first, if necessary.
 
         Raises:
             ActivationFailed: the host would not survive it (ACTIVATION_FAILED).

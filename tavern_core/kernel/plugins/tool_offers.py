@@ -11,8 +11,8 @@ from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from tavern_core.contract.running import ToolContext
 from tavern_core.contract.targets import PythonTarget
+from tavern_core.contract.tool_context import ToolContext
 from tavern_core.contract.tools import Offer, Tool, ToolFactory, ToolMark, mark_of, toolbox_methods
 from tavern_core.errors import ActivationFailed, PluginError, ToolFileInvalid
 from tavern_core.frozen import dataclass

@@ -16,7 +16,7 @@ from tavern_core.model import depths
 from tavern_core.model.result import NO_REST, ToolError, ToolResult
 from tavern_core.model.safe_text import printed
 from tavern_core.schema.redact import named_secrets, redact_text
-from tavern_core.schema.secret_forms import SHORTEST, Striker, striker
+from tavern_core.schema.secret_forms import SHORTEST, SecretRedactor, secret_redactor
 from tavern_core.schema.secret_text import may_hold_secret, redact_sentence
 from tavern_core.schema.secrets import is_secret_name
 
@@ -25,7 +25,7 @@ _OF_TOOLS = frozenset({"TOOL_ERROR", "UPSTREAM_ERROR"})
 """Errors whose words are the tool's own."""
 
 
-def struck(result: ToolResult, secrets: Iterable[str], named: Iterable[str] = ()) -> ToolResult:
+def redact_result(result: ToolResult, secrets: Iterable[str], named: Iterable[str] = ()) -> ToolResult:
     """`result` without the given texts, in whatever spelling; the same object when none occurs in it.
 
     Args:
@@ -36,15 +36,15 @@ def struck(result: ToolResult, secrets: Iterable[str], named: Iterable[str] = ()
         return _without_secrets(result, result.error, wanted, frozenset(named))
     if not wanted:
         return result
-    out = striker(wanted)
+    out = secret_redactor(wanted)
     changes: dict[str, Any] = {}
     if result.value is not None and (value := _each_text(result.value, out, depths.WRAPPED)) != result.value:
         changes["value"] = value
-    changes |= _struck_beside(result, out)
+    changes |= _redacted_beside(result, out)
     return result.replace(**changes) if changes else result
 
 
-def _struck_beside(result: ToolResult, change: Callable[[str], str]) -> dict[str, Any]:
+def _redacted_beside(result: ToolResult, change: Callable[[str], str]) -> dict[str, Any]:
     """What changes of a result besides its value and error."""
     changes: dict[str, Any] = {}
     if result._content and (content := _each_text(list(result._content), change, depths.WRAPPED)) != list(
@@ -60,7 +60,7 @@ def _struck_beside(result: ToolResult, change: Callable[[str], str]) -> dict[str
 
 
 def _without_secrets(result: ToolResult, error: ToolError, wanted: frozenset[str], named: frozenset[str]) -> ToolResult:
-    out = striker(wanted | named)
+    out = secret_redactor(wanted | named)
 
     def clean(value: Any) -> Any:
         return _each_text(value, lambda text: redact_text(out(text)), depths.WRAPPED)
@@ -70,7 +70,7 @@ def _without_secrets(result: ToolResult, error: ToolError, wanted: frozenset[str
         own = lambda text: redact_sentence(text, wanted, named)  # noqa: E731
     shown = replace(error, message=own(error.message), details=clean(dict(error.details)), fix=own(error.fix))
     changes: dict[str, Any] = {"error": shown} if shown != error else {}
-    changes |= _struck_beside(result, lambda text: redact_text(out(text)))
+    changes |= _redacted_beside(result, lambda text: redact_text(out(text)))
     if result.value is not None and (value := _each_text(result.value, out, depths.WRAPPED)) != result.value:
         changes["value"] = value
     return result.replace(**changes) if changes else result
@@ -87,7 +87,7 @@ def masking(known: Callable[[], Iterable[str]]) -> Callable[[Any], Any]:
     def mask(value: Any) -> Any:
         if value is None or isinstance(value, int | float):
             return value
-        out = striker(frozenset([*known(), *named_secrets(value)]))
+        out = secret_redactor(frozenset([*known(), *named_secrets(value)]))
         return _each_text(value, lambda text: redact_text(out(text)), depths.WRAPPED)
 
     return mask
@@ -104,7 +104,7 @@ def judging(known: Callable[[], Iterable[str]]) -> Callable[[Any], bool]:
         secrets = frozenset(known())
         if not secrets and _is_plainly_harmless(value):
             return False
-        out = striker(secrets) if secrets else None
+        out = secret_redactor(secrets) if secrets else None
         stack: list[tuple[Any, int, bool]] = [(value, depths.WRAPPED, False)]
         while stack:
             each, depth, is_named = stack.pop()
@@ -143,21 +143,21 @@ def _is_plainly_harmless(value: Any) -> bool:
 def strike(value: Any, secrets: Iterable[str]) -> Any:
     """A copy of plain JSON with each secret replaced in all places and spellings."""
     wanted = frozenset(secrets)
-    return _each_text(value, striker(wanted), depths.WRAPPED) if wanted else value
+    return _each_text(value, secret_redactor(wanted), depths.WRAPPED) if wanted else value
 
 
-def struck_outputs(outputs: Mapping[str, Any], secrets: Iterable[str]) -> dict[str, Any]:
+def redacted_outputs(outputs: Mapping[str, Any], secrets: Iterable[str]) -> dict[str, Any]:
     """The result of a run, without the given texts; the same object if it holds none of them."""
     if not (wanted := frozenset(secrets)):
         return dict(outputs)
-    out = striker(wanted)
+    out = secret_redactor(wanted)
     return {
         key: _each_text(value, out, depths.WRAPPED) if _holds(value, out, depths.WRAPPED) else value
         for key, value in outputs.items()
     }
 
 
-def _holds(value: Any, out: Striker, depth: int) -> bool:
+def _holds(value: Any, out: SecretRedactor, depth: int) -> bool:
     if isinstance(value, str):
         return out.finds(value)
     if depth == 0:
@@ -199,7 +199,7 @@ class ForDisk:
         """
         if type(result.value) in _SCALARS and result.error is None and result._rest is NO_REST:
             return result
-        clean = struck(result, named_secrets(given))
+        clean = redact_result(result, named_secrets(given))
         parts = [
             clean.value,
             list(clean._content),

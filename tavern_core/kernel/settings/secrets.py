@@ -6,12 +6,12 @@ import json
 import logging
 import threading
 import weakref
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.kernel.views.sealed_functions import hidden
+from tavern_core.model.references import is_reference
 from tavern_core.schema.redact import MASK, compile_redactor, redact_text
-from tavern_core.schema.secret_forms import forms, striker
+from tavern_core.schema.secret_forms import forms, secret_redactor
 from tavern_core.schema.secrets import is_secret_name
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 SHORTEST: Final = 6
 """Shorter strings are not searched for: masking every ``1`` would hide everything and protect nothing."""
 _redact: Final = compile_redactor()
-REFERENCES: Final = ("$env", "$file", "$keyring")
 
 
 def looks_secret(key: str) -> bool:
@@ -31,11 +30,6 @@ def looks_secret(key: str) -> bool:
 def is_secret(item: SettingItem) -> bool:
     """True for a setting that says so, and for one whose key looks like it."""
     return item.secret or looks_secret(item.key)
-
-
-def is_reference(value: Any) -> bool:
-    """True for ``{"$env": "NAME"}`` and its kin: where a secret is, not what it is."""
-    return isinstance(value, Mapping) and len(value) == 1 and next(iter(value)) in REFERENCES
 
 
 def mask(value: Any) -> Any:
@@ -71,7 +65,7 @@ class KnownSecrets:
 
     def mask_text(self, text: str) -> str:
         """`text` with every known secret, in any spelling, replaced by ``***``."""
-        return striker(self.values)(text)
+        return secret_redactor(self.values)(text)
 
 
 class MaskingFilter(logging.Filter):

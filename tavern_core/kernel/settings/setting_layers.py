@@ -15,9 +15,10 @@ from tavern_core.errors import Finding, Location, SettingsInvalid
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.files.json_state import JsonState, JsonStateFile
 from tavern_core.kernel.settings.declared_settings import PREFIX, Declared, SettingTable
-from tavern_core.kernel.settings.secrets import KnownSecrets, is_reference, is_secret, mask
+from tavern_core.kernel.settings.secrets import KnownSecrets, is_secret, mask
 from tavern_core.kernel.settings.values import Keyring, follow, problem_of, system_keyring
 from tavern_core.kernel.settings.view import DescribedSetting
+from tavern_core.model.references import is_reference
 
 Origin = Literal["default", "instance", "user"]
 Stored = Mapping[str, Any]

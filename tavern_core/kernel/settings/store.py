@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from tavern_core.errors import Finding, Location, PluginError, PolicyDenied, SettingsInvalid
 from tavern_core.kernel.files.json_state import Values
 from tavern_core.kernel.settings.declared_settings import PREFIX, Declared, SettingTable
-from tavern_core.kernel.settings.secrets import is_reference, is_secret, mask
+from tavern_core.kernel.settings.secrets import is_secret, mask
 from tavern_core.kernel.settings.setting_layers import SettingLayers
 from tavern_core.kernel.settings.subscriptions import Callback, SettingWatches, Watch
 from tavern_core.kernel.settings.values import all_refused, from_text, problem_of, refused
 from tavern_core.kernel.settings.view import Change, DescribedSetting, SavedChanges
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.references import is_reference
 from tavern_core.schema.redact import MASK, redact_text
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class SettingsStore:
     Args:
         layers: where values come from, above all the user's file, ``settings.json`` in the state folder.
         before_save: asked before each save, secrets masked: what to save instead, or None; may refuse by raising.
-        undeclared: what is known of settings and was not worth declaring before somebody asked.
+        undeclared: settings that are declared only when they are first needed.
         on_saved: told what changed, secrets masked, after each save and each `reload` that found something.
         on_finding: told, once each, what is wrong in what is stored, and which callback failed.
     """
@@ -75,7 +76,7 @@ class SettingsStore:
         self._table = SettingTable()
         self._watches = SettingWatches()
         self._found: set[str] = set()
-        self._told: dict[str, Any] = {}
+        self._last_values: dict[str, Any] = {}
         """Effective values as callbacks know them."""
 
     # What exists -----------------------------------------------------------------------------------------------------
@@ -102,7 +103,7 @@ class SettingsStore:
         with self._lock:
             rows = self._table.declare(plugin, items, tool or "")
             stored = self._layers.user().values
-            self._told |= {row.key: self._layers.value(row, stored)[0] for row in rows}
+            self._last_values |= {row.key: self._layers.value(row, stored)[0] for row in rows}
             unknown = self._layers.unknown(plugin, self._table)
         if not more:
             if unknown:
@@ -125,7 +126,7 @@ class SettingsStore:
         """Remove the settings of a plugin and its subscriptions; stored values stay for its return."""
         with self._lock:
             for key in self._table.withdraw(plugin):
-                self._told.pop(key, None)
+                self._last_values.pop(key, None)
         self._watches.forget(plugin)
 
     def keys(self) -> list[str]:
@@ -325,10 +326,10 @@ class SettingsStore:
             stored = self._layers.user().values
             changed: dict[str, tuple[Declared, Any, Any]] = {}
             for row in self._table:
-                old, new = self._told.get(row.key), self._layers.value(row, stored)[0]
+                old, new = self._last_values.get(row.key), self._layers.value(row, stored)[0]
                 if old != new or type(old) is not type(new):  # True is not 1 here
                     changed[row.key] = (row, old, new)
-                    self._told[row.key] = new
+                    self._last_values[row.key] = new
             findings = self._layers.findings(self._table, self._table)
         self._tell(findings)
         for watch in self._watches.on(changed):

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import Finding, Location, SettingsInvalid, StateDamaged
 from tavern_core.kernel.files.atomic_file import read_text
-from tavern_core.kernel.settings.secrets import REFERENCES, is_reference, is_secret
+from tavern_core.kernel.settings.secrets import is_secret
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.references import REFERENCES, is_reference
 
 if TYPE_CHECKING:
     from tavern_core.model.settings import SettingItem

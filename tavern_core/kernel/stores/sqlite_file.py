@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from tavern_core.errors import StateDamaged
 from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder
-from tavern_core.kernel.stores.corrupt_database import is_damaged, put_aside
 
 if TYPE_CHECKING:
     import sqlite3
@@ -111,3 +110,20 @@ class SqliteFile:
                 db.close()
                 raise
         raise AssertionError("unreachable")
+
+
+def is_damaged(error: sqlite3.Error) -> bool:
+    """True when the file itself is broken; a lock, a full disk or a missing right is no reason to put it aside."""
+    import sqlite3
+
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
+
+
+def put_aside(path: Path) -> Path:
+    """Rename the file and SQLite's side files, which would corrupt the next one; returns its new path."""
+    aside = path.with_name(path.name + ".damaged")
+    for ending in ("", "-wal", "-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            path.with_name(path.name + ending).replace(aside.with_name(aside.name + ending))
+    return aside

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Final
 from tavern_core.contract.stores import Record
 from tavern_core.errors import StateDamaged
 from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder
-from tavern_core.kernel.stores.corrupt_database import is_damaged, put_aside
 from tavern_core.kernel.stores.memory_records import wait_for
 from tavern_core.kernel.stores.presence import Presence
+from tavern_core.kernel.stores.sqlite_file import is_damaged, put_aside
 
 if TYPE_CHECKING:
     import sqlite3

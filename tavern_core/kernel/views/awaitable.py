@@ -51,7 +51,7 @@ def _same(value: Any) -> Any:
 
 
 def awaited(work: Awaitable[Any], who: str, take: Callable[[Any], Any] = _same) -> Awaited:
-    """`work` for somebody who must not see it.
+    """`work` as an awaitable for code that must not see it.
 
     Args:
         who: what failed, for messages.
@@ -106,19 +106,19 @@ def _waits_for(waited: Any) -> Any:
         return None
     if not asyncio.isfuture(waited):
         raise RuntimeError(f"it waits for a {type(waited).__name__}, which no event loop knows")
-    told: asyncio.Future[None] = waited.get_loop().create_future()
+    notified: asyncio.Future[None] = waited.get_loop().create_future()
     waited._asyncio_future_blocking = False  # as the loop's task would say when it begins to wait
 
     def over(_: Any) -> None:
-        if not told.done():
-            told.set_result(None)
+        if not notified.done():
+            notified.set_result(None)
 
     waited.add_done_callback(over)
-    told.add_done_callback(hidden(_given_up, waited, "given_up"))
-    told._asyncio_future_blocking = True
-    return told
+    notified.add_done_callback(hidden(_given_up, waited, "given_up"))
+    notified._asyncio_future_blocking = True
+    return notified
 
 
-def _given_up(waited: asyncio.Future[Any], told: asyncio.Future[None]) -> None:
-    if told.cancelled():
+def _given_up(waited: asyncio.Future[Any], notified: asyncio.Future[None]) -> None:
+    if notified.cancelled():
         waited.cancel()

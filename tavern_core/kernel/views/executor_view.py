@@ -10,8 +10,8 @@ from typing import Any, Final, cast
 from tavern_core.contract.protocols import FlowEngine, Sandbox, ToolHome
 from tavern_core.kernel.views.awaitable import awaited
 from tavern_core.kernel.views.clean_errors import fresh
-from tavern_core.kernel.views.plain_names import exact
 from tavern_core.kernel.views.sealed_functions import hidden
+from tavern_core.kernel.views.values import exact
 
 
 def sealed_home(home: ToolHome) -> ToolHome:

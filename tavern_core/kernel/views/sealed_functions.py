@@ -33,10 +33,10 @@ def hidden(
     return sealed
 
 
-def sealed_doors(doors: object, names: Iterable[str], label: str) -> Any:
-    """An object with the methods `names` of `doors`; neither it nor its errors lead to `doors`."""
+def sealed_object(facilities: object, names: Iterable[str], label: str) -> Any:
+    """An object with the methods `names` of `facilities`; neither it nor its errors lead to `facilities`."""
     body: dict[str, Any] = {
-        name: staticmethod(hidden(_through, getattr(doors, name), name, getattr(doors, name).__doc__ or ""))
+        name: staticmethod(hidden(_through, getattr(facilities, name), name, getattr(facilities, name).__doc__ or ""))
         for name in names
     }
     return type(label, (), body | {"__slots__": (), "__module__": "tavern"})()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any, Final, Protocol
 
+from tavern_core.contract.publishing import view_members
 from tavern_core.errors import OutputTooLarge, ToolFailed
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.views.awaitable import awaited
@@ -66,31 +67,13 @@ def view_of(
             Called at the first call, and at the next one after each change of `epoch`.
         doc: the purpose of the service.
     """
-    label, known = f"<view of service {service!r}>", ", ".join(methods)
     calls = {name: _Call(service, name, find, epoch, limits) for name in methods}
-
-    def refuse(self: object, name: str, *value: object) -> Any:
-        what = "is private" if name.startswith("_") else "is not published"
-        raise AttributeError(f"{name!r} of service {service!r} {what}; published: {known}")
-
-    def cannot_copy(self: object, protocol: object = None) -> Any:
-        raise TypeError(f"{label} cannot be copied or pickled: ask for it with ctx.service({service!r})")
 
     body: dict[str, Any] = {
         name: hidden(_call, call, name, _text(inspect.getdoc(methods[name])), **_facts(methods[name]))
         for name, call in calls.items()
     }
-    body |= {
-        "__slots__": (),
-        "__module__": "tavern",
-        "__doc__": doc,
-        "__getattr__": refuse,
-        "__setattr__": refuse,
-        "__delattr__": refuse,
-        "__repr__": lambda self: label,
-        "__reduce_ex__": cannot_copy,
-        "__reduce__": cannot_copy,
-    }
+    body |= view_members(service, methods, doc)
     view = type(f"{service}View", (), body)()
     for call in calls.values():
         call.view = view

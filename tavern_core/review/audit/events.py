@@ -54,16 +54,15 @@ def _changes(folder: int = 0, *, at: int = 0) -> Row:
     return row
 
 
-def _moves(args: tuple[Any, ...]) -> Iterator[Seen]:
-    source, target, *folders = args
-    yield "write", source, folders[0] if folders else NO_FOLDER
-    yield "write", target, folders[1] if len(folders) > 1 else NO_FOLDER
+def _writes_from(use: Kind) -> Row:
+    """`use` is what happens to the source; the target is written."""
 
+    def row(args: tuple[Any, ...]) -> Iterator[Seen]:
+        source, target, *folders = args
+        yield use, source, folders[0] if folders else NO_FOLDER
+        yield "write", target, folders[1] if len(folders) > 1 else NO_FOLDER
 
-def _links(args: tuple[Any, ...]) -> Iterator[Seen]:
-    source, target, *folders = args
-    yield "read", source, folders[0] if folders else NO_FOLDER
-    yield "write", target, folders[1] if len(folders) > 1 else NO_FOLDER
+    return row
 
 
 def _database(args: tuple[Any, ...]) -> Iterator[Seen]:
@@ -163,8 +162,8 @@ EVENTS: Final[Mapping[str, Row]] = {
     "os.setxattr": _changes(),
     "os.removexattr": _changes(),
     "os.symlink": _changes(2, at=1),
-    "os.rename": _moves,
-    "os.link": _links,
+    "os.rename": _writes_from("write"),
+    "os.link": _writes_from("read"),
     "sqlite3.connect": _database,
     "socket.__new__": _socket,
     "socket.connect": _address("connect"),

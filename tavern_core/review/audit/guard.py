@@ -56,7 +56,7 @@ class Guard:
         self._spelling = spelling
         self._tell = tell
         self._workspace = workspace
-        self._told: set[Use] = set()
+        self._reported: set[Use] = set()
         self._lock = threading.RLock()
         self._busy = threading.local()
         self._whole: set[Place] = set()
@@ -151,8 +151,8 @@ class Guard:
     def _note(self, kind: Kind, target: str, place: Place, path: str = "") -> None:
         use = Use(kind, target, *place, path)
         with self._lock:
-            if use not in self._told and len(self._told) < MOST:
-                self._told.add(use)
+            if use not in self._reported and len(self._reported) < MOST:
+                self._reported.add(use)
                 self._tell(use)
 
     def _undisturbed(self) -> _Undisturbed:

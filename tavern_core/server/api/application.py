@@ -25,8 +25,8 @@ from tavern_core.server.api.openapi import document
 from tavern_core.server.api.problem import Problem, of_error, unexpected
 from tavern_core.server.api.route import ANY_TOKEN, Route
 from tavern_core.server.api.routes import ROUTES
-from tavern_core.server.door import Door, bearer_token, has_role
 from tavern_core.server.mcp import asgi_app
+from tavern_core.server.request_access import RequestAccess, bearer_token, has_role
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
@@ -45,7 +45,7 @@ class Application:
         config = tavern.config.server
         hosts, origins = (*config.hosts, *hosts), (*config.origins, *origins)
         self._tavern = tavern
-        self._door = Door(tavern, "server", hosts, origins)
+        self._access = RequestAccess(tavern, "server", hosts, origins)
         self._mcp = asgi_app(tavern, hosts=hosts, origins=origins)
         self.feed = EventFeed(tavern.events, config.events, config.event_bytes)
         """The events of the host for all clients."""
@@ -85,7 +85,7 @@ class Application:
     async def _answer(self, scope: Scope, path: str, receive: Receive) -> ASGIApp:
         connection: HTTPConnection[Any] = HTTPConnection(scope)
         try:
-            refusal = self._door.stranger(connection.headers)
+            refusal = self._access.refusal(connection.headers)
             if refusal is not None:
                 raise Problem(refusal.status, "POLICY_DENIED", refusal.message, refusal.hint)
             route, variables = self._route(scope, path)
@@ -96,6 +96,9 @@ class Application:
             return await route.handler(Exchange(connection, receive, self.parts, holder, variables, valid))
         except Problem as problem:
             return problem.response
+        except StateDamaged as error:  # it names files of this machine
+            _log.error("%s: %s", path, error)
+            return Problem(503, error.code, "the state of the host cannot be read", "look into its log").response
         except TavernError as error:
             return of_error(error)
         except ClientDisconnect:
@@ -120,7 +123,7 @@ class Application:
 
     async def _admitted(self, route: Route, text: str) -> Token:
         """Whose request it is. Raises Problem: no token that is valid, or not one for this route (POLICY_DENIED)."""
-        holder = await self._door.holder(text)
+        holder = await self._access.token(text)
         if holder is None:
             challenge = {"www-authenticate": 'Bearer error="invalid_token"'} if text else {"www-authenticate": "Bearer"}
             fix = "Authorization: Bearer tvn_…, a token of `tavern tokens create`"
@@ -133,7 +136,7 @@ class Application:
     def _still_valid(self, holder: Token | None, text: str) -> Callable[[], Coroutine[Any, Any, bool]]:
         async def is_valid() -> bool:
             try:
-                return await self._door.holder(text) == holder
+                return await self._access.token(text) == holder
             except StateDamaged:
                 return False
 

@@ -61,7 +61,7 @@ async def tam(exchange: Exchange) -> Response:
 
 
 def json_response(value: Any, status: int = 200, **headers: str) -> Response:
-    """A value as an answer that nobody keeps."""
+    """A value as an answer that is not cached."""
     body = to_json(value, inf_nan_mode="null", fallback=str)
     return Response(body, status, {"cache-control": "no-store", **headers}, "application/json")
 

@@ -16,7 +16,7 @@ from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.dialects import export_tool
 from tavern_core.server.api.exchange import Exchange
 from tavern_core.server.api.kept_answers import made
-from tavern_core.server.door import tools_stamp
+from tavern_core.server.request_access import tools_stamp
 
 
 async def nodes(exchange: Exchange) -> Response:

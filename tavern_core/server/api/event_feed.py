@@ -25,7 +25,7 @@ from tavern_core.model.event import Event
 from tavern_core.model.result import iso_utc
 
 CONNECTED: Final = "CONNECTED"
-"""The first message of a stream: from here on the client gets everything. Its `id` is that of the newest event."""
+"""The first message of a stream: from here on the client gets everything. Its `id` is that of the event before."""
 EVENTS_LOST: Final = "EVENTS_LOST"
 """What the client wants to continue from is not known any more: some events may be missing."""
 _MOST_OWNERS: Final = 20_000
@@ -86,7 +86,7 @@ class EventFeed:
         self._waiting: deque[_Written] = deque()
         self._waiting_bytes = 0
         self._has_overrun = False
-        """Events were dropped that nobody could see yet."""
+        """Waiting events were dropped."""
         self._lock = threading.Lock()
         self._readers: set[Reader] = set()
         self._changed = asyncio.Event()
@@ -115,13 +115,12 @@ class EventFeed:
         finally:
             self._readers.discard(reader)
 
-    def connected(self) -> str:
-        """The first message of a stream."""
-        return json.dumps({"type": CONNECTED, "id": self._id(self._last), "payload": {}})
-
-    def lost(self) -> str:
-        """The message to a client that may have missed events."""
-        return json.dumps({"type": EVENTS_LOST, "payload": {}})
+    def first_messages(self, reader: Reader) -> list[Message]:
+        """How a stream begins."""
+        id_ = self._id(reader.position - 1)
+        connected = Message(id_, json.dumps({"type": CONNECTED, "id": id_, "payload": {}}), None)
+        lost = Message(id_, json.dumps({"type": EVENTS_LOST, "id": id_, "payload": {}}), None)
+        return [connected, lost] if reader.is_behind else [connected]
 
     def next(self, reader: Reader) -> Message | None:
         """The next event of a reader; None: there is none yet."""

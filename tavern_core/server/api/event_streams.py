@@ -6,57 +6,89 @@ A stream ends when its token does, when its client is too slow, and when the ser
 from __future__ import annotations
 
 import asyncio
-from typing import Final, Protocol
+from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
 from tavern_core.server.api.event_feed import Reader
 from tavern_core.server.api.exchange import Exchange
 from tavern_core.server.api.problem import Problem
-from tavern_core.server.door import has_role
 from tavern_core.server.listening import ABORT
+from tavern_core.server.request_access import has_role
 
 SUBPROTOCOL: Final = "tavern"
 """What a WebSocket that offers it gets as its subprotocol: browsers insist on an answer to what they offer."""
 _BEAT_S: Final = 15.0
 """After so long without an event the token is checked, and SSE clients get a sign of life."""
 _GOING_AWAY, _UNSUPPORTED, _POLICY = 1001, 1003, 1008
+_REASONS: Final = {
+    _GOING_AWAY: "the server closes",
+    _UNSUPPORTED: "this server only sends",
+    _POLICY: "the token is not valid any more",
+}
 """Why a WebSocket is closed (RFC 6455)."""
 
 
-class Wire(Protocol):
-    """How messages get to a client."""
+class ServerSentEvents:
+    """How messages get to a client over HTTP."""
 
     async def start(self, send: Send) -> None:
         """Begin the answer."""
-        ...
+        headers = [
+            (b"content-type", b"text/event-stream"),
+            (b"cache-control", b"no-store"),
+            (b"x-accel-buffering", b"no"),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
 
     async def put(self, send: Send, text: str, id_: str) -> None:
         """Send one message."""
-        ...
+        await self._write(send, f"id: {id_}\ndata: {text}\n\n")
 
     async def beat(self, send: Send) -> None:
         """Send a sign of life."""
-        ...
+        await self._write(send, ": nothing new\n\n")
 
     async def finish(self, send: Send, code: int) -> None:
         """End the stream, with a code of WebSockets."""
-        ...
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def listen(self, receive: Receive) -> int:
         """Wait until the client goes away (0), or sends something (the code with which its connection is closed)."""
-        ...
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        return 0
+
+    async def _write(self, send: Send, text: str) -> None:
+        await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 
 
-async def sse(exchange: Exchange) -> Stream:
-    """The events as `text/event-stream`."""
-    since = exchange.connection.headers.get("last-event-id") or exchange.query.get("since", "")
-    return Stream(exchange, ServerSentEvents(), since)
+class WebSocketMessages:
+    """How messages get to a client over a WebSocket. The server sends pings itself."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._subprotocol = SUBPROTOCOL if SUBPROTOCOL in scope.get("subprotocols", ()) else None
+
+    async def start(self, send: Send) -> None:
+        await send({"type": "websocket.accept", "subprotocol": self._subprotocol, "headers": []})
+
+    async def put(self, send: Send, text: str, id_: str) -> None:
+        await send({"type": "websocket.send", "text": text})
+
+    async def beat(self, send: Send) -> None:
+        """Nothing: pings are signs of life."""
+
+    async def finish(self, send: Send, code: int) -> None:
+        await send({"type": "websocket.close", "code": code, "reason": _REASONS[code]})
+
+    async def listen(self, receive: Receive) -> int:
+        while (message := await receive())["type"] != "websocket.disconnect":
+            if message["type"] == "websocket.receive":
+                return _UNSUPPORTED
+        return 0
 
 
-async def websocket(exchange: Exchange) -> Stream:
-    """The events over a WebSocket."""
-    return Stream(exchange, WebSocketMessages(exchange.connection.scope), exchange.query.get("since", ""))
+Wire = ServerSentEvents | WebSocketMessages
 
 
 class Stream:
@@ -100,17 +132,16 @@ class Stream:
 
     async def _send_all(self, reader: Reader, send: Send) -> None:
         await self._wire.start(send)
-        await self._wire.put(send, self._feed.connected(), "")
-        if reader.is_behind:
-            await self._wire.put(send, self._feed.lost(), "")
+        for message in self._feed.first_messages(reader):
+            await self._wire.put(send, message.text, message.id)
         while not self._feed.is_closed:
             is_checked = False
-            while (message := self._feed.next(reader)) is not None:
-                if not self._sees_all and message.owner != self._own:
+            while (event := self._feed.next(reader)) is not None:
+                if not self._sees_all and event.owner != self._own:
                     continue
                 if not is_checked and not (is_checked := await self._is_valid()):
                     return await self._wire.finish(send, _POLICY)
-                await self._wire.put(send, message.text, message.id)
+                await self._wire.put(send, event.text, event.id)
             if not await self._feed.wait(reader, _BEAT_S):
                 if not await self._is_valid():
                     return await self._wire.finish(send, _POLICY)
@@ -119,62 +150,12 @@ class Stream:
         return None
 
 
-class ServerSentEvents:
-    """A `Wire` of HTTP."""
-
-    async def start(self, send: Send) -> None:
-        headers = [
-            (b"content-type", b"text/event-stream"),
-            (b"cache-control", b"no-store"),
-            (b"x-accel-buffering", b"no"),
-        ]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-
-    async def put(self, send: Send, text: str, id_: str) -> None:
-        await self._write(send, f"id: {id_}\ndata: {text}\n\n" if id_ else f"data: {text}\n\n")
-
-    async def beat(self, send: Send) -> None:
-        await self._write(send, ": nothing new\n\n")
-
-    async def finish(self, send: Send, code: int) -> None:
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def listen(self, receive: Receive) -> int:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        return 0
-
-    async def _write(self, send: Send, text: str) -> None:
-        await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+async def sse(exchange: Exchange) -> Stream:
+    """The events as `text/event-stream`."""
+    since = exchange.connection.headers.get("last-event-id") or exchange.query.get("since", "")
+    return Stream(exchange, ServerSentEvents(), since)
 
 
-class WebSocketMessages:
-    """A `Wire` of WebSockets. The server sends pings itself."""
-
-    def __init__(self, scope: Scope) -> None:
-        self._subprotocol = SUBPROTOCOL if SUBPROTOCOL in scope.get("subprotocols", ()) else None
-
-    async def start(self, send: Send) -> None:
-        await send({"type": "websocket.accept", "subprotocol": self._subprotocol, "headers": []})
-
-    async def put(self, send: Send, text: str, id_: str) -> None:
-        await send({"type": "websocket.send", "text": text})
-
-    async def beat(self, send: Send) -> None:
-        pass
-
-    async def finish(self, send: Send, code: int) -> None:
-        await send({"type": "websocket.close", "code": code, "reason": _REASONS[code]})
-
-    async def listen(self, receive: Receive) -> int:
-        while (message := await receive())["type"] != "websocket.disconnect":
-            if message["type"] == "websocket.receive":
-                return _UNSUPPORTED
-        return 0
-
-
-_REASONS: Final[dict[int, str]] = {
-    _GOING_AWAY: "the server closes",
-    _UNSUPPORTED: "this server only sends",
-    _POLICY: "the token is not valid any more",
-}
+async def websocket(exchange: Exchange) -> Stream:
+    """The events over a WebSocket."""
+    return Stream(exchange, WebSocketMessages(exchange.connection.scope), exchange.query.get("since", ""))

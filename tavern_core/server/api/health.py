@@ -1,4 +1,4 @@
-"""Whether the server lives, and whether its host can take calls: for whoever starts and watches it."""
+"""Whether the server runs, and whether its host can take calls: for supervisors and load balancers."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def _fix(code: str) -> str:
 
 
 def unexpected() -> Response:
-    """The answer to a request that failed in a way nobody foresaw; the log of the server says how."""
+    """The answer to a request that failed unexpectedly; the log of the server says how."""
     return _response(500, "INTERNAL", "the server failed", "look into its log", {})
 
 

@@ -28,7 +28,7 @@ from mcp_types import (
 )
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from tavern_core.contract.running import LogLevel
+from tavern_core.contract.tool_context import LogLevel
 from tavern_core.errors import ConnectionLost, InputInvalid
 from tavern_core.kernel.calls.call_control import Progress
 from tavern_core.kernel.calls.conversation import misfit, unanswered

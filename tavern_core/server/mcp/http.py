@@ -25,9 +25,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 from tavern_core.errors import StateDamaged
 from tavern_core.kernel.access.tokens import Token
-from tavern_core.server.door import Door, bearer_token, has_role
 from tavern_core.server.mcp.event_store import RecentEvents
 from tavern_core.server.mcp.service import Pages, Service
+from tavern_core.server.request_access import RequestAccess, bearer_token, has_role
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
@@ -51,7 +51,7 @@ class Application:
 
     def __init__(self, service: Service, path: str, hosts: tuple[str, ...], origins: tuple[str, ...]) -> None:
         config = service.config
-        self._door = Door(service.tavern, "mcp", (*config.hosts, *hosts), (*config.origins, *origins))
+        self._access = RequestAccess(service.tavern, "mcp", (*config.hosts, *hosts), (*config.origins, *origins))
         self._service = service
         self._path = path
         self._managers: tuple[StreamableHTTPSessionManager, StreamableHTTPSessionManager] | None = None
@@ -66,17 +66,17 @@ class Application:
         if scope["type"] != "http":
             return
         headers = Headers(scope=scope)
-        refusal = self._stranger(headers) or self._elsewhere(scope)
+        refusal = self._refused(headers) or self._other_path(scope)
         if refusal is not None:
             await refusal(scope, receive, send)
             return
         try:
-            holder = await self._door.holder(bearer_token(headers))
+            holder = await self._access.token(bearer_token(headers))
         except StateDamaged:
             await JSONResponse({"error": "temporarily_unavailable"}, 503)(scope, receive, send)
             return
         if holder is None:
-            await self._unknown()(scope, receive, send)
+            await self._unauthenticated()(scope, receive, send)
             return
         if not has_role(holder, "caller"):
             body = {"error": "insufficient_role", "hint": "a token of `tavern tokens create --role caller` is needed"}
@@ -97,12 +97,12 @@ class Application:
         finally:
             _now.reset(token)
 
-    def _stranger(self, headers: Headers) -> Response | None:
+    def _refused(self, headers: Headers) -> Response | None:
         """The answer to a request under a name that is not ours, or from a page that may not call; None: it is neither."""
-        refusal = self._door.stranger(headers)
+        refusal = self._access.refusal(headers)
         return None if refusal is None else JSONResponse({"error": refusal.code, "hint": refusal.hint}, refusal.status)
 
-    def _elsewhere(self, scope: Scope) -> Response | None:
+    def _other_path(self, scope: Scope) -> Response | None:
         """What is answered to a request that is not for the endpoint; None: it is."""
         path, config = scope["path"].removeprefix(scope.get("root_path", "")), self._service.config
         if path.rstrip("/") == self._path.rstrip("/"):
@@ -116,7 +116,7 @@ class Application:
             return JSONResponse(metadata)
         return JSONResponse({"error": "not_found"}, 404)
 
-    def _unknown(self) -> Response:
+    def _unauthenticated(self) -> Response:
         """The answer to a request without a token that holds here."""
         challenge = 'Bearer error="invalid_token", error_description="a token of this server is needed"'
         config = self._service.config

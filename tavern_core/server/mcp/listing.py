@@ -18,11 +18,11 @@ from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
 from tavern_core.errors import NameConflict, ProfileInvalid, ToolNotFound
 from tavern_core.frozen import dataclass
+from tavern_core.kernel.catalogue.descriptions import export_for_model
 from tavern_core.model.ids import SEARCH_TOOLS
 from tavern_core.model.tool import ToolSpec
-from tavern_core.schema.dialects import export_tool
 from tavern_core.schema.wire_names import wire_name
-from tavern_core.server.door import tools_stamp
+from tavern_core.server.request_access import tools_stamp
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
@@ -135,7 +135,7 @@ class Listings:
 
     def _exported(self, spec: ToolSpec) -> dict[str, Any]:
         """A tool as it is listed; without the schema of its answer where that may be the handle of a job or the beginning of an artifact."""
-        exported = export_tool(spec, "mcp")
+        exported = export_for_model(spec, "mcp")
         if spec.job or spec.limits.inline_ms is not None or self._tavern.config.artifacts.over is not None:
             exported.pop("outputSchema", None)
         return exported
@@ -149,7 +149,7 @@ class Listings:
         except ToolNotFound:  # the host's own plugin for it is off
             return specs, names, exports, list(exports.values())
         name = wire_name(SEARCH_TOOLS)
-        export = {**export_tool(search, "mcp"), "name": name}
+        export = {**export_for_model(search, "mcp"), "name": name}
         return (
             {**specs, SEARCH_TOOLS: search},
             {**names, SEARCH_TOOLS: name},

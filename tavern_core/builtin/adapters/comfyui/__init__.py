@@ -26,10 +26,10 @@ from typing import Any, Final
 
 from tavern_core.builtin.adapters.comfyui.jobs_api import JobsApi
 from tavern_core.builtin.adapters.comfyui.native_api import Native
-from tavern_core.builtin.adapters.comfyui.parameters import classes_of, etag_of, tool_of
+from tavern_core.builtin.adapters.comfyui.parameters import classes_of, tool_of
 from tavern_core.builtin.adapters.comfyui.runs import order_of
 from tavern_core.builtin.adapters.comfyui.templates import BadTemplate, Template, read_object_info, read_templates
-from tavern_core.contract.adapters import Listing, Target, Upstream, UpstreamCall, UpstreamTool
+from tavern_core.contract.adapters import Listing, Target, Upstream, UpstreamCall, UpstreamTool, etag_of
 
 SETTINGS: Final[Mapping[str, Any]] = {
     "type": "object",

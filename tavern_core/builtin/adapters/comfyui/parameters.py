@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
-
-from pydantic_core import to_json
 
 from tavern_core.builtin.adapters.comfyui.templates import BadTemplate, Parameter, Template
 from tavern_core.contract.adapters import UpstreamTool
@@ -70,14 +67,6 @@ def tool_of(template: Template, info: Info | None) -> UpstreamTool:
             "outputs": list(about.get("outputs", ())),
         },
     )
-
-
-def etag_of(tools: Iterable[UpstreamTool], left_out: Mapping[str, str]) -> str:
-    """Names the state of a list."""
-    rows = [
-        (t.name, t.description, t.input_schema, t.display_name, t.tags, t.is_job, t.timeout_ms, t.data) for t in tools
-    ]
-    return hashlib.sha256(to_json([rows, sorted(left_out.items())])).hexdigest()
 
 
 def _row(template: Template, place: tuple[str, str], info: Info | None) -> list[Any] | None:

@@ -22,6 +22,7 @@ from tavern_core.errors import CallError, OutputTooLarge, ToolFailed, UpstreamEr
 from tavern_core.frozen import dataclass
 from tavern_core.model.artifact import SCHEME
 from tavern_core.model.result import Evidence, ToolResult
+from tavern_core.model.safe_text import shortened
 
 MOST_BYTES: Final = 64_000_000
 """Of one file, in either direction."""
@@ -136,7 +137,9 @@ def result_of(
     workflow = f"sha256:{hashlib.sha256(to_json(_sorted(graph))).hexdigest()}"
     seeds = {name: values[name] for name in tool.data["seeds"] if name in values}
     now = time.time()
-    parameters = ", ".join(f"{name}={_short(value)}" for name, value in sorted(values.items()))
+    parameters = ", ".join(
+        f"{name}={shortened(str(value), _LONGEST_ARGUMENT)}" for name, value in sorted(values.items())
+    )
     summary = f"ComfyUI run {run} of {tool.name}, workflow {workflow}, {parameters or 'no parameters'}"
     evidence = [Evidence("text", f"comfyui:{run}", f"{summary}{', from the cache' if outputs.is_cached else ''}", now)]
     for one in kept:
@@ -162,8 +165,3 @@ def _sorted(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _sorted(value[key]) for key in sorted(value)}
     return [_sorted(item) for item in value] if isinstance(value, list) else value
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= _LONGEST_ARGUMENT else f"{text[: _LONGEST_ARGUMENT - 1]}…"

@@ -5,7 +5,7 @@
       docs: {kind: mcp, url: https://docs.example.org/mcp, headers: {Authorization: {$secret: docs}}}
 
 The protocol is that of the library `mcp`, imported with the first connection. What is ours is everything around it: bytes are counted
-before they are parsed (`wire.py`), the transports reach a server through the host alone (`stdio.py`, `http.py`), a session lives in a task
+before they are parsed (`message_parser.py`), the transports reach a server through the host alone (`stdio.py`, `http.py`), a session lives in a task
 of its own (`connection.py`), and what a server sends is read part by part, so that one bad tool or part costs only itself.
 """
 

@@ -78,7 +78,7 @@ class Contained:
             request.extensions = {**request.extensions, _NUMBER: message["id"]}
         return request
 
-    async def send(self, request: httpx2.Request, **_: Any) -> httpx2.Response:
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """See `httpx2.AsyncClient`; always a stream, and never a redirect that is followed."""
         number = request.extensions.get(_NUMBER)
         try:

@@ -1,7 +1,7 @@
 """OAuth for servers that want it: discovery, PKCE and refreshing by the library; tokens are kept by the host, for this upstream alone.
 
 tavern upstreams connect NAME     shows an address; the browser comes back to a port of this machine with the permission
-any other use                     takes the tokens that are kept and refreshes them; it never asks anybody
+any other use                     takes the tokens that are kept and refreshes them; it never asks a person
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def values_in(data: bytes) -> int:
 
 
 async def read_json(data: bytes) -> Any:
-    """Parse JSON of a stranger.
+    """Parse untrusted JSON.
 
     Raises:
         NotAMessage: it is no JSON.

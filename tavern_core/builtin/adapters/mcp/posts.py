@@ -7,7 +7,7 @@ three times, which costs more than all that the host adds to a call. The old era
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import httpx2
 from mcp.shared.exceptions import MCPError
@@ -23,9 +23,6 @@ from pydantic import ValidationError
 
 from tavern_core.builtin.adapters.mcp.message_parser import NotAMessage, read_json
 
-if TYPE_CHECKING:
-    from tavern_core.builtin.adapters.mcp.http import Contained
-
 _HEADERS: Final[Mapping[str, str]] = {
     "accept": "application/json, text/event-stream",
     "content-type": "application/json",
@@ -34,14 +31,23 @@ Notify = Callable[[Mapping[str, Any]], object]
 """Gets the notifications that come before an answer."""
 
 
+class Client(Protocol):
+    """What is used of an `httpx2.AsyncClient`."""
+
+    def build_request(self, method: str, url: httpx2.URL | str, **options: Any) -> httpx2.Request: ...
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response: ...
+
+
 class Posts:
     """Makes requests.
 
     Args:
+        client: `http.Contained`, which has the methods of a client of httpx2.
         most: bytes of one event.
     """
 
-    def __init__(self, client: Contained, url: str, most: int) -> None:
+    def __init__(self, client: Client, url: str, most: int) -> None:
         self._client = client
         self._url = httpx2.URL(url)
         self._most = most

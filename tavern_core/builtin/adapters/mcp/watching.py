@@ -1,4 +1,4 @@
-"""Hear of changes of the list of tools, in the new era: a request whose answer is the changes."""
+"""Notifications about changes of the list of tools, in the 2026 era: the open answer of one request."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ from typing import Any, Final
 
 from tavern_core.builtin.adapters.n8n.api_client import Api
 from tavern_core.builtin.adapters.n8n.calls import call_webhook
-from tavern_core.builtin.adapters.n8n.webhook_discovery import CONFIGURED, configured, discovered, etag_of
-from tavern_core.contract.adapters import Listing, Target, Upstream, UpstreamCall, UpstreamTool
+from tavern_core.builtin.adapters.n8n.webhook_discovery import CONFIGURED, configured, discovered
+from tavern_core.contract.adapters import Listing, Target, Upstream, UpstreamCall, UpstreamTool, etag_of
 from tavern_core.contract.exchange import exchange
 from tavern_core.errors import UpstreamError
 

@@ -12,12 +12,9 @@ Without one its tool takes any object.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
-
-from pydantic_core import to_json
 
 from tavern_core.contract.adapters import UpstreamTool
 from tavern_core.errors import sayable
@@ -93,15 +90,6 @@ def discovered(workflows: Iterable[Any], taken: frozenset[str]) -> Found:
                 except _NoTool as flaw:
                     flaws[name] = str(flaw)
     return tools, flaws
-
-
-def etag_of(tools: Iterable[UpstreamTool], left_out: Mapping[str, str]) -> str:
-    """Names the state of a list."""
-    rows = sorted(
-        (t.name, t.description, t.input_schema, t.output_schema, t.is_job, t.read_only, t.destructive, t.idempotent, t.data)
-        for t in tools
-    )  # fmt: skip
-    return hashlib.sha256(to_json([rows, sorted(left_out.items())])).hexdigest()
 
 
 def _webhooks(workflow: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:

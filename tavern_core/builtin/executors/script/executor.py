@@ -22,7 +22,7 @@ from tavern_core.builtin.executors.script.script_artifacts import artifact_param
 from tavern_core.builtin.executors.script.script_input import request, vcp_request
 from tavern_core.builtin.executors.script.work_folder import WorkFolder, work_folder
 from tavern_core.contract.protocols import BoundTool, ToolHome
-from tavern_core.contract.running import ToolContext
+from tavern_core.contract.tool_context import ToolContext
 from tavern_core.contract.tracing import trace_headers
 from tavern_core.errors import SettingsInvalid, ToolFailed, ToolFileInvalid, UpstreamError
 from tavern_core.frozen import dataclass

@@ -18,7 +18,7 @@ from typing import Any, Final
 from pydantic_core import to_json
 
 from tavern_core.builtin.executors.script.work_folder import WorkFolder
-from tavern_core.contract.running import ToolContext
+from tavern_core.contract.tool_context import ToolContext
 from tavern_core.errors import OutputTooLarge, ToolFailed
 from tavern_core.model.artifact import FORMAT, SCHEME
 from tavern_core.model.result import ToolResult

@@ -19,7 +19,7 @@ _SAMPLES: Final[Mapping[str, Any]] = {
 _DEEPEST: Final = 10
 
 
-class RehearsedModels(Models):
+class DryRunModels(Models):
     """`models`, for all of which `llm` answers; a wrong name is still an error."""
 
     def __init__(self, models: Models, llm: LLM, invoke: Invoke) -> None:
@@ -43,7 +43,7 @@ class RehearsedModels(Models):
         return self.find(name)
 
 
-def rehearsed(dry: Invoke, output_schema: OutputSchema) -> Invoke:
+def dry_run_invoke(dry: Invoke, output_schema: OutputSchema) -> Invoke:
     """Calls that pass all checks and then give a sample of the tool's result.
 
     Args:

@@ -14,7 +14,7 @@ from tavern_core.kernel.plugins.roster import Activate, Roster
 from tavern_core.kernel.plugins.tables import ImportGuard
 
 
-class Upkeep:
+class Reconciler:
     """Checks plugins, activates those that do not wait for their first use, and looks for new ones."""
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Who may come in: under which names a server is called, from which web pages, and with which token.
+"""Which requests a server accepts: by the name it is called under, the web page that calls it, and the token.
 
-Every server of this package checks this before it looks at anything else of a request.
+Every server of this package checks this before it reads anything else of a request.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _UNNAMED: Final = frozenset({"caller"})
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request is refused before its token is looked at."""
+    """Why a request is refused before its token is checked."""
 
     status: int
     code: str
@@ -32,7 +32,7 @@ class Refusal:
     hint: str
 
 
-class Door:
+class RequestAccess:
     """The checks of one server.
 
     Args:
@@ -49,8 +49,8 @@ class Door:
         self._section = section
         self._tavern = tavern
 
-    def stranger(self, headers: Headers) -> Refusal | None:
-        """Why a request is refused: it uses a name that is not ours, or comes from a page that may not call; None: it is not."""
+    def refusal(self, headers: Headers) -> Refusal | None:
+        """Why a request is refused: its `Host` is not a name of this server, or its `Origin` may not call; None: it is accepted."""
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
         if len(hosts) != 1 or not _is_among(hosts[0], self._hosts):
             message = "this server is not called that"
@@ -60,7 +60,7 @@ class Door:
             return Refusal(403, "forbidden_origin", message, f"add the page to {self._section}.origins")
         return None
 
-    async def holder(self, text: str) -> Token | None:
+    async def token(self, text: str) -> Token | None:
         """The token behind its text; None if it is not valid here.
 
         Raises:

@@ -11,7 +11,7 @@ Place = tuple[int, int]
 """(step, number of the call in it)"""
 
 
-class Tape:
+class Playback:
     """What a run has recorded so far.
 
     Args:
@@ -75,7 +75,7 @@ class Tape:
                 self.waiting_for = data["waitingFor"]
 
 
-class TapeEnds(Exception):
+class PlaybackEnds(Exception):
     """A replay has reached the end of the record."""
 
 

@@ -159,7 +159,7 @@ class ToolContext:
     async def ask(self, prompt: str, schema: Mapping[str, Any], *, key: str = "") -> dict[str, Any] | None:
         """Ask a person on the caller's side: ``await ctx.ask("How many?", {"type": "object", ...})``.
 
-        Where nobody waits for the call any more, it ends here and is made again from its beginning once the answer is there. So
+        If no caller waits for the call any more, it ends here and is made again from its beginning once the answer is there. So
         ask before you change anything.
 
         Args:

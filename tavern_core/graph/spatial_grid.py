@@ -14,7 +14,7 @@ _MOST_CELLS: Final = 4_000
 _TRIES: Final = 60
 
 
-class Room:
+class SpatialGrid:
     """The boxes on a canvas.
 
     Args:

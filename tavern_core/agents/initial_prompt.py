@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tavern_core.agents.parts import Parts
+from tavern_core.agents.host_parts import Parts
 from tavern_core.agents.prompt import Prompt
 from tavern_core.agents.result_reader import READ_RESULT
 from tavern_core.kernel.access.profiles import Profile

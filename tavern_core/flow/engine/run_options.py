@@ -1,0 +1,76 @@
+"""The options of a run, and its questions to people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any
+
+from tavern_core.errors import InputInvalid, UsageError
+from tavern_core.frozen import dataclass
+from tavern_core.schema.validate import Validator, compile_output_validator
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question of a node to a person."""
+
+    id: str
+    path: str
+    schema: Mapping[str, Any]
+    prompt: str = ""
+
+    def misfit(self, value: Any) -> str:
+        """Why `value` does not answer it; empty if it does."""
+        return "; ".join(map(str, _validator(self.schema).problems(value))) if self.schema else ""
+
+    def refusal(self, value: Any) -> InputInvalid | None:
+        """The error of an answer that does not fit; None if it fits."""
+        if not (why := self.misfit(value)):
+            return None
+        return InputInvalid(
+            f"the answer to {self.id} does not fit: {why}", hint="answer again; the question stays open",
+            question=self.id, schema=dict(self.schema), problems=[{"pointer": "", "message": why}],
+        )  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        return {"id": self.id, "path": self.path, "schema": dict(self.schema), "prompt": self.prompt}
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The options of one run."""
+
+    concurrency: int | None = None
+    """Nodes that run at the same time; None: no limit."""
+    types: Mapping[str, int] = field(default_factory=dict)
+    """Node type → how many of it at the same time."""
+    resources: Mapping[str, int] = field(default_factory=dict)
+    """Resource tag → how many nodes with it at the same time."""
+    to: tuple[str, ...] = ()
+    """Run only these nodes and what they need."""
+    timeout_ms: int | None = None
+    """Deadline of the whole run."""
+
+    def __post_init__(self) -> None:
+        for name, room in (("types", self.types), ("resources", self.resources)):
+            if not isinstance(room, Mapping):
+                raise UsageError(f"{name} is {room!r}; it takes a mapping", hint=f"{name}={{'name': 2}}")
+        if isinstance(self.to, str):
+            object.__setattr__(self, "to", (self.to,))
+        if not isinstance(self.to, list | tuple | set | frozenset) or not all(
+            isinstance(node, str) for node in self.to
+        ):
+            raise UsageError(f"to is {self.to!r}; it takes ids of nodes", hint="to=['node']")
+        numbers = {"concurrency": self.concurrency, "timeout_ms": self.timeout_ms}
+        numbers |= {f"types[{name!r}]": room for name, room in self.types.items()}
+        numbers |= {f"resources[{name!r}]": room for name, room in self.resources.items()}
+        for name, number in numbers.items():
+            if number is not None and (type(number) is not int or number < 1):
+                raise UsageError(
+                    f"{name} is {number!r}; it takes a whole number from 1 on", hint="leave it out for no limit"
+                )
+
+
+def _validator(schema: Mapping[str, Any]) -> Validator:
+    return compile_output_validator(schema)

@@ -1,0 +1,228 @@
+"""Whether a tool is there for a caller, why not, and what its calls lack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from tavern_core.errors import CallError, TavernError, ToolNotFound, UsageError
+from tavern_core.frozen import dataclass
+from tavern_core.kernel.access.profiles import Profile, ProfileLike
+from tavern_core.kernel.catalogue.namespaces import Namespaces
+from tavern_core.kernel.catalogue.profile_inventories import Inventories
+from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
+from tavern_core.kernel.plugins.record import Record
+from tavern_core.model.call import HOST_PRINCIPAL, CallContext, grant_fix, shortfall
+from tavern_core.model.capability import is_capability
+from tavern_core.model.event import THREADS_STUCK
+from tavern_core.model.ids import spellings, split_id
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.tool import ToolSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a tool can or cannot be seen and called, for a person."""
+
+    id: str
+    visible: bool
+    reason: str
+    fix: str = ""
+    plugin: str = ""
+
+    def __bool__(self) -> bool:
+        return self.visible
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "visible": self.visible,
+            "reason": self.reason,
+            "fix": self.fix or None,
+            "plugin": self.plugin or None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a tool lacks."""
+
+    missing: tuple[str, ...]
+    """Capabilities that one side does not allow."""
+    reason: str
+    fix: str
+    """The command that grants them, or what must be written where."""
+    side: str = "plugin"
+    """Who does not allow them: plugin, host, profile or caller."""
+    is_certain: bool = True
+    """False while only the code knows the tool's needs and was never loaded: these are the possible ones."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"missing": list(self.missing), "certain": self.is_certain, "reason": self.reason, "fix": self.fix}
+
+
+class Availability:
+    """What holds of tools for callers."""
+
+    def __init__(self, specs: ToolSpecs, namespaces: Namespaces, inventories: Inventories) -> None:
+        self._specs = specs
+        self._namespaces = namespaces
+        self._profiles = inventories.now
+        self._wait = specs.base.portal.run
+
+    def why(self, tool: str, profile: ProfileLike | None, context: CallContext | None) -> Why:
+        """See `Tools.why`."""
+        self._specs.catch_up()
+        try:
+            entry = self._specs.registry.resolve(tool)
+        except ToolNotFound as error:
+            return self._why_beyond(tool, error, profile, context)
+        record = self._specs.lifecycle.records[entry.plugin]
+        spec = self._specs.of(entry)
+        if spec is None:
+            reason = self._specs.look().specs.get(entry.id)
+            return Why(entry.id, False, str(reason), f"tavern plugins disable {entry.plugin}", entry.plugin)
+        try:
+            caller, inventory = self.caller(profile, context)
+        except TavernError as error:
+            return Why(entry.id, False, error.message, error.hint, entry.plugin)
+        if not record.usable:
+            return Why(
+                entry.id, False, f"plugin {record.name} is {record.state}: {record.reason}", record.fix, record.name
+            )
+        if (refusal := self._refusal(spec, caller, inventory)) is not None:
+            return refusal
+        try:
+            asked = self._specs.asked_for(spec, caller)
+        except CallError as error:
+            return Why(entry.id, False, error.message, error.hint, entry.plugin)
+        if asked is None:
+            return Why(entry.id, False, "its factory makes no tool for this caller", "", entry.plugin)
+        alias = f", for which {tool!r} is an alias" if tool in self._specs.registry.aliases_of(entry.id) else ""
+        return self._why_there(spec, record, f"offered by {entry.plugin}{alias}", caller, inventory)
+
+    def lacking(
+        self, tools: Iterable[ToolSpec], profile: ProfileLike | None, context: CallContext | None
+    ) -> dict[str, Need]:
+        """See `Tools.lacking`."""
+        caller, inventory = self.caller(profile, context)
+        found: dict[str, Need] = {}
+        for spec in tools:
+            record = self._specs.lifecycle.records.get(spec.plugin)
+            if record is not None and (need := self._need(spec, record, caller, inventory)) is not None:
+                found[spec.id] = need
+        return found
+
+    def caller(self, profile: ProfileLike | None, context: CallContext | None) -> tuple[CallContext, Profile | None]:
+        """The caller, with the inventory that limits it."""
+        if context is not None and not isinstance(context, CallContext):
+            raise UsageError(
+                f"context= takes a CallContext, got {type(context).__name__}", hint="CallContext(principal=...)"
+            )
+        caller = context or self._specs.default
+        if profile is None:
+            return caller, None if caller.profile is None else self._profiles(caller.profile)
+        inventory = self._profiles(profile)
+        return replace(caller, profile=inventory.name), inventory
+
+    def beyond(self, tool: str, caller: CallContext) -> tuple[ToolSpec, Record, str] | None:
+        """An unregistered tool that can still be called, with its plugin and its maker; None if there is none.
+
+        It is made for this caller by a factory without names, or known to the resolver of its prefix, which is activated.
+
+        Raises:
+            CallError: the resolver failed, or a hook left it out.
+        """
+        if not isinstance(tool, str):
+            return None
+        ids, records = spellings(tool), self._specs.lifecycle.records
+        if self._openly(tool):
+            for spec in self._specs.open_for(caller):
+                if spec.id in ids:
+                    return spec, records[spec.plugin], f"made for this caller by a factory of {spec.plugin}"
+        prefix = split_id(tool)[0].strip()
+        if self._namespaces.asleep({prefix}):
+            self._wait(self._namespaces.wake({prefix}))
+        found = self._namespaces.known(tool)
+        return None if found is None else (*found, f"known to the namespace {prefix!r} of {found[1].name}")
+
+    def _refusal(self, spec: ToolSpec, caller: CallContext, inventory: Profile | None) -> Why | None:
+        """Why no executor runs a tool, or lists and profile bar the caller; None: neither."""
+        if spec.kind not in (kinds := self._specs.kinds()):
+            fix = (
+                did_you_mean(spec.kind, kinds)
+                or f"use a plugin that contributes it; known kinds: {', '.join(sorted(kinds))}"
+            )
+            return Why(spec.id, False, f"no plugin runs tools of kind {spec.kind!r}", fix, spec.plugin)
+        verdict = self._specs.policy().verdict(spec, caller, inventory)
+        return None if verdict.allowed else Why(spec.id, False, verdict.reason, verdict.fix, spec.plugin)
+
+    def _why_there(
+        self, spec: ToolSpec, record: Record, reason: str, caller: CallContext, inventory: Profile | None
+    ) -> Why:
+        if need := self._need(spec, record, caller, inventory):
+            return Why(spec.id, True, need.reason, need.fix, record.name)
+        stuck = next(
+            (d for d in self._specs.diagnostics.all() if d.code == THREADS_STUCK and d.details.get("of") == spec.id),
+            None,
+        )
+        if stuck is not None:
+            return Why(spec.id, True, f"{reason}; {stuck.message}", stuck.hint, record.name)
+        return Why(spec.id, True, reason, "", record.name)
+
+    def _need(self, spec: ToolSpec, record: Record, caller: CallContext, inventory: Profile | None) -> Need | None:
+        """What a tool lacks of what it needs; if only its code knows its needs, what its plugin requests and lacks."""
+        rights = self._specs.rights(record, spec)
+        if caller is not self._specs.default:
+            own = (
+                rights.caller
+                if caller.principal == HOST_PRINCIPAL and caller.ledger is self._specs.default.ledger
+                else caller.permissions
+            )
+            rights = replace(rights, caller=own, profile=None if inventory is None else inventory.capabilities)
+        if lacks := shortfall(record.name, spec.capabilities, rights, caller):
+            why = f"which {record.name} was not granted" if lacks.side == "plugin" else lacks.reason
+            return Need(lacks.missing, f"needs {', '.join(lacks.missing)}, {why}", lacks.fix, lacks.side)
+        if self._specs.is_whole(spec.id):
+            return None
+        if waiting := sorted(name for name in record.candidate.requested - record.granted if is_capability(name)):
+            return Need(
+                tuple(waiting),
+                f"may need {', '.join(waiting)}, which {record.name} was not granted",
+                grant_fix(record.name, waiting, None),
+                is_certain=False,
+            )
+        return None
+
+    def _openly(self, tool: str) -> str | None:
+        """The active plugin with factories without names that could make a tool of this id."""
+        records = self._specs.lifecycle.records
+        return next(
+            (r.name for i in spellings(tool) if (r := records.get(split_id(i)[0])) and r.active and r.open_factories),
+            None,
+        )
+
+    def _why_beyond(
+        self, tool: str, error: ToolNotFound, profile: ProfileLike | None, context: CallContext | None
+    ) -> Why:
+        """The same for a tool that is not registered."""
+        try:
+            caller, inventory = self.caller(profile, context)
+            beyond = self.beyond(tool, caller)
+        except TavernError as failed:
+            return Why(str(tool), False, failed.message, failed.hint, str(failed.details.get("plugin", "")))
+        if beyond is not None:
+            spec, record, reason = beyond
+            refusal = self._refusal(spec, caller, inventory)
+            return self._why_there(spec, record, reason, caller, inventory) if refusal is None else refusal
+        if isinstance(tool, str) and (owner := self._openly(tool)):
+            reason = f"there is no tool {tool!r}, and the factories of {owner} make none of that name for this caller"
+            return Why(tool, False, reason, "", owner)
+        return self._why_unknown(tool, error)
+
+    def _why_unknown(self, tool: str, error: ToolNotFound) -> Why:
+        absent = self._specs.absence(tool)
+        if absent is None:
+            return Why(str(tool), False, error.message, error.hint, split_id(str(tool))[0])
+        return Why(str(tool), False, absent.reason, absent.fix, absent.plugin)

@@ -1,0 +1,325 @@
+"""The checks of one plugin whose plugin.yaml can be read: what it declares, compared with its files and its source."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Final
+
+from tavern_core.contract.hookspecs import HOOKS, Hook
+from tavern_core.contract.permissions import TRYFIRST, requested_permissions
+from tavern_core.errors import Finding, Location
+from tavern_core.kernel.discovery.plugin_facts import facts_of
+from tavern_core.kernel.files.plugin_files import PluginFiles
+from tavern_core.kernel.manifest.declared_tools import DeclaredTools, read_declared_tools
+from tavern_core.kernel.manifest.manifest_reader import ManifestReading
+from tavern_core.kernel.manifest.manifest_rules import declared_paths
+from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
+from tavern_core.kernel.manifest.tool_kinds import RUNNERS
+from tavern_core.model.manifest import Manifest
+from tavern_core.model.nearest import did_you_mean, fold
+from tavern_core.model.tool import ToolSpec
+from tavern_core.review.name_resolution import UNKNOWN, Definition
+from tavern_core.review.signature_scan import unfit
+from tavern_core.review.source_scan import FoundHook, SourceScan
+from tavern_core.review.unused_permissions import unused_permissions
+from tavern_core.schema.check import whole_flaws
+from tavern_core.schema.validate import compile_validator
+
+MANIFEST: Final = "MANIFEST_INVALID"
+HOOK: Final = "HOOK_REFUSED"
+TOOL: Final = "TOOL_FILE_INVALID"
+_LIFE: Final = frozenset({"tavern_start", "tavern_stop"})
+_NEEDS_NO_SECTION: Final = frozenset({"tavern_register_tools"})
+
+
+class ManifestCheck:
+    """The checks of one plugin whose manifest can be read."""
+
+    def __init__(self, manifest: Manifest, reading: ManifestReading, files: PluginFiles, scan: SourceScan) -> None:
+        self._manifest, self._document, self._files, self._scan = manifest, reading.document, files, scan
+        self._requested = requested_permissions(manifest)
+        self._sections = facts_of(manifest).sections
+        self._tools: DeclaredTools = read_declared_tools(manifest, reading.document, files, flaws=whole_flaws)
+        self.undeclared: list[str] = []
+
+    def run(self) -> Iterator[Finding]:
+        yield from self._paths()
+        yield from self._tools.findings
+        flows = [sketch for sketch in self._tools.sketches if sketch.kind == "workflow"]
+        for spec in sorted((*self._tools.specs, *flows), key=lambda each: each.name):
+            yield from self._spec(spec)
+        yield from self._scan.findings
+        for hook in self._scan.hooks:
+            yield from self._hook(hook)
+        yield from self._lookalikes()
+        yield from self._returned_tools()
+        yield from self._capabilities_of_code()
+        yield from self._handlers()
+        yield from self._sections_of_code()
+        yield from self._services()
+        yield from self._targets()
+        has_code = any(self._sources_seen())
+        yield from unused_permissions(self._manifest, self._document, self._scan, self._tools.specs, has_code=has_code)
+
+    # Files -------------------------------------------------------------------------------------------------------------
+
+    def _paths(self) -> Iterator[Finding]:
+        for path, relative in declared_paths(self._manifest):
+            if path[0] == "tools":
+                continue  # reported by the tools themselves
+            if path[0] == "frontend" and path[-1] in ("outputDir", "rootDir"):
+                continue  # a build creates them; only the entries inside matter
+            if problem := self._files.problem(self._served(path, relative)):
+                where = self._document.locate(path)
+                if path[0] == "frontend":
+                    yield Finding(MANIFEST, problem, "build it, or correct the path", where, "warning")
+                else:
+                    yield Finding(MANIFEST, problem, "create it, or correct the path", where)
+
+    def _served(self, path: tuple[str | int, ...], relative: str) -> str:
+        """The path of a file of the frontend: entries of `vanilla` that do not exist are relative to its rootDir."""
+        frontend = self._manifest.frontend
+        if path[:2] == ("frontend", "vanilla") and frontend is not None and frontend.vanilla is not None:
+            inner = f"{frontend.vanilla.root_dir.rstrip('/')}/{relative}"
+            return relative if self._files.problem(inner) else inner
+        return relative
+
+    def _spec(self, spec: ToolSpec) -> Iterator[Finding]:
+        where = self._declared_at(spec)
+        if not spec.description:
+            hint = "say what it does and when to use it; models choose by this"
+            yield Finding(TOOL, f"the tool {spec.local_name!r} has no description", hint, where, "warning")
+        if spec.kind == "script":
+            yield from self._script(spec, where)
+        workflow = spec.implementation.get("workflowId")
+        if workflow and (problem := self._files.problem(str(workflow))):
+            yield Finding(TOOL, f"the tool {spec.local_name!r}: {problem}", "create it, or correct the path", where)
+        if spec.examples:
+            validator = compile_validator(spec.input_schema, name=spec.name)
+            for number, example in enumerate(spec.examples):
+                for problem_ in validator.problems(dict(example.arguments), limit=3):
+                    message = f"example {number} of {spec.local_name!r} is refused by its own parameters: {problem_}"
+                    yield Finding(TOOL, message, "correct the example or the schema", where)
+
+    def _declared_at(self, spec: ToolSpec) -> Location:
+        """Where a tool is declared: its file, or its line in plugin.yaml."""
+        file, _, place = spec.source.partition(": ")
+        key, _, index = place.partition(".")
+        return self._document.locate((key, int(index))) if index.isdigit() else Location(file.partition(":")[0])
+
+    def _script(self, spec: ToolSpec, where: Location) -> Iterator[Finding]:
+        words = [str(word) for word in spec.implementation.get("command", ())]
+        if words and words[0] in RUNNERS:
+            words = [word for word in words[1:] if not word.startswith("-") and word != "run"]
+        if not words:
+            hint = 'write the file: ["python", "scripts/run.py"]'
+            yield Finding(TOOL, f"the command of {spec.local_name!r} names no file to run", hint, where)
+        elif problem := self._files.problem(words[0]):
+            hint = "create it, or correct the path; it is relative to plugin.yaml"
+            yield Finding(TOOL, f"the tool {spec.local_name!r}: {problem}", hint, where)
+
+    # Hooks -------------------------------------------------------------------------------------------------------------
+
+    def _hook(self, found: FoundHook) -> Iterator[Finding]:
+        where = Location(found.file, found.line, 1)
+        hook = HOOKS.get(found.name)
+        if hook is None:
+            hint = did_you_mean(found.name, HOOKS, 1) or "docs/hooks.md lists the hooks"
+            yield Finding(HOOK, f"there is no hook {found.name!r}", hint, where)
+            return
+        yield from _form_problems(found, hook, where)
+        if hook.section:
+            replaces = hook.section == "services" and any(p.startswith("service:override:") for p in self._requested)
+            if (
+                hook.section not in self._sections
+                and hook.name not in _NEEDS_NO_SECTION
+                and hook.is_called
+                and not replaces
+            ):
+                message = f"{hook.name} is implemented, but plugin.yaml has no section {hook.section!r}"
+                yield Finding(HOOK, message, f"add to plugin.yaml the line `{hook.section}: [<names>]`", where)
+        elif hook.name not in _LIFE and not self._requested & set(hook.permissions):
+            message = f"{hook.name} is implemented, but plugin.yaml does not request it"
+            hint = f'add to permissions.hooks in plugin.yaml the line `- "{hook.permissions[0]}"`'
+            yield Finding(HOOK, message, hint, where)
+        if found.tryfirst and TRYFIRST not in self._requested:
+            message = f"{hook.name} requests tryfirst, but plugin.yaml does not"
+            yield Finding(HOOK, message, "add to permissions in plugin.yaml the line `tryfirst: true`", where)
+        for argument, right in (hook.sensitive or {}).items():
+            if argument in (*found.required, *found.optional) and right not in self._requested:
+                message = f"{hook.name} takes {argument!r}, which needs the right {right!r}"
+                yield Finding(HOOK, message, f"add to permissions in plugin.yaml `data: [{right}]`", where)
+        if not hook.is_called:
+            yield Finding(HOOK, f"{hook.name} is reserved: this host does not call it yet", "", where, "warning")
+
+    def _lookalikes(self) -> Iterator[Finding]:
+        marked = {hook.name for hook in self._scan.hooks}
+        for name, file, line in self._scan.lookalikes:
+            if name not in marked:
+                message = f"{name} has the name of a hook but no @hookimpl: it is never called"
+                yield Finding(HOOK, message, "write @hookimpl above it", Location(file, line, 1), "warning")
+
+    def _sources_seen(self) -> Iterator[str]:
+        return (relative for relative, _ in self._files.files() if relative.endswith(".py"))
+
+    # Tools -------------------------------------------------------------------------------------------------------------
+
+    def _returned_tools(self) -> Iterator[Finding]:
+        declared = {*self._tools.ids}
+        returned: dict[str, tuple[str, int]] = {}
+        folded: set[tuple[str, str]] = set()
+        for local, file, line in self._scan.returned:
+            found = canonical_id(local, self._manifest.name, self._manifest.aliases)
+            if isinstance(found, IdRefusal):
+                yield Finding(TOOL, found.message, found.hint, Location(file, line, 1))
+            elif (file, fold(found.id)) in folded:  # a hook in a module that is never imported returns nothing
+                hint = "leave one out; names that differ only in case, - and _ count as the same"
+                yield Finding(TOOL, f"two tools are called {local!r}", hint, Location(file, line, 1))
+            else:
+                returned[found.id] = file, line
+                folded.add((file, fold(found.id)))
+        missing_from_yaml = [name for name in returned if name not in declared]
+        self.undeclared = [name.partition(":")[2] for name in missing_from_yaml]
+        for name in missing_from_yaml:
+            local = name.partition(":")[2]
+            if declared:
+                message = f"the tool {local!r} is returned, but plugin.yaml does not declare it: it is left out"
+            else:
+                message = f"the tool {local!r} is not declared in plugin.yaml: the plugin is imported at every start"
+            hint = f"add to tools: `- {{id: {local}, implementation: {{type: python}}}}`, or run check with --write"
+            file, line = returned[name]
+            yield Finding(TOOL, message, hint, Location(file, line, 1), "error" if declared else "warning")
+        if self._scan.is_complete:
+            yield from self._not_returned({*returned})
+
+    def _not_returned(self, returned: set[str]) -> Iterator[Finding]:
+        code = [s.name for s in self._tools.specs if s.kind == "python" and not s.implementation.get("handler")]
+        own = [s.name for s in self._tools.sketches if s.kind == "python" and not s.implementation.get("handler")]
+        for name in (*own, *code):
+            if name not in returned:
+                local = name.partition(":")[2]
+                message = f"plugin.yaml declares the tool {local!r}, but tavern_register_tools does not return it"
+                hint = "return it, or delete the declaration: the plugin fails to activate like this"
+                yield Finding(TOOL, message, hint, self._place_of(name))
+
+    def _place_of(self, name: str) -> Location:
+        for index, definition in enumerate(self._manifest.tools if isinstance(self._manifest.tools, tuple) else ()):
+            identity = canonical_id(definition.id, self._manifest.name, self._manifest.aliases)
+            if not isinstance(identity, IdRefusal) and identity.id == name:
+                return self._document.locate(("tools", index, "id"))
+        return self._document.locate(("tools",), key=True)
+
+    def _handlers(self) -> Iterator[Finding]:
+        """Tools whose code is named as ``module:function``: does it exist, and does it accept the declared parameters?"""
+        names = self._scan.names
+        for spec in (*self._tools.specs, *self._tools.sketches):
+            target = str(spec.implementation.get("handler") or "")
+            if spec.kind != "python" or not target:
+                continue
+            where = self._declared_at(spec)
+            module, _, path = target.partition(":")
+            if "" not in names.modules:
+                yield Finding(
+                    TOOL, f"the plugin has no package in which {target!r} could be", "add an __init__.py", where
+                )
+            elif (own := names.modules.get(names.inside(module))) is None:
+                near = did_you_mean(module, [dotted for dotted in names.modules if dotted])
+                hint = near or "create it, or correct the handler: module:function, within the plugin"
+                yield Finding(TOOL, f"the handler {target!r} names no module of the plugin", hint, where)
+            elif "." not in path and (meaning := names.find(own, path)) != UNKNOWN:
+                if not isinstance(meaning, Definition):
+                    hint = did_you_mean(path, own.bound) or "define it, or correct the handler"
+                    yield Finding(TOOL, f"there is no handler {target!r} in {own.file}", hint, where)
+                elif isinstance(meaning.node, ast.Constant | ast.List | ast.Dict | ast.Tuple):
+                    yield Finding(TOOL, f"the handler {target!r} is not a function", "name a function", where)
+                elif isinstance(meaning.node, ast.FunctionDef | ast.AsyncFunctionDef) and spec in self._tools.specs:
+                    yield from unfit(meaning.node, spec.input_schema, where)
+
+    def _sections_of_code(self) -> Iterator[Finding]:
+        """Compare the contributions of hooks with the names in plugin.yaml."""
+        for section, found in self._scan.sections.items():
+            declared = [item.name for item in getattr(self._manifest, section, None) or () if not isinstance(item, str)]
+            overrides = self._manifest.permissions.services.override if section == "services" else ()
+            for name, file, line in found.names if declared else ():
+                if name not in (*declared, *overrides):
+                    hint = did_you_mean(name, declared) or f"add it: {section}: [{', '.join([*declared, name])}]"
+                    yield Finding(
+                        HOOK,
+                        f"the {section[:-1]} {name!r} is offered, but plugin.yaml does not declare it",
+                        hint,
+                        Location(file, line, 1),
+                    )
+            offered = {name for name, _, _ in found.names}
+            for index, name in enumerate(declared) if found.is_complete else ():
+                if name not in offered:
+                    message = f"plugin.yaml declares the {section[:-1]} {name!r}, but no hook offers it"
+                    hint = did_you_mean(name, offered) or "offer it, or delete the declaration"
+                    yield Finding(MANIFEST, message, hint, self._document.locate((section, index)), "warning")
+
+    def _targets(self) -> Iterator[Finding]:
+        """Tools that run a service or a node of this plugin, which must exist."""
+        own = {service.name: service for service in self._scan.services}
+        offered = self._scan.sections.get("services")
+        has_nodes = "nodes" in self._sections or any(hook.name == "tavern_register_nodes" for hook in self._scan.hooks)
+        for spec in (*self._tools.specs, *self._tools.sketches):
+            where = self._declared_at(spec)
+            service, method = (str(spec.implementation.get(key) or "") for key in ("service", "method"))
+            if spec.kind == "service" and (found := own.get(service)) is not None and found.is_complete:
+                methods = [each.name for each in found.methods]
+                if method not in methods:
+                    hint = did_you_mean(method, methods) or f"it has: {', '.join(methods) or 'no public method'}"
+                    yield Finding(TOOL, f"the service {service!r} has no method {method!r}", hint, where)
+            elif (
+                spec.kind == "service"
+                and offered is not None
+                and offered.is_complete
+                and (near := did_you_mean(service, own))
+                and service not in own
+            ):
+                yield Finding(TOOL, f"the plugin offers no service {service!r}", near, where, "warning")
+            prefix, _, local = str(spec.implementation.get("nodeType") or "").rpartition(":")
+            if spec.kind == "node" and local and prefix in ("", self._manifest.name) and not has_nodes:
+                yield Finding(
+                    TOOL,
+                    f"the plugin has no node {local!r}: it contributes none",
+                    "add `nodes: {entry: nodes}`, or name another's node",
+                    where,
+                )
+
+    def _services(self) -> Iterator[Finding]:
+        replaced = self._manifest.permissions.services.override  # for these, the marks of the replaced service count
+        sent: set[tuple[str, int]] = set()
+        for service in self._scan.services:
+            for method in service.methods:
+                where = method.file, method.line
+                if method.effect != "unsaid" or service.name in replaced or where in sent:
+                    continue
+                sent.add(where)
+                message = f"the method {method.name!r} of service {service.name!r} is not marked: it counts as changing, so service:use does not reach it"
+                hint = "write @read_only above it when it only looks, else @mutates; both come from tavern_core"
+                yield Finding("SERVICE_UNMARKED", message, hint, Location(*where, 1), "warning")
+
+    def _capabilities_of_code(self) -> Iterator[Finding]:
+        asked = {request.name for request in self._manifest.permissions.capabilities}
+        for tool in self._scan.tools:
+            for name in sorted({*tool.capabilities} - asked):
+                message = f"the tool {tool.name!r} needs {name!r}, which plugin.yaml does not request"
+                hint = f"add to permissions.capabilities in plugin.yaml the line `- {name}`"
+                yield Finding(TOOL, message, hint, Location(tool.file, tool.line, 1))
+
+
+def _form_problems(found: FoundHook, hook: Hook, where: Location) -> Iterator[Finding]:
+    """Problems of the function itself that the host would refuse."""
+    if found.is_wrapper:
+        hint = "write a plain function; a modify-hook returns a changed copy"
+        yield Finding(HOOK, f"{hook.name} is a pluggy wrapper; wrappers are not allowed", hint, where)
+    elif found.is_generator:
+        yield Finding(HOOK, f"{hook.name} is a generator", "return a value instead of yielding", where)
+    arguments = ", ".join(hook.arguments)
+    if found.variadic:
+        yield Finding(HOOK, f"{hook.name} cannot take {found.variadic}", f"name what you want: {arguments}", where)
+    for name in found.required:
+        if name not in hook.arguments:
+            hint = did_you_mean(name, hook.arguments, 1) or f"its arguments are: {arguments}"
+            yield Finding(HOOK, f"{hook.name} has no argument {name!r}", hint, where)
