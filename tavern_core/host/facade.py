@@ -569,6 +569,7 @@ class Tavern:
     def diagnostics(self) -> tuple[Diagnostic, ...]:
         """The diagnostics of the host, oldest first."""
         self._host.specs.catch_up()
+        self._host.specs.registry.entries()  # finds clashes, when it is first read after a change
         return self._host.base.diagnostics.all()
 
     @property
