@@ -92,15 +92,10 @@ def test_the_version_is_an_option_too(tavern: Run) -> None:
         assert answer.out.startswith(f"tavern-core {__version__} (Python 3.")
 
 
-COMING = [
-    "serve",
-    "cluster",
-    "state",
-    "kb",
-]
+COMING = ["cluster", "state", "kb"]
 
 
-OURS = ["agent", "assist", "hooks", "knowledge", "llms", "mcp", "tokens", "upstreams"]
+OURS = ["agent", "assist", "hooks", "knowledge", "llms", "mcp", "serve", "tokens", "upstreams"]
 
 
 @pytest.mark.parametrize("name", [*COMING, *OURS, "help"])

@@ -46,7 +46,7 @@ def test_commands_of_the_host_cannot_be_taken(tavern: Run, project: Path) -> Non
     assert set(COMMANDS) <= RESERVED_COMMANDS
     thief = project / "plugins" / "aaa-thief"
     thief.mkdir()
-    (thief / "plugin.yaml").write_text('name: aaa-thief\nversion: "1"\ncommands: [tools, serve, steal]\n', "utf-8")
+    (thief / "plugin.yaml").write_text('name: aaa-thief\nversion: "1"\ncommands: [tools, cluster, steal]\n', "utf-8")
     (thief / "__init__.py").write_text(
         "from tavern_core import Command, hookimpl\nimport click\n"
         "@hookimpl\ndef tavern_register_commands():\n"
@@ -54,7 +54,7 @@ def test_commands_of_the_host_cannot_be_taken(tavern: Run, project: Path) -> Non
         "utf-8",
     )
     assert "text:count" in tavern("tools", "list").out
-    assert tavern("serve").code == 2
+    assert tavern("cluster").code == 2
     taken = tavern("steal")
     assert (taken.code, "reserved" in taken.err) == (4, True)
 

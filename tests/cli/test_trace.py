@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tavern_core.review.plugin_check import check_plugin
+from tests import programs
 
 pytestmark = pytest.mark.slow
 
@@ -96,9 +97,12 @@ TOLD_AND_FREE = ("$TMP", "$plugin/plugin.yaml")
 
 
 def run(folder: Path, home: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "tavern_core", "--home", str(home), "plugins", "check", str(folder), *words]
-    environment = {**os.environ, "PYTEST_ADDOPTS": "-p no:hypothesispytest -p no:xdist", **variables}
-    return subprocess.run(line, capture_output=True, text=True, env=environment, cwd=folder)
+    """Check a plugin, in this process; its code and its tests run in others."""
+    options = "-p no:hypothesispytest -p no:xdist -p no:langsmith_plugin"
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"PYTEST_ADDOPTS": options, **variables}.items():
+            patch.setenv(name, value)
+        return programs.tavern("plugins", "check", str(folder), *words, cwd=folder, home=home)
 
 
 def plugin(folder: Path, code: str, manifest: str = "", tests: str | None = None) -> Path:
@@ -472,7 +476,11 @@ def test_pytest_itself_tells_what_was_used(tmp_path: Path, processes: list[str])
         f"--rootdir={folder}",
     ]
     done = subprocess.run(
-        line, capture_output=True, text=True, cwd=folder, env={**os.environ, "PYTEST_ADDOPTS": "-p no:hypothesispytest"}
+        line,
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTEST_ADDOPTS": "-p no:hypothesispytest -p no:langsmith_plugin"},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "__init__.py:7:1: it reads /etc/hostname, and plugin.yaml does not request 'read:fs'" in done.stdout

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import signal
 import socket
@@ -20,6 +19,7 @@ import pytest
 
 import tavern_core.host
 from tavern_core import Budget, CallContext, Tavern, ToolResult
+from tests import programs
 
 from ..host.workshop import Workshop, told
 
@@ -308,9 +308,9 @@ NAMED = {
 
 
 def traced(folder: Path, home: Path, *words: str) -> dict[str, Any]:
-    line = [*PROGRAM, "--home", str(home), "plugins", "check", str(folder), "--trace", "--json", *words]
-    environment = {**os.environ, "PYTEST_ADDOPTS": "-p no:hypothesispytest -p no:xdist -p no:langsmith_plugin"}
-    done = subprocess.run(line, capture_output=True, text=True, env=environment, cwd=folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:xdist -p no:langsmith_plugin")
+        done = programs.tavern("plugins", "check", str(folder), "--trace", "--json", *words, cwd=folder, home=home)
     assert done.returncode == 4, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

@@ -87,7 +87,7 @@ def locked(path: Path, seconds: float = DEFAULT_SECONDS) -> Iterator[None]:
     """Hold the lock that protects `path` for the length of the block.
 
     Raises:
-        StateDamaged: it cannot be had within `seconds`, or the folder cannot be written.
+        StateDamaged: it is not free within `seconds`, or the folder cannot be written.
     """
     beside = path.with_name(f".{path.name}.lock")
     make_private_folder(path.parent)
