@@ -48,7 +48,8 @@ _REFUSED: Final = (
     "TAVERN_*",
 )  # fmt: skip
 """Names, and prefixes of names (``*``), in capitals; any case is refused."""
-_PATTERN: Final = re.compile("|".join(re.escape(name).replace(r"\*", ".*") for name in _REFUSED))
+_NAMES: Final = frozenset(name for name in _REFUSED if not name.endswith("*"))
+_PREFIXES: Final = tuple(name[:-1] for name in _REFUSED if name.endswith("*"))
 
 
 def is_name(written: object) -> bool:
@@ -63,7 +64,8 @@ def is_passed(name: str) -> bool:
 
 def is_refused(name: str) -> bool:
     """True for a variable that is never passed, whatever was granted."""
-    return _PATTERN.fullmatch(name.upper()) is not None
+    capitals = name.upper()
+    return capitals in _NAMES or capitals.startswith(_PREFIXES)
 
 
 def for_programs(host: Mapping[str, str], libraries: str, further: Collection[str] = ()) -> dict[str, str]:

@@ -7,7 +7,6 @@ of one at the end of a truncated text.
 from __future__ import annotations
 
 import base64
-import html
 import json
 import re
 import unicodedata
@@ -67,7 +66,9 @@ def _forms(secret: str) -> Iterator[str]:
     ):
         yield percent
         yield _low(percent)
-    yield from (html.escape(plain), html.escape(plain, quote=False))
+    from html import escape
+
+    yield from (escape(plain), escape(plain, quote=False))
     if len(raw) >= 6:
         yield from (raw.hex(), raw.hex().upper())
         yield from _base64(raw)

@@ -112,10 +112,8 @@ _PROSE: Final = words_of(
 _NOTHING: Final = frozenset({"null", "none", "nil", "undefined", "true", "false", MASK, "[]", "{}", "...", "…"})
 _METAVARS: Final = words_of("FILE KEY NAME PASSWORD PATH PASS SECRET STRING TEXT TOKEN VALUE")
 """Placeholders for values in usage lines."""
-_PLACEHOLDER: Final = re.compile(
-    r"\$\{?[A-Z_][A-Z0-9_]*\}?|\$\{\{.*|\{[\"']?\$(?:env|file|keyring)\b.*|<[\w .:-]{0,60}>|\{\{?[\w.]{0,60}\}{0,2}|%\(?\w{0,40}\)?[sd]?|[*•…x.]{3,}|[\w-]{1,60}:"
-)
-_CJK: Final = re.compile(r"[\u3400-\u9fff]")
+_PLACEHOLDER: Final = r"\$\{?[A-Z_][A-Z0-9_]*\}?|\$\{\{.*|\{[\"']?\$(?:env|file|keyring)\b.*|<[\w .:-]{0,60}>|\{\{?[\w.]{0,60}\}{0,2}|%\(?\w{0,40}\)?[sd]?|[*•…x.]{3,}|[\w-]{1,60}:"
+_CJK: Final = r"[\u3400-\u9fff]"
 
 Masker = Callable[[str], str]
 _rule = cache(re.compile)
@@ -288,7 +286,7 @@ def _mask_named(text: str) -> str:
         in_chinese = any(sign in found[0] or sign in found[1] for sign in "是为為")
         if not (
             is_prose(given[0], "=" in found[1])
-            or (in_chinese and _CJK.match(given[0]))
+            or (in_chinese and _rule(_CJK).match(given[0]))
             or (found[0] == "secrets" and found[1] == ":")
         ):  # `secrets:x` is a permission
             parts += (text[done : given.start()], _mask_of(given[0]))
@@ -319,7 +317,7 @@ def is_prose(value: str, is_assigned: bool = False) -> bool:
     return (
         word in _NOTHING
         or (not is_quoted and not is_assigned and word in _PROSE)
-        or _PLACEHOLDER.fullmatch(value.strip("\"'`")) is not None
+        or _rule(_PLACEHOLDER).fullmatch(value.strip("\"'`")) is not None
     )
 
 

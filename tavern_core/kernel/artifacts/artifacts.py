@@ -34,9 +34,7 @@ from tavern_core.model.untrusted import sources_in
 
 KIND: Final = "artifact"
 _CHUNK: Final = 1 << 20
-_TYPE: Final = re.compile(
-    r"[a-z0-9][a-z0-9!#$&^_.+-]{0,63}/[a-z0-9][a-z0-9!#$&^_.+-]{0,63}(; ?[a-z0-9-]+=[\w.-]+)?", re.IGNORECASE
-)
+_TYPE: Final = r"(?i:[a-z0-9][a-z0-9!#$&^_.+-]{0,63}/[a-z0-9][a-z0-9!#$&^_.+-]{0,63}(; ?[a-z0-9-]+=[\w.-]+)?)"
 _LONGEST_NAME: Final = 200
 _PURGE_EVERY: Final = 50
 
@@ -81,7 +79,7 @@ class Artifacts:
             OutputTooLarge: it is larger than `artifacts.maxBytes` (OUTPUT_TOO_LARGE).
             StateDamaged: it cannot be written (STATE_DAMAGED).
         """
-        if not isinstance(media_type, str) or not _TYPE.fullmatch(media_type):
+        if not isinstance(media_type, str) or not re.fullmatch(_TYPE, media_type):
             raise UsageError(f"{media_type!r:.80} is not a media type", hint='for example "image/png"')
         digest, size = self._written(chunks_of(data))
         owner, now = _owner(context), time.time()

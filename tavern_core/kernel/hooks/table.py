@@ -274,7 +274,9 @@ def _marked(plugin: object) -> Iterator[tuple[str, Callable[..., Any], Callable[
     own = _own(plugin)
     for attribute, member in sorted(_members(plugin).items()):
         function = member.__func__ if isinstance(member, staticmethod | classmethod) else member
-        marks = getattr(function, _MARK, None) if inspect.isroutine(function) else None
+        if not callable(function) or isinstance(function, type) or not inspect.isroutine(function):
+            continue
+        marks = getattr(function, _MARK, None)
         if isinstance(marks, Mapping):
             bound = member if attribute in own else getattr(plugin, attribute)
             yield attribute, function, bound
@@ -283,10 +285,10 @@ def _marked(plugin: object) -> Iterator[tuple[str, Callable[..., Any], Callable[
 def _objects(plugin: object) -> Iterator[tuple[str, Any, bool]]:
     """(name, object, whether it carries the mark) of callables that are not functions; without evaluating them."""
     for attribute, member in _members(plugin).items():
-        if (
-            not inspect.isroutine(member)
+        if (  # the cheap questions first: a module holds many things that are no objects with code
+            callable(member)
             and not isinstance(member, type | staticmethod | classmethod)
-            and callable(member)
+            and not inspect.isroutine(member)
         ):
             inner = member.func if isinstance(member, functools.partial) else member
             yield (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -107,6 +106,8 @@ class Consent:
 
 def who() -> str:
     try:
+        import getpass
+
         return getpass.getuser()
     except (KeyError, OSError):
         return str(os.getuid()) if hasattr(os, "getuid") else ""

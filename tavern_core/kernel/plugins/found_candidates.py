@@ -55,12 +55,12 @@ class IndexedSpecs:
         nodes: tuple[NodeSpec, ...],
     ) -> None:
         """Store what the code of a discovered plugin offered; other plugins are not stored."""
-        from tavern_core.kernel.nodes.node_serialization import NotData, pack_node
-
-        written = [item.model_dump(mode="json", by_alias=True, exclude_defaults=True) for item in settings]
         plugin = self._found.get(candidate.name)
         if plugin is None or candidate.source != plugin.source:
             return
+        from tavern_core.kernel.nodes.node_serialization import NotData, pack_node
+
+        written = [item.model_dump(mode="json", by_alias=True, exclude_defaults=True) for item in settings]
         try:
             types = [pack_node(spec) for spec in nodes] if has_nodes(candidate) else None
         except NotData:
