@@ -225,7 +225,7 @@ class ToolCalls:
         pipeline = self._parts.pipeline
         if written == READ_RESULT:
             return None
-        error = await pipeline.foresee(self._parts.base.mode, written, arguments, context, earlier, DOOR)
+        error = await pipeline.foresight.foresee(self._parts.base.mode, written, arguments, context, earlier, DOOR)
         if error is not None and (data := _waiting_for(failure(error), written)) is not None:
             raise Waits(data)
         said = None if error is None else ToolError.of(error).to_json()

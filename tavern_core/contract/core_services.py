@@ -278,7 +278,7 @@ class JobManager(Protocol):
 
 
 class ResourceManager(Protocol):
-    """The resources that plugins bring for clients of an MCP server."""
+    """The resources that plugins contribute for clients of an MCP server."""
 
     @mutates
     def changed(self, uri: str) -> None:

@@ -43,3 +43,8 @@ class BindsItself(ABC):
     @abstractmethod
     def bind(self, tool: ToolSpec, /) -> BoundTool:
         """Prepare `tool`; raise what an executor would raise if it cannot be called."""
+
+    @property
+    def preview(self) -> BindsItself | None:
+        """What describes a call instead of making it; None: nothing does."""
+        return None

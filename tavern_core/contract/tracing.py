@@ -5,6 +5,7 @@ OpenTelemetry is asked where the program has loaded it; nothing here loads it.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -15,6 +16,7 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 _API: Final = "opentelemetry.trace"
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
+_TRACEPARENT: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _passed: Final[ContextVar[Mapping[str, str]]] = ContextVar("tavern_trace", default=_NONE)
 """What came along with the call, where this process makes no spans."""
 
@@ -28,6 +30,11 @@ def trace_headers() -> Mapping[str, str]:
     found: dict[str, str] = {}
     TraceContextTextMapPropagator().inject(found)
     return found or _passed.get()
+
+
+def traceparent_of(trace_id: str) -> Mapping[str, str]:
+    """The headers of the trace that a caller belongs to; empty where its id is no W3C `traceparent`."""
+    return {"traceparent": trace_id} if _TRACEPARENT.fullmatch(trace_id) else _NONE
 
 
 def within_trace(headers: Mapping[str, str], work: Callable[[], T]) -> T:

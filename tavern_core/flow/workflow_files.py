@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from tavern_core.model.workflow import Workflow
 
 MOST_FILES: Final = 10_000
+_TOOL_FILE: Final = f".tool{SUFFIX}"
 _LONGEST_NAME: Final = 200
 """Maximum bytes of a file name without its ending, given the limits of file systems and the temporary name."""
 _NO_NAME: Final = re.compile(r'[/\\:*?"<>|]|^\.|[. ]$|^(con|prn|aux|nul|com\d|lpt\d)$|\.(json|tool)$', re.IGNORECASE)
@@ -99,7 +101,7 @@ class WorkflowFiles:
         return dict(sorted(found.items()))
 
     def __contains__(self, id_: str) -> bool:
-        return id_ in self._files() or id_ in self._plugin_sources()
+        return self._file(id_) is not None or id_ in self._plugin_sources()
 
     def stamp(self, further: Iterable[Path] = ()) -> object | None:
         """A value that changes whenever a file may have changed; None: a change is so recent that the next one may look the same.
@@ -135,7 +137,7 @@ class WorkflowFiles:
             WorkflowNotFound: there is none; names the closest (WORKFLOW_NOT_FOUND).
             WorkflowInvalid: its file is wrong (WORKFLOW_INVALID).
         """
-        if (path := self._files().get(id_)) is not None:
+        if (path := self._file(id_)) is not None:
             return self.read(path, id_)
         if (entry := self._plugin_sources().get(id_)) is not None:
             return self._of_plugin(id_, *entry)
@@ -266,6 +268,10 @@ class WorkflowFiles:
             )
         return self.read(path, id_)
 
+    def _file(self, id_: str) -> Path | None:
+        """The file of one id, without a look at the others: each run of a workflow asks for it."""
+        return next((path for folder in self.folders if (path := workflow_file(folder, id_)) is not None), None)
+
     def _files(self) -> dict[str, Path]:
         found: dict[str, Path] = {}
         for folder in self.folders:
@@ -305,25 +311,39 @@ def workflow_files(folder: Path) -> Iterator[Path]:
     except OSError:  # a missing or inaccessible folder has no workflows
         return
     for entry in found[:MOST_FILES]:
-        if not entry.name.endswith(".tool.json") and _is_inside(entry, real):
+        if entry.name.endswith(_TOOL_FILE):
+            continue
+        if entry.is_file(follow_symlinks=False) or (entry.is_symlink() and _leads_inside(entry.path, real)):
             yield folder / entry.name
 
 
-def _is_inside(entry: os.DirEntry[str], real: str) -> bool:
-    """Whether it is a file, and a link only if it leads to a file below `real`."""
+def workflow_file(folder: Path, id_: str) -> Path | None:
+    """The file of a folder with this id, if `workflow_files` would give it."""
+    name = f"{id_}{SUFFIX}"
+    if os.path.basename(name) != name or name.startswith(".") or name.endswith(_TOOL_FILE) or not is_text(name):  # noqa: PTH119
+        return None
+    path = folder / name
     try:
-        if not entry.is_symlink():
-            return entry.is_file(follow_symlinks=False)
-        return entry.is_file() and Path(os.path.realpath(entry.path)).is_relative_to(real)
+        mode = path.lstat().st_mode
+    except (OSError, ValueError):  # there is none, or it can be no name
+        return None
+    return path if stat.S_ISREG(mode) or (stat.S_ISLNK(mode) and _leads_inside(path, folder)) else None
+
+
+def _leads_inside(path: str | Path, folder: str | Path) -> bool:
+    """Whether a link leads to a file below `folder`."""
+    try:
+        real = Path(os.path.realpath(path, strict=True))
+        return real.is_file() and real.is_relative_to(os.path.realpath(folder))
     except OSError:  # removed meanwhile, or a link to itself
         return False
 
 
-def stamp_of(stat: os.stat_result) -> Stamp | None:
+def stamp_of(found: os.stat_result) -> Stamp | None:
     """The stamp of a file. None: it changed so recently that the next change may have the same time and size."""
-    if 0 <= time.time_ns() - stat.st_mtime_ns < _SETTLED_NS:
+    if 0 <= time.time_ns() - found.st_mtime_ns < _SETTLED_NS:
         return None
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _read(content: bytes, file: str, name: str) -> Workflow | WorkflowInvalid:

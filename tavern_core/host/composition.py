@@ -48,15 +48,18 @@ from tavern_core.kernel.hooks.quarantine import FILE as QUARANTINE
 from tavern_core.kernel.hooks.quarantine import Quarantine
 from tavern_core.kernel.hooks.quarantine_report import QuarantineReport
 from tavern_core.kernel.hooks.table import HookTable
+from tavern_core.kernel.jobs.job_changes import JobChanges
 from tavern_core.kernel.jobs.job_records import JobRecords
 from tavern_core.kernel.jobs.jobs import Jobs
+from tavern_core.kernel.jobs.new_jobs import NewJobs
+from tavern_core.kernel.jobs.running_jobs import RunningJobs
 from tavern_core.kernel.knowledge.knowledge import Knowledge
 from tavern_core.kernel.limits.limit_status import Limits
 from tavern_core.kernel.limits.limit_table import LimitTable
 from tavern_core.kernel.observability.metrics import Metrics
 from tavern_core.kernel.plugins.consent import Consent
 from tavern_core.kernel.plugins.contributions import Contributions
-from tavern_core.kernel.plugins.effective_scopes import Reach
+from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.enabled_state import PluginStates
 from tavern_core.kernel.plugins.executor_facilities import ToolHomes
 from tavern_core.kernel.plugins.found_candidates import IndexedSpecs
@@ -128,7 +131,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         PluginStates(home / "plugins.json"),
         IndexedSpecs(),
     )
-    reach = Reach(loaded.base_dir, home / "data", config.net.allow)
+    reach = EffectiveScopes(loaded.base_dir, home / "data", config.net.allow)
     profiles = WrittenProfiles(ProfileFiles([Path(p) for p in config.profiles]), contributions)
     scopes = CallerScopes(config.capabilities, records, reach, profiles)
     services = Services(contributions, limits, scopes, rights_changed)
@@ -168,10 +171,19 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     stored = StoredApprovals(kept, config.approval.keep_ms / 1000, base.recorder)
     approvals = Approvals(options.approve, config.approval.timeout_ms / 1000, base.recorder, base.portal, stored)
     plans = PlanTokens(kept, config.approval.plan_ms / 1000, disk)
-    jobs = _jobs(tables, kept, stored, disk)
+    running_jobs, new_jobs, jobs = _jobs(tables, kept, stored, disk)
     artifacts = Artifacts(home / "artifacts", kept, config.artifacts.ttl_ms / 1000, config.artifacts.max_bytes)
     pipeline = Pipeline.create(
-        compiler, hook_calls, base.recorder, config, approvals, base.known_secrets, idempotency, plans, jobs, artifacts
+        compiler,
+        hook_calls,
+        base.recorder,
+        config,
+        approvals,
+        base.known_secrets,
+        idempotency,
+        plans,
+        new_jobs,
+        artifacts,
     )
     metrics = Metrics(config.metrics.enabled, limit_table, jobs, base.recorder, lambda tool: tool in registry.entries())
     pipeline = _watched(base, pipeline, metrics)
@@ -197,6 +209,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
         pipeline=pipeline,
         records=kept,
         jobs=jobs,
+        running_jobs=running_jobs,
         artifacts=artifacts,
         knowledge=knowledge,
         metrics=metrics,
@@ -250,19 +263,14 @@ def _limit_table(base: Foundation, kept: RecordStore) -> LimitTable:
     return table
 
 
-def _jobs(tables: Tables, kept: RecordStore, stored: StoredApprovals, disk: ForDisk) -> Jobs:
+def _jobs(
+    tables: Tables, kept: RecordStore, stored: StoredApprovals, disk: ForDisk
+) -> tuple[RunningJobs, NewJobs, Jobs]:
     base, config = tables.base, tables.base.config.jobs
-    return Jobs(
-        JobRecords(kept, config.ttl_ms / 1000),
-        stored,
-        base.portal,
-        base.recorder,
-        tables.engines,
-        disk,
-        concurrency=config.concurrency,
-        poll_ms=config.poll_ms,
-        ttl_ms=config.ttl_ms,
-    )
+    changes = JobChanges(JobRecords(kept, config.ttl_ms / 1000), base.recorder)
+    running = RunningJobs(changes, stored, base.portal, tables.engines, disk, config.concurrency)
+    new = NewJobs(running, disk, base.config.limits.argument_bytes, config.poll_ms, config.ttl_ms)
+    return running, new, Jobs(running, new, stored)
 
 
 def _contribute(tables: Tables, tools: Tools, flow: Flow, jobs: Jobs, knowledge: Knowledge, pipeline: Pipeline) -> None:

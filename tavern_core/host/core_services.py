@@ -73,9 +73,9 @@ def core_services(parts: Parts) -> dict[str, Service]:
         made(TOOL_MANAGER, _Tools, ToolManager, "The tools of the host."),
         made(NODE_MANAGER, _Nodes, NodeManager, "The node types of the host."),
         made(WORKFLOW_MANAGER, _Workflows, WorkflowManager, "The workflows of the host and their runs."),
-        made(JOB_MANAGER, _Jobs, JobManager, "The jobs of whoever calls."),
+        made(JOB_MANAGER, _Jobs, JobManager, "The jobs of the caller."),
         made(RESOURCE_MANAGER, _Resources, ResourceManager, "What clients of an MCP server read."),
-        made(LLMS, _Models, Llms, "The language models that plugins bring."),
+        made(LLMS, _Models, Llms, "The language models of tavern.yaml and of plugins."),
         made(KNOWLEDGE, _Knowledge, Knowledge, "The knowledge bases of tavern.yaml."),
     )
     return {service.name: service for service in services}

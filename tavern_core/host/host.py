@@ -24,6 +24,7 @@ from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.jobs.jobs import Jobs
+from tavern_core.kernel.jobs.running_jobs import RunningJobs
 from tavern_core.kernel.knowledge.knowledge import Knowledge
 from tavern_core.kernel.limits.limit_status import Limits
 from tavern_core.kernel.observability.metrics import Metrics
@@ -62,6 +63,7 @@ class Host:
     pipeline: Pipeline
     records: RecordStore
     jobs: Jobs
+    running_jobs: RunningJobs
     artifacts: Artifacts
     knowledge: Knowledge
     metrics: Metrics
@@ -96,7 +98,7 @@ class Host:
 
     async def close(self) -> None:
         """End all runs, stop all plugins."""
-        await self.jobs.close()
+        await self.running_jobs.close()
         await self.flow.workflows.close()
         if self.base.config.upstreams:
             await self.upstreams.close()
@@ -183,7 +185,7 @@ class Host:
         from tavern_core.kernel.calls.text_calls import Transcript
 
         config = self.base.config
-        foresee = functools.partial(self.pipeline.foresee, self.base.mode)
+        foresee = functools.partial(self.pipeline.foresight.foresee, self.base.mode)
         return await Transcript(
             self.tools, self.compiler, config.tam, invoke, foresee, self.pipeline.refused, config.language
         ).run(text, context)

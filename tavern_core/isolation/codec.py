@@ -292,6 +292,11 @@ def _unpack_other(data: Any, known: Known) -> object:
     return type(name if name.isidentifier() and len(name) <= 100 else "object", (), {})()
 
 
+def preview_key(key: str) -> str:
+    """The key of what describes a call of a tool instead of making it."""
+    return f"preview {key}"
+
+
 def pack_tool(spec: ToolSpec) -> Any:
     """A tool without what it runs."""
     return as_json(spec.to_json())

@@ -34,6 +34,8 @@ from tavern_core.model.question import Question
 MOST_OPEN: Final = 64
 """Requests of one worker that are answered at the same time."""
 MOST_WATCHES: Final = 1_000
+MOST_ASKED: Final = 1_000
+"""Questions of one worker that wait for a person."""
 
 
 class Answering:
@@ -66,6 +68,7 @@ class Answering:
         self._changed = changed
         self._stranger: Frame = (0, None, CallContext(principal=f"plugin:{plugin}"), "", None)
         self._open: dict[WorkerClient, int] = {}
+        self._asked: dict[WorkerClient, int] = {}
         self._uploads = Uploads(artifact_bytes)
 
     def hear(self, worker: WorkerClient, message: dict[str, Any]) -> None:
@@ -96,6 +99,7 @@ class Answering:
     def forget(self, worker: WorkerClient) -> None:
         """A worker is dead."""
         self._open.pop(worker, None)
+        self._asked.pop(worker, None)
         self._uploads.forget(worker)
 
     def _answer(self, worker: WorkerClient, message: dict[str, Any]) -> None:
@@ -103,15 +107,20 @@ class Answering:
         frame = worker.frames.get(call) if type(call) is int else None
         token = current.set(frame or self._stranger)
         try:
-            self._send(worker, message, {"ok": self._answered(worker, judged(message))})
+            answer = {"ok": self._answered(worker, judged(message))}
         except BaseException as error:  # noqa: BLE001 - sent to the worker
-            self._send(worker, message, {"error": pack_error(error)})
+            answer = {"error": pack_error(error)}
         finally:
             current.reset(token)
+            self._count(self._open, worker)
+        self._send(worker, message, answer)
+
+    @staticmethod
+    def _count(counts: dict[WorkerClient, int], worker: WorkerClient) -> None:
+        if worker in counts:
+            counts[worker] -= 1
 
     def _send(self, worker: WorkerClient, message: dict[str, Any], answer: dict[str, Any]) -> None:
-        if worker in self._open:
-            self._open[worker] -= 1
         if not worker.dead.is_set():
             worker.tell({"id": message["id"], **answer})
 
@@ -119,23 +128,32 @@ class Answering:
         """Pass a question of a running call on to the side of its caller. No thread waits for the answer, which may take hours."""
 
         def answered(done: Future[Mapping[str, Any]]) -> None:
+            self._count(self._asked, worker)
             try:
-                self._send(worker, message, {"ok": _to_plugin(dict(done.result()))})
+                answer = {"ok": _to_plugin(dict(done.result()))}
             except BaseException as error:  # noqa: BLE001 - sent to the worker
-                self._send(worker, message, {"error": pack_error(error)})
+                answer = {"error": pack_error(error)}
+            self._send(worker, message, answer)
 
+        self._count(self._open, worker)
         try:
-            frame = worker.frames.get(message["call"])
-            control = control_of(worker, message["call"])
-            if frame is None or control is None:
-                raise ToolFailed("this call has ended", hint="ask while the tool runs")
-            asked = judged(message)["questions"]
-            questions = {str(key): Question.from_json(question) for key, question in asked.items()}
-            task = getattr(frame[4], "task", None)
-            loop = self._portal.loop() if task is None else task.get_loop()
-            asyncio.run_coroutine_threadsafe(_asked(control, questions, task), loop).add_done_callback(answered)
+            asking = self._begin_asking(worker, judged(message))
         except BaseException as error:  # noqa: BLE001 - sent to the worker
             self._send(worker, message, {"error": pack_error(error)})
+            return
+        asking.add_done_callback(answered)
+
+    def _begin_asking(self, worker: WorkerClient, message: Mapping[str, Any]) -> Future[Mapping[str, Any]]:
+        frame, control = worker.frames.get(message["call"]), control_of(worker, message["call"])
+        if frame is None or control is None:
+            raise ToolFailed("this call has ended", hint="ask while the tool runs")
+        if self._asked.get(worker, 0) >= MOST_ASKED:
+            raise ToolFailed(f"{MOST_ASKED:,} questions of this plugin wait for an answer already")
+        questions = {str(key): Question.from_json(question) for key, question in message["questions"].items()}
+        task = getattr(frame[4], "task", None)
+        loop = self._portal.loop() if task is None else task.get_loop()
+        self._asked[worker] = self._asked.get(worker, 0) + 1
+        return asyncio.run_coroutine_threadsafe(_asked(control, questions, task), loop)
 
     def _ask_node(self, message: dict[str, Any]) -> Any:
         """The request of a running node to its context: on the event loop of its run."""

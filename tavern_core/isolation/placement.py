@@ -11,7 +11,7 @@ from tavern_core.isolation.backoff import Backoff
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.plugins.candidate import Candidate, isolation_reason
 from tavern_core.kernel.plugins.contributions import Contributions
-from tavern_core.kernel.plugins.effective_scopes import Reach
+from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.record import Records
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Isolation:
 
     base: Foundation
     records: Records
-    reach: Reach
+    reach: EffectiveScopes
     sandboxes: Sandboxes
     contributions: Contributions
     _lock: threading.Lock = field(default_factory=threading.Lock)

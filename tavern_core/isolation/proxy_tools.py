@@ -14,7 +14,7 @@ from tavern_core.contract.protocols import BoundTool
 from tavern_core.contract.targets import BindsItself
 from tavern_core.contract.tracing import trace_headers
 from tavern_core.errors import UpstreamError
-from tavern_core.isolation.codec import CALLS, Codec, Known, pack_tool, unpack_tool
+from tavern_core.isolation.codec import CALLS, Codec, Known, pack_tool, preview_key, unpack_tool
 from tavern_core.isolation.connections import Kind, Undelivered
 from tavern_core.isolation.supervisor import Supervisor
 from tavern_core.isolation.transport import BrokenChannel, judged
@@ -36,7 +36,7 @@ def reported_tool(supervisor: Supervisor, report: Any, made: Made | None = None)
     spec = unpack_tool(report["tool"])
     if (key := report["key"]) is None:
         return replace(spec, impl=SKETCH) if report.get("sketch") else spec
-    return replace(spec, impl=RemoteTool(supervisor, str(key), made=made))
+    return replace(spec, impl=RemoteTool(supervisor, str(key), made=made, has_preview=report.get("preview") is True))
 
 
 class Made:
@@ -59,15 +59,34 @@ class RemoteTool(BindsItself, DescribesItself):
         key: its key in the worker; empty for a handler.
         handler: ``module:name``, for a tool file's.
         made: its factory.
+        has_preview: whether it can describe a call instead of making it.
+        is_preview: whether this is what does.
     """
 
-    def __init__(self, supervisor: Supervisor, key: str, handler: str | None = None, made: Made | None = None) -> None:
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        key: str,
+        handler: str | None = None,
+        made: Made | None = None,
+        *,
+        has_preview: bool = False,
+        is_preview: bool = False,
+    ) -> None:
         self.supervisor = supervisor
         self.key = key
         self.handler = handler
         self.made = made
-        if made is not None:
+        self.has_preview = has_preview
+        self.is_preview = is_preview
+        if made is not None and not is_preview:
             weakref.finalize(self, made.worker.dropped.append, key)
+
+    @property
+    def preview(self) -> RemoteTool | None:
+        if not self.has_preview:
+            return None
+        return RemoteTool(self.supervisor, self.key, self.handler, self.made, is_preview=True)
 
     def described(self, sketch: ToolSpec) -> ToolSpec:
         """The whole tool of a handler whose tool file has no parameters.
@@ -104,6 +123,7 @@ class _Binding:
         self._name = tool.name
         self._tool = pack_tool(tool)
         self._key = remote.key or f"handler {remote.handler} {tool.name}"
+        self._bound_key = self._key
         self._home: WorkerClient | None = None
         self._kind: Kind = "sync"
         self.wants_call = self.wants_control = False
@@ -122,7 +142,7 @@ class _Binding:
         worker = self._supervisor.worker_client
         if worker is None or worker is not self._home or worker.is_over:
             return self._call_later(given)
-        given["key"] = self._key
+        given["key"] = self._bound_key
         try:
             answer = worker.ask_soon("call", given, self._kind, self._name)
         except Undelivered:
@@ -142,14 +162,14 @@ class _Binding:
     def _call(self, worker: WorkerClient, given: dict[str, Any]) -> Any:
         if worker is not self._home:
             self.settle(worker)
-        given["key"] = self._key
+        given["key"] = self._bound_key
         return worker.ask("call", given, self._kind, worker.deadline())
 
     async def _call_later(self, given: dict[str, Any]) -> Any:
         async def ask(worker: WorkerClient) -> Any:
             if worker is not self._home:
                 await asyncio.get_running_loop().run_in_executor(None, self.settle, worker)
-            given["key"] = self._key
+            given["key"] = self._bound_key
             return await worker.ask_later("call", given, self._kind, self._name)
 
         return _result(await self._supervisor.with_worker_later(ask))
@@ -168,11 +188,12 @@ class _Binding:
             if not keys or type(keys[0]) is not str:
                 raise UpstreamError(f"{self._name} is no longer offered", outcome="none")
             key = keys[0]
-        request = {"key": key, "tool": self._tool, "handler": self._remote.handler}
+        is_preview = self._remote.is_preview
+        request = {"key": key, "tool": self._tool, "handler": self._remote.handler, "preview": is_preview}
         is_async, wants_call, wants_control = worker.ask("bind", request, deadline=deadline)
         self._kind, self.wants_call = "loop" if is_async is True else "sync", wants_call is True
         self.wants_control = wants_control is True
-        self._key, self._home = key, worker
+        self._key, self._bound_key, self._home = key, preview_key(key) if is_preview else key, worker
 
 
 def _result(packed: Any) -> Any:

@@ -16,7 +16,7 @@ from tavern_core.isolation.worker_setup import Setup
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.plugins.candidate import Candidate
 from tavern_core.kernel.plugins.contributions import Contributions
-from tavern_core.kernel.plugins.effective_scopes import Reach
+from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.record import Records
 from tavern_core.model.capability import ENV_PREFIX
 from tavern_core.model.event import ISOLATION_WEAK
@@ -31,7 +31,7 @@ class WorkerLaunch:
     candidate: Candidate
     base: Foundation
     records: Records
-    reach: Reach
+    reach: EffectiveScopes
     sandboxes: Sandboxes
     contributions: Contributions
 

@@ -21,7 +21,7 @@ from tavern_core.kernel.execution.portal import Portal
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.plugins.candidate import Candidate
 from tavern_core.kernel.plugins.contributions import Contributions
-from tavern_core.kernel.plugins.effective_scopes import Reach
+from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.record import Records
 from tavern_core.kernel.settings.secrets import MaskingFilter
 
@@ -35,7 +35,7 @@ class HostWorkers:
 
     base: Foundation
     records: Records
-    reach: Reach
+    reach: EffectiveScopes
     sandboxes: Sandboxes
     contributions: Contributions
     backoff: Backoff

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Any, Final, Literal
 
 from tavern_core.frozen import dataclass
@@ -45,6 +46,8 @@ class Job:
     purpose: str = ""
     request_id: str = ""
     task_id: str = ""
+    trace: Mapping[str, str] = field(default_factory=dict)
+    """`traceparent` and `tracestate` of the call that began it; empty without a trace."""
 
     @property
     def is_over(self) -> bool:
@@ -68,6 +71,7 @@ class Job:
             "purpose": self.purpose,
             "requestId": self.request_id,
             "taskId": self.task_id,
+            "trace": dict(self.trace),
         }
 
 

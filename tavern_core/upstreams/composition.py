@@ -14,7 +14,7 @@ from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.plugins.candidate import Candidate
-from tavern_core.kernel.plugins.effective_scopes import Reach
+from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.model.call import Rights
 from tavern_core.model.tool import ToolSpec
@@ -59,7 +59,7 @@ class UpstreamParts:
         return [entry.candidate() for entry in self.entries.values()]
 
     def build(
-        self, specs: ToolSpecs, grants: GrantStore, reach: Reach, sandbox_of: Callable[[Record], Sandbox]
+        self, specs: ToolSpecs, grants: GrantStore, reach: EffectiveScopes, sandbox_of: Callable[[Record], Sandbox]
     ) -> Callable[[], Upstreams]:
         """What gives `tavern.upstreams`, built now with an executor for each kind that is configured; without any, at the first look."""
         lifecycle, tables = specs.lifecycle, specs.lifecycle.tables

@@ -68,6 +68,33 @@ def test_importing_pulls_in_nothing_heavy(program: str) -> None:
     assert not set(HEAVY) & set(done.stdout.split())
 
 
+FIRST_CALL = """
+import sys
+from tavern_core import Tavern
+with Tavern.open(home=sys.argv[1]) as host:
+    assert host.invoke_sync("system:get_current_time", {}).ok
+print(*sorted(sys.modules))
+"""
+WITH_THEIR_FIRST_USE = (
+    "tavern_core.assistant", "tavern_core.agents", "tavern_core.box", "tavern_core.kernel.access.profiles", "tavern_core.kernel.catalogue.search",
+    "tavern_core.kernel.grants.lock_file", "tavern_core.kernel.nodes.node_types", "tavern_core.kernel.text.yaml_reader",
+    "tavern_core.model.manifest", "tavern_core.model.profile", "tavern_core.tam", "tavern_core.upstreams.upstreams", "yaml",
+)  # fmt: skip
+
+
+def test_a_host_that_calls_a_system_tool_imports_no_part_that_it_does_not_use(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}  # without the skills of this account
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_CALL, str(tmp_path / "home")],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=env,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not set(WITH_THEIR_FIRST_USE) & set(done.stdout.split())
+
+
 def test_the_pytest_plugin_imports_pytest_and_nothing_else_of_weight() -> None:
     program = (
         "import pytest, sys; before = set(sys.modules)\n"

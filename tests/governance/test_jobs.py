@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from tavern_core import CallContext, Plugin, Tavern, ToolContext, tool
-from tavern_core.errors import JobNotFound, PolicyDenied, ToolFailed, UsageError
+from tavern_core.errors import CallMisused, JobNotFound, PolicyDenied, ToolFailed, UsageError
 from tavern_core.model.job import Job
 from tests import programs
 from tests.governance import redis_server
@@ -635,3 +635,57 @@ class JobsAsAModel(RuleBasedStateMachine):
 
 JobsAsAModel.TestCase.settings = settings(max_examples=10, stateful_step_count=15, deadline=None)
 TestJobsAsAModel = JobsAsAModel.TestCase
+
+
+@tool(idempotent=True)
+async def echoes(words: list[str]) -> list[str]:
+    return words
+
+
+def test_a_job_has_a_copy_of_its_arguments(tmp_path: Path) -> None:
+    async def change() -> Any:
+        async with Tavern.open({}, home=tmp_path / "other", plugins=[Plugin([echoes], name="t")]) as other:
+            words = ["as", "given"]
+            asked = {"words": words}
+            job = (await other.invoke("t:echoes", asked, job=True)).job
+            started = await other.jobs.start("t:echoes", asked)
+            words.append("changed")
+            asked.clear()
+            return [other.jobs.result((await other.jobs.wait(each, 30)).id).value for each in (str(job), started.id)]
+
+    assert asyncio.run(change()) == [["as", "given"], ["as", "given"]]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"tool": 5}, {"tool": None}, {"purpose": object()}, {"idempotency_key": 7}, {"idempotency_key": b"k"}],
+    ids=lambda one: " ".join(f"{name} {type(value).__name__}" for name, value in one.items()),
+)
+def test_a_job_of_wrong_texts_is_refused_before_it_is_stored(wrong: dict[str, Any]) -> None:
+    with pytest.raises(CallMisused, match="are text"):
+        host.wait(host.jobs.start(**{"tool": "t:work", **wrong}))
+    if "tool" not in wrong:
+        refused = host.invoke_sync("t:work", job=True, **wrong)
+        assert (refused.error and refused.error.kind) == "USAGE"
+    assert len(host.jobs) == 0
+
+
+def test_a_key_that_holds_a_secret_is_not_stored_with_its_job() -> None:
+    key = "sk-proj-" + "a1B2" * 10
+    job = begun("always", {"n": 1}, idempotency_key=key)
+    assert host.wait(host.jobs.wait(job, 30)).status == "completed"
+    assert host.invoke_sync("t:always", {"n": 2}, idempotency_key=key, job=True).ok
+    stored = [record.data for kind in ("job", "answer") for record in host._host.records.list(kind)]
+    assert stored
+    assert key not in "".join(stored)
+
+
+@pytest.mark.parametrize("arguments", [{"n": "x" * 2_000}, {"n": object}, [1], "x"], ids=lambda one: str(one)[:8])
+def test_a_job_of_arguments_that_no_call_takes_fails_and_does_not_store_them(tmp_path: Path, arguments: Any) -> None:
+    with opened(tmp_path / "small", limits={"argumentBytes": 1_000}) as small:
+        job = small.invoke_sync("t:always", arguments, job=True).job
+        ended = small.wait(small.jobs.wait(str(job), 30))
+        assert (ended.status, ended.error and ended.error.kind) == ("failed", "INPUT_SCHEMA_INVALID")
+        (record,) = small._host.records.list("job")
+        assert json.loads(record.data)["facts"]["arguments"] is None
+        assert len(record.data) < 2_000

@@ -16,10 +16,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from prometheus_client.parser import text_string_to_metric_families
 
-from tavern_core import Budget, CallContext, Plugin, Tavern, ToolResult, tool
+from tavern_core import Budget, CallContext, Plugin, Tavern, ToolContext, ToolResult, tool
 from tavern_core.errors import UpstreamError, UsageError
 from tests import programs
-from tests.state.processes import run
+from tests.state.processes import run, start
 
 EXPORTER = InMemorySpanExporter()
 
@@ -126,6 +126,71 @@ def test_each_call_is_a_span_with_what_belongs_to_it_inside(tmp_path: Path) -> N
     refused = spans["execute_tool t:writes"]
     assert refused.attributes is not None and refused.attributes["error.type"] == "POLICY_DENIED"
     assert not refused.status.is_ok
+
+
+@tool
+def shows_trace(ctx: ToolContext) -> dict[str, str]:
+    return dict(ctx.trace_headers)
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["by the current span", "by the context"])
+def test_a_job_belongs_to_the_trace_of_the_call_that_began_it(tmp_path: Path, named: bool) -> None:
+    EXPORTER.clear()
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    events = []
+    with Tavern.open({}, home=tmp_path / "home", plugins=[Plugin([shows_trace], name="t")]) as host:
+        host.events.subscribe(events.append, "JOB_CHANGED")
+        token = context.attach(TraceContextTextMapPropagator().extract({} if named else {"traceparent": parent}))
+        try:
+            caller = CallContext(principal="user:ann", trace_id=parent) if named else None
+            started = host.invoke_sync("t:shows_trace", job=True, context=caller)
+        finally:
+            context.detach(token)
+        job = host.wait(host.jobs.wait(str(started.job), 30))
+        seen = host.jobs.result(job.id).unwrap()
+    asked, made = sorted(EXPORTER.get_finished_spans(), key=lambda span: span.start_time or 0)
+    assert asked.parent is not None
+    assert made.parent is not None
+    assert f"{asked.parent.span_id:016x}" == parent.split("-")[2]
+    assert made.parent.span_id == asked.context.span_id
+    assert made.context.trace_id == asked.context.trace_id == int(parent.split("-")[1], 16)
+    assert job.trace == {"traceparent": f"{parent[:36]}{asked.context.span_id:016x}-01"}
+    assert seen == {"traceparent": f"{parent[:36]}{made.context.span_id:016x}-01"}
+    assert {event.data["traceparent"] for event in events} == {job.trace["traceparent"]}
+    assert [event.data["status"] for event in events] == ["queued", "running", "completed"]
+
+
+BEGINS = """
+import json, sys
+from tavern_core import CallContext, Plugin, Tavern, ToolContext, tool
+
+@tool(idempotent=True)
+async def shows_trace(ctx: ToolContext) -> None:
+    import asyncio
+    print(json.dumps([started.job, *ctx.trace_headers.values(), *[n for n in sys.modules if "opentelemetry" in n]]), flush=True)
+    await asyncio.sleep(3600)
+
+with Tavern.open({}, home=sys.argv[1], plugins=[Plugin([shows_trace], name="t")]) as host:
+    started = host.invoke_sync("t:shows_trace", context=CallContext(principal="user:ann", trace_id=sys.argv[2]), job=True)
+    host.wait(host.jobs.wait(started.job))
+"""
+
+
+def test_a_job_that_another_process_takes_up_stays_in_its_trace(tmp_path: Path) -> None:
+    EXPORTER.clear()
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    with start(BEGINS, tmp_path / "home", parent) as other:
+        assert other.stdout is not None
+        job, *seen = json.loads(other.stdout.readline())
+        other.kill()
+    assert seen == [parent]  # without OpenTelemetry, too
+    with Tavern.open({}, home=tmp_path / "home", plugins=[Plugin([shows_trace], name="t")]) as host:
+        host.wait(host.jobs.resume(job))
+        assert host.wait(host.jobs.wait(job, 30)).status == "completed"
+        assert host.jobs[job].trace == {"traceparent": parent}
+    (made,) = EXPORTER.get_finished_spans()
+    assert made.parent is not None
+    assert f"{made.context.trace_id:032x}-{made.parent.span_id:016x}" == parent[3:52]
 
 
 def test_spans_can_be_switched_off_and_nothing_is_imported_for_them(tmp_path: Path) -> None:

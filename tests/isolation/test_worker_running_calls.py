@@ -12,6 +12,7 @@ import pytest
 
 from tavern_core import Budget, CallContext, Tavern, ToolResult
 from tavern_core.errors import InputInvalid
+from tavern_core.isolation.host_requests import MOST_OPEN
 
 from ..host.workshop import Workshop
 
@@ -130,7 +131,7 @@ ANN = CallContext(principal="user:ann")
 @pytest.fixture
 def host(workshop: Workshop) -> Tavern:
     (workshop.folder("w", None, MANIFEST) / "__init__.py").write_text(CODE)
-    host = workshop.open(config={"artifacts": {"maxBytes": 3_000_000}})
+    host = workshop.open(config={"artifacts": {"maxBytes": 3_000_000}, "jobs": {"concurrency": 100}})
     assert host.invoke_sync("w:pid").unwrap() != os.getpid()
     return host
 
@@ -261,3 +262,12 @@ def test_a_job_in_a_worker_gets_the_answer_to_its_question(host: Tavern) -> None
     assert host.jobs.answer(job, {"count": 2})
     assert host.wait(host.jobs.wait(job, 30)).status == "completed"
     assert host.jobs.result(job).value == [True, {"count": 2}]
+
+
+def test_many_questions_that_wait_leave_the_worker_well(host: Tavern) -> None:
+    worker = host.invoke_sync("w:pid").value
+    jobs = [host.invoke_sync("w:order", {"item": "tea"}, job=True).job for _ in range(MOST_OPEN + 1)]
+    assert all(host.wait(host.jobs.wait(job, 60)).status == "input_required" for job in jobs)
+    assert host.jobs.answer(jobs[-1], {"count": 1}) and host.wait(host.jobs.wait(jobs[-1], 30)).status == "completed"
+    assert host.invoke_sync("w:pid").value == worker
+    assert all(host.jobs.cancel(job) for job in jobs[:-1])

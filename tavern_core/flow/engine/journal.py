@@ -58,9 +58,13 @@ class Journal:
 
     def __init__(self, folder: Path, run_id: str) -> None:
         self.path = _place(folder, run_id)
-        make_private_folder(folder)
-        with state_errors(self.path, "write"):
+        try:
             self._descriptor = os.open(self.path, _FLAGS, PRIVATE_FILE)
+        except OSError:  # the first run here; or it cannot be written, and the second attempt says why
+            make_private_folder(folder)
+            with state_errors(self.path, "write"):
+                self._descriptor = os.open(self.path, _FLAGS, PRIVATE_FILE)
+        with state_errors(self.path, "write"):
             if not take(self._descriptor, _PATIENCE_S):
                 os.close(self._descriptor)
                 raise GoesOn(f"{run_id} is still running", hint="answer its questions, or cancel it first")

@@ -240,7 +240,8 @@ class Worker:
             case "setting_changed":
                 return lambda: inside.setting_changed(given["watch"], given["value"]), _nothing
             case "bind":
-                return lambda: inside.tools.bind(given["key"], given["tool"], given.get("handler")), _same
+                asked = given["key"], given["tool"], given.get("handler"), bool(given.get("preview"))
+                return lambda: inside.tools.bind(*asked), _same
             case "offer":
                 return lambda: inside.offer(given["impl"], given.get("ctx")), _same
             case "handler":

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from tavern_core.contract.protocols import BoundTool, ToolHome
+from tavern_core.contract.targets import PythonTarget
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.contract.tracing import within_trace
 from tavern_core.errors import TavernError, ToolFailed
-from tavern_core.isolation.codec import CALLS, pack_tool, unpack_context, unpack_tool
+from tavern_core.isolation.codec import CALLS, pack_tool, preview_key, unpack_context, unpack_tool
 from tavern_core.isolation.worker.running_call import WorkerCalls
 from tavern_core.isolation.worker_setup import Setup
 from tavern_core.kernel.calls.normalise import plain, plain_parts
@@ -79,6 +80,7 @@ class WorkerTools:
             "tool": pack_tool(spec),
             "key": None if spec.impl is None or is_sketch else spec.name,
             "sketch": is_sketch,
+            "preview": _preview_of(spec) is not None,
         }
 
     def make(self, place: str, context: Any) -> Any:
@@ -93,7 +95,10 @@ class WorkerTools:
         for spec in specs_of(answer, self.owner()):
             key = f"made {next(self._made)}"
             self._tools[key] = spec
-            reported.append({"tool": pack_tool(spec), "key": key if spec.impl is not None else None})
+            has_preview = _preview_of(spec) is not None
+            reported.append(
+                {"tool": pack_tool(spec), "key": key if spec.impl is not None else None, "preview": has_preview}
+            )
         return reported
 
     def drop(self, keys: list[str]) -> None:
@@ -101,16 +106,17 @@ class WorkerTools:
         for key in keys:
             self._tools.pop(key, None)
             self._bound.pop(key, None)
+            self._bound.pop(preview_key(key), None)
 
     def handler(self, target: str, sketch: Any) -> Any:
         """The tool of a handler whose tool file has no parameters."""
         thing = load_handler(self._record, target)
         spec = of_handler(thing, unpack_tool(sketch), self.owner())
         self._tools[key := f"handler {target} {spec.name}"] = spec
-        return {"tool": pack_tool(spec), "key": key}
+        return {"tool": pack_tool(spec), "key": key, "preview": _preview_of(spec) is not None}
 
-    def bind(self, key: str, tool: Any, handler: str | None) -> list[Any]:
-        """Prepare a tool for being called; [is it async, does it want the call, has it a `ToolContext`].
+    def bind(self, key: str, tool: Any, handler: str | None, is_preview: bool) -> list[Any]:
+        """Prepare a tool, or its preview, for being called; [is it async, does it want the call, has it a `ToolContext`].
 
         Raises:
             TavernError: it cannot be called.
@@ -123,9 +129,9 @@ class WorkerTools:
                     hint=f"tavern plugins reload {self._setup.plugin}",
                     fixFor="operator",
                 )
-            spec = replace(spec, impl=self._tools[key].impl)
+            spec = replace(spec, impl=_preview_of(self._tools[key]) if is_preview else self._tools[key].impl)
         bound = self._executor.bind(replace(spec, config_schema=()), self._home(spec))
-        self._bound[key] = bound, spec.name
+        self._bound[preview_key(key) if is_preview else key] = bound, spec.name
         return [bound.is_async, bound.wants_call, bound.wants_control]
 
     def call(self, given: Mapping[str, Any]) -> Any:
@@ -147,7 +153,7 @@ class WorkerTools:
                 return CALLS.encode(plain_parts(answer, sys.maxsize, name))  # the frame has a limit of its own
             return ["json", plain(answer, self._limits.output_bytes, name)]
         except TavernError as error:
-            error.details["stage"] = "validate_output"
+            error.details["stage"] = "preview" if key.startswith(preview_key("")) else "validate_output"
             raise
 
     def _home(self, spec: ToolSpec) -> ToolHome:
@@ -162,3 +168,11 @@ class WorkerTools:
             unused,
             lambda target: load_handler(self._record, target),
         )
+
+
+def _preview_of(spec: ToolSpec) -> PythonTarget | None:
+    """What describes a call of a tool instead of making it; None: nothing does."""
+    target = spec.impl
+    if not isinstance(target, PythonTarget) or target.preview is None:
+        return None
+    return replace(target, function=target.preview, preview=None)

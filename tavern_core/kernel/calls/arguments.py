@@ -25,7 +25,7 @@ def take(plan: Plan, call: RunningCall, limit: int) -> None:
     Raises:
         InputInvalid: no mapping, no JSON, or too large (INPUT_SCHEMA_INVALID).
     """
-    call.values = _own_copy(call.arguments, plan.id, limit)
+    call.values = own_copy(call.arguments, plan.id, limit)
 
 
 def take_changed(plan: Plan, call: RunningCall, changed: Mapping[str, Any], limit: int) -> None:
@@ -35,7 +35,7 @@ def take_changed(plan: Plan, call: RunningCall, changed: Mapping[str, Any], limi
         InputInvalid: as `take`; names the plugins that changed them.
     """
     try:
-        call.values = _own_copy(changed, plan.id, limit)
+        call.values = own_copy(changed, plan.id, limit)
     except InputInvalid as error:
         raise _blamed(error, call.changes or ()) from None
     call.fits = False
@@ -59,11 +59,11 @@ def fill_and_validate(plan: Plan, call: RunningCall) -> None:
 def give_copy(plan: Plan, call: RunningCall, limit: int) -> None:
     """The tool gets its own copy if the host reads the arguments again afterwards."""
     given = None if call.values is None else plan.intake(call.values)
-    call.given = _own_copy(call.values, plan.id, limit) if given is None else given
+    call.given = own_copy(call.values, plan.id, limit) if given is None else given
     call.handed = call.call and with_arguments(call.call, call.given)
 
 
-def _own_copy(arguments: Mapping[str, Any] | None, tool: str, limit: int) -> dict[str, Any]:
+def own_copy(arguments: Mapping[str, Any] | None, tool: str, limit: int) -> dict[str, Any]:
     """The arguments as plain JSON that shares nothing mutable with the caller's.
 
     Raises:

@@ -30,6 +30,8 @@ class Request:
     """Whether it runs a workflow, so that the job has the id of a run."""
     is_harmless_again: bool = False
     """Whether its tool may do the same twice."""
+    has_copy: bool = False
+    """Whether `arguments` are plain JSON of the host's own."""
 
 
 class Background(Protocol):

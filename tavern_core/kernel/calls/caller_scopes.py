@@ -6,7 +6,7 @@ from tavern_core.errors import TavernError
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.calls.untrusted_content import may_act
 from tavern_core.kernel.catalogue.written_profiles import WrittenProfiles
-from tavern_core.kernel.plugins.effective_scopes import Reach
+from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.record import Records
 from tavern_core.model.call import CallContext
 from tavern_core.model.capability import covers, forbids
@@ -17,7 +17,9 @@ from tavern_core.model.scope import Scope, common
 class CallerScopes:
     """Used by services that act for a plugin (`Service.for_plugin`)."""
 
-    def __init__(self, host: CapabilitiesConfig, records: Records, reach: Reach, profiles: WrittenProfiles) -> None:
+    def __init__(
+        self, host: CapabilitiesConfig, records: Records, reach: EffectiveScopes, profiles: WrittenProfiles
+    ) -> None:
         self._host = host
         self._records = records
         self._reach = reach

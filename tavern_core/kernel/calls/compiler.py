@@ -1,4 +1,4 @@
-"""The pipeline's view of the tools: find one, check who may use it, compile its path (`pipeline.Catalogue`)."""
+"""The pipeline's view of the tools: find one, check who may use it, compile its path (`call_catalogue.Catalogue`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import partial
 from types import NoneType
 from typing import Any, Final
 
-from tavern_core.contract.targets import PythonTarget
+from tavern_core.contract.targets import BindsItself, PythonTarget
 from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError, ToolNotFound, UpstreamError
 from tavern_core.kernel.calls.attempt import execute_of, way_of
 from tavern_core.kernel.calls.running_call import RunningCall, current
@@ -21,7 +21,7 @@ from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.hooks.arguments import ShownTool
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.limits.limit_table import Governor, LimitTable
-from tavern_core.kernel.plugins.effective_scopes import Reach
+from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.executor_facilities import ToolHomes
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.registry import Entry
@@ -51,7 +51,7 @@ class Compiler:
         namespaces: Namespaces,
         inventories: Inventories,
         homes: ToolHomes,
-        reach: Reach,
+        reach: EffectiveScopes,
         limit_table: LimitTable,
     ) -> None:
         base, tables = specs.base, specs.lifecycle.tables
@@ -72,7 +72,7 @@ class Compiler:
         """The plan of an active tool that is the same for all callers; None when there is more to do."""
 
     async def find(self, written: str, context: CallContext | None) -> Plan:
-        """The plan, activating the plugin if need be; see `pipeline.Catalogue`. Steps by hand too, without an event loop."""
+        """The plan, activating the plugin if need be; see `call_catalogue.Catalogue`. Steps by hand too, without an event loop."""
         found = self._find(written, context)
         return await found if asyncio._get_running_loop() is not None else self._wait(found)
 
@@ -124,7 +124,7 @@ class Compiler:
         return known[1]
 
     async def admits(self, plan: Plan, context: CallContext) -> Plan:
-        """Check the caller against lists and profile; see `pipeline.Catalogue`."""
+        """Check the caller against lists and profile; see `call_catalogue.Catalogue`."""
         inventory = None
         if context.profile is not None:
             try:
@@ -141,7 +141,7 @@ class Compiler:
         return plan
 
     async def still_holds(self, plan: Plan, context: CallContext) -> None:
-        """Whether a plan that was looked up a while ago is what a look-up finds now; see `pipeline.Catalogue`."""
+        """Whether a plan that was looked up a while ago is what a look-up finds now; see `call_catalogue.Catalogue`."""
         inner = next((key for key, spec in self._engines.inner.items() if spec is plan.spec), None)
         which: Any = plan.id if inner is None else Inner(inner)
         fresh = await self.find(which, context)
@@ -154,7 +154,7 @@ class Compiler:
             )
 
     def running(self, number: int) -> RunningCall | None:
-        """See `pipeline.Catalogue`."""
+        """See `call_catalogue.Catalogue`."""
         for record in self._specs.lifecycle.records.values():
             if (call := record.usage.calls.get(number)) is not None:
                 return call  # type: ignore[no-any-return]
@@ -333,11 +333,14 @@ class Compiler:
         )
 
     def _preview(self, executor: Any, spec: ToolSpec, record: Record, brought_by: str) -> Execute | None:
-        """The preview of a tool: a second function with the same signature."""
-        target = spec.impl
-        if not isinstance(target, PythonTarget) or target.preview is None:
+        """The preview of a tool: a second function with the same signature, in the same process."""
+        target: Any = spec.impl
+        if not isinstance(target, PythonTarget | BindsItself) or target.preview is None:
             return None
-        shown = replace(spec, impl=replace(target, function=target.preview, preview=None), output_schema=None)
+        impl: Any = target.preview
+        if isinstance(target, PythonTarget):
+            impl = replace(target, function=impl, preview=None)
+        shown = replace(spec, impl=impl, output_schema=None)
         bound = executor.bind(shown, self._homes.of(record, spec, brought_by))
         return execute_of(bound, (record.name, spec.id))
 

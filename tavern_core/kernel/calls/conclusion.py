@@ -83,7 +83,8 @@ class Conclusion:
             The events for the observers of the tool.
         """
         plan, asked, recorder = call.plan, call.call, self.recorder
-        if not (recorder.is_on or (plan is not None and plan.events)) or (asked is None and result.ok):
+        is_wanted = call.is_recorded or recorder.is_on or (plan is not None and plan.events)
+        if not is_wanted or (asked is None and result.ok):
             return ()
         asked = asked or self._refused_call(call, result)
         redact, plugin = (plan.redact, plan.spec.plugin) if plan is not None else (compile_redactor(), "")

@@ -1,4 +1,4 @@
-"""Whoever called, while the call runs: answers what its tool asks, reads what it says."""
+"""The conversation of a running tool with its caller: questions and messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Conversation(Protocol):
 
 
 conversation: Final[ContextVar[Conversation | None]] = ContextVar("tavern_conversation", default=None)
-"""With whom the calls within talk: an entry point or a job sets it. None: nobody can be asked."""
+"""The conversation of the calls made within; set by an entry point or a job. None: no person can be asked."""
 
 
 def unanswered(questions: Mapping[str, Question]) -> InputRequired:

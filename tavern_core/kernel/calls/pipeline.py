@@ -18,23 +18,25 @@ import time
 from collections.abc import Callable, Mapping
 from contextvars import Token
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from tavern_core.contract.tool_context import RUNNING
 from tavern_core.errors import CallError, OutputTooLarge, StateDamaged
 from tavern_core.frozen import dataclass
-from tavern_core.kernel.calls.admission import admit, check_budget, check_depth, check_rule, tool_call
-from tavern_core.kernel.calls.approvals import Approvals, definition_of
+from tavern_core.kernel.calls.admission import admit, check_rule, tool_call
+from tavern_core.kernel.calls.approvals import Approvals
 from tavern_core.kernel.calls.arguments import fill_and_validate, give_copy, take, take_changed
 from tavern_core.kernel.calls.attempt import accept
 from tavern_core.kernel.calls.background import Background, Request, job_id
+from tavern_core.kernel.calls.call_catalogue import Catalogue
 from tavern_core.kernel.calls.call_control import CallControl, on_left_behind
 from tavern_core.kernel.calls.call_errors import error_of, log_origin, no_context
 from tavern_core.kernel.calls.conclusion import Conclusion, Secrets
+from tavern_core.kernel.calls.foresight import Foresight, own_gates
 from tavern_core.kernel.calls.governed import Governance
 from tavern_core.kernel.calls.idempotency import Idempotency
 from tavern_core.kernel.calls.large_results import ArtifactStore, shortened
-from tavern_core.kernel.calls.normalise import NOT_AWAITABLE, to_result
+from tavern_core.kernel.calls.normalise import NOT_AWAITABLE
 from tavern_core.kernel.calls.plan_tokens import PlanTokens
 from tavern_core.kernel.calls.running_call import (
     CallLimits,
@@ -43,7 +45,6 @@ from tavern_core.kernel.calls.running_call import (
     begin,
     begin_traced,
     enter,
-    frame,
     frame_of,
     leave,
 )
@@ -51,49 +52,12 @@ from tavern_core.kernel.calls.untrusted_content import concluded, has_read, judg
 from tavern_core.kernel.catalogue.plan import Inner, Plan
 from tavern_core.kernel.execution.modes import Mode, TimeLimit, cancellations, has_begun
 from tavern_core.kernel.hooks.dispatch import HookCalls, Wish
-from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.config import HostConfig
 from tavern_core.model.event import Event
 from tavern_core.model.job import handle
-from tavern_core.model.result import ToolResult, failure, iso_utc, success
-
-
-class Catalogue(Protocol):
-    """Where the pipeline finds the plan of a tool, and who may use it."""
-
-    def ready(self, written: str) -> Plan | None:
-        """The plan, when the tool is active and does not depend on the caller."""
-        ...
-
-    async def find(self, written: str, context: CallContext | None) -> Plan:
-        """The plan, activating the plugin if need be.
-
-        Raises:
-            CallError: there is no such tool, or it cannot be used (TOOL_NOT_FOUND, POLICY_DENIED, UPSTREAM_ERROR).
-        """
-        ...
-
-    async def admits(self, plan: Plan, context: CallContext) -> Plan:
-        """The plan, with the rights of the caller's profile, when lists and profile let the caller use the tool.
-
-        Raises:
-            PolicyDenied: they do not (POLICY_DENIED).
-        """
-        ...
-
-    def running(self, number: int) -> RunningCall | None:
-        """The call of this number, while it runs."""
-        ...
-
-    async def still_holds(self, plan: Plan, context: CallContext) -> None:
-        """Return when the tool is still the one of `plan`, with the same rights, and this caller may still use it.
-
-        Raises:
-            CallError: it is not (POLICY_DENIED, TOOL_NOT_FOUND, UPSTREAM_ERROR).
-        """
-        ...
+from tavern_core.model.result import ToolResult, failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +89,7 @@ class Pipeline:
     conclusion: Conclusion
     governance: Governance
     plans: PlanTokens
+    foresight: Foresight
     background: Background
     artifacts: ArtifactStore
     series: str
@@ -149,8 +114,10 @@ class Pipeline:
         conclusion = Conclusion(hooks, recorder, known_secrets, series, numbers)
         own = CallLimits.of(config.limits, config.artifacts)
         governance = Governance(idempotency, conclusion, own)
+        foresight = Foresight(catalogue, hooks, approvals, plans, own, series)
         return cls(
-            catalogue, catalogue.ready, hooks, own, approvals, conclusion, governance, plans, background, artifacts,
+            catalogue, catalogue.ready, hooks, own, approvals, conclusion, governance, plans, foresight, background,
+            artifacts,
             series, numbers,
         )  # fmt: skip
 
@@ -286,7 +253,7 @@ class Pipeline:
         if plan.fill is not None or not call.fits:
             fill_and_validate(plan, call)
         if phase is not None and phase.is_dry:
-            return await self._planned(plan, call, context, mode)
+            return await self.foresight.planned(plan, call, context, mode)
         if plan.gates or plan.approval is not None or plan.is_judged_after_reading:
             await self._judge(plan, call, mode)
         if phase is not None and phase.token:
@@ -352,10 +319,10 @@ class Pipeline:
 
     async def _detached(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
         """Make the call in the background. Its caller gets its answer, where that is there in time, else a job."""
-        spec = plan.spec
+        spec, own = plan.spec, plan.intake(call.arguments)
         request = Request(
-            call.written, call.arguments, call.context, call.purpose, call.key, call.door, spec.kind == "workflow",
-            spec.idempotent or spec.read_only,
+            call.written, call.arguments if own is None else own, call.context, call.purpose, call.key, call.door,
+            spec.kind == "workflow", spec.idempotent or spec.read_only, own is not None,
         )  # fmt: skip
         job = self.background.begin(request)
         waits = plan.inline_s or 0.0
@@ -392,37 +359,6 @@ class Pipeline:
             call.deadline = None  # a person may take longer than the tool may
             call.deadline = await self._approved(mode, plan, call, call.call, wish)
 
-    async def _planned(self, plan: Plan, call: RunningCall, context: CallContext, mode: Mode) -> ToolResult:
-        """What the call would do, and a token that lets it."""
-        asked = call.call or tool_call(plan, call, context, self.series)
-        asked = call.call = replace(asked, arguments=call.values or {})
-        call.stage = "check_call"
-        wish = judged(plan, call, await self.hooks.judge(_own_gates(plan), asked, plan.shown, mode))
-        if (rule := plan.approval) is not None:
-            check_rule(plan, rule)
-        given = call.asked if call.asked is not None else call.values or {}
-        token, until = await self.plans.issue(plan, asked, given, mode)
-        value: dict[str, Any] = {
-            "tool": plan.id, "version": plan.spec.version, "definition": definition_of(plan.spec),
-            "arguments": plan.redact(call.values or {}), "steps": [step.to_json() for step in plan.steps()],
-            "needsApproval": wish is not None or rule is not None, "planToken": token, "expiresAt": iso_utc(until),
-        }  # fmt: skip
-        if plan.preview is not None:
-            call.stage = "preview"
-            if plan.source:
-                has_read(call, (plan.source,))
-            give_copy(plan, call, self.limits.argument_bytes)
-            call.token = entered = enter(frame_of(plan, call))
-            try:
-                seen: Any = plan.preview(call, mode)
-                if inspect.isawaitable(seen):
-                    seen = await mode.awaited(seen, call.seconds)
-            finally:
-                if frame() is not call.outer:
-                    leave(entered)
-            value["preview"] = to_result(seen, call.trace(self.series), self.limits.output_bytes, plan.id).value
-        return success(value, call.trace(self.series)).replace(meta={"dryRun": True})
-
     async def _use_token(self, plan: Plan, call: RunningCall, context: CallContext, mode: Mode, token: str) -> None:
         asked = call.call or tool_call(plan, call, context, self.series)
         await self.plans.use(token, plan, replace(asked, arguments=call.values or {}), mode)
@@ -456,60 +392,14 @@ class Pipeline:
         await self.approvals.settle(plan, asked, wanted, mode, left, tell)
         # Files, grants and plugins may have changed in the meantime; the approval was for the earlier state.
         await self.catalogue.still_holds(plan, asked.context)
-        await self.hooks.judge(_own_gates(plan), asked, plan.shown, mode)
+        await self.hooks.judge(own_gates(plan), asked, plan.shown, mode)
         if plan.seconds is not None:
             ends.append(time.perf_counter() + plan.seconds)
         return min(ends, default=None)
 
-    async def foresee(
-        self,
-        mode: Mode,
-        written: str,
-        arguments: Mapping[str, Any],
-        context: CallContext | None,
-        earlier: int,
-        door: str = "tam",
-    ) -> CallError | None:
-        """Why a planned call would be refused by lists, rights, approval or budget; None: no known reason.
-
-        Only gates of the host are called, as after an approval: gates of plugins may count their calls.
-
-        Args:
-            arguments: what is known of them; what a hook may change before the gates is not.
-            context: as for `run`.
-            earlier: how many calls are made before it.
-        """
-        call = begin(written, arguments, context, "", None, door, 0)
-        try:
-            plan = await self.catalogue.find(written, context)
-            context = context or (call.outer[2] if call.outer is not None else None) or plan.host
-            call.depth = 0 if call.outer is None else call.outer[0] + 1
-            check_depth(plan, call.depth, self.limits.depth)
-            check_budget(plan, context, context.ledger.drawn + earlier + 1)
-            if plan.guarded or context.profile is not None:
-                plan = await self.catalogue.admits(plan, context)
-            known: Mapping[str, Any] = {} if plan.before else arguments
-            call.values = known if plan.fill is None else plan.fill(known)
-            asked = tool_call(plan, call, context, self.series)
-            call.context = context
-            wish = judged(plan, call, await self.hooks.judge(_own_gates(plan), asked, plan.shown, mode))
-            if (rule := plan.approval) is not None:
-                check_rule(plan, rule)
-            if wish is not None or rule is not None:
-                wanted = wish or Wish(rule.place if rule is not None else "", rule.reason if rule is not None else "")
-                self.approvals.check_possible(plan, asked, wanted)
-        except CallError as error:
-            return error
-        return None
-
     def refused(self, written: str, context: CallContext | None, result: ToolResult, door: str = "tam") -> ToolResult:
         """Record a call that was refused before it reached the pipeline: an invalid block of text."""
         return self.conclusion.refused(written, context, result, door)
-
-
-def _own_gates(plan: Plan) -> tuple[Implementation, ...]:
-    """The gates of the host, which give the same answer every time."""
-    return tuple(gate for gate in plan.gates if gate.is_builtin)
 
 
 def _must_not_wait(error: BaseException, call: RunningCall) -> bool:

@@ -86,7 +86,7 @@ class Transcript:
 
     Args:
         invoke: the one pipeline: ``(tool, arguments, context, idempotency key)``.
-        foresee: why a planned call would be refused, if known (`Pipeline.foresee`).
+        foresee: why a planned call would be refused, if known (`Foresight.foresee`).
         refused: records a block that was not run: ``(command, context, result)``.
     """
 

@@ -26,9 +26,11 @@ _HELD: Final = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)  # EDEADLK is msvcrt'
 if sys.platform == "win32":
     import msvcrt
 
-    def _take(descriptor: int) -> None:
+    _EXCLUSIVE: Final = msvcrt.LK_NBLCK
+
+    def _take(descriptor: int, how: int) -> None:
         os.lseek(descriptor, 0, os.SEEK_SET)
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        msvcrt.locking(descriptor, how, 1)
 
     def release(descriptor: int) -> None:
         """Give the lock back."""
@@ -43,8 +45,7 @@ else:
     )  # taken from the module once: an enum's `|` costs as much as the call
     _UNLOCK: Final = int(fcntl.LOCK_UN)
 
-    def _take(descriptor: int) -> None:
-        fcntl.flock(descriptor, _EXCLUSIVE)
+    _take: Final = fcntl.flock
 
     def release(descriptor: int) -> None:
         """Give the lock back."""
@@ -54,7 +55,7 @@ else:
 def take_at_once(descriptor: int) -> bool:
     """Lock an open file if it is free."""
     try:
-        _take(descriptor)
+        _take(descriptor, _EXCLUSIVE)
     except OSError as error:
         if error.errno not in _HELD:
             raise
@@ -86,7 +87,7 @@ def locked(path: Path, seconds: float = DEFAULT_SECONDS) -> Iterator[None]:
     """Hold the lock that protects `path` for the length of the block.
 
     Raises:
-        StateDamaged: it cannot be had within `seconds`, or the folder cannot be written.
+        StateDamaged: it is not free within `seconds`, or the folder cannot be written.
     """
     beside = path.with_name(f".{path.name}.lock")
     make_private_folder(path.parent)

@@ -76,7 +76,7 @@ class JobRecords:
         fitting = [kept for kept in found if kept is not None and (not states or kept.job.status in states)]
         return sorted(fitting, key=lambda kept: kept.job.created, reverse=True)[:most]
 
-    def change(self, id: str, edit: Callable[[Job], Job], **facts: Any) -> Job | None:  # noqa: A002 - the job's
+    def change(self, id: str, edit: Callable[[Job], Job], **facts: Any) -> KeptJob | None:  # noqa: A002 - the job's
         """Change an unfinished job, atomically; None: it is finished or removed."""
         while True:
             record = self.records.get(KIND, id)
@@ -85,9 +85,9 @@ class JobRecords:
                 return None
             job = replace(edit(kept.job), updated=time.time())
             expires = time.time() + (self._seconds if job.status in ENDED else _LONGEST_S)
-            text = _text(job, {**kept.facts, **facts})
-            if self.records.replace(replace(record, state=job.status, data=text, expires=expires)):
-                return job
+            known = {**kept.facts, **facts}
+            if self.records.replace(replace(record, state=job.status, data=_text(job, known), expires=expires)):
+                return KeptJob(job, record, known)
 
     def ask_to_end(self, id: str) -> None:  # noqa: A002 - the job's
         """Ask the process that runs a job to end it."""
@@ -136,7 +136,7 @@ class JobRecords:
             job = Job(
                 record.key, members["tool"], record.state, members["principal"], record.created, members["updated"], members.get("progress"),  # type: ignore[arg-type]
                 tuple(members.get("questions", ())), error and ToolError(**error), members.get("callId", ""), members["pollMs"],
-                members["ttlMs"], members.get("purpose", ""), members.get("requestId", ""), members.get("taskId", ""),
+                members["ttlMs"], members.get("purpose", ""), members.get("requestId", ""), members.get("taskId", ""), members.get("trace", {}),
             )  # fmt: skip
         except (ValueError, KeyError, TypeError):
             return None
@@ -149,9 +149,9 @@ class JobRecords:
         return KeptJob(job, record, facts)
 
 
-def ended(job: Job, status: JobStatus, error: ToolError | None = None) -> Job:
+def ended(job: Job, status: JobStatus, error: ToolError | None = None, call_id: str = "") -> Job:
     """The job, over."""
-    return replace(job, status=status, error=error, questions=())
+    return replace(job, status=status, error=error, questions=(), call_id=call_id or job.call_id)
 
 
 def _text(job: Job, facts: Mapping[str, Any]) -> str:
@@ -168,12 +168,14 @@ def _text(job: Job, facts: Mapping[str, Any]) -> str:
             "kind": error.kind, "message": error.message, "details": dict(error.details), "retryable": error.retryable,
             "outcome": error.outcome, "retry_after_ms": error.retry_after_ms, "fix": error.fix,
         }  # fmt: skip
-    for name, value in (
-        ("callId", job.call_id),
-        ("purpose", job.purpose),
-        ("requestId", job.request_id),
-        ("taskId", job.task_id),
-    ):
-        if value:
-            members[name] = value
-    return to_json({"job": members, "facts": dict(facts)}, inf_nan_mode="strings").decode()
+    if job.trace:
+        members["trace"] = dict(job.trace)
+    if job.call_id:
+        members["callId"] = job.call_id
+    if job.purpose:
+        members["purpose"] = job.purpose
+    if job.request_id:
+        members["requestId"] = job.request_id
+    if job.task_id:
+        members["taskId"] = job.task_id
+    return to_json({"job": members, "facts": facts}, inf_nan_mode="strings").decode()

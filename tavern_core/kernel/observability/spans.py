@@ -6,16 +6,14 @@ run inside the span, so their own spans belong to it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
+from tavern_core.contract.tracing import traceparent_of
 from tavern_core.errors import UsageError
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult
-
-_TRACEPARENT: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class Spans:
@@ -66,8 +64,14 @@ class Spans:
 
     def _parent(self, context: CallContext | None) -> Any:
         """Where the call comes from; None: from the span that is current."""
-        if context is None or _TRACEPARENT.fullmatch(context.trace_id) is None:
+        headers = {} if context is None else traceparent_of(context.trace_id)
+        if not headers:
             return None
+        around = self._trace.get_current_span().get_span_context()
+        if around.is_valid and headers["traceparent"][3:35] == f"{around.trace_id:032x}":
+            return (
+                None  # the current span is nearer: that of the call around this one, or of the call that began the job
+            )
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        return TraceContextTextMapPropagator().extract({"traceparent": context.trace_id})
+        return TraceContextTextMapPropagator().extract(headers)

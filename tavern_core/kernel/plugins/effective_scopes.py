@@ -34,7 +34,7 @@ def narrowed(rights: Rights, context: CallContext) -> Rights:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class EffectiveScopes:
     """The places of one host.
 
     Args:

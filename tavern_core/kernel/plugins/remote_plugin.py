@@ -25,7 +25,7 @@ class RemotePlugin(ABC):
 
     @abstractmethod
     def nodes(self, entry: str, /) -> list[NodeSpec]:
-        """The nodes below `nodes.entry`; raises a PluginError where they cannot be had."""
+        """The nodes below `nodes.entry`; raises a PluginError if they cannot be read."""
 
     @abstractmethod
     def close(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from math import isfinite
 from typing import Any
 
@@ -21,6 +22,8 @@ from tavern_core.schema.secret_text import may_hold_secret, redact_sentence
 from tavern_core.schema.secrets import is_secret_name
 
 _SCALARS = frozenset({int, float, bool, type(None)})
+_LONGEST_NAME = 40
+"""Characters of a name that is remembered as harmless; nearly all are shorter."""
 _OF_TOOLS = frozenset({"TOOL_ERROR", "UPSTREAM_ERROR"})
 """Errors whose words are the tool's own."""
 
@@ -129,15 +132,21 @@ def _is_plainly_harmless(value: Any) -> bool:
     """Whether a flat object has no name of a secret and no sign of one: one question for all of its texts."""
     if type(value) is not dict:
         return False
-    texts = [*value]
+    texts = []
     for name, item in value.items():
-        if type(item) is str:
+        if type(name) is not str or len(name) > _LONGEST_NAME or not _is_harmless_name(name):
+            return False
+        kind = type(item)
+        if kind is str:
             texts.append(item)
-        elif type(item) not in _SCALARS:
+        elif kind not in _SCALARS:
             return False
-        if is_secret_name(name):
-            return False
-    return not may_hold_secret("\n".join(texts))
+    return not texts or not may_hold_secret("\n".join(texts))
+
+
+@lru_cache(maxsize=4_096)
+def _is_harmless_name(name: str) -> bool:
+    return not (is_secret_name(name) or may_hold_secret(name))
 
 
 def strike(value: Any, secrets: Iterable[str]) -> Any:
@@ -189,7 +198,7 @@ class ForDisk:
     """
 
     def __init__(self, known: Callable[[], Iterable[str]]) -> None:
-        self._mask, self._holds_secret = masking(known), judging(known)
+        self._known, self._mask, self._holds_secret = known, masking(known), judging(known)
 
     def result(self, result: ToolResult, *given: Any) -> ToolResult:
         """A result without secrets; one that held some says so in `meta`.
@@ -222,4 +231,6 @@ class ForDisk:
 
     def arguments(self, given: Any) -> Any:
         """Arguments in a form to store; None: they hold secrets and must not be stored."""
-        return None if any(named_secrets([given])) or self._holds_secret(given) else given
+        if not self._known() and _is_plainly_harmless(given):
+            return given
+        return None if any(named_secrets(given)) or self._holds_secret(given) else given

@@ -4,7 +4,7 @@ open ← pathlib ← the plugin                          the plugin's
 open ← the import system ← the plugin                no one's: a late import
 open ← tavern_core ← the plugin                      the host's: it works on request
 open ← a test's callback ← the plugin                the test's
-open ← urllib ← the bottom of a thread               whoever started the thread
+open ← urllib ← the bottom of a thread               the code that started the thread
 """
 
 from __future__ import annotations

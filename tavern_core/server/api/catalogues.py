@@ -10,10 +10,10 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from tavern_core.errors import ToolNotFound
+from tavern_core.kernel.catalogue.descriptions import export_for_model
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.node import NodeSpec
 from tavern_core.model.tool import ToolSpec
-from tavern_core.schema.dialects import export_tool
 from tavern_core.server.api.exchange import Exchange
 from tavern_core.server.api.kept_answers import made
 from tavern_core.server.request_access import tools_stamp
@@ -51,7 +51,7 @@ async def tool(exchange: Exchange) -> Response:
     """One of them, also in the format of a model API."""
     spec = await asyncio.to_thread(_seen_tool, exchange, exchange.path["id"])
     dialect = exchange.query.get("dialect")
-    shown = _tool(spec) if dialect is None else export_tool(spec, dialect)
+    shown = _tool(spec) if dialect is None else export_for_model(spec, dialect)
     return made(to_json(shown)).response(exchange.connection.headers)
 
 

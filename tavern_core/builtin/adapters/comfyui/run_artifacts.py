@@ -89,7 +89,7 @@ async def downloaded(http: Any, path: str, name: str, **options: Any) -> Answer:
     """A file that a run wrote. Whatever goes wrong with it, the run is done.
 
     Raises:
-        UpstreamError: it cannot be had (UPSTREAM_ERROR).
+        UpstreamError: it cannot be downloaded (UPSTREAM_ERROR).
     """
     try:
         answer = await exchange(http, "GET", path, most=MOST_BYTES, **options)

@@ -1,0 +1,122 @@
+"""What a call would do, without making it: dry runs, and refusals that can be known before."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tavern_core.errors import CallError
+from tavern_core.frozen import dataclass
+from tavern_core.kernel.calls.admission import check_budget, check_depth, check_rule, tool_call
+from tavern_core.kernel.calls.approvals import Approvals, definition_of
+from tavern_core.kernel.calls.arguments import give_copy
+from tavern_core.kernel.calls.call_catalogue import Catalogue
+from tavern_core.kernel.calls.normalise import to_result
+from tavern_core.kernel.calls.plan_tokens import PlanTokens
+from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, begin, enter, frame, frame_of, leave
+from tavern_core.kernel.calls.untrusted_content import has_read, judged
+from tavern_core.kernel.catalogue.plan import Execute, Plan
+from tavern_core.kernel.execution.modes import Mode
+from tavern_core.kernel.hooks.dispatch import HookCalls, Wish
+from tavern_core.kernel.hooks.table import Implementation
+from tavern_core.model.call import CallContext
+from tavern_core.model.result import ToolResult, iso_utc, success
+
+
+@dataclass(frozen=True, slots=True)
+class Foresight:
+    """Looks at calls that are not made. Holds no state of a call."""
+
+    catalogue: Catalogue
+    hooks: HookCalls
+    approvals: Approvals
+    plans: PlanTokens
+    limits: CallLimits
+    series: str
+    """Start of the call ids of this host."""
+
+    async def planned(self, plan: Plan, call: RunningCall, context: CallContext, mode: Mode) -> ToolResult:
+        """What the call would do, and a token that lets it."""
+        asked = call.call or tool_call(plan, call, context, self.series)
+        asked = call.call = replace(asked, arguments=call.values or {})
+        call.stage = "check_call"
+        wish = judged(plan, call, await self.hooks.judge(own_gates(plan), asked, plan.shown, mode))
+        if (rule := plan.approval) is not None:
+            check_rule(plan, rule)
+        shown = None if plan.preview is None else await self._preview(plan, call, mode, plan.preview)
+        if shown is not None and (error := shown.error) is not None:
+            return shown.replace(error=replace(error, details={**error.details, "stage": call.stage}))
+        given = call.asked if call.asked is not None else call.values or {}
+        token, until = await self.plans.issue(plan, asked, given, mode)
+        value: dict[str, Any] = {
+            "tool": plan.id, "version": plan.spec.version, "definition": definition_of(plan.spec),
+            "arguments": plan.redact(call.values or {}), "steps": [step.to_json() for step in plan.steps()],
+            "needsApproval": wish is not None or rule is not None, "planToken": token, "expiresAt": iso_utc(until),
+        }  # fmt: skip
+        if shown is not None:
+            value["preview"] = shown.value
+        return success(value, call.trace(self.series)).replace(meta={"dryRun": True})
+
+    async def _preview(self, plan: Plan, call: RunningCall, mode: Mode, preview: Execute) -> ToolResult:
+        """What the tool says that it would do. Its own code says so: within the call, for its caller and until its deadline."""
+        call.stage = "preview"
+        if plan.source:
+            has_read(call, (plan.source,))
+        give_copy(plan, call, self.limits.argument_bytes)
+        call.token = entered = enter(frame_of(plan, call))
+        try:
+            seen: Any = preview(call, mode)
+            if inspect.isawaitable(seen):
+                seen = await mode.awaited(seen, call.seconds)
+        finally:
+            if frame() is not call.outer:
+                leave(entered)
+        return to_result(seen, call.trace(self.series), self.limits.output_bytes, plan.id)
+
+    async def foresee(
+        self,
+        mode: Mode,
+        written: str,
+        arguments: Mapping[str, Any],
+        context: CallContext | None,
+        earlier: int,
+        door: str = "tam",
+    ) -> CallError | None:
+        """Why a planned call would be refused by lists, rights, approval or budget; None: no known reason.
+
+        Only gates of the host are called, as after an approval: gates of plugins may count their calls.
+
+        Args:
+            arguments: what is known of them; what a hook may change before the gates is not.
+            context: as for `run`.
+            earlier: how many calls are made before it.
+        """
+        call = begin(written, arguments, context, "", None, door, 0)
+        try:
+            plan = await self.catalogue.find(written, context)
+            context = context or (call.outer[2] if call.outer is not None else None) or plan.host
+            call.depth = 0 if call.outer is None else call.outer[0] + 1
+            check_depth(plan, call.depth, self.limits.depth)
+            check_budget(plan, context, context.ledger.drawn + earlier + 1)
+            if plan.guarded or context.profile is not None:
+                plan = await self.catalogue.admits(plan, context)
+            known: Mapping[str, Any] = {} if plan.before else arguments
+            call.values = known if plan.fill is None else plan.fill(known)
+            asked = tool_call(plan, call, context, self.series)
+            call.context = context
+            wish = judged(plan, call, await self.hooks.judge(own_gates(plan), asked, plan.shown, mode))
+            if (rule := plan.approval) is not None:
+                check_rule(plan, rule)
+            if wish is not None or rule is not None:
+                wanted = wish or Wish(rule.place if rule is not None else "", rule.reason if rule is not None else "")
+                self.approvals.check_possible(plan, asked, wanted)
+        except CallError as error:
+            return error
+        return None
+
+
+def own_gates(plan: Plan) -> tuple[Implementation, ...]:
+    """The gates of the host, which give the same answer every time."""
+    return tuple(gate for gate in plan.gates if gate.is_builtin)

@@ -1,0 +1,96 @@
+"""Beginning a job: it is stored before its caller has its id, and then handed over to run."""
+
+from __future__ import annotations
+
+import time
+from os import urandom
+from typing import Any, Final
+
+from tavern_core.contract.tracing import trace_headers, traceparent_of
+from tavern_core.errors import CallMisused, InputInvalid, InternalError, StateDamaged
+from tavern_core.kernel.calls.arguments import own_copy
+from tavern_core.kernel.calls.background import Request
+from tavern_core.kernel.calls.running_call import current
+from tavern_core.kernel.calls.untrusted_content import inherited
+from tavern_core.kernel.jobs.running_job import RunningJob
+from tavern_core.kernel.jobs.running_jobs import RunningJobs, owner_of
+from tavern_core.kernel.settings.result_redaction import ForDisk
+from tavern_core.model.call import HOST_PRINCIPAL, CallContext
+from tavern_core.model.job import Job
+
+_HOST: Final = CallContext(principal=HOST_PRINCIPAL)
+
+
+class NewJobs:
+    """Where calls go on in the background (`Background`).
+
+    Args:
+        running: runs them.
+        disk: redacts secrets before storing.
+        argument_bytes: most characters of the arguments of a call.
+        poll_ms: how long callers should wait before they poll again.
+        ttl_ms: how long a job stays stored after its end.
+    """
+
+    def __init__(self, running: RunningJobs, disk: ForDisk, argument_bytes: int, poll_ms: int, ttl_ms: int) -> None:
+        self.poll_ms = poll_ms
+        self.inline = running.inline
+        self._running = running
+        self._changes = running.changes
+        self._disk = disk
+        self._argument_bytes = argument_bytes
+        self._ttl_ms = ttl_ms
+
+    def begin(self, request: Request) -> Job:
+        """See `Background`.
+
+        Raises:
+            CallMisused: tool, purpose or idempotency key is not text (USAGE).
+            InternalError: the store cannot be used (INTERNAL).
+        """
+        if not (
+            isinstance(request.tool, str) and isinstance(request.purpose, str) and isinstance(request.key or "", str)
+        ):
+            raise CallMisused(
+                f"{request.tool!r:.80}: tool, purpose and idempotency key of a call are text",
+                hint='for example "text:count", purpose="why", idempotency_key="a name"',
+            )
+        outer, context = current.get(), request.context
+        if outer is not None:
+            context = context or outer[2]
+            context = None if context is None else inherited(context, outer[4])
+        caller = context or _HOST
+        owner, now = owner_of(caller), time.time()
+        trace = trace_headers() or (traceparent_of(caller.trace_id) if caller.trace_id else {})
+        id_ = f"{'run' if request.is_run else 'job'}-{urandom(8).hex()}"
+        job = Job(
+            id_, request.tool, "queued", caller.principal, now, now, None, (), None, "", self.poll_ms, self._ttl_ms,
+            self._disk.text(request.purpose) if request.purpose else "", "" if context is None else caller.request_id,
+            caller.task_id, trace,
+        )  # fmt: skip
+        arguments = request.arguments if request.has_copy else self._copied(request)
+        facts = {
+            "process": self._running.process, "caller": None if context is None else context.to_json(), "user": caller.user_id,
+            "arguments": arguments and self._stored(arguments, request.key), "key": request.key and self._disk.text(request.key),
+            "door": request.door, "again": request.is_harmless_again,
+        }  # fmt: skip
+        try:
+            self._running.enter()
+            self._changes.records.add(job, owner, facts)
+        except StateDamaged as error:
+            raise InternalError(f"the job cannot be stored: {error.message}", hint=error.hint) from error
+        self._changes.report(job, caller.user_id)
+        own = request.arguments if arguments is None else arguments
+        self._running.take_up(RunningJob(id_, owner, request, own, context, trace, outer))
+        return job
+
+    def _copied(self, request: Request) -> Any:
+        """A copy of the arguments; None where they are no JSON or too large, as the call itself will say."""
+        try:
+            return own_copy(request.arguments, request.tool, self._argument_bytes)
+        except InputInvalid:
+            return None
+
+    def _stored(self, arguments: Any, key: str | None) -> Any:
+        """Arguments as they are stored; None: they, or the key, hold secrets, and the job cannot be resumed."""
+        return None if key and self._disk.text(key) != key else self._disk.arguments(arguments)

@@ -1,0 +1,124 @@
+"""One job of this process while it waits or runs, and the questions of its tool."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from tavern_core.contract.tool_context import LogLevel
+from tavern_core.errors import InputInvalid, TavernError
+from tavern_core.kernel.calls.background import Request
+from tavern_core.kernel.calls.conversation import misfit
+from tavern_core.kernel.calls.running_call import Frame
+from tavern_core.kernel.jobs.job_changes import JobChanges
+from tavern_core.model.call import CallContext
+from tavern_core.model.job import Job
+from tavern_core.model.question import Question, QuestionKind
+from tavern_core.model.result import ToolResult
+
+
+class RunningJob:
+    """A job of this process.
+
+    Args:
+        owner: its caller, as the store knows it.
+        arguments: the job's own; those of the request may change meanwhile.
+        context: its caller; None: the host.
+        trace: `traceparent` and `tracestate` of the call that began it.
+        outer: the call that began it.
+    """
+
+    # What few jobs have is an attribute of the class until it is set.
+    done: Future[ToolResult] | None = None
+    """Made for the first who waits for it."""
+    wake: asyncio.Event | None = None
+    """Set when the approval that it waits for is there."""
+    task: asyncio.Task[Any] | None = None
+    is_cancelled = has_begun = False
+    call_id = ""
+    """Of its call, once that has ended."""
+    saved_at = 0.0
+    """When its progress was stored, on the monotonic clock."""
+
+    def __init__(
+        self,
+        id: str,  # noqa: A002 - the job's
+        owner: str,
+        request: Request,
+        arguments: Mapping[str, Any] | None,
+        context: CallContext | None,
+        trace: Mapping[str, str],
+        outer: Frame | None = None,
+    ) -> None:
+        self.id = id
+        self.owner = owner
+        self.request = request
+        self.arguments = arguments
+        self.context = context
+        self.trace = trace
+        self.outer = outer
+        self.left: list[Future[Any]] = []
+        """Threads of it that could not be stopped."""
+        self.asked: dict[str, tuple[Question, asyncio.Future[Any]]] = {}
+        """What its tool asks now, and where the answer is waited for."""
+
+
+class JobConversation:
+    """What the tool of a job asks stays open with the job until it is answered; see `Jobs.answer`."""
+
+    def __init__(self, changes: JobChanges, running: RunningJob) -> None:
+        self._changes, self._running = changes, running
+
+    def can_ask(self, kind: QuestionKind) -> bool:
+        return True
+
+    async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
+        asked, loop = self._running.asked, asyncio.get_running_loop()
+        waits: dict[str, tuple[str, asyncio.Future[Any]]] = {}
+        for key, question in questions.items():
+            name = next(n for i in range(1, 1_000_000) if (n := key if i == 1 else f"{key}-{i}") not in asked)
+            future: asyncio.Future[Any] = loop.create_future()
+            asked[name], waits[key] = (question, future), (name, future)
+        show_questions(self._changes, self._running)
+        try:
+            return {key: await future for key, (_, future) in waits.items()}
+        finally:
+            for name, future in waits.values():
+                if asked.get(name, (None, None))[1] is future:  # it ends unanswered
+                    del asked[name]
+            show_questions(self._changes, self._running)
+
+    def log(self, level: LogLevel, message: str) -> None:
+        pass  # the log of the process has it
+
+
+def show_questions(changes: JobChanges, running: RunningJob) -> None:
+    """Store with a job what its tool asks now, from any thread."""
+
+    def now(job: Job) -> Job:
+        questions = tuple({"id": name, **question.to_json()} for name, (question, _) in tuple(running.asked.items()))
+        return replace(job, status="input_required" if questions else "running", questions=questions)
+
+    with suppress(TavernError):
+        changes.change(running.id, now)
+
+
+def give_answer(changes: JobChanges, running: RunningJob, name: str, value: Any) -> None:
+    """Hand an answer to the tool that asked, from any thread.
+
+    Raises:
+        InputInvalid: it does not fit the question, which stays open (INPUT_SCHEMA_INVALID).
+    """
+    question, future = running.asked.get(name, (None, None))
+    if question is None or future is None or running.task is None:
+        return
+    if why := misfit(question, value):
+        raise InputInvalid(f"the answer to {name} does not fit: {why}", hint="answer again; the question stays open")
+    if running.asked.pop(name, None) is None:  # it was answered already
+        return
+    running.task.get_loop().call_soon_threadsafe(lambda: None if future.done() else future.set_result(value))
+    show_questions(changes, running)

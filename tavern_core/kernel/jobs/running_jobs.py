@@ -1,0 +1,322 @@
+"""The jobs of this process, from the time at which they are stored to their end.
+
+    take up (on the caller's thread) → wait for a slot → make the call, again after each approval → store its result
+
+They run on the host's own loop. A job is a whole call on the usual path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import secrets
+import threading
+import time
+from asyncio import _get_running_loop as _running_loop
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Final, Protocol
+
+from tavern_core.contract.protocols import Calls, RunJobs
+from tavern_core.contract.tracing import within_trace
+from tavern_core.errors import (
+    CallError,
+    InputInvalid,
+    StateDamaged,
+    TavernError,
+    UsageError,
+)
+from tavern_core.kernel.calls.background import job_id
+from tavern_core.kernel.calls.call_control import Progress, on_left_behind, on_progress
+from tavern_core.kernel.calls.conversation import conversation
+from tavern_core.kernel.calls.running_call import current
+from tavern_core.kernel.calls.stored_approvals import StoredApprovals
+from tavern_core.kernel.execution.portal import Portal
+from tavern_core.kernel.jobs.job_changes import JobChanges
+from tavern_core.kernel.jobs.job_records import ended
+from tavern_core.kernel.jobs.running_job import JobConversation, RunningJob, give_answer
+from tavern_core.kernel.limits.slots import Full, Slots
+from tavern_core.kernel.settings.result_redaction import ForDisk
+from tavern_core.model.call import HOST_PRINCIPAL, CallContext
+from tavern_core.model.job import JobStatus
+from tavern_core.model.result import ToolError, ToolResult, failure
+
+_WATCH_S: Final = 0.2
+"""How often a process checks for cancellations and approvals of its jobs by other processes."""
+_SAVE_S: Final = 0.2
+"""Progress is written so often at most."""
+_MOST_WAITING: Final = 10_000
+_HOST: Final = CallContext(principal=HOST_PRINCIPAL)
+CANCELLED: Final = ToolError("CANCELLED", "the job was cancelled", {}, False, "unknown", None, "")
+_TOO_MANY: Final = ToolError(
+    "BUDGET_EXCEEDED", f"{_MOST_WAITING:,} jobs wait already", {}, True, "none", None, "try again later"
+)
+
+
+class Engines(Protocol):
+    """What is looked up when a job begins: jobs make calls, and calls become jobs."""
+
+    calls: Calls | None
+    runs: RunJobs | None
+
+
+class RunningJobs:
+    """The jobs of this process that are not over.
+
+    Args:
+        engines: runs calls and workflows.
+        disk: redacts secrets before storing.
+        concurrency: jobs that run at a time; callers alternate.
+    """
+
+    def __init__(
+        self,
+        changes: JobChanges,
+        approvals: StoredApprovals,
+        portal: Portal,
+        engines: Engines,
+        disk: ForDisk,
+        concurrency: int,
+    ) -> None:
+        self.changes = changes
+        self.engines = engines
+        self.process = secrets.token_hex(8)
+        self._records = changes.records
+        self._approvals = approvals
+        self._portal = portal
+        self._disk = disk
+        self._slots = Slots(concurrency, _MOST_WAITING)
+        self._lock = threading.Lock()
+        self._running: dict[str, RunningJob] = {}
+        self._starting: list[RunningJob] = []
+        self._watcher: asyncio.Task[None] | None = None
+        self._entered = False
+
+    def get(self, id: str) -> RunningJob | None:  # noqa: A002 - the job's
+        """A job of this process that is not over; None: there is none of this id."""
+        return self._running.get(id)
+
+    def inline(self, id: str) -> Future[ToolResult] | None:  # noqa: A002 - the job's
+        """Done when a job of this process is; None: it is over already."""
+        with self._lock:
+            running = self._running.get(id)
+            if running is not None and running.done is None:
+                running.done = Future()
+        return None if running is None else running.done
+
+    def enter(self) -> None:
+        """Record that this process is alive; its jobs count as lost when it is not.
+
+        Raises:
+            StateDamaged: the store cannot be used (STATE_DAMAGED).
+        """
+        if not self._entered:
+            self._records.records.enter(self.process)
+            self._entered = True
+
+    def take_up(self, running: RunningJob) -> None:
+        """Let a stored job run as soon as there is a slot."""
+        self._running[running.id] = running
+        with self._lock:
+            self._starting.append(running)
+            if len(self._starting) > 1:  # the loop is about to look: waking it costs more than all the rest of this
+                return
+        # A woken thread takes the interpreter's lock from the caller, so the caller's loop finishes its turn first.
+        if (loop := _running_loop()) is not None:
+            loop.call_soon(self._wake)
+        else:
+            self._wake()
+
+    def _wake(self) -> None:
+        # Nothing of the caller's surroundings comes along: neither its deadline nor the slots that it holds.
+        self._portal.loop().call_soon_threadsafe(self._start, context=contextvars.Context())
+
+    def _start(self) -> None:
+        """On the portal's loop: begin what was handed over."""
+        with self._lock:
+            starting, self._starting = self._starting, []
+        for running in starting:
+            running.task = asyncio.ensure_future(self._through(running))
+        if self._watcher is None or self._watcher.done():
+            self._watcher = asyncio.ensure_future(self._watch())
+
+    # Running -------------------------------------------------------------------------------------------------------------
+
+    async def _through(self, running: RunningJob) -> None:
+        """A job from its beginning to its end."""
+        status: JobStatus = "failed"
+        result = ToolResult(False, error=CANCELLED)
+        place: Future[None] | None = None
+        has_place = False
+        try:
+            running.has_begun = True
+            if running.is_cancelled:
+                raise asyncio.CancelledError
+            try:
+                place = self._slots.enter(running.owner)
+            except Full:
+                result = ToolResult(False, error=_TOO_MANY)
+                return
+            if place is not None:
+                await asyncio.wrap_future(_beside(place))
+            has_place = True
+            self.changes.change(running.id, lambda job: replace(job, status="running"))
+            result = await self._called(running)
+            status = _status_of(result)
+        except asyncio.CancelledError:
+            status = "cancelled"
+            if any(not one.done() for one in running.left):
+                result = result.replace(error=replace(CANCELLED, details={"stopped": False}))
+        except Exception as error:  # noqa: BLE001 - a job ends, whatever happens
+            result = failure(
+                error if isinstance(error, CallError) else CallError(f"the job failed: {error}", outcome="unknown")
+            )
+        finally:
+            if has_place:
+                self._leave(running)
+            elif place is not None:
+                self._slots.give_up(running.owner, place)
+            self._over(running, result.replace(job=running.id), status)
+
+    def _leave(self, running: RunningJob) -> None:
+        """Give its slot back, as soon as the last thread of it has ended that could not be stopped."""
+        left = [one for one in running.left if not one.done()]
+        if not left:
+            self._slots.leave()
+            return
+        running.left = left[1:]
+        left[0].add_done_callback(lambda _: self._leave(running))
+
+    async def _called(self, running: RunningJob) -> ToolResult:
+        """The call, repeated until no approval is missing."""
+        job_id.set(running.id)
+        on_progress.set(lambda progress: self._moved(running, progress))
+        on_left_behind.set(running.left.append)
+        conversation.set(JobConversation(self.changes, running))
+        if (outer := running.outer) is not None:  # its caller does not wait for it, and still counts as one around it
+            current.set((outer[0] + 1, None, running.context, "", outer[4]))
+        while True:
+            result = await (
+                within_trace(running.trace, partial(self._call, running)) if running.trace else self._call(running)
+            )
+            running.call_id = result.call_id
+            runs = self.engines.runs
+            if result.status == "job" and result.job == running.id and runs is not None:
+                asked = runs.job(running.id)
+                questions = () if asked is None else asked.questions
+                waiting = partial(replace, status="input_required", questions=questions, call_id=result.call_id)
+                self.changes.change(running.id, waiting)
+                return await runs.outcome(running.id)
+            approval = result.error.details.get("approval") if result.error is not None else None
+            if result.status != "input_required" or not isinstance(approval, str):
+                return result
+            why = result.error.message if result.error is not None else ""
+            question = {"id": approval, "type": "approval", "prompt": why}
+            waiting = partial(replace, status="input_required", questions=(question,), call_id=result.call_id)
+            self.changes.change(running.id, waiting, approval=approval)
+            await self._decided(running, approval)
+            self.changes.change(running.id, partial(replace, status="running", questions=()), approval=None)
+
+    async def _call(self, running: RunningJob) -> ToolResult:
+        calls, request = self.engines.calls, running.request
+        assert calls is not None
+        return await calls(request.tool, running.arguments, running.context, request.purpose, request.key, request.door)
+
+    async def _decided(self, running: RunningJob, approval: str) -> None:
+        wake = running.wake = asyncio.Event()
+        while True:
+            try:
+                if self._approvals.get(approval).state != "pending":
+                    return
+            except UsageError:
+                return
+            wake.clear()
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(wake.wait(), _WATCH_S)
+
+    def _moved(self, running: RunningJob, progress: Progress) -> None:
+        now = time.monotonic()
+        if now - running.saved_at < _SAVE_S and progress.done != progress.total:
+            return
+        running.saved_at = now
+        shown = progress.to_json()
+        with suppress(TavernError):
+            self.changes.change(running.id, lambda job: replace(job, progress=shown))
+
+    # Ending --------------------------------------------------------------------------------------------------------------
+
+    def _over(self, running: RunningJob, result: ToolResult, status: JobStatus) -> None:
+        clean = self._disk.result(result, running.arguments)
+        with suppress(TavernError, ValueError):  # it is still reported as finished; the result is known here
+            self._records.put_result(running.id, running.owner, clean)
+        with suppress(TavernError):
+            self.changes.change(running.id, lambda job: ended(job, status, clean.error, running.call_id), approval=None)
+        with self._lock:
+            self._running.pop(running.id, None)
+            done = running.done
+        if done is not None and not done.done():
+            done.set_result(result)
+
+    def end(self, running: RunningJob) -> None:
+        """Ask a job to end, from any thread."""
+        running.is_cancelled = True
+        task = running.task
+
+        def stop() -> None:
+            # A task that is cancelled before its first step never sees it, and the job would never be over.
+            if running.task is not None and running.has_begun and not running.task.done():
+                running.task.cancel()
+
+        loop = self._portal.loop() if task is None else task.get_loop()
+        loop.call_soon_threadsafe(stop)
+
+    async def _watch(self) -> None:
+        """While jobs run here: check for requests of other processes to end one, and for their answers."""
+        while self._running:
+            await asyncio.sleep(_WATCH_S)
+            with suppress(TavernError):  # tried again in a moment
+                for id_ in self._records.asked_to_end():
+                    if (running := self._running.get(id_)) is not None and not running.is_cancelled:
+                        self.end(running)
+                for running in list(self._running.values()):
+                    for name in list(running.asked):
+                        for value in self._records.take_answer(running.id, name):
+                            with suppress(InputInvalid):  # the question stays open
+                                give_answer(self.changes, running, name, value)
+
+    async def close(self) -> None:
+        """End the jobs of this process."""
+        waits = [(running, self.inline(running.id)) for running in list(self._running.values())]
+        for running, _ in waits:
+            self.end(running)
+        for _, done in waits:
+            with suppress(Exception):
+                await asyncio.wait_for(asyncio.wrap_future(done), 5)  # type: ignore[arg-type]
+        if self._entered:
+            with suppress(StateDamaged):
+                self._records.records.leave(self.process)
+
+
+def owner_of(context: CallContext) -> str:
+    """A caller, as the store knows it."""
+    return f"{context.principal}\x1f{context.user_id}"
+
+
+def _status_of(result: ToolResult) -> JobStatus:
+    if result.ok:
+        return "completed"
+    return "cancelled" if result.error is not None and result.error.kind == "CANCELLED" else "failed"
+
+
+def _beside(place: Future[None]) -> Future[None]:
+    """A second future for another one: cancelling the wait for it leaves the other alone."""
+    beside: Future[None] = Future()
+
+    def done(_: object) -> None:
+        if beside.set_running_or_notify_cancel():
+            beside.set_result(None)
+
+    place.add_done_callback(done)
+    return beside
