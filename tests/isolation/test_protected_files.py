@@ -292,9 +292,18 @@ answer = 'done'
 """
 
 
+def everywhere() -> list[Any]:
+    """Every scope in one box, and every box with one scope; all of them in the soak."""
+    often = {(BOXES[0], scope) for scope in SCOPES} | {
+        (BOXES[1], "its own plugin, and what is beside it"),
+        (BOXES[2], "a folder above"),
+    }
+    pairs = [(box, scope) for box in BOXES[:3] for scope in SCOPES]
+    return [pytest.param(*pair, marks=() if pair in often else pytest.mark.soak) for pair in pairs]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize("box", BOXES[:3])
+@pytest.mark.parametrize(("box", "scope"), everywhere())
 def test_nothing_that_is_run_by_others_is_written(place: Place, box: str, scope: str) -> None:
     host = place.open(SCOPES[scope], box)
     before = tree(place.project)

@@ -177,7 +177,7 @@ def test_other_calls_of_a_dead_worker_fail_and_nothing_else(workshop: Workshop) 
 @pytest.mark.parametrize("door", ["sync", "async"])
 def test_a_worker_that_does_not_come_up_again_keeps_no_call_longer_than_its_time(workshop: Workshop, door: str) -> None:
     folder(workshop, code=f"import os, time\nif os.path.exists(os.environ['HOME'] + '/flag'): time.sleep(1000)\n{CODE}")
-    host = workshop.open()
+    host = workshop.open(config={"limits": {"hookTimeoutMs": 1_000}})  # closing the host waits so long
     assert value(host, "p:pid")
     (workshop.home / "data" / "p" / "flag").write_text("")
     assert not host.invoke_sync("p:die").ok
