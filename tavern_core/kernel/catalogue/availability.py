@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tavern_core.errors import CallError, TavernError, ToolNotFound, UsageError
 from tavern_core.frozen import dataclass
-from tavern_core.kernel.access.profiles import Profile, ProfileLike
 from tavern_core.kernel.catalogue.namespaces import Namespaces
 from tavern_core.kernel.catalogue.profile_inventories import Inventories
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
@@ -19,6 +18,9 @@ from tavern_core.model.event import THREADS_STUCK
 from tavern_core.model.ids import spellings, split_id
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.access.profiles import Profile, ProfileLike
 
 
 @dataclass(frozen=True, slots=True)
