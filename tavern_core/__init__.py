@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError, ToolFailed
     from tavern_core.host import Plugin, Tavern
     from tavern_core.kernel.log.audit import AuditLog
-    from tavern_core.model.agent import AgentEvent, AgentOutcome
+    from tavern_core.model.agent_run import AgentEvent, AgentOutcome
     from tavern_core.model.approval import Approval, ApprovalRequest
     from tavern_core.model.call import Budget, CallContext, ToolCall
     from tavern_core.model.event import Event
@@ -126,7 +126,7 @@ _HOME = {
     "tavern_core.errors": ("CallError", "PluginError", "PolicyDenied", "TavernError", "ToolFailed"),
     "tavern_core.host": ("Plugin", "Tavern"),
     "tavern_core.kernel.log.audit": ("AuditLog",),
-    "tavern_core.model.agent": ("AgentEvent", "AgentOutcome"),
+    "tavern_core.model.agent_run": ("AgentEvent", "AgentOutcome"),
     "tavern_core.model.approval": ("Approval", "ApprovalRequest"),
     "tavern_core.model.call": ("Budget", "CallContext", "ToolCall"),
     "tavern_core.model.event": ("Event",),
@@ -149,8 +149,8 @@ def __getattr__(name: str) -> Any:
     if (module := _LAZY.get(name)) is None:
         raise AttributeError(f"module 'tavern_core' has no attribute {name!r}")
     if module == "tavern_core.host":  # imports pydantic
-        importlib.import_module("tavern_core.kernel.discovery.broken_installs").shield_pydantic()
-        with importlib.import_module("tavern_core.collector").collector_paused():
+        importlib.import_module("tavern_core.kernel.discovery.pydantic_shield").shield_pydantic()
+        with importlib.import_module("tavern_core.gc_pause").collector_paused():
             importlib.import_module(module)
     value = getattr(importlib.import_module(module), name)
     globals()[name] = value

@@ -16,7 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0 ok · 1 failed · 2 usage · 3 denied · 4 plugin or manifest invalid · 5 nothing found ·
         124 timeout · 130 interrupted.
     """
-    from tavern_core.kernel.discovery.broken_installs import shield_pydantic
+    from tavern_core.kernel.discovery.pydantic_shield import shield_pydantic
 
     try:
         shield_pydantic()

@@ -58,7 +58,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, ClassVar, Final, Literal
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 Outcome = Literal["none", "done", "unknown"]
 """What a failed call may have changed: nothing, everything, or not known."""

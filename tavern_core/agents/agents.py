@@ -31,24 +31,24 @@ from tavern_core.agents.model_requests import Task
 from tavern_core.agents.playback import Playback
 from tavern_core.agents.profile_fields import read_fields
 from tavern_core.agents.prompt import Prompt
+from tavern_core.agents.read_result_tool import READ_RESULT, reading_tool
 from tavern_core.agents.replay import AgentReplay, replayed
-from tavern_core.agents.result_reader import READ_RESULT, reading_tool
 from tavern_core.agents.run_store import AgentRuns, StoredAgentRun
-from tavern_core.agents.schemas import tokens_of_schema
 from tavern_core.agents.spending import BudgetLike, Clock, Spending, budget_of, check_price
+from tavern_core.agents.tool_schemas import tokens_of_schema
 from tavern_core.contract.llm import Price, price_of
 from tavern_core.errors import Finding, UsageError
 from tavern_core.flow.passed_models import ModelLike
 from tavern_core.flow.run_caller import restored, stored, taken_up_as
 from tavern_core.kernel.access.profiles import Profile, ProfileLike
 from tavern_core.kernel.calls.approvals import waiting
-from tavern_core.kernel.calls.conversation import conversation
+from tavern_core.kernel.calls.elicitation import conversation
 from tavern_core.kernel.calls.untrusted_content import running_call_has_read
 from tavern_core.kernel.settings.result_redaction import masking
-from tavern_core.model.agent import RESUMABLE, AgentOutcome, AgentRecord
+from tavern_core.model.agent_profile import AgentBudget, AgentProfile
+from tavern_core.model.agent_run import RESUMABLE, AgentOutcome, AgentRecord
 from tavern_core.model.call import CallContext
 from tavern_core.model.event import AGENT_FINISHED, AGENT_STARTED
-from tavern_core.model.profile import AgentBudget, AgentProfile
 
 _BY_CODE: Final = {"model": "llms", "deliberation_workflow": "workflows"}
 """Field of a profile → section of plugins, whose names may be known only when they are active."""

@@ -8,9 +8,9 @@ from typing import Any, Final
 from tavern_core.errors import UsageError
 from tavern_core.kernel.access.profiles import Profile
 from tavern_core.kernel.calls.running_call import current
+from tavern_core.model.agent_profile import AgentBudget
 from tavern_core.model.call import HOST_PRINCIPAL, Budget, CallContext, Ledger
 from tavern_core.model.capability import is_dangerous
-from tavern_core.model.profile import AgentBudget
 from tavern_core.model.untrusted import AfterUntrusted, stricter
 
 HOST: Final = CallContext(principal=HOST_PRINCIPAL)

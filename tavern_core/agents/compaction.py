@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tavern_core.agents.notices import sentence
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.language import Language
-from tavern_core.model.tokens import tokens_of
+from tavern_core.model.token_estimate import tokens_of
 
 TARGET: Final = 0.6
 """Share of the window that is left after compaction: the next one is some steps away."""

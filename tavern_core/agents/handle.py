@@ -9,7 +9,7 @@ from typing import Any
 
 from tavern_core.agents.run_store import AgentRuns
 from tavern_core.kernel.log.recorder import Recorder
-from tavern_core.model.agent import AgentEvent, AgentOutcome
+from tavern_core.model.agent_run import AgentEvent, AgentOutcome
 from tavern_core.model.event import AGENT_COMPACTED, AGENT_STEP
 
 

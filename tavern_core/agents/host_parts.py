@@ -11,7 +11,7 @@ from tavern_core.agents.prompt import PromptBuilder
 from tavern_core.contract.stores import RecordStore
 from tavern_core.flow.llm_calls import Models
 from tavern_core.flow.workflows import Workflows
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.profiles import Profile
 from tavern_core.kernel.artifacts.artifacts import Artifacts
 from tavern_core.kernel.calls.compiler import Compiler
@@ -21,7 +21,7 @@ from tavern_core.kernel.catalogue.profile_inventories import Inventories
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.kernel.catalogue.written_profiles import WrittenProfiles
 from tavern_core.kernel.foundation import Foundation
-from tavern_core.kernel.plugins.section_lookup import Sections
+from tavern_core.kernel.plugins.contribution_lookup import Sections
 from tavern_core.kernel.plugins.tables import Engines
 from tavern_core.model.language import Language, of_the_locale
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tavern_core.contract.tool_context import LogLevel
-from tavern_core.kernel.calls.conversation import Conversation, misfit, unanswered
+from tavern_core.kernel.calls.elicitation import Conversation, misfit, unanswered
 from tavern_core.model.question import Question, QuestionKind
 
 

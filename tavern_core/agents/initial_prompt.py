@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tavern_core.agents.host_parts import Parts
 from tavern_core.agents.prompt import Prompt
-from tavern_core.agents.result_reader import READ_RESULT
+from tavern_core.agents.read_result_tool import READ_RESULT
 from tavern_core.kernel.access.profiles import Profile
 from tavern_core.model.call import CallContext
 from tavern_core.model.language import Language

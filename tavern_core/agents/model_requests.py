@@ -10,7 +10,7 @@ from tavern_core.agents.host_parts import Parts
 from tavern_core.agents.playback import Playback, Waits
 from tavern_core.contract.llm import LLMAnswer
 from tavern_core.errors import ToolFailed
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.profiles import Profile
 from tavern_core.model.call import CallContext
 from tavern_core.model.run import RunResult

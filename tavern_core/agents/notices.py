@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tavern_core.agents.result_reader import READ_RESULT
+from tavern_core.agents.read_result_tool import READ_RESULT
 from tavern_core.model.language import Language
 
 _NOTICES: Final[Mapping[str, Mapping[Language, str]]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tavern_core.model.agent import AgentEvent
+from tavern_core.model.agent_run import AgentEvent
 
 Place = tuple[int, int]
 """(step, number of the call in it)"""

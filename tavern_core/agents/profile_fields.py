@@ -9,7 +9,7 @@ from typing import Final
 
 from tavern_core.contract.guards.folder import Folder
 from tavern_core.errors import Finding, Location, ProfileInvalid, ToolFailed, UsageError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.profiles import CODE, MOST_TOOLS, Profile
 from tavern_core.kernel.catalogue.manual import AVAILABLE_TOOLS, placeholders_of
 from tavern_core.kernel.knowledge.knowledge import Knowledge, KnowledgeBase

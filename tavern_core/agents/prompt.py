@@ -16,9 +16,9 @@ from typing import Any, Final, Literal
 from tavern_core.agents.profile_fields import KNOWLEDGE, SKILLS, Fields, Known, read_fields
 from tavern_core.agents.prompt_sections import Section, knowledge_section, skills_section
 from tavern_core.agents.prompt_texts import TEXTS, Texts, built_in
-from tavern_core.agents.schemas import fitting, tokens_of_schema, with_examples
+from tavern_core.agents.tool_schemas import fitting, tokens_of_schema, with_examples
 from tavern_core.errors import Finding, Location, ProfileInvalid
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.profiles import CODE, Profile, ProfileLike
 from tavern_core.kernel.catalogue.descriptions import Descriptions
 from tavern_core.kernel.catalogue.manual import AVAILABLE_TOOLS, fill_prompt, placeholders_of
@@ -27,7 +27,7 @@ from tavern_core.kernel.knowledge.knowledge import Knowledge, KnowledgeBase
 from tavern_core.model.call import CallContext
 from tavern_core.model.knowledge import Passage
 from tavern_core.model.language import Language
-from tavern_core.model.tokens import tokens_of
+from tavern_core.model.token_estimate import tokens_of
 
 TOOLS_SHARE: Final = 0.6
 MOST_PASSAGES: Final = 8

@@ -9,13 +9,13 @@ from typing import Final, Literal
 
 from tavern_core.agents.profile_fields import KNOWLEDGE, SKILLS
 from tavern_core.agents.prompt_texts import TEXTS
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.parameter_text import fold_lines, harmless
 from tavern_core.model.knowledge import Passage
 from tavern_core.model.language import Language
 from tavern_core.model.safe_text import seen
 from tavern_core.model.skill import Skill
-from tavern_core.model.tokens import tokens_of
+from tavern_core.model.token_estimate import tokens_of
 from tavern_core.tam import neutralise
 
 _END: Final = re.compile("</(?=passage)", re.IGNORECASE)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tavern_core.agents.profile_fields import KNOWLEDGE, SKILLS
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.manual import AVAILABLE_TOOLS
 from tavern_core.model.language import Language
 

@@ -10,9 +10,9 @@ from tavern_core.agents.loop import AgentLoop
 from tavern_core.agents.model_requests import Task
 from tavern_core.agents.playback import Playback
 from tavern_core.agents.spending import Clock, Spending
-from tavern_core.frozen import dataclass
-from tavern_core.model.agent import AgentOutcome, AgentRecord
-from tavern_core.model.profile import AgentBudget
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model.agent_profile import AgentBudget
+from tavern_core.model.agent_run import AgentOutcome, AgentRecord
 
 
 @dataclass(frozen=True, slots=True)

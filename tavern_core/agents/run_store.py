@@ -16,9 +16,9 @@ from typing import Any, Final
 from pydantic_core import to_json
 
 from tavern_core.errors import RunNotFound, UsageError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.stores.sqlite_file import SqliteFile
-from tavern_core.model.agent import AgentEvent, AgentOutcome, AgentRecord
+from tavern_core.model.agent_run import AgentEvent, AgentOutcome, AgentRecord
 from tavern_core.model.nearest import did_you_mean
 
 MOST_RUNS: Final = 500

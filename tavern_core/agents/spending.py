@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from tavern_core.contract.llm import Price
 from tavern_core.errors import UsageError
-from tavern_core.frozen import dataclass
-from tavern_core.model.profile import AgentBudget
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model.agent_profile import AgentBudget
 
 BudgetLike = AgentBudget | Mapping[str, Any] | None
 Pause = Callable[[], AbstractContextManager[object]]

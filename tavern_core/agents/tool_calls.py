@@ -12,17 +12,17 @@ from tavern_core.agents.host_parts import Parts
 from tavern_core.agents.model_requests import Task
 from tavern_core.agents.notices import sentence
 from tavern_core.agents.playback import Playback, PlaybackEnds, Waits
+from tavern_core.agents.read_result_tool import READ_RESULT
 from tavern_core.agents.repetition import Made
-from tavern_core.agents.result_reader import READ_RESULT
 from tavern_core.contract.llm import ModelCall
 from tavern_core.errors import CallError, InputInvalid, TavernError, ToolNotFound, call_error_of
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.feedback import failure_text
 from tavern_core.kernel.calls.idempotency import result_of, result_text
 from tavern_core.kernel.calls.native_calls import not_an_object, read_arguments, text_of
 from tavern_core.kernel.calls.text_calls import Transcript
+from tavern_core.kernel.catalogue.call_plan import Inner, Plan
 from tavern_core.kernel.catalogue.parameter_text import fold_lines
-from tavern_core.kernel.catalogue.plan import Inner, Plan
 from tavern_core.model.call import CallContext
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import ToolError, ToolResult, failure

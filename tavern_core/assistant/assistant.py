@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from tavern_core.assistant.drafting import Drafting
 from tavern_core.assistant.dry_run import Trial
+from tavern_core.assistant.form_drafting import panel
 from tavern_core.assistant.model_requests import ModelRequests
-from tavern_core.assistant.panel_cycle import panel
 from tavern_core.assistant.proposal import Panel, Proposal
 from tavern_core.errors import UsageError
 from tavern_core.flow.composition import Flow

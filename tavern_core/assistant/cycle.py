@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Final, Generic, TypeVar
 
-from tavern_core.assistant.answers import ANSWER_SCHEMA, Answered, read_answer
-from tavern_core.assistant.report import line, report
+from tavern_core.assistant.model_answers import ANSWER_SCHEMA, Answered, read_answer
+from tavern_core.assistant.problem_report import line, report
 from tavern_core.contract.llm import LLMAnswer, Message
 from tavern_core.errors import CallError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.patch_problems import PatchProblem
 from tavern_core.model.language import Language
 

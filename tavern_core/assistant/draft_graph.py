@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from tavern_core.graph.order import reachable
 from tavern_core.graph.plan import GROUP_INPUT, GROUP_OUTPUT
-from tavern_core.graph.slots import misfit
+from tavern_core.graph.slot_compatibility import misfit
 from tavern_core.model.node import ABSENT, NodeSpec, Slot
 from tavern_core.model.workflow import Workflow, WorkflowEdge
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from tavern_core.contract.llm import LLM, LLMAnswer, Message, ScriptedLLM
 from tavern_core.errors import TavernError
 from tavern_core.flow.workflows import Workflows
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.order import reachable
 from tavern_core.graph.patch_problems import PatchProblem
 from tavern_core.graph.plan import GROUPS, REFERENCE_KEY

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
-from tavern_core.assistant.node_ports import Ports
-from tavern_core.assistant.ranking import Ranking
-from tavern_core.frozen import dataclass
+from tavern_core.assistant.port_matching import Ports
+from tavern_core.assistant.rank_fusion import Ranking
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.full_text import FullText
 from tavern_core.kernel.catalogue.tokenizer import query_words, words_of
 from tavern_core.model.node import NodeSpec, Slot

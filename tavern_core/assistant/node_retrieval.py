@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tavern_core.assistant.example_folder import ExampleFolder
 from tavern_core.assistant.node_index import Example, NodeIndex, document_text
-from tavern_core.assistant.ranking import Ranking, fused
+from tavern_core.assistant.rank_fusion import Ranking, fused
 from tavern_core.contract.ranking import NodeDocument
 from tavern_core.errors import PluginError, TavernError, UsageError
 from tavern_core.flow.composition import Flow

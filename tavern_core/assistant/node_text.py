@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tavern_core.kernel.catalogue.parameter_text import fold_lines, harmless
 from tavern_core.model.node import ABSENT, NodeSpec, Slot, plain_default
-from tavern_core.model.tokens import tokens_of
+from tavern_core.model.token_estimate import tokens_of
 
 _DESCRIPTION, _SLOT_DESCRIPTION, _SHORT_DESCRIPTION = 300, 100, 80
 _MOST_SLOTS, _MOST_CHOICES, _LONGEST_VALUE = 40, 20, 60

@@ -13,7 +13,7 @@ from typing import Any, Final
 from tavern_core.contract.llm import Message
 from tavern_core.errors import UsageError
 from tavern_core.model.language import Language
-from tavern_core.model.tokens import tokens_of
+from tavern_core.model.token_estimate import tokens_of
 
 PROMPT_TOKENS: Final = 16_000
 """Size of a prompt, if the window of the model is not known to be smaller."""

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from tavern_core.assistant.answers import Needs
 from tavern_core.assistant.cycle import Round
 from tavern_core.assistant.dry_run import DryRun
+from tavern_core.assistant.model_answers import Needs
 from tavern_core.contract.llm import Price
 from tavern_core.flow.patching import PatchOutcome
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.changes import Change
 from tavern_core.graph.patch import RemovedEdge
 from tavern_core.graph.patch_problems import PatchProblem

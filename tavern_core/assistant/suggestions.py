@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 from tavern_core.assistant.draft_graph import DraftGraph, End
-from tavern_core.model.ids import split_id
+from tavern_core.model.naming_rules import split_id
 from tavern_core.model.nearest import fold
 from tavern_core.model.node import Slot
 

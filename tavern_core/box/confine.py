@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from tavern_core.box import landlock, namespaces, privileges, rlimits, seccomp
 from tavern_core.box.policy import LANDLOCK, LIMITS, NAMESPACES, PRIVILEGES, SECCOMP, BoxPolicy, BoxUnavailable
-from tavern_core.box.writes import judges
+from tavern_core.box.write_broker import judges
 
 _MOST_DESCRIPTORS = 1 << 20
 
@@ -47,7 +47,7 @@ def confine(
     Args:
         keep: descriptors that stay open, besides the first three; None: all. No layer can revoke
             an open file.
-        asking: called with the descriptor on which the host decides about writes in granted places (`writes.py`), if it
+        asking: called with the descriptor on which the host decides about writes in granted places (`write_broker.py`), if it
             decides; without it, the box itself may write everything around protected entries.
         begun: prepared for this policy by the process that has just forked this one, which has one thread then.
 

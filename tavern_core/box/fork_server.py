@@ -31,7 +31,7 @@ from typing import Final, Protocol
 if __name__ == "__main__":  # run by its path, without site-packages
     sys.path.append(__file__.rpartition("/tavern_core/")[0])
 
-from tavern_core.box.subreaper import (
+from tavern_core.box.process_tree import (
     become_subreaper,
     children,
     drain,

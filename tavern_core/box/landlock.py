@@ -71,7 +71,7 @@ def apply(
         own: those of `OWN` that were mounted for this box only.
         begun: the result of `begin` for this policy in the parent process.
         port: as for `begin`.
-        asks: the host writes in granted places, not the box itself (`writes.py`).
+        asks: the host writes in granted places, not the box itself (`write_broker.py`).
 
     Raises:
         OSError: the kernel has no Landlock.

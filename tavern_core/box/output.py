@@ -16,8 +16,8 @@ from typing import Literal
 
 from tavern_core.box.fork_server import receive
 from tavern_core.box.policy import BoxPolicy
-from tavern_core.box.script_client import Child
-from tavern_core.box.writes import Writes
+from tavern_core.box.script_launch import Child
+from tavern_core.box.write_broker import Writes
 
 Reason = Literal["exit", "stop", "time", "kill", "flood", "failed", "boxless", "lost", "untaken"]
 """Ended by itself, or why it was ended; `failed`: never started; `boxless`: not started because a layer is missing; `lost`: its guard died;

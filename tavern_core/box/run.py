@@ -14,6 +14,8 @@ import signal
 import sys
 from typing import NoReturn
 
+from tavern_core.box import launcher
+
 if __name__ == "__main__":  # run by its path, without site-packages
     sys.path.append(__file__.rpartition("/tavern_core/")[0])
 
@@ -27,7 +29,7 @@ CANNOT_RUN = 126
 def main(arguments: list[str]) -> NoReturn:
     """Run the command line; see above."""
     if arguments == ["--probe"]:
-        from tavern_core.box.layers import print_probe
+        from tavern_core.box.layer_probe import print_probe
 
         print_probe()
         sys.exit(0)
@@ -42,13 +44,12 @@ def main(arguments: list[str]) -> NoReturn:
 
 
 def _watch(policy: BoxPolicy, folder: str, argv: list[str]) -> NoReturn:
-    from tavern_core.box import program
     from tavern_core.box.confine import close_others
 
     close_others(())
     signal.pthread_sigmask(signal.SIG_BLOCK, _HANDED_ON)  # signals that arrive now wait until there is a child
     try:
-        started = program.start(policy, program.Program(argv, os.environ, folder))
+        started = launcher.start(policy, launcher.Program(argv, os.environ, folder))
     except BoxUnavailable as error:
         _say(error.message)
         os._exit(NO_BOX)

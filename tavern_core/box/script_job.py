@@ -4,7 +4,7 @@
                             │
     host <──────────────────┘ "taken", "started", "ended <status> <why>"
 
-Each script has a guard that is a child subreaper (`subreaper.py`). If a guard is killed, the fork server inherits its children and
+Each script has a guard that is a child subreaper (`process_tree.py`). If a guard is killed, the fork server inherits its children and
 kills them. The guard watches its status socket to the host: "stop" ends the script politely, "kill" or the end of
 the host kills it. It also watches the time, so that a host whose event loop is stuck cannot prolong a script's life.
 
@@ -27,12 +27,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tavern_core.box.subreaper import become_subreaper, end_all, look_for, wait_for, wake_on_children
+from tavern_core.box import launcher
+from tavern_core.box.process_tree import become_subreaper, end_all, look_for, wait_for, wake_on_children
 
 if TYPE_CHECKING:
     from tavern_core.box.gateway_socket import Listener
+    from tavern_core.box.launcher import Ending, Started
     from tavern_core.box.policy import BoxPolicy
-    from tavern_core.box.program import Ending, Started
 
 GRACE_S = 0.1
 """Between SIGTERM and SIGKILL. Less than the host waits for cancelled work (0.25 s)."""
@@ -75,20 +76,17 @@ def _fork_guard(policy: BoxPolicy | None) -> tuple[int, bool]:
         OSError: no process can be created.
     """
     if policy is not None:
-        from tavern_core.box import program
-
         with contextlib.suppress(OSError):  # the guard detects what is missing
-            return program.fork_init(policy), True
+            return launcher.fork_init(policy), True
     return os.fork(), False
 
 
 def _warmed_up(rules: str) -> BoxPolicy:
     """Import and compute once what the forked guards need. Returns the policy."""
-    from tavern_core.box import program
     from tavern_core.box.policy import BoxPolicy
 
     policy = BoxPolicy.from_json(rules)
-    program.warm(policy)
+    launcher.warm(policy)
     gc.freeze()  # so that reference counting does not copy it
     return policy
 
@@ -132,15 +130,15 @@ def start_boxed(
     request: dict[str, Any], descriptors: list[int], status: socket.socket, init: tuple[int, int] | None
 ) -> Started:
     """As `start`, in a box. Ends this process if a required layer is missing."""
-    from tavern_core.box import policy, program
+    from tavern_core.box import policy
 
     streams = descriptors[1], descriptors[2], descriptors[3]
-    what = program.Program(request["argv"], request["env"], request["cwd"], streams)
+    what = launcher.Program(request["argv"], request["env"], request["cwd"], streams)
     try:
         if init is not None:
-            started = program.start_as_init(request["policy"], what, init)
+            started = launcher.start_as_init(request["policy"], what, init)
         else:
-            started = program.start(request["policy"], what)
+            started = launcher.start(request["policy"], what)
     except policy.BoxUnavailable as error:
         say(status, f"boxless {error.layer} {error.reason}")
         os._exit(0)

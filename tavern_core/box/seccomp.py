@@ -20,7 +20,7 @@ from typing import Final
 from tavern_core.box.policy import BoxLimits, BoxPolicy
 from tavern_core.box.syscall_numbers import LAST, NUMBERS, UNUSED
 from tavern_core.box.syscalls import MACHINE, prctl, syscall
-from tavern_core.box.writes import CALLS, judges
+from tavern_core.box.write_broker import CALLS, judges
 
 MACHINES: Final = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277)}
 """Machine → column of `NUMBERS`, AUDIT_ARCH, number of seccomp(2)."""
@@ -118,7 +118,7 @@ def apply(policy: BoxPolicy, *, is_program: bool = False, asks: bool = False) ->
     """Filter the system calls of this process from now on.
 
     Args:
-        asks: the server of the returned descriptor decides about each call that writes by a path (`writes.py`).
+        asks: the server of the returned descriptor decides about each call that writes by a path (`write_broker.py`).
 
     Returns:
         The descriptor; -1 if there is none.

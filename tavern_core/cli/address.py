@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from tavern_core.errors import UsageError
 
 if TYPE_CHECKING:
     from tavern_core.agents.handle import AgentHandle
-    from tavern_core.model.agent import AgentEvent, AgentOutcome, AgentRecord
+    from tavern_core.model.agent_run import AgentEvent, AgentOutcome, AgentRecord
 
 _COLUMNS: Final = ("run", "state", "profile", "steps", "calls", "cost", "started", "task")
 _WIDTH: Final = 60

@@ -19,7 +19,7 @@ from tavern_core.cli.output import visible, write
 from tavern_core.cli.session import Session, global_options
 from tavern_core.cli.stdout import abandon_unwritable, flush, is_open, occupy
 from tavern_core.errors import TavernError
-from tavern_core.model.ids import RESERVED_COMMANDS
+from tavern_core.model.naming_rules import RESERVED_COMMANDS
 
 _HERE: Final = "tavern_core.cli"
 COMMANDS: Final = {

@@ -146,7 +146,7 @@ def typed(host: Tavern, tool: str, texts: Mapping[str, str], context: CallContex
     """
     if not texts:
         return {}
-    from tavern_core.schema.coerce import coerce_text
+    from tavern_core.schema.text_coercion import coerce_text
 
     try:
         schema = host.tools[tool].input_schema

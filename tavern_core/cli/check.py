@@ -14,7 +14,7 @@ from tavern_core.cli.errors import INVALID, NOTHING_FOUND, ReportedExit, show_fi
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.cli.trace_check import trace_report
 from tavern_core.errors import Finding, UsageError
-from tavern_core.model.plugin import finding_json
+from tavern_core.model.plugin_status import finding_json
 
 if TYPE_CHECKING:
     from tavern_core.review.plugin_check import CheckReport

@@ -17,12 +17,12 @@ from tavern_core.cli.errors import FAILED, INVALID, ReportedExit
 from tavern_core.cli.output import shorten
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.errors import ERROR_CODES, ProfileInvalid, TavernError
-from tavern_core.frozen import dataclass
-from tavern_core.model.plugin import Diagnostic
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model.plugin_status import Diagnostic
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
-    from tavern_core.model.plugin import PluginStatus
+    from tavern_core.model.plugin_status import PluginStatus
 
 Verdict = Literal["ok", "warning", "error"]
 LARGEST_LOG_CHECKED: Final = 32_000_000
@@ -217,7 +217,7 @@ def _profiles(host: Tavern) -> Iterator[Examination]:
 
 def _isolation(host: Tavern) -> Iterator[Examination]:
     """Each layer of the box for scripts, code and isolated plugins."""
-    from tavern_core.box.layers import available_layers
+    from tavern_core.box.layer_probe import available_layers
     from tavern_core.box.policy import LAYERS
 
     config = host.config.isolation

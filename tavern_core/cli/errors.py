@@ -114,7 +114,7 @@ def _excerpt(where: Location | None, folder: Path | None) -> list[str]:
     text = _line(where, folder) if _may_be_shown(where) else None
     if text is None:
         return lines
-    from tavern_core.schema.secret_text import redact_text  # imported here: `tavern --help` does not need it
+    from tavern_core.schema.secret_scanning import redact_text  # imported here: `tavern --help` does not need it
 
     text = redact_text(text)
     at = max(where.column - 1, 0)

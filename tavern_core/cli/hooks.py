@@ -14,7 +14,7 @@ from tavern_core.model.nearest import did_you_mean
 if TYPE_CHECKING:
     from tavern_core.contract.hookspecs import Hook
     from tavern_core.host import Tavern
-    from tavern_core.model.plugin import PluginStatus
+    from tavern_core.model.plugin_status import PluginStatus
 
 
 @click.command(cls=Command)

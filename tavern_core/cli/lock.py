@@ -70,7 +70,7 @@ def lock(session: Session, only_check: bool, prune: bool, as_json: bool) -> None
 def _text(path: Path) -> str:
     """The file with its comments."""
     from tavern_core.kernel.files.atomic_file import read_text
-    from tavern_core.kernel.text.text_limits import LARGEST_FILE
+    from tavern_core.kernel.text.document_limits import LARGEST_FILE
 
     return read_text(path, LARGEST_FILE) or ""
 

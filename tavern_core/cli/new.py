@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 
-from tavern_core import package
+from tavern_core import package_location
 from tavern_core.cli.errors import tell_plainly
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.errors import UsageError
-from tavern_core.model.ids import is_plugin_name, is_reserved
+from tavern_core.model.naming_rules import is_plugin_name, is_reserved
 
 
 @click.command(cls=Command)
@@ -65,7 +65,7 @@ def template_folder() -> Path:
     Raises:
         UsageError: it is missing (USAGE).
     """
-    for folder in (package.FOLDER / "plugin_template", package.FOLDER.parent / "plugin_template"):
+    for folder in (package_location.FOLDER / "plugin_template", package_location.FOLDER.parent / "plugin_template"):
         if (folder / "cookiecutter.json").is_file():
             return folder
     raise UsageError(

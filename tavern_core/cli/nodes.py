@@ -11,7 +11,7 @@ from tavern_core.cli.call import caller, json_arguments, named
 from tavern_core.cli.errors import NOTHING_FOUND, ReportedExit, tell_plainly
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import shorten
-from tavern_core.cli.runs import finished, through, typed_inputs
+from tavern_core.cli.run_display import finished, through, typed_inputs
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.errors import UsageError
 from tavern_core.model.nearest import did_you_mean

@@ -17,7 +17,7 @@ from typing import Any, Final, TextIO
 
 from tavern_core.cli.stdout import flush, is_open
 from tavern_core.errors import HIDDEN
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 _BREAKS: Final = re.compile("[\\s\x85\u2028\u2029]+")
 _GAP: Final = "  "

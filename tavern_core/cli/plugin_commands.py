@@ -14,7 +14,7 @@ import click
 
 from tavern_core.errors import ActivationFailed, TavernError
 from tavern_core.kernel.config.places import home_and_user_file, is_unconfigured, named_home, project_home
-from tavern_core.model.ids import RESERVED_COMMANDS
+from tavern_core.model.naming_rules import RESERVED_COMMANDS
 from tavern_core.model.safe_text import printed
 
 if TYPE_CHECKING:

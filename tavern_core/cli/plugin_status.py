@@ -10,7 +10,7 @@ from tavern_core.model.nearest import did_you_mean
 if TYPE_CHECKING:
     from tavern_core.cli.session import Session
     from tavern_core.host import Tavern
-    from tavern_core.model.plugin import PluginStatus
+    from tavern_core.model.plugin_status import PluginStatus
     from tavern_core.model.skill import Skill
 
 

@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tavern_core.cli import completion
-from tavern_core.cli.assets import assets
 from tavern_core.cli.bisect import bisect
 from tavern_core.cli.check import check
 from tavern_core.cli.consent import grant, revoke
 from tavern_core.cli.doctor import doctor
 from tavern_core.cli.errors import INVALID, ReportedExit, show_finding, tell
+from tavern_core.cli.frontend_assets import assets
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.lock import lock
 from tavern_core.cli.output import shorten
-from tavern_core.cli.pip import install, update
+from tavern_core.cli.plugin_install import install, update
 from tavern_core.cli.plugin_status import show_change, status_of, trouble
 from tavern_core.cli.review import HEADINGS, request_rows, review
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.errors import UsageError
 
 if TYPE_CHECKING:
-    from tavern_core.model.plugin import PluginStatus
+    from tavern_core.model.plugin_status import PluginStatus
 
 _REASON_WIDTH = 200
 

@@ -120,8 +120,8 @@ def _no_echo(terminal: int) -> Iterator[None]:
 
 def typed(schema: Mapping[str, Any], text: str) -> tuple[Any, str]:
     """The input converted for the schema, and its problem; empty if there is none."""
-    from tavern_core.schema.coerce import coerce_text
-    from tavern_core.schema.secrets import is_secret_schema
+    from tavern_core.schema.secret_names import is_secret_schema
+    from tavern_core.schema.text_coercion import coerce_text
 
     if not text.strip() and "default" in schema:
         return schema["default"], ""
@@ -204,7 +204,7 @@ def answered(question: Question, give: Callable[[Any], bool], wake: int | None =
     Raises:
         Withdrawn: as `read_line`.
     """
-    from tavern_core.schema.secrets import is_secret_schema
+    from tavern_core.schema.secret_names import is_secret_schema
 
     schema = question.schema
     is_hidden = is_secret_schema(schema)

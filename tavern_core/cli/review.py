@@ -16,7 +16,7 @@ from tavern_core.model.language import of_the_locale
 
 if TYPE_CHECKING:
     from tavern_core.kernel.grants.review import Request, Review
-    from tavern_core.model.plugin import PluginStatus
+    from tavern_core.model.plugin_status import PluginStatus
 
 HEADINGS: Final = ("", "permission", "risk", "state", "what it lets the plugin do")
 _REASON_WIDTH: Final = 200

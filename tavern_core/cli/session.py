@@ -88,7 +88,7 @@ class Session:
 
             tracer = None
             if os.environ.get(TRACE_VARIABLE, "") not in ("", "0"):
-                from tavern_core.cli.trace import Tracer
+                from tavern_core.cli.plugin_trace import Tracer
 
                 tracer = Tracer()
             self.stdout.guard()

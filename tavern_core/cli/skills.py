@@ -13,7 +13,7 @@ from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import one_line, shorten
 from tavern_core.cli.plugin_status import show_change
 from tavern_core.cli.session import Command, Session, json_option, pass_session
-from tavern_core.model.plugin import finding_json
+from tavern_core.model.plugin_status import finding_json
 
 if TYPE_CHECKING:
     from tavern_core.kernel.manifest.skill_file import SkillFile

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.cli.errors import tell_plainly
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 if TYPE_CHECKING:
     from tavern_core.cli.output import Output

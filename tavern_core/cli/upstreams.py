@@ -17,8 +17,8 @@ from tavern_core.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tavern_core.upstreams.config_entries import NewEntry
     from tavern_core.upstreams.status import UpstreamStatus
-    from tavern_core.upstreams.writing import NewEntry
 
 _COLUMNS: Final = ("upstream", "kind", "state", "tools", "in quarantine", "latency", "reached by", "last error")
 _name = click.argument("upstream", metavar="NAME", shell_complete=completion.upstreams)
@@ -139,7 +139,7 @@ def add(session: Session, kind: str, words: tuple[str, ...], name: str, as_json:
 
     For example: tavern upstreams add mcp -- uvx mcp-server-time
     """
-    from tavern_core.upstreams.writing import entry_of_words
+    from tavern_core.upstreams.config_entries import entry_of_words
 
     _write(session, [entry_of_words(kind, words, name)], as_json)
 
@@ -150,14 +150,14 @@ def add(session: Session, kind: str, words: tuple[str, ...], name: str, as_json:
 @pass_session
 def import_(session: Session, file: str, as_json: bool) -> None:
     """Write an entry into tavern.yaml for each server of a file of another MCP host (``mcpServers``); no secret is copied."""
-    from tavern_core.upstreams.writing import entries_of_json, read_servers
+    from tavern_core.upstreams.config_entries import entries_of_json, read_servers
 
     _write(session, entries_of_json(read_servers(Path(file)), file), as_json)
 
 
 def _write(session: Session, entries: Sequence[NewEntry], as_json: bool) -> None:
     from tavern_core.kernel.config import configuration
-    from tavern_core.upstreams.writing import write_entries
+    from tavern_core.upstreams.config_entries import write_entries
 
     file = configuration.files(session.config, home=session.home).project or Path.cwd() / "tavern.yaml"
     if file.suffix == ".toml":

@@ -15,7 +15,7 @@ from tavern_core.cli.errors import FAILED, ReportedExit, exit_code_of, tell
 from tavern_core.cli.lazy_groups import Group, Lazy
 from tavern_core.cli.output import shorten
 from tavern_core.cli.prompts import alone, answered, has_person, typed
-from tavern_core.cli.runs import complete_run, finished, show_record, tell_questions, through, typed_inputs
+from tavern_core.cli.run_display import complete_run, finished, show_record, tell_questions, through, typed_inputs
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.errors import ERROR_CODES, InputInvalid, RunNotFound, TavernError, UsageError, WorkflowInvalid
 from tavern_core.model.nearest import did_you_mean

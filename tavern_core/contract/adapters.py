@@ -21,7 +21,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 if TYPE_CHECKING:
     from tavern_core.contract.tool_context import ToolContext

@@ -15,7 +15,7 @@ from typing import Any, Final
 from pydantic_core import from_json
 
 from tavern_core.errors import CallTimeout, Outcome, OutputTooLarge, UpstreamError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 MOST_JSON: Final = 4_000_000
 """Bytes of JSON in one answer: reading more at once would hold up the event loop."""

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, over
 import pluggy
 
 from tavern_core.errors import UsageError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:  # they use pydantic, which takes as long to load as everything else together
@@ -44,11 +44,11 @@ if TYPE_CHECKING:  # they use pydantic, which takes as long to load as everythin
     )
     from tavern_core.contract.ranking import Ranker
     from tavern_core.contract.tools import ToolOffer
+    from tavern_core.model.agent_profile import AgentProfile
     from tavern_core.model.call import CallContext, ToolCall
     from tavern_core.model.capability import Risk
     from tavern_core.model.event import Event
     from tavern_core.model.node import NodeSpec
-    from tavern_core.model.profile import AgentProfile
     from tavern_core.model.result import ToolResult
     from tavern_core.model.run import NodeInfo, RunInfo
     from tavern_core.model.settings import SettingItem

@@ -13,7 +13,7 @@ from inspect import isawaitable
 from typing import Any, Final, Protocol, runtime_checkable
 
 from tavern_core.errors import ToolFailed
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 Message = Mapping[str, Any]
 """``{"role": "system" | "user" | "assistant" | "tool", "content": text}``.

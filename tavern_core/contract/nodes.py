@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 from typing import Final as FinalType
 
 from tavern_core.errors import UsageError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 if TYPE_CHECKING:
     from tavern_core.contract.llm import LLM

@@ -1,9 +1,9 @@
 """What a plugin can request: one table of permission ids, their risk, and the sentence a person consents to.
 
     hook:server:tool:check          HOOKS and BROWSER_PERMISSIONS     permissions.hooks
-    ui:wrap:<component>             model/ui.py COMPONENTS            permissions.ui.wrap
-    ui:inject:<outlet>              model/ui.py OUTLETS               permissions.ui.inject
-    ui:override:<component>         model/ui.py COMPONENTS            permissions.ui.override
+    ui:wrap:<component>             model/ui_extension_points.py COMPONENTS            permissions.ui.wrap
+    ui:inject:<outlet>              model/ui_extension_points.py OUTLETS               permissions.ui.inject
+    ui:override:<component>         model/ui_extension_points.py COMPONENTS            permissions.ui.override
     service:use:<name>              any service                       permissions.services.use
     service:write:<name>            any service                       permissions.services.write
     service:override:<name>         any service                       permissions.services.override
@@ -26,12 +26,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from tavern_core.contract.hookspecs import BROWSER_PERMISSIONS, HOOKS, permission_names
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model import capability
 from tavern_core.model.capability import CAPABILITIES, Risk, is_capability
-from tavern_core.model.ids import is_service_name
-from tavern_core.model.scope import entry_problem
-from tavern_core.model.ui import COMPONENTS, OUTLETS, is_outlet
+from tavern_core.model.capability_scope import entry_problem
+from tavern_core.model.naming_rules import is_service_name
+from tavern_core.model.ui_extension_points import COMPONENTS, OUTLETS, is_outlet
 
 if TYPE_CHECKING:
     from tavern_core.model.manifest import Manifest

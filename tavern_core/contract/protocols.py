@@ -10,19 +10,19 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from tavern_core.box.output import Serve
     from tavern_core.box.policy import BoxPolicy, Level
-    from tavern_core.box.script_client import Child, Launch
+    from tavern_core.box.script_launch import Child, Launch
     from tavern_core.model.call import CallContext, Rights, ToolCall
+    from tavern_core.model.capability_scope import Scope
     from tavern_core.model.config import LimitsConfig
     from tavern_core.model.job import Job
     from tavern_core.model.result import ToolResult
-    from tavern_core.model.scope import Scope
     from tavern_core.model.tool import ToolSpec
 
 
@@ -224,7 +224,7 @@ class ServiceUser:
 
     plugin: str
     scope: Callable[[str], Scope]
-    """``scope(capability)`` → the effective scope (`model/scope.py`) for the plugin and the caller of its tool; None: no limit, empty:
+    """``scope(capability)`` → the effective scope (`model/capability_scope.py`) for the plugin and the caller of its tool; None: no limit, empty:
     not granted."""
     is_builtin: bool = False
     """One of the host's own plugins."""

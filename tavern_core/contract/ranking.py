@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import Protocol, runtime_checkable
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

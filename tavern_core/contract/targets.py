@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 if TYPE_CHECKING:
     from tavern_core.contract.protocols import BoundTool

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload, runtime_checkable
 
 from tavern_core.errors import UsageError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.limits import NO_LIMITS, ToolLimits
 from tavern_core.model.tool import Example, ToolSpec
 

@@ -15,7 +15,7 @@ from tavern_core.errors import TavernError
 from tavern_core.flow.node_catalogue import Nodes
 from tavern_core.flow.workflow_files import WorkflowFiles, WorkflowSource
 from tavern_core.graph.problems import FlowProblem
-from tavern_core.graph.slots import chosen, value_misfit
+from tavern_core.graph.slot_compatibility import chosen, value_misfit
 from tavern_core.kernel.nodes.node_code import NodeCode
 from tavern_core.kernel.nodes.value_conversion import adapted
 from tavern_core.kernel.plugins.lifecycle import Lifecycle

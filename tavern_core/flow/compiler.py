@@ -15,7 +15,7 @@ from tavern_core.flow.compile_library import CompileLibrary
 from tavern_core.flow.engine.plan_tables import Prepared, prepare
 from tavern_core.flow.node_catalogue import Nodes
 from tavern_core.flow.workflow_files import WorkflowFiles
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.compile import compile_workflow, resolved
 from tavern_core.graph.problems import FlowProblem
 from tavern_core.kernel.manifest.workflow_files import SUFFIX, document_of, workflow_of

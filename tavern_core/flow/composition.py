@@ -16,7 +16,7 @@ from tavern_core.flow.runs_as_jobs import RunsAsJobs
 from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.flow.workflow_tools import Engine, WorkflowTools
 from tavern_core.flow.workflows import Workflows
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.pipeline import DRY_RUN
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.settings.result_redaction import judging, masking
@@ -24,7 +24,7 @@ from tavern_core.model.artifact import media_type_of
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 
 if TYPE_CHECKING:
-    from tavern_core.flow.run_steps import Caches, Running
+    from tavern_core.flow.run_pipeline import Caches, Running
     from tavern_core.kernel.calls.large_results import ArtifactStore
     from tavern_core.kernel.calls.pipeline import Pipeline
     from tavern_core.kernel.catalogue.profile_inventories import Inventories
@@ -129,7 +129,7 @@ def _running(
     from tavern_core.flow.engine.run_store import RunStore
     from tavern_core.flow.node_facilities import HostNodeFacilities
     from tavern_core.flow.node_permissions import NodeRights
-    from tavern_core.flow.run_steps import Caches, Running
+    from tavern_core.flow.run_pipeline import Caches, Running
 
     base, lifecycle = specs.base, specs.lifecycle
     host = CallContext(principal=HOST_PRINCIPAL, config=base.config.config)

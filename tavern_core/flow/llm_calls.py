@@ -26,10 +26,10 @@ from tavern_core.errors import CallError, InputInvalid, ToolFailed
 from tavern_core.flow.llm_use import PluginBudgets, Use
 from tavern_core.flow.passed_models import ModelLike, PassedModels, is_passed
 from tavern_core.flow.prompt_hooks import ModelRequest, PromptChange, PromptHooks
-from tavern_core.frozen import dataclass
-from tavern_core.frozen import dataclass as frozen_dataclass
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.frozen_dataclass import dataclass as frozen_dataclass
 from tavern_core.kernel.calls.running_call import current
-from tavern_core.kernel.catalogue.plan import Inner
+from tavern_core.kernel.catalogue.call_plan import Inner
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tavern_core.contract.llm import LLMAnswer, Price, count_of
 from tavern_core.errors import BudgetExceeded
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.config import ModelBudget
 
 _EVERYBODY: Final = "*"
@@ -41,7 +41,7 @@ class Use:
         self.is_estimated = True
 
     def _estimate(self, answer: str) -> None:
-        from tavern_core.model.tokens import tokens_of
+        from tavern_core.model.token_estimate import tokens_of
 
         request = json.dumps([self.question["messages"], self.question["options"]], ensure_ascii=False, default=str)
         self.tokens = {"input": tokens_of(request), "output": tokens_of(answer)}

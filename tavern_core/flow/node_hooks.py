@@ -8,7 +8,7 @@ from tavern_core.flow.engine.node_outputs import Outputs
 from tavern_core.flow.engine.plan_tables import Work
 from tavern_core.flow.engine.protocols import RunPart
 from tavern_core.flow.hook_chains import FlowCalls
-from tavern_core.kernel.hooks.arguments import copied
+from tavern_core.kernel.hooks.argument_copies import copied
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.model.run import NodeInfo, RunInfo
 

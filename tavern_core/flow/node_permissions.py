@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 
 from tavern_core.errors import PolicyDenied, TavernError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.profiles import Profile
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.call import CallContext, grant_fix

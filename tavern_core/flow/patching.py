@@ -20,16 +20,16 @@ from tavern_core.errors import UsageError, WorkflowInvalid
 from tavern_core.flow.compiler import as_workflow
 from tavern_core.flow.hook_chains import FlowCalls
 from tavern_core.flow.workflow_files import SavedMeanwhile, WorkflowFiles
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.changes import Change, differences, in_words
+from tavern_core.graph.json_patch import MOST_VALUES
 from tavern_core.graph.layout import layout
-from tavern_core.graph.operations import MOST_VALUES
 from tavern_core.graph.patch import Patched, RemovedEdge, conflict, patched, revised
 from tavern_core.graph.patch_blame import blamed
 from tavern_core.graph.patch_ids import with_ids
 from tavern_core.graph.patch_problems import PatchProblem, PatchRefused
+from tavern_core.graph.patch_view import project
 from tavern_core.graph.problems import FlowProblem
-from tavern_core.graph.projection import project
 from tavern_core.kernel.hooks.table import HookTable
 from tavern_core.kernel.manifest.workflow_files import SUFFIX
 from tavern_core.kernel.text.json_document import read_json

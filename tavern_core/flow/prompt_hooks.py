@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from tavern_core.errors import PluginError, PolicyDenied
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.plugins.lifecycle import Lifecycle

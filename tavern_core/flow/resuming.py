@@ -12,7 +12,7 @@ from tavern_core.flow.engine.journal import Journal
 from tavern_core.flow.engine.run_options import Question, RunOptions
 from tavern_core.flow.engine.run_store import KeptRun
 from tavern_core.flow.workflow_files import WorkflowFiles
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.workflow import Workflow
 

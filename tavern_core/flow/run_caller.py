@@ -13,7 +13,7 @@ from typing import Any, Final
 from tavern_core.errors import PolicyDenied, StateDamaged, TavernError, UsageError
 from tavern_core.model.call import Budget, CallContext, Ledger
 from tavern_core.model.capability import covers
-from tavern_core.model.scope import common
+from tavern_core.model.capability_scope import common
 from tavern_core.model.untrusted import stricter
 
 _HOST: Final[Mapping[str, Any]] = {"host": True}

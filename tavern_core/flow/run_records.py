@@ -9,7 +9,7 @@ from tavern_core.contract.nodes import Skip
 from tavern_core.flow.engine.node_outputs import Outputs
 from tavern_core.flow.engine.plan_tables import Prepared
 from tavern_core.flow.engine.run_store import KeptRun
-from tavern_core.graph.slots import converted
+from tavern_core.graph.slot_compatibility import converted
 from tavern_core.model.node import ABSENT
 from tavern_core.model.run import FINAL_STATES, NodeRecord, RunEvent, RunRecord
 

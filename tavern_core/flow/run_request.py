@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tavern_core.errors import UsageError
 from tavern_core.flow.engine.run_options import RunOptions
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.nearest import did_you_mean
 
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}\Z")

@@ -10,9 +10,9 @@ from typing import Any, Final
 from tavern_core.errors import UsageError
 from tavern_core.flow.patching import Patching, PatchOutcome, judge_whole
 from tavern_core.flow.workflow_files import WorkflowFiles
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.patch import conflict, revised
-from tavern_core.graph.projection import project
+from tavern_core.graph.patch_view import project
 from tavern_core.model.language import Language
 from tavern_core.model.workflow import Workflow
 

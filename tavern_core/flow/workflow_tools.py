@@ -14,7 +14,7 @@ from tavern_core import errors
 from tavern_core.errors import CallError, TavernError, UpstreamError, call_error_of
 from tavern_core.kernel.calls.background import job_id
 from tavern_core.kernel.registry import Entry
-from tavern_core.model.plugin import Diagnostic
+from tavern_core.model.plugin_status import Diagnostic
 from tavern_core.model.result import ToolResult, failure
 from tavern_core.model.tool import ToolSpec
 
@@ -38,7 +38,7 @@ _TOOL_NAME: Final = re.compile(r"[\w.-]{1,64}")
 
 def workflow_tool(id_: str, workflow: Workflow) -> ToolSpec:
     """A workflow as a tool (seed 000 §4.4.3)."""
-    from tavern_core.schema.slots import workflow_schema
+    from tavern_core.schema.slot_schema import workflow_schema
 
     return ToolSpec(
         PREFIX + id_,

@@ -1,4 +1,4 @@
-"""`tavern.workflows`: list, check, run, cancel and answer workflows; `run_steps.py` has the steps of a run."""
+"""`tavern.workflows`: list, check, run, cancel and answer workflows; `run_pipeline.py` has the steps of a run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tavern_core.flow.patching import PatchOutcome
     from tavern_core.flow.recent_runs import Remembered
     from tavern_core.flow.run_handle import RunHandle
-    from tavern_core.flow.run_steps import Begun, Caches, Running
+    from tavern_core.flow.run_pipeline import Begun, Caches, Running
     from tavern_core.flow.workflow_files import WorkflowFiles, WorkflowSource
     from tavern_core.flow.workflow_session import WorkflowSession
     from tavern_core.graph.edit import WorkflowEditor

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final, Protocol
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.nodes import NodeReader, Placed
 from tavern_core.graph.order import circles, reachable, topological
 from tavern_core.graph.plan import GROUPS, REFERENCE_KEY, FlowPlan, Step

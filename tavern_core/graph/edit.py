@@ -15,7 +15,7 @@ from tavern_core.errors import UsageError, WorkflowInvalid, sayable
 from tavern_core.graph.edit_batch import Batch, document_to_edit, positioned
 from tavern_core.graph.layout import COLUMN, layout
 from tavern_core.graph.problems import FlowProblem
-from tavern_core.model.ids import split_id
+from tavern_core.model.naming_rules import split_id
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.workflow import Workflow
 

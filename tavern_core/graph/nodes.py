@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.plan import (
     ERROR_PORT,
     GROUP_INPUT,
@@ -27,7 +27,7 @@ from tavern_core.graph.plan import (
     map_keys,
 )
 from tavern_core.graph.problems import MOST_ALLOWED, FlowProblem, Report, did_you_mean_one_of
-from tavern_core.graph.slots import chosen, value_misfit
+from tavern_core.graph.slot_compatibility import chosen, value_misfit
 from tavern_core.model.node import JSON_TYPES, NodeSpec, PassThrough, Slot
 from tavern_core.model.workflow import EXEC_KEY, NodeExec, Workflow, WorkflowNode
 

@@ -1,4 +1,4 @@
-"""A patch of a workflow: RFC 6902 on its projection (`projection.py`), with rules for ids.
+"""A patch of a workflow: RFC 6902 on its projection (`patch_view.py`), with rules for ids.
 
     read every operation → name each node and edge by id → apply → remove the edges of removed nodes → build the workflow
 
@@ -17,11 +17,11 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from tavern_core.frozen import dataclass
-from tavern_core.graph.operations import Allowance, Operation, apply_operation, pointer, read_operations
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.graph.json_patch import Allowance, Operation, apply_operation, pointer, read_operations
 from tavern_core.graph.patch_paths import Names, named
 from tavern_core.graph.patch_problems import PatchProblem, PatchRefused
-from tavern_core.graph.projection import by_id, merged, show
+from tavern_core.graph.patch_view import by_id, merged, show
 from tavern_core.model.workflow import InterfaceSlot, Workflow, WorkflowEdge, WorkflowNode
 
 MODELS: Final = {"nodes": WorkflowNode, "edges": WorkflowEdge}

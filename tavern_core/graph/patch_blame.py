@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tavern_core.graph.operations import Operation, Parts, pointer
+from tavern_core.graph.json_patch import Operation, Parts, pointer
 from tavern_core.graph.order import circles, topological
 from tavern_core.graph.patch import INTERFACE, Patched
 from tavern_core.graph.patch_problems import PatchProblem

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from tavern_core.graph.patch import MODELS, Patched
-from tavern_core.model.ids import split_id
+from tavern_core.model.naming_rules import split_id
 from tavern_core.model.workflow import Workflow, WorkflowNode
 
 _LETTERS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from tavern_core.graph.operations import Operation, Parts, pointer
+from tavern_core.graph.json_patch import Operation, Parts, pointer
 from tavern_core.graph.patch_problems import PatchProblem, PatchRefused, unknown
-from tavern_core.graph.projection import DOCUMENT_KEYS, EDGE_KEYS, NODE_KEYS, SECTIONS
+from tavern_core.graph.patch_view import DOCUMENT_KEYS, EDGE_KEYS, NODE_KEYS, SECTIONS
 from tavern_core.model.workflow import Workflow
 
 _WHAT: Final = {"nodes": "node", "edges": "edge"}

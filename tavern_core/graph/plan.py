@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, Final, Literal
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.node import NodeSpec, PassThrough, Slot
 from tavern_core.model.workflow import NodeExec, Workflow
 

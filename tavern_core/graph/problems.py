@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal
 
 from tavern_core.errors import Finding, Location, sayable
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.nearest import nearest
 
 PROBLEM_CODES: Final[Mapping[str, str]] = {

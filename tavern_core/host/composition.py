@@ -16,7 +16,7 @@ from typing import Any, Final
 from tavern_core.contract.stores import RecordStore
 from tavern_core.flow.composition import Flow
 from tavern_core.flow.node_catalogue import Retrieval
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.host.core_services import Parts, core_services
 from tavern_core.host.host import Host
 from tavern_core.isolation.placement import Isolation
@@ -58,19 +58,19 @@ from tavern_core.kernel.limits.limit_status import Limits
 from tavern_core.kernel.limits.limit_table import LimitTable
 from tavern_core.kernel.observability.metrics import Metrics
 from tavern_core.kernel.plugins.consent import Consent
+from tavern_core.kernel.plugins.contribution_lookup import Sections
 from tavern_core.kernel.plugins.contributions import Contributions
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.enabled_state import PluginStates
 from tavern_core.kernel.plugins.executor_facilities import ToolHomes
 from tavern_core.kernel.plugins.found_candidates import IndexedSpecs
+from tavern_core.kernel.plugins.inactive_settings import PluginSettings
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.lock_check import lock_path
-from tavern_core.kernel.plugins.plugin_settings import PluginSettings
 from tavern_core.kernel.plugins.plugins import Plugins
 from tavern_core.kernel.plugins.reconciler import Reconciler
 from tavern_core.kernel.plugins.record import Records
 from tavern_core.kernel.plugins.roster import Roster, Sources
-from tavern_core.kernel.plugins.section_lookup import Sections
 from tavern_core.kernel.plugins.services import Services
 from tavern_core.kernel.plugins.skills import Skills
 from tavern_core.kernel.plugins.tables import Tables
@@ -85,7 +85,7 @@ from tavern_core.model.call import CallContext
 from tavern_core.model.event import RESOURCE_CHANGED, SETTINGS_CHANGED
 from tavern_core.model.result import ToolResult
 from tavern_core.review.import_guard import ImportWatch
-from tavern_core.review.service_reach import ReachedByUse
+from tavern_core.review.permitted_service_methods import ReachedByUse
 from tavern_core.upstreams.composition import UpstreamParts
 
 _KB: Final = ("core-knowledge", "tavern_core.builtin.tools.knowledge", False)

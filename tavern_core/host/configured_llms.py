@@ -12,8 +12,8 @@ from tavern_core.contract.llm import LLM, LLMAnswer, Message, Price, StreamingLL
 from tavern_core.errors import CallError, TavernError, ToolFailed
 from tavern_core.kernel.config.configuration import LoadedConfig
 from tavern_core.kernel.settings.store import SettingsStore
-from tavern_core.model.llms import LlmConfig
-from tavern_core.model.references import SECRET, is_operators_reference
+from tavern_core.model.llm_config import LlmConfig
+from tavern_core.model.secret_references import SECRET, is_operators_reference
 
 _LOCAL: Final = frozenset({"scripted", "recorded"})
 Secret = Callable[[str, Any], str]

@@ -32,7 +32,7 @@ from tavern_core.errors import PolicyDenied, TavernError, ToolNotFound, Workflow
 from tavern_core.flow.llm_calls import Invoke, Models
 from tavern_core.flow.node_catalogue import Nodes, has_words
 from tavern_core.flow.workflows import Workflows
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.kernel.jobs.jobs import Jobs

@@ -30,7 +30,7 @@ from tavern_core.host.composition import Options, compose
 from tavern_core.host.host import Host
 from tavern_core.kernel.access.tool_access import PluginToolGroups
 from tavern_core.kernel.calls.pipeline import AS_JOB, DRY_RUN
-from tavern_core.kernel.catalogue.plan import Plan, PlanStep
+from tavern_core.kernel.catalogue.call_plan import Plan, PlanStep
 from tavern_core.kernel.catalogue.tools import ToolsDiff
 from tavern_core.kernel.config import configuration
 from tavern_core.kernel.execution.modes import step_by_hand
@@ -39,11 +39,11 @@ from tavern_core.kernel.grants.grants import GrantRecord
 from tavern_core.kernel.log.audit import AuditLog
 from tavern_core.kernel.log.recorder import Events
 from tavern_core.kernel.plugins.roster import Activate
-from tavern_core.kernel.settings.view import DescribedSetting
+from tavern_core.kernel.settings.masked_settings import DescribedSetting
 from tavern_core.model.approval import Approver
 from tavern_core.model.call import CallContext
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.model.plugin import Diagnostic
+from tavern_core.model.plugin_status import Diagnostic
 from tavern_core.model.result import ToolResult, failure
 from tavern_core.model.text_outcome import TextOutcome
 from tavern_core.model.tool import ToolSpec
@@ -114,7 +114,7 @@ class Tavern:
             raise UsageError(error.message, hint=error.fix)
         with self._making_agents:  # threads share one
             if self._agents is None:
-                from tavern_core.host.agent_parts import agents_of
+                from tavern_core.host.lazy_agents import agents_of
 
                 self._agents = agents_of(self._host, self.wait)
             return self._agents
@@ -437,7 +437,7 @@ class Tavern:
         Raises:
             UsageError: it is no such response (USAGE). A call that fails is a result, as everywhere.
         """
-        from tavern_core.host.model_calls import run_native_calls
+        from tavern_core.host.tool_calling import run_native_calls
 
         return await run_native_calls(response, context, self._host.descriptions, self.invoke_from)
 
@@ -515,7 +515,7 @@ class Tavern:
         Raises:
             UsageError: the extra is not installed (USAGE).
         """
-        from tavern_core.host.model_calls import langchain_tools
+        from tavern_core.host.tool_calling import langchain_tools
 
         specs = self._host.descriptions.whole(profile, context)
         return langchain_tools(specs, context, self.invoke_from, self.invoke_from_sync)

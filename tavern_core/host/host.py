@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tavern_core.contract.stores import RecordStore
 from tavern_core.errors import CallError, CallMisused, TavernError
 from tavern_core.flow.composition import Flow
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.placement import Isolation
 from tavern_core.kernel.access.tokens import Tokens
 from tavern_core.kernel.artifacts.artifacts import Artifacts
@@ -29,11 +29,11 @@ from tavern_core.kernel.knowledge.knowledge import Knowledge
 from tavern_core.kernel.limits.limit_status import Limits
 from tavern_core.kernel.observability.metrics import Metrics
 from tavern_core.kernel.plugins.consent import Consent
+from tavern_core.kernel.plugins.contribution_lookup import Sections
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.plugins import Plugins
 from tavern_core.kernel.plugins.reconciler import Reconciler
 from tavern_core.kernel.plugins.roster import Activate
-from tavern_core.kernel.plugins.section_lookup import Sections
 from tavern_core.kernel.plugins.skills import Skills
 from tavern_core.kernel.plugins.tables import Tables
 from tavern_core.model.call import CallContext

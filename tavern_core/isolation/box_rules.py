@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from tavern_core import package
-from tavern_core.box import paths
-from tavern_core.box.layers import available_layers
+from tavern_core import package_location
+from tavern_core.box import runtime_paths
+from tavern_core.box.layer_probe import available_layers
 from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy, Granted, Level
 from tavern_core.box.protected_paths import is_in
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.closed_paths import closed, granted_paths, read_mounts
-from tavern_core.isolation.sandbox_report import allows
+from tavern_core.isolation.denial_hint import allows
 from tavern_core.kernel.config.configuration import state_root
 from tavern_core.model.call import Rights
+from tavern_core.model.capability_scope import Scope, folders
 from tavern_core.model.config import IsolationConfig
-from tavern_core.model.scope import Scope, folders
 
 NOT_OPEN: Final = ("seccomp",)
 """Layers that are omitted for programs with the rights of the host, because they would forbid ordinary actions."""
@@ -63,10 +63,10 @@ class BoxRules:
         may_network = is_open or allows(rights, _HOST_NETWORK)
         has_gateway = not may_network and bool(scopes_of(rights))
         others, spawned = (True, ()) if is_open else _others(rights)
-        run = (*paths.executables(program), *spawned)
-        read = [*paths.for_every_program(), *_beside(program), *readable, *writable]
-        read += paths.NETWORK if may_network or has_gateway else ()
-        read += paths.PROGRAMS if others else ()
+        run = (*runtime_paths.executables(program), *spawned)
+        read = [*runtime_paths.for_every_program(), *_beside(program), *readable, *writable]
+        read += runtime_paths.NETWORK if may_network or has_gateway else ()
+        read += runtime_paths.PROGRAMS if others else ()
         mounts, own = read_mounts(), os.path.realpath(self.data)
         may_write = _granted(rights, "write:fs", workspace, is_open)
         if not is_open and any(is_in(own, path) or is_in(path, own) for path in may_write):
@@ -104,7 +104,7 @@ class BoxRules:
 
 def unwritable(kept: Iterable[Path], code: Iterable[Path]) -> list[str]:
     """See `Sandboxes.unwritable`."""
-    return closed([*kept, *paths.interpreter(), package.FOLDER, *code])
+    return closed([*kept, *runtime_paths.interpreter(), package_location.FOLDER, *code])
 
 
 def missing_layers(config: IsolationConfig) -> str:
@@ -130,7 +130,7 @@ def _others(rights: Rights) -> tuple[bool, tuple[str, ...]]:
     if names is None:
         return True, ()
     found = (shutil.which(name) for name in names)
-    return False, tuple(path for program in found if program for path in paths.executables(program))
+    return False, tuple(path for program in found if program for path in runtime_paths.executables(program))
 
 
 def _granted(rights: Rights, capability: str, workspace: str, is_open: bool) -> tuple[str, ...]:

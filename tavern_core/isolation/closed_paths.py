@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from tavern_core.box.protected_paths import is_in
-from tavern_core.frozen import dataclass
-from tavern_core.model.scope import Scope
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model.capability_scope import Scope
 
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")

@@ -7,7 +7,7 @@ from typing import Any
 
 from tavern_core.contract.adapters import Listing, Target, Upstream, UpstreamCall, UpstreamTool
 from tavern_core.errors import ConnectionLost, UpstreamError, call_error_of
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.codec import pack_context
 from tavern_core.isolation.supervisor import Supervisor
 from tavern_core.isolation.transport import judged

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 from tavern_core.contract.nodes import Final as Ends
 from tavern_core.contract.nodes import MisfitInput, Node, NothingCame
 from tavern_core.errors import InputInvalid, UpstreamError, sayable
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.codec import Codec
 from tavern_core.isolation.connections import Kind
 from tavern_core.isolation.node_codec import (

@@ -11,7 +11,7 @@ from tavern_core.errors import sayable
 from tavern_core.isolation.supervisor import Supervisor
 from tavern_core.isolation.transport import judged
 from tavern_core.isolation.worker.facilities import packed_arguments
-from tavern_core.isolation.worker.services import LONGEST_DOC
+from tavern_core.isolation.worker.service_methods import LONGEST_DOC
 
 
 def proxy_service(supervisor: Supervisor, service: str, doc: str, facts: Mapping[str, Any]) -> Any:

@@ -9,7 +9,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.work_folders import WorkFolders
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.discovery.other_formats import MARKS
@@ -22,7 +22,7 @@ from tavern_core.model.event import Event
 if TYPE_CHECKING:
     from tavern_core.box.output import Serve
     from tavern_core.box.policy import BoxPolicy, Level
-    from tavern_core.box.script_client import Child, Launch, Spawner
+    from tavern_core.box.script_launch import Child, Launch, Spawner
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Sandboxes:
 
     def start(self, launch: Launch) -> Child:
         """Start a program that is neither a script nor a worker; its fork server is started with the first one."""
-        from tavern_core.box.script_client import Spawner
+        from tavern_core.box.script_launch import Spawner
 
         with self._lock:
             if self._spawner is None:
@@ -136,7 +136,7 @@ class PluginSandbox:
         return rules.policy(program, rights, readable, writable, workspace, is_own)
 
     def what_would_allow(self, rights: Rights, wanted: Sequence[str]) -> str:
-        from tavern_core.isolation.sandbox_report import what_would_allow
+        from tavern_core.isolation.denial_hint import what_would_allow
 
         return what_would_allow(self._plugin, self._asked, rights, wanted) if self.is_whole else ""
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from tavern_core.contract.context import PluginContext
 from tavern_core.errors import ActivationFailed, PluginError, UpstreamError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.backoff import Backoff
 from tavern_core.isolation.connections import Kind, Undelivered
 from tavern_core.isolation.host_requests import Answering

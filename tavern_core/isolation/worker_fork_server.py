@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tavern_core.box.fork_server_client import Forked, ForkServer, ForkServerGone, by_import
 from tavern_core.errors import PluginError
-from tavern_core.package import module_path
+from tavern_core.package_location import module_path
 
 PASSED: Final = frozenset({"LANG", "LANGUAGE", "PATH", "PYDANTIC_DISABLE_PLUGINS", "TZ"})
 """Variables of the host's environment that workers get; also ``LC_*``."""

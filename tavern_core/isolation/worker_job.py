@@ -23,7 +23,7 @@ from typing import Any, Final, NoReturn
 
 from tavern_core.box.confine import Begun, confine
 from tavern_core.box.policy import BoxPolicy, BoxUnavailable
-from tavern_core.box.subreaper import die_with_parent
+from tavern_core.box.process_tree import die_with_parent
 from tavern_core.errors import sayable
 from tavern_core.isolation.transport import encode
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tavern_core.box.policy import LAYERS, PROCESSES
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.closed_paths import Closed
 from tavern_core.isolation.sandbox import Sandboxes
 from tavern_core.isolation.worker_fork_server import environment
@@ -20,7 +20,7 @@ from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.record import Records
 from tavern_core.model.capability import ENV_PREFIX
 from tavern_core.model.event import ISOLATION_WEAK
-from tavern_core.package import module_path
+from tavern_core.package_location import module_path
 from tavern_core.schema.limits import json_or
 
 

@@ -8,14 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from tavern_core import package
-from tavern_core.box import paths
+from tavern_core import package_location
+from tavern_core.box import runtime_paths
 from tavern_core.box.policy import BoxLimits, BoxPolicy, Granted, Level
 from tavern_core.box.protected_paths import around
 from tavern_core.isolation.closed_paths import Closed, closed, granted_paths
 from tavern_core.kernel.config.configuration import state_root
+from tavern_core.model.capability_scope import Scope
 from tavern_core.model.config import IsolationConfig
-from tavern_core.model.scope import Scope
 
 """This package itself: workers import from it."""
 SPAWN: Final = "process:spawn"
@@ -45,7 +45,13 @@ def worker_policy(
     """
     hidden, keep = closed([state_root(shut.home)]), closed(shut.kept)
     own = os.path.realpath(data_dir)
-    read = [*paths.machine(), *paths.interpreter(), str(package.FOLDER), *map(str, code), str(data_dir)]
+    read = [
+        *runtime_paths.machine(),
+        *runtime_paths.interpreter(),
+        str(package_location.FOLDER),
+        *map(str, code),
+        str(data_dir),
+    ]
     for entry in _modules(path):
         read += around(entry, [*hidden, *keep, str(Path.home())], own)
     may_read, may_write = (granted_paths(scopes[name]) if name in scopes else () for name in ("read:fs", "write:fs"))
@@ -61,7 +67,7 @@ def worker_policy(
     return BoxPolicy(
         read=tuple(dict.fromkeys(read)),
         write=(str(data_dir),),
-        execute=paths.PROGRAMS if may_spawn and scopes[SPAWN] is None else (),
+        execute=runtime_paths.PROGRAMS if may_spawn and scopes[SPAWN] is None else (),
         granted=Granted(may_read, may_write, tuple(hidden), tuple(shut.unwritable) if may_write else (), own),
         may_fork=may_spawn,
         may_execute=may_spawn and scopes[SPAWN] is None,

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from tavern_core.box.fork_server import EXIT
 from tavern_core.box.policy import BoxPolicy
-from tavern_core.box.writes import Writes
+from tavern_core.box.write_broker import Writes
 from tavern_core.errors import Outcome, UpstreamError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.transport import MOST_AT_ONCE, BrokenChannel, Gone, Stream, encode
 from tavern_core.isolation.worker_fork_server import worker_server
 from tavern_core.isolation.worker_job import CONFINED

@@ -7,7 +7,7 @@ import threading
 from dataclasses import field
 from typing import Final
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.backoff import Backoff
 from tavern_core.isolation.proxy_plugin import IsolatedPlugin, plugin_proxy
 from tavern_core.isolation.sandbox import Sandboxes
@@ -23,7 +23,7 @@ from tavern_core.kernel.plugins.candidate import Candidate
 from tavern_core.kernel.plugins.contributions import Contributions
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.record import Records
-from tavern_core.kernel.settings.secrets import MaskingFilter
+from tavern_core.kernel.settings.secret_masking import MaskingFilter
 
 MOST_CALLS: Final = 128
 """Calls of one kind that run in one worker at the same time; also limited by its open files."""

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from tavern_core.errors import Finding, sayable
-from tavern_core.model.plugin import Diagnostic
-from tavern_core.schema.secret_text import redact_sentence
+from tavern_core.model.plugin_status import Diagnostic
+from tavern_core.schema.secret_scanning import redact_sentence
 
 log = logging.getLogger("tavern.diagnostics")
 _MOST = 1000

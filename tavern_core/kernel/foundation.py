@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.config.configuration import LoadedConfig, prepare_home
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.execution.modes import InlineMode, LoopMode
@@ -14,7 +14,7 @@ from tavern_core.kernel.execution.threads import ThreadPool
 from tavern_core.kernel.log.event_log import EventLog
 from tavern_core.kernel.log.log_files import audit_log
 from tavern_core.kernel.log.recorder import Recorder
-from tavern_core.kernel.settings.secrets import KnownSecrets
+from tavern_core.kernel.settings.secret_masking import KnownSecrets
 from tavern_core.kernel.signal import Signal
 from tavern_core.model.config import HostConfig
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tavern_core.contract.permissions import requested_permissions
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.files.safe_paths import inside
-from tavern_core.kernel.settings.secrets import is_secret, mask
+from tavern_core.kernel.settings.secret_masking import is_secret, mask
 
 if TYPE_CHECKING:
     from tavern_core.model.manifest import Frontend, Manifest

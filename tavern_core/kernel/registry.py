@@ -12,10 +12,10 @@ from dataclasses import field
 
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import Finding, Location, ToolNotFound
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.signal import Signal
-from tavern_core.model.ids import spellings, split_id
+from tavern_core.model.naming_rules import spellings, split_id
 from tavern_core.model.nearest import did_you_mean, fold, nearest
 from tavern_core.model.tool import ToolSpec
 

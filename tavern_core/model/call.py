@@ -9,14 +9,14 @@ from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any
 
 from tavern_core.errors import UsageError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.capability import covers, forbids, missing, unknown_capability
 from tavern_core.model.frozen_json import FrozenDict
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.untrusted import STRICTNESS, AfterUntrusted, ContentRead
 
 if TYPE_CHECKING:
-    from tavern_core.model.scope import Scope
+    from tavern_core.model.capability_scope import Scope
 
 HOST_PRINCIPAL = "host"
 
@@ -86,7 +86,7 @@ class CallContext:
     """The caller: ``user:alice``, ``agent:writer``; `host` is the embedding program itself."""
     roles: frozenset[str] = frozenset()
     scopes: Mapping[str, tuple[str, ...]] = field(default_factory=FrozenDict)
-    """Capability → the scope that this caller allows (`model/scope.py`), at most the granted one; absent: no further limit."""
+    """Capability → the scope that this caller allows (`model/capability_scope.py`), at most the granted one; absent: no further limit."""
     profile: str | None = None
     """Name of the agent profile whose inventory limits the call."""
     request_id: str = field(default_factory=_new_id)
@@ -243,7 +243,7 @@ class Rights:
     """The permissions that plugin.yaml requests; None: there is no plugin.yaml, so none need to be requested."""
 
     def scope(self, capability: str) -> Scope:
-        """The scope of the plugin's grant of `capability` (`model/scope.py`): None: no limit, empty: not granted."""
+        """The scope of the plugin's grant of `capability` (`model/capability_scope.py`): None: no limit, empty: not granted."""
         return dict(self.scopes).get(capability) if capability in self.plugin else ()
 
     def holds(self, capability: str) -> bool:

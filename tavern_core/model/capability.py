@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
-from tavern_core.frozen import dataclass
-from tavern_core.model import variables
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model import environment_variables
 from tavern_core.model.nearest import did_you_mean
 
 Risk = Literal["low", "medium", "high", "highest"]
@@ -52,7 +52,7 @@ CAPABILITIES: Final[Mapping[str, Capability]] = {
     ),
     "danger:destructive": Capability("highest", "do things that cannot be undone", "执行不可撤销的操作"),
 }
-ENV_PREFIX: Final = variables.PERMISSION
+ENV_PREFIX: Final = environment_variables.PERMISSION
 SECRET_PREFIX: Final = "secrets:"
 DANGER_PREFIX: Final = "danger:"
 _NAMESPACED: Final = re.compile(r"[a-z0-9][a-z0-9.-]*/[a-z][a-z0-9-]*(:[A-Za-z0-9_.-]+)?\Z")
@@ -64,7 +64,11 @@ def is_capability(name: str) -> bool:
     """True for a name of the table, ``secrets:<name>``, ``env:<NAME>``, ``danger:<word>`` or a namespaced ``owner/verb:object``."""
     if name.startswith(ENV_PREFIX):
         variable = name.removeprefix(ENV_PREFIX)
-        return variables.is_name(variable) and not variables.is_passed(variable) and not variables.is_refused(variable)
+        return (
+            environment_variables.is_name(variable)
+            and not environment_variables.is_passed(variable)
+            and not environment_variables.is_refused(variable)
+        )
     return name in CAPABILITIES or any(p.match(name) is not None for p in (_SECRET, _DANGER, _NAMESPACED))
 
 

@@ -12,11 +12,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 from pydantic.alias_generators import to_camel
 
 from tavern_core.model.capability import unknown_capability
-from tavern_core.model.ids import is_reserved, split_id
+from tavern_core.model.capability_scope import entry_problem
 from tavern_core.model.limits import MOST_RETRIES
+from tavern_core.model.naming_rules import is_reserved, split_id
 from tavern_core.model.nearest import fold
 from tavern_core.model.refused import refused
-from tavern_core.model.scope import entry_problem
 from tavern_core.model.written_limits import WrittenLimits
 
 

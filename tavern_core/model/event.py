@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any, Final
 
 from tavern_core.errors import UsageError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import iso_utc
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, Final, Literal
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.result import ToolError, iso_utc
 
 JobStatus = Literal["queued", "running", "input_required", "completed", "failed", "cancelled"]

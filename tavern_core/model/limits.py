@@ -14,7 +14,7 @@ import re
 from typing import Any, Final
 
 from tavern_core.errors import UsageError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 MOST_RATE: Final = 1_000_000
 MOST_RETRIES: Final = 20

@@ -12,11 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints
 from pydantic.alias_generators import to_camel
 
 from tavern_core.model.capability import ENV_PREFIX, is_capability, known_capability
-from tavern_core.model.ids import KEBAB_CASE, LONGEST_PLUGIN_NAME
+from tavern_core.model.environment_variables import is_passed, is_refused
+from tavern_core.model.naming_rules import KEBAB_CASE, LONGEST_PLUGIN_NAME
 from tavern_core.model.refused import refused
 from tavern_core.model.settings import Line, Prose, SettingItem
 from tavern_core.model.toolfile import ToolDefinition
-from tavern_core.model.variables import is_passed, is_refused
 
 _SHORT = StringConstraints(min_length=1, max_length=200)
 _PATH = StringConstraints(min_length=1, max_length=500)
@@ -83,7 +83,7 @@ class CapabilityRequest(_Part):
 
     name: ShortText
     scope: tuple[ShortText, ...] | None = None
-    """Its scope (`model/scope.py`). None: no limit; an empty list requests nothing."""
+    """Its scope (`model/capability_scope.py`). None: no limit; an empty list requests nothing."""
     reason: Line = ""
 
     @field_validator("name")

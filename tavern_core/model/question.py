@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any, Final, Literal, get_args
 
 from tavern_core.errors import UsageError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 QuestionKind = Literal["form", "completion", "roots"]
 QUESTION_KINDS: Final[tuple[QuestionKind, ...]] = get_args(QuestionKind)

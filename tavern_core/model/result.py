@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, NoReturn
 
 from tavern_core.errors import CallError, Outcome, call_error_of
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 Status = Literal["ok", "error", "input_required", "job"]
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Any, Final, Literal
 
 from tavern_core.errors import Finding
-from tavern_core.frozen import dataclass
-from tavern_core.model.plugin import finding_json
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model.plugin_status import finding_json
 
 SKILL_FILES: Final = ("SKILL.md", "skill.md")
 """The file that makes a folder a skill; the first that is there."""

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.capability import is_dangerous
-from tavern_core.model.ids import split_id
+from tavern_core.model.environment_variables import is_name, permission_for
 from tavern_core.model.limits import NO_LIMITS, ToolLimits
+from tavern_core.model.naming_rules import split_id
 from tavern_core.model.safe_text import seen
-from tavern_core.model.variables import is_name, permission_for
 
 
 @dataclass(frozen=True, slots=True)

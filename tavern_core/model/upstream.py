@@ -25,12 +25,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 from pydantic.alias_generators import to_camel
 
 from tavern_core.model.capability import is_capability, known_capability
-from tavern_core.model.ids import is_plugin_name, is_reserved
+from tavern_core.model.environment_variables import is_name, is_refused
 from tavern_core.model.manifest import CapabilityRequest, Permissions
-from tavern_core.model.references import SECRET
+from tavern_core.model.naming_rules import is_plugin_name, is_reserved
 from tavern_core.model.refused import refused
+from tavern_core.model.secret_references import SECRET
 from tavern_core.model.settings import Line
-from tavern_core.model.variables import is_name, is_refused
 from tavern_core.model.written_limits import WrittenLimits
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.capability import SECRET_PREFIX
+from tavern_core.model.capability_scope import DEFAULT_PORTS, Scope, allows_host, within
 from tavern_core.model.manifest import Manifest
-from tavern_core.model.scope import DEFAULT_PORTS, Scope, allows_host, within
 from tavern_core.review.audit.events import WAYS
 from tavern_core.review.audit.observed_use import EVERYTHING, Use
 from tavern_core.review.audit.path_names import OWN, PLUGIN, WORKSPACE

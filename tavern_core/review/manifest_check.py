@@ -12,18 +12,18 @@ from tavern_core.errors import Finding, Location
 from tavern_core.kernel.discovery.plugin_facts import facts_of
 from tavern_core.kernel.files.plugin_files import PluginFiles
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools, read_declared_tools
+from tavern_core.kernel.manifest.implementation_check import RUNNERS
 from tavern_core.kernel.manifest.manifest_reader import ManifestReading
 from tavern_core.kernel.manifest.manifest_rules import declared_paths
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
-from tavern_core.kernel.manifest.tool_kinds import RUNNERS
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.nearest import did_you_mean, fold
 from tavern_core.model.tool import ToolSpec
+from tavern_core.review.hookimpl_scan import FoundHook, SourceScan
 from tavern_core.review.name_resolution import UNKNOWN, Definition
-from tavern_core.review.signature_scan import unfit
-from tavern_core.review.source_scan import FoundHook, SourceScan
+from tavern_core.review.tool_signature_scan import unfit
 from tavern_core.review.unused_permissions import unused_permissions
-from tavern_core.schema.check import whole_flaws
+from tavern_core.schema.schema_check import whole_flaws
 from tavern_core.schema.validate import compile_validator
 
 MANIFEST: Final = "MANIFEST_INVALID"

@@ -15,7 +15,7 @@ from dataclasses import field
 from functools import cache
 from typing import Final, Literal
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 UNKNOWN: Final = "unknown"
 UNDEFINED: Final = "undefined"

@@ -12,7 +12,7 @@ from dataclasses import field
 from typing import Final
 
 from tavern_core.errors import Finding, Location
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.review.name_resolution import UNDEFINED, Definition, OwnModule, OwnNames
 
 _CODE: Final = "TOOL_FILE_INVALID"

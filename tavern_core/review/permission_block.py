@@ -10,8 +10,8 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from tavern_core.contract.permissions import canonical_hook
+from tavern_core.model.capability_scope import scope_kind, within
 from tavern_core.model.manifest import CapabilityRequest, Manifest
-from tavern_core.model.scope import scope_kind, within
 from tavern_core.review.audit.observed_use import EVERYTHING, Use
 from tavern_core.review.declared_permissions import (
     NETWORK,

@@ -19,16 +19,16 @@ from importlib import metadata
 from pathlib import Path
 
 from tavern_core.errors import Finding, Location
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.discovery.discovery import discover
 from tavern_core.kernel.discovery.distributions import GROUP, normalise
 from tavern_core.kernel.discovery.found_plugin import MANIFEST_FILE, FoundPlugin
 from tavern_core.kernel.files.plugin_files import FolderFiles, PluginFiles
 from tavern_core.kernel.manifest.manifest_reader import ManifestReading, read_manifest
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.review.hookimpl_scan import FoundHook, FoundTool, plugin_sources, scan_sources
 from tavern_core.review.manifest_check import MANIFEST, ManifestCheck
 from tavern_core.review.packaging_check import PROJECT_FILE, project_findings
-from tavern_core.review.source_scan import FoundHook, FoundTool, plugin_sources, scan_sources
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from tavern_core.box.fork_server import EXIT
 from tavern_core.box.fork_server_client import Forked, ForkServer, ForkServerGone, by_import
-from tavern_core.frozen import dataclass
-from tavern_core.package import module_path
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.package_location import module_path
 
 LONGEST: Final = 65_536
 """Maximum bytes of a copy's report, and of its trace."""

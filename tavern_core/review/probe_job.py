@@ -20,8 +20,8 @@ from typing import Any, Final, NoReturn
 
 from tavern_core.box.confine import close_others
 from tavern_core.box.policy import BoxLimits
+from tavern_core.box.process_tree import die_with_parent
 from tavern_core.box.rlimits import apply
-from tavern_core.box.subreaper import die_with_parent
 
 EARLY: Final = (
     "tavern_core.contract.hookspecs",

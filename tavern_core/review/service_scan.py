@@ -12,7 +12,7 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, Protocol
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 Effect = Literal["looks", "changes", "unsaid", "unknown"]
 """`@read_only`; `@mutates`; no mark; with an unknown decorator."""

@@ -16,7 +16,7 @@ from tavern_core.model.manifest import Manifest
 from tavern_core.review.audit.observed_use import EVERYTHING, Use
 from tavern_core.review.declared_permissions import SEEN, Asked, entries, need, short_entry
 from tavern_core.review.trace_record import Traced
-from tavern_core.schema.secrets import is_secret_name
+from tavern_core.schema.secret_names import is_secret_name
 
 HARMLESS: Final = frozenset(
     {

@@ -15,7 +15,7 @@ from tavern_core.kernel.text.yaml_reader import Path, YamlDocument
 from tavern_core.model.capability import ENV_PREFIX, SECRET_PREFIX
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.tool import ToolSpec
-from tavern_core.review.source_scan import SourceScan
+from tavern_core.review.hookimpl_scan import SourceScan
 
 CODE = "MANIFEST_INVALID"
 HOOK = "HOOK_REFUSED"

@@ -15,9 +15,9 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from pydantic_core import PydanticUndefined, SchemaError
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.guard import MARK, Guard
-from tavern_core.schema.typed_dicts import modern
+from tavern_core.schema.typed_dict_compat import modern
 
 _SCALARS: Mapping[Any, Mapping[str, Any]] = {
     int: {"type": "integer"},

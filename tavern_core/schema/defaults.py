@@ -15,7 +15,7 @@ from dataclasses import field
 from typing import Any
 
 from tavern_core.errors import SchemaInvalid
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model import depths
 from tavern_core.schema.limits import MAX_NODES, count_values, json_copy
 from tavern_core.schema.normalise import normalise_schema

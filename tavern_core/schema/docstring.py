@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 _PARAMETERS = r"args|arguments|parameters|params|keyword args|keyword arguments|other parameters|参数|参数说明"
 _RETURNS = r"returns?|yields?|返回|返回值"

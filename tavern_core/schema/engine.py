@@ -18,7 +18,7 @@ from tavern_core.schema.meta import python_draft
 from tavern_core.schema.patterns import fits, options
 from tavern_core.schema.prepare import Prepared, schema_invalid, to_explain
 from tavern_core.schema.problem import SchemaProblem
-from tavern_core.schema.rules import Draft
+from tavern_core.schema.schema_rules import Draft
 from tavern_core.schema.uniqueness import unique_items
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from tavern_core.model import depths
 from tavern_core.model.language import Row, say
 from tavern_core.model.nearest import did_you_mean, nearest
 from tavern_core.schema.problem import SchemaProblem, describe, json_type, pointer, printable
-from tavern_core.schema.secret_text import redact_text
-from tavern_core.schema.secrets import is_secret_name, is_secret_schema
+from tavern_core.schema.secret_names import is_secret_name, is_secret_schema
+from tavern_core.schema.secret_scanning import redact_text
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError

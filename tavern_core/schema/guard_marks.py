@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 from typing import Any, Final
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.guard import Guard, guard_of
 from tavern_core.schema.patterns import fits, pattern_flaw
 from tavern_core.schema.problem import exact_pointer
-from tavern_core.schema.rules import draft_of
+from tavern_core.schema.schema_rules import draft_of
 from tavern_core.schema.tree import Refs, children, nodes_of
 from tavern_core.schema.uniqueness import identity
 

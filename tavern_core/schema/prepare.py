@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 from tavern_core.errors import Finding, Location, SchemaInvalid
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.schema.limits import json_copy
 from tavern_core.schema.meta import meta_flaws
 from tavern_core.schema.normalise import normalise_schema
 from tavern_core.schema.patterns import pattern_flaw, written_out
 from tavern_core.schema.problem import SchemaProblem
-from tavern_core.schema.rules import Draft, draft_of, house_flaws
+from tavern_core.schema.schema_rules import Draft, draft_of, house_flaws
 from tavern_core.schema.tree import Schema, nodes_of
 
 _ANNOTATIONS = ("$schema", "$vocabulary", "$comment", "contentEncoding", "contentMediaType", "contentSchema")

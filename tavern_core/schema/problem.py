@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final, Literal
 
 from tavern_core.errors import sayable
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.language import Row, say
 from tavern_core.model.safe_text import shortened
 

@@ -16,9 +16,9 @@ from typing import Any, Final
 from tavern_core.model import depths
 from tavern_core.schema.limits import SCALARS, SMALL
 from tavern_core.schema.problem import printable
-from tavern_core.schema.secret_forms import MASK
-from tavern_core.schema.secret_text import is_prose, redact_text
-from tavern_core.schema.secrets import is_secret_name, is_secret_schema
+from tavern_core.schema.secret_encodings import MASK
+from tavern_core.schema.secret_names import is_secret_name, is_secret_schema
+from tavern_core.schema.secret_scanning import is_prose, redact_text
 from tavern_core.schema.tree import Refs, children, nodes_of, same_place
 
 __all__ = ["MASK", "compile_redactor", "redact_text", "summary"]

@@ -13,7 +13,7 @@ from dataclasses import field
 from types import NoneType
 from typing import Any, Final, TypeAlias
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model import depths
 from tavern_core.schema.tree import Refs
 

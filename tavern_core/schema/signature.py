@@ -20,9 +20,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticSerializationError, PydanticUndefined, to_jsonable_python
 
 from tavern_core.errors import Finding, Location, SchemaInvalid
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.schema.annotations import NoSchema, Translated, default_in, description_in, translate
-from tavern_core.schema.conversion import Convert, converter
+from tavern_core.schema.deserialization import Convert, converter
 from tavern_core.schema.docstring import docstring_of
 from tavern_core.schema.limits import json_copy
 from tavern_core.schema.problem import printable

@@ -16,10 +16,10 @@ from tavern_core.tam.calls import Plan, TamCall, read_reference
 from tavern_core.tam.catalogue import Catalogue, Schemas
 from tavern_core.tam.document import Block, Document
 from tavern_core.tam.machine import parse
-from tavern_core.tam.near_fields import body_of, corrected, undelimited
+from tavern_core.tam.near_miss_fields import body_of, corrected, undelimited
 from tavern_core.tam.near_misses import Reading, has_signs, near_misses, read_body
 from tavern_core.tam.problems import Problem
-from tavern_core.tam.steps import command_number
+from tavern_core.tam.step_fields import command_number
 from tavern_core.tam.writer import render
 
 Validate: TypeAlias = Callable[[str, Mapping[str, Any]], Iterable[str | tuple[str, str]]]

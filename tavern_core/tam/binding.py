@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from tavern_core.model.language import say
-from tavern_core.schema.coerce import TextReader
 from tavern_core.schema.json_reader import NotJson, read_json
+from tavern_core.schema.text_coercion import TextReader
 from tavern_core.tam.calls import Reference, TamCall, read_reference
 from tavern_core.tam.document import Block, Field
 from tavern_core.tam.expected import expected, shown, why_unread
-from tavern_core.tam.foreign_values import ANY_KIND, repair
+from tavern_core.tam.field_placement import FieldPlacing, Step, Tools, shortened_list
+from tavern_core.tam.foreign_literals import ANY_KIND, repair
 from tavern_core.tam.parameters import Meaning
-from tavern_core.tam.placement import FieldPlacing, Step, Tools, shortened_list
-from tavern_core.tam.steps import command_number
+from tavern_core.tam.step_fields import command_number
 from tavern_core.tam.wording import WORDS, joined
 
 _MOST_PLACES: Final = 1_000_000

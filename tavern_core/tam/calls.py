@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 from tavern_core.errors import InputInvalid
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.tam.problems import Problem
 
 OnError = Literal["stop", "continue"]

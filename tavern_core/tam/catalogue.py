@@ -9,7 +9,7 @@ from tavern_core.model.language import say
 from tavern_core.model.nearest import nearest
 from tavern_core.schema.problem import SchemaProblem
 from tavern_core.tam.parameters import Parameters
-from tavern_core.tam.steps import Tool, folded
+from tavern_core.tam.step_fields import Tool, folded
 from tavern_core.tam.wording import WORDS
 
 Schemas: TypeAlias = Mapping[str, Any] | Callable[[str], Any]

@@ -9,8 +9,8 @@ from tavern_core.model.language import say
 from tavern_core.model.nearest import nearest
 from tavern_core.model.safe_text import shortened
 from tavern_core.schema.alternatives import literals_of, types_of
-from tavern_core.schema.coerce import TextReader, Unread
-from tavern_core.tam.foreign_values import repair
+from tavern_core.schema.text_coercion import TextReader, Unread
+from tavern_core.tam.foreign_literals import repair
 from tavern_core.tam.wording import WORDS, joined
 
 _SHOWN: Final = 60

@@ -1,7 +1,7 @@
 """The fields of a block: where they begin, and their values.
 
 The common case (`key:「始」value「末」`, next line, next field) is one loop of a regular-expression match and a find per
-field; `values.py` handles values that need the rules, and `comments.py` the text between two fields.
+field; `values.py` handles values that need the rules, and `between_fields.py` the text between two fields.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 
 from tavern_core.model.language import say
+from tavern_core.tam.between_fields import BetweenFields
 from tavern_core.tam.block import FIELDS, NOTE, SEEK, VALUE
-from tavern_core.tam.comments import BetweenFields
 from tavern_core.tam.document import Block, Field
 from tavern_core.tam.grammar import (
     ARROWS,

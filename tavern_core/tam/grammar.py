@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from tavern_core.errors import UsageError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 START: Final = "<|[REQUEST_TOOL]|>"
 END: Final = "<|[END_TOOL]|>"

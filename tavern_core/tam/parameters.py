@@ -9,10 +9,10 @@ from tavern_core.errors import SchemaInvalid
 from tavern_core.model.language import say
 from tavern_core.model.nearest import fold
 from tavern_core.schema.alternatives import Root
-from tavern_core.schema.coerce import TextReader
 from tavern_core.schema.defaults import Fill, compile_defaults
 from tavern_core.schema.patterns import PatternInvalid, fits
 from tavern_core.schema.problem import SchemaProblem
+from tavern_core.schema.text_coercion import TextReader
 from tavern_core.schema.validate import Validator
 from tavern_core.tam.expected import expected
 from tavern_core.tam.wording import WORDS, joined

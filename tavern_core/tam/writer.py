@@ -37,7 +37,7 @@ from tavern_core.tam.grammar import (
     START,
     TAIL,
 )
-from tavern_core.tam.steps import command_number, read_modifier
+from tavern_core.tam.step_fields import command_number, read_modifier
 
 _KEY: Final = re.compile(rf"{KEY_CHAR}(?:(?:{KEY_CHAR}|[ \t])*{KEY_CHAR})?")
 

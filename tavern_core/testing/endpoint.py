@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 _MOST_READ: Final = 16_000_000
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tavern_core.errors import Finding, PluginNotFound, UsageError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:

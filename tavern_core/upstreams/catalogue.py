@@ -24,7 +24,7 @@ from pydantic_core import from_json
 
 from tavern_core.contract.adapters import Listing, UpstreamTool
 from tavern_core.errors import StateDamaged
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.files.atomic_file import make_private_folder, read_text, write_atomic
 from tavern_core.kernel.files.json_state import JsonStateFile
 from tavern_core.model.tool import Example

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from tavern_core.contract.adapters import UpstreamCall, UpstreamTool
 from tavern_core.contract.protocols import BoundTool, ToolHome
 from tavern_core.errors import ToolNotFound
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.execution.threads import ThreadPool
 from tavern_core.model.call import ToolCall
 from tavern_core.model.tool import ToolSpec

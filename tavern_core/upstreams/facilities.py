@@ -12,13 +12,13 @@ from tavern_core.contract.adapters import Process
 from tavern_core.contract.protocols import Sandbox
 from tavern_core.contract.tool_context import ToolContext
 from tavern_core.errors import PolicyDenied, SettingsInvalid, ToolFailed
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.execution.modes import in_thread
 from tavern_core.kernel.execution.threads import Owner, ThreadPool
 from tavern_core.kernel.files.atomic_file import make_private_folder, write_atomic
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.model.call import Rights, ToolCall
-from tavern_core.model.references import SECRET, is_operators_reference
+from tavern_core.model.secret_references import SECRET, is_operators_reference
 from tavern_core.model.upstream import UpstreamConfig, origin_entry
 from tavern_core.upstreams.entries import Entry
 

@@ -29,7 +29,7 @@ from tavern_core.contract.guards.addresses import (
 )
 from tavern_core.contract.guards.connecting import NoAddress, Resolver, system_addresses
 from tavern_core.errors import PolicyDenied, SettingsInvalid, ToolFailed
-from tavern_core.model.scope import Scope
+from tavern_core.model.capability_scope import Scope
 
 if TYPE_CHECKING:
     import httpx2

@@ -22,16 +22,16 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tavern_core.box import paths
+from tavern_core.box import runtime_paths
 from tavern_core.box.fork_server_client import ending
 from tavern_core.box.output import STOPPING_S, Ended, HeadAndTail, Reports
-from tavern_core.box.script_client import Child, Launch
+from tavern_core.box.script_launch import Child, Launch
 from tavern_core.contract.protocols import Sandbox
 from tavern_core.errors import CallError, ConnectionLost, OutputTooLarge, PolicyDenied, UpstreamError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.call import Rights
-from tavern_core.model.variables import for_programs, is_refused
-from tavern_core.schema.secret_text import redact_text
+from tavern_core.model.environment_variables import for_programs, is_refused
+from tavern_core.schema.secret_scanning import redact_text
 
 START_S: Final = 20.0
 """How long the guard may take to start a program."""
@@ -342,7 +342,7 @@ def _work_folder(sandbox: Sandbox, opened: contextlib.AsyncExitStack) -> str:
 
 
 def _environment(home: Home, work: str) -> dict[str, str]:
-    environment = for_programs(os.environ, paths.own_library())
+    environment = for_programs(os.environ, runtime_paths.own_library())
     if work:
         environment |= {"HOME": work, "TMPDIR": work}
         if site.ENABLE_USER_SITE:  # packages that are installed for this user are found from their home otherwise

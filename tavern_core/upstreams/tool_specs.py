@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from tavern_core.contract.adapters import Listing, UpstreamTool
 from tavern_core.errors import UpstreamError
-from tavern_core.model.ids import is_local_name
 from tavern_core.model.limits import NO_LIMITS, ToolLimits
+from tavern_core.model.naming_rules import is_local_name
 from tavern_core.model.nearest import fold
 from tavern_core.model.safe_text import printed, said, seen, with_type
 from tavern_core.model.tool import Example, ToolSpec
@@ -126,7 +126,7 @@ def is_allowed(name: str, config: UpstreamConfig) -> bool:
 
 
 def _flaw(tool: UpstreamTool, name: str) -> str:
-    from tavern_core.schema.check import check_schema
+    from tavern_core.schema.schema_check import check_schema
 
     if not isinstance(tool, UpstreamTool):
         return "it is no UpstreamTool"

@@ -11,7 +11,7 @@ from typing import Any
 from tavern_core import LLMAnswer, Plugin, ScriptedLLM, Tavern, hookimpl, tool
 from tavern_core.agents.agents import Agents
 from tavern_core.contract.llm import ModelCall, Price
-from tavern_core.model.agent import AgentOutcome
+from tavern_core.model.agent_run import AgentOutcome
 
 Answers = Sequence[str | LLMAnswer] | Callable[[Sequence[Mapping[str, Any]]], str | LLMAnswer]
 PROFILE = {"name": "clerk", "tool_ids_inventory": ["desk:add", "desk:note", "desk:long", "desk:broken", "desk:slow"]}

@@ -10,7 +10,7 @@ from typing import Any
 
 from tavern_core import Plugin, Tavern
 from tavern_core.agents.prompt import PromptBuilder
-from tavern_core.host.agent_parts import prompts_of
+from tavern_core.host.lazy_agents import prompts_of
 from tavern_core.model.tool import Example, ToolSpec
 
 LATE = "After 30 days a manager decides about refunds."

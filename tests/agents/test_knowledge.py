@@ -17,7 +17,7 @@ from tavern_core import Tavern
 from tavern_core.__main__ import main
 from tavern_core.errors import ConfigInvalid, UsageError
 from tavern_core.kernel.knowledge import folders
-from tavern_core.kernel.knowledge.documents import LONGEST_PART, read_document
+from tavern_core.kernel.knowledge.chunking import LONGEST_PART, read_document
 from tavern_core.kernel.knowledge.knowledge import Knowledge
 from tavern_core.model.config import KnowledgeConfig
 from tests.agents.shop import LATE, LATE_ZH, shop, write

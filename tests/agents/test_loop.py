@@ -11,7 +11,7 @@ import pytest
 from tavern_core import CallContext, LLMAnswer
 from tavern_core.contract.llm import ModelCall
 from tavern_core.errors import ToolFailed, UsageError
-from tavern_core.model.agent import AgentOutcome
+from tavern_core.model.agent_run import AgentOutcome
 from tests.agents.desk import PROFILE, Office, Priced, block, native
 
 FINE = "The sum is 3."

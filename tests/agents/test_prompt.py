@@ -15,8 +15,8 @@ from tavern_core import tam
 from tavern_core.agents.prompt import Prompt, PromptBuilder
 from tavern_core.errors import ProfileInvalid
 from tavern_core.kernel.access.profiles import parse_profile, profile_schema
-from tavern_core.model.profile import AgentProfile
-from tavern_core.model.tokens import tokens_of
+from tavern_core.model.agent_profile import AgentProfile
+from tavern_core.model.token_estimate import tokens_of
 from tests.agents.shop import CLERK, LATE, shop, write
 
 TASKS = {"en": "A customer wants a refund after a month", "zh": "顾客想在一个月后退款"}

@@ -11,7 +11,7 @@ import pytest
 from tavern_core import LLMAnswer, Plugin, ScriptedLLM, Tavern, hookimpl, tool
 from tavern_core.__main__ import main
 from tavern_core.kernel.calls.running_call import current
-from tavern_core.model.tokens import tokens_of
+from tavern_core.model.token_estimate import tokens_of
 from tests.agents.shop import CLERK, LATE, TOOLS, shop, write
 
 TASK = "A customer wants a refund after a month"

@@ -17,7 +17,7 @@ from tavern_core import CallContext, Plugin, Tavern, ToolContext, tool
 from tavern_core.agents import run_store
 from tavern_core.agents.run_store import AgentRuns
 from tavern_core.errors import RunNotFound, UsageError
-from tavern_core.model.agent import AgentEvent, AgentOutcome, AgentRecord
+from tavern_core.model.agent_run import AgentEvent, AgentOutcome, AgentRecord
 from tests.agents.desk import PROFILE, Desk, Office, block, native
 from tests.engine.workbench import flow
 from tests.workflows.folder import NodePlugin

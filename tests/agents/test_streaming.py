@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tavern_core import Plugin, Tavern
-from tavern_core.model.agent import AgentOutcome
+from tavern_core.model.agent_run import AgentOutcome
 from tests.agents.desk import PROFILE, Desk, block
 from tests.llms.openai_server import OpenAIServer, Reply
 

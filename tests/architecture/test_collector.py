@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tavern_core.collector import collector_paused
+from tavern_core.gc_pause import collector_paused
 
 
 class Made:

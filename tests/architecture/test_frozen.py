@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tavern_core.frozen import dataclass as ours
+from tavern_core.frozen_dataclass import dataclass as ours
 
 theirs = dataclasses.dataclass
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tavern_core.errors import UsageError
-from tavern_core.model.tokens import tokens_of
+from tavern_core.model.token_estimate import tokens_of
 
 from .answers import CAPITALS, Models, answer, host
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tavern_core.model.edit_distance import slips
 from tavern_core.model.nearest import did_you_mean, nearest
-from tavern_core.model.typing_errors import slips
 
 NAMES = [
     "text:count", "text:wipe", "text:check", "file-operator:WriteFile", "hook:server:tool:check", "read:fs", "write:fs",

@@ -15,8 +15,8 @@ from tavern_core.kernel.access.profiles import parse_profile, profile_schema, re
 from tavern_core.kernel.catalogue import written_profiles
 from tavern_core.kernel.plugins.contributions import Contributions
 from tavern_core.kernel.signal import Signal
-from tavern_core.model.ids import spellings
-from tavern_core.model.profile import AgentProfile
+from tavern_core.model.agent_profile import AgentProfile
+from tavern_core.model.naming_rules import spellings
 from tavern_core.model.tool import ToolSpec
 
 KNOWN = ("file-operator:WriteFile", "system:get_current_time", "text:count", "text:count_lines")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tavern_core.cli.app import COMMANDS
-from tavern_core.model.ids import RESERVED_COMMANDS
+from tavern_core.model.naming_rules import RESERVED_COMMANDS
 from tests.cli.conftest import Run
 
 

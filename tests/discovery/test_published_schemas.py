@@ -20,7 +20,7 @@ from tavern_core.kernel.text.yaml_reader import read_yaml
 from tavern_core.model.capability import CAPABILITIES
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.toolfile import ToolDefinition
-from tavern_core.model.ui import COMPONENTS, OUTLETS
+from tavern_core.model.ui_extension_points import COMPONENTS, OUTLETS
 from tavern_core.model.workflow import NodeExec, Retry, Workflow
 
 from .test_manifests import EVERYTHING, WRONG

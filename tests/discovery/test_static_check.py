@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tavern_core.contract.hookspecs import HOOKS
+from tavern_core.review.hookimpl_scan import scan_sources
 from tavern_core.review.plugin_check import CheckReport, check_plugin
-from tavern_core.review.source_scan import scan_sources
 
 from .places import BOOBY_TRAP, Places, script_tool
 

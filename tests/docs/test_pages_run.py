@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tavern_core.graph.operations import read_operations
+from tavern_core.graph.json_patch import read_operations
 from tavern_core.kernel.access.profiles import parse_profile
 from tavern_core.kernel.config.configuration import load
 from tavern_core.kernel.files.plugin_files import FolderFiles

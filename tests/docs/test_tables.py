@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tavern_core import CallContext, Tavern
-from tavern_core.assistant.panels import OUTPUT_WIDGETS, TEXT_WIDGETS
-from tavern_core.assistant.report import ANSWER_CODES
+from tavern_core.assistant.form_layout import OUTPUT_WIDGETS, TEXT_WIDGETS
+from tavern_core.assistant.problem_report import ANSWER_CODES
 from tavern_core.builtin.executors.script.executor import MOST_AT_ONCE
 from tavern_core.contract.nodes import NodeMark, Port
 from tavern_core.contract.permissions import permission_table, requested_permissions
@@ -25,10 +25,10 @@ from tavern_core.kernel.manifest.manifest_reader import read_manifest
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
 from tavern_core.kernel.manifest.workflow_schema import WORKFLOW_TEXTS
 from tavern_core.model.capability import CAPABILITIES
-from tavern_core.model.ids import RESERVED_NAMESPACES
-from tavern_core.model.plugin import PluginState
+from tavern_core.model.environment_variables import FIXED, PASSED
+from tavern_core.model.naming_rules import RESERVED_NAMESPACES
+from tavern_core.model.plugin_status import PluginState
 from tavern_core.model.run import NodeState
-from tavern_core.model.variables import FIXED, PASSED
 from tavern_core.schema.dialects import DIALECTS
 
 from .blocks import DOCS

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tavern_core.box import subreaper
+from tavern_core.box import process_tree
 from tavern_core.errors import CallTimeout, ConnectionLost, OutputTooLarge, UpstreamError
 
 from .workbench import (
@@ -318,7 +318,7 @@ def test_children_are_found_without_the_kernels_list_of_them(monkeypatch: pytest
     if pid == 0:
         signal.pause()
     try:
-        listed = subreaper.children()
+        listed = process_tree.children()
         missing = {f"/proc/self/task/{os.getpid()}/children"}
         opened = open
 
@@ -329,15 +329,15 @@ def test_children_are_found_without_the_kernels_list_of_them(monkeypatch: pytest
 
         monkeypatch.setattr("builtins.open", without_list)
         assert pid in listed
-        assert sorted(subreaper.children()) == sorted(listed)
+        assert sorted(process_tree.children()) == sorted(listed)
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
 
 
 def test_the_parent_of_a_process_is_read_past_any_name(tmp_path: Path) -> None:
-    assert subreaper.parent_of(os.getpid()) == os.getppid()
-    assert subreaper.parent_of(2**22 + 1) == 0
+    assert process_tree.parent_of(os.getpid()) == os.getppid()
+    assert process_tree.parent_of(2**22 + 1) == 0
 
 
 @IN_BOTH

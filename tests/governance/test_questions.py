@@ -14,7 +14,7 @@ import pytest
 
 from tavern_core import CallContext, Plugin, Question, Tavern, ToolContext, tool
 from tavern_core.errors import InputInvalid, UsageError
-from tavern_core.kernel.calls.conversation import conversation, misfit
+from tavern_core.kernel.calls.elicitation import conversation, misfit
 from tests.state.processes import ENVIRONMENT
 
 COUNT = {"type": "object", "properties": {"count": {"type": "integer", "minimum": 1}}, "required": ["count"]}

@@ -8,8 +8,8 @@ import pytest
 
 from tavern_core import CallContext
 from tavern_core.model.guard import Guard
-from tavern_core.schema.check import check_schema
 from tavern_core.schema.guard_marks import TooMuchMarked, compile_guarded
+from tavern_core.schema.schema_check import check_schema
 from tests.guards.conftest import Desk
 
 P: dict[str, Any] = {"x-tavern": {"guard": "path"}}

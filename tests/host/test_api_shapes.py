@@ -21,7 +21,7 @@ from tavern_core.errors import (
     UsageError,
 )
 from tavern_core.kernel.manifest.manifest_reader import read_manifest
-from tavern_core.model.profile import AgentProfile
+from tavern_core.model.agent_profile import AgentProfile
 
 from .conftest import Opened, run, tools
 from .workshop import HELLO, TOOL, Workshop

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tavern_core import Plugin, Tavern, tool
-from tavern_core.schema.check import check_schema
+from tavern_core.schema.schema_check import check_schema
 
 from .workshop import HELLO, TOOL, Workshop, codes, ids, told
 

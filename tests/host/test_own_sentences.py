@@ -12,7 +12,7 @@ import pytest
 import tavern_core
 from tavern_core import CallContext, Plugin, Tavern, deny, hookimpl
 from tavern_core.errors import ERROR_CODES
-from tavern_core.schema.secret_text import redact_sentence
+from tavern_core.schema.secret_scanning import redact_sentence
 
 SAYING = {"add", "deny", "tell", "told", "refused", "_denied", "_refuse", "Finding", "Diagnostic", "Deny"}
 

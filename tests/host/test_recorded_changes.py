@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import pytest
 
 from tavern_core import Plugin, Tavern, deny, hookimpl, tool
-from tavern_core.kernel.log.changes import Change, diff
+from tavern_core.kernel.log.call_changes import Change, diff
 
 from .conftest import Opened
 

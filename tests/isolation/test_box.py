@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from tavern_core.box import paths, seccomp
-from tavern_core.box.layers import available_layers
+from tavern_core.box import runtime_paths, seccomp
+from tavern_core.box.layer_probe import available_layers
 from tavern_core.box.policy import LAYERS, PROCESSES, BoxLimits, BoxPolicy, BoxUnavailable, Granted
 from tavern_core.box.syscalls import MACHINE
 
@@ -81,7 +81,7 @@ class Ground:
         }  # fmt: skip
 
     def policy(self, **changes: Any) -> BoxPolicy:
-        read = (*paths.machine(), *paths.interpreter(), str(self.work))
+        read = (*runtime_paths.machine(), *runtime_paths.interpreter(), str(self.work))
         made = BoxPolicy(read, (str(self.work),), limits=BoxLimits(memory_bytes=512 << 20))
         return replace(made, **changes)
 

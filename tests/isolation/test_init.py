@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tavern_core.box import program
+from tavern_core.box import launcher
 from tavern_core.box.policy import NAMESPACES, PROCESSES, BoxLimits, BoxPolicy
 
 from ..executors.workbench import processes_with
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 STAGE = """
 import json, os, sys
-from tavern_core.box import program
+from tavern_core.box import launcher
 from tavern_core.box.policy import BoxPolicy, BoxUnavailable
 
 uid, policy, argv = int(sys.argv[1]), BoxPolicy.from_json(sys.argv[2]), sys.argv[3:]
@@ -136,5 +136,5 @@ def test_a_missing_layer_stops_it_or_is_reported(user: int, layer: str) -> None:
 def test_nothing_is_forked_where_it_would_not_do(policy: BoxPolicy) -> None:
     before = os.getpid()
     with pytest.raises(OSError, match="with all namespaces"):
-        program.fork_init(policy)
+        launcher.fork_init(policy)
     assert os.getpid() == before

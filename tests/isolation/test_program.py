@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from tavern_core.box import paths
-from tavern_core.box.layers import PROGRAM
+from tavern_core.box import runtime_paths
+from tavern_core.box.layer_probe import PROGRAM
 from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy
 from tavern_core.box.syscalls import KERNEL
 
@@ -25,7 +25,7 @@ from .test_box import ROOT, USERS
 
 STAGE = """
 import json, os, signal, sys
-from tavern_core.box import gateway_socket, program, syscalls
+from tavern_core.box import gateway_socket, launcher, syscalls
 from tavern_core.box.policy import BoxPolicy, BoxUnavailable
 
 uid, policy, argv = int(sys.argv[1]), BoxPolicy.from_json(sys.argv[2]), sys.argv[3:]
@@ -45,7 +45,7 @@ ending = started.ending(os.waitpid(started.pid, 0)[1])
 missing = ending.missing and list(ending.missing)
 sys.stderr.write(json.dumps({"status": ending.status, "errno": ending.errno, "missing": missing, "skipped": list(ending.skipped)}))
 """
-SHELL = BoxPolicy((*paths.machine(), *paths.PROGRAMS), may_execute=True)
+SHELL = BoxPolicy((*runtime_paths.machine(), *runtime_paths.PROGRAMS), may_execute=True)
 
 
 @pytest.fixture(params=USERS, ids=lambda uid: "as root" if uid == 0 else "as anybody")

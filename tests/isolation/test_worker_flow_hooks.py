@@ -12,7 +12,7 @@ from tavern_core import Tavern
 from tavern_core.contract.nodes import Skip
 from tavern_core.errors import PolicyDenied
 from tavern_core.isolation.node_codec import HOOK_VALUES, Stays
-from tavern_core.kernel.hooks.arguments import shown
+from tavern_core.kernel.hooks.argument_copies import shown
 from tavern_core.model.node import NodeSpec, Slot
 from tavern_core.model.run import NodeInfo, RunInfo
 

@@ -15,7 +15,7 @@ import yaml
 from cookiecutter.exceptions import FailedHookException
 from cookiecutter.main import cookiecutter
 
-from tavern_core.model.ids import RESERVED_NAMESPACES, is_plugin_name
+from tavern_core.model.naming_rules import RESERVED_NAMESPACES, is_plugin_name
 from tests.packaging.environments import ROOT, Environment, build_wheel
 
 TEMPLATE = ROOT / "plugin_template"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tavern_core.graph.operations import MOST_OPERATIONS, apply_patch, measured
+from tavern_core.graph.json_patch import MOST_OPERATIONS, apply_patch, measured
 from tavern_core.graph.patch_problems import PatchRefused
 
 CASES = json.loads((Path(__file__).parent / "json_patch_cases.json").read_text("utf-8"))["cases"]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tavern_core import NodeMode, NodeSpec, Slot, Tavern
 from tavern_core.assistant.node_text import node_document, node_documents
-from tavern_core.model.tokens import tokens_of
+from tavern_core.model.token_estimate import tokens_of
 from tests.retrieval.kitchen import KITCHEN, OTHERS, Kitchen
 
 COMBO = {"suggestions": ["a", {"value": "b", "label": "Bee"}], "default": "a"}

@@ -16,7 +16,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from tavern_core import Evidence, Plugin, Tavern, ToolError, ToolResult, tool
-from tavern_core.schema.secret_forms import MASK, SecretRedactor
+from tavern_core.schema.secret_encodings import MASK, SecretRedactor
 
 CORE = "Kq7Zx9Wm"
 SHAPES = {

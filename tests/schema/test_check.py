@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tavern_core.errors import Location
-from tavern_core.schema.check import check_schema, normalise_schema
+from tavern_core.schema.schema_check import check_schema, normalise_schema
 from tests.counting import calls_made
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tavern_core.errors import NameConflict, UsageError
 from tavern_core.model.tool import ToolSpec
-from tavern_core.schema.check import check_schema
 from tavern_core.schema.dialects import DIALECTS, WireNames, export_tool, openai_strict, wire_name
+from tavern_core.schema.schema_check import check_schema
 
 SUMMARIZE = ToolSpec(
     name="workflow:summarize_text",

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tavern_core.errors import SchemaInvalid
+from tavern_core.schema.argument_intake import compile_intake
 from tavern_core.schema.defaults import compile_defaults
-from tavern_core.schema.intake import compile_intake
 from tavern_core.schema.limits import is_plain, json_copy, measure, quick_copy
 from tavern_core.schema.validate import compile_validator
 

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tavern_core.schema.redact import MASK, compile_redactor, named_secrets, redact_text, summary
-from tavern_core.schema.secrets import is_secret_name
+from tavern_core.schema.secret_names import is_secret_name
 
 # Made up of pieces, so that no scanner takes this file for a leak.
 SECRETS = {

@@ -17,7 +17,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from tavern_core.errors import InputInvalid, SchemaInvalid
-from tavern_core.schema.check import check_schema
+from tavern_core.schema.schema_check import check_schema
 from tavern_core.schema.signature import FunctionSchema, signature_schema
 from tavern_core.schema.validate import compile_validator
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tavern_core.schema.coerce import coerce_text
 from tavern_core.schema.json_reader import NotJson, read_json
+from tavern_core.schema.text_coercion import coerce_text
 
 
 @pytest.mark.parametrize(

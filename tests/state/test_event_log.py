@@ -22,7 +22,7 @@ from tavern_core.kernel.log.log_files import head_path, rotated_files
 from tavern_core.kernel.log.reader import read
 from tavern_core.kernel.log.record import GENESIS, LONGEST_RECORD, stamp
 from tavern_core.kernel.log.verify import verify
-from tavern_core.kernel.settings.secrets import KnownSecrets
+from tavern_core.kernel.settings.secret_masking import KnownSecrets
 from tavern_core.model.event import TOOL_CALLED, TOOL_RESULT, Event
 
 from .processes import run, start

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tavern_core import CallContext, Tavern, hookimpl
-from tavern_core.model.scope import (
+from tavern_core.model.capability_scope import (
     allows_host,
     allows_path,
     canonical_host,

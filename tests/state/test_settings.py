@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tavern_core.errors import Finding, PolicyDenied, SettingsInvalid, StateDamaged
-from tavern_core.kernel.settings.secrets import KnownSecrets, looks_secret
+from tavern_core.kernel.settings.secret_masking import KnownSecrets, looks_secret
 from tavern_core.kernel.settings.setting_layers import SettingLayers, user_file
 from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.schema.redact import compile_redactor

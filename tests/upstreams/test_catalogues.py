@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tavern_core import Tavern
 from tavern_core.contract.adapters import UpstreamTool
 from tavern_core.errors import ConnectionLost
-from tavern_core.model.ids import is_local_name
+from tavern_core.model.naming_rules import is_local_name
 from tavern_core.upstreams.tool_specs import local_name
 from tests.upstreams.toy import ECHO, System, lost, opened
 

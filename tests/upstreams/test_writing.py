@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tavern_core.errors import ConfigInvalid
-from tavern_core.upstreams.writing import entries_of_json, entry_of_words
+from tavern_core.upstreams.config_entries import entries_of_json, entry_of_words
 
 COMMANDS: dict[str, tuple[list[str], str, dict[str, Any]]] = {
     "an installed program": (["mcp-server-git", "-r", "."], "git", {"command": ["mcp-server-git", "-r", "."]}),

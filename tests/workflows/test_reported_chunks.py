@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tavern_core import Final, NodeContext, Out, Plugin, Stream, hookimpl, node
-from tavern_core.schema.secret_forms import MASK, SecretRedactor, StreamRedactor, forms
+from tavern_core.schema.secret_encodings import MASK, SecretRedactor, StreamRedactor, forms
 from tests.workflows.folder import Flows
 
 pytestmark = pytest.mark.anyio

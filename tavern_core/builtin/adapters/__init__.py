@@ -9,7 +9,7 @@ from typing import Any, Final
 from tavern_core.contract.adapters import Adapter, Connection, LogsIn, Target, Upstream
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.hookspecs import hookimpl
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 MODULES: Final[Mapping[str, str]] = {
     "comfyui": "comfyui",

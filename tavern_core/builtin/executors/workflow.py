@@ -14,7 +14,7 @@ from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.protocols import BoundTool, Executor, FlowEngine, ToolHome
 from tavern_core.errors import ToolFileInvalid
 from tavern_core.model.call import ToolCall
-from tavern_core.model.ids import split_id
+from tavern_core.model.naming_rules import split_id
 from tavern_core.model.tool import ToolSpec
 
 

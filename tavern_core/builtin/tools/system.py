@@ -13,7 +13,7 @@ from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.protocols import NamespaceResolver
 from tavern_core.contract.targets import PythonTarget
 from tavern_core.errors import InputInvalid
-from tavern_core.model.ids import SEARCH_TOOLS, split_id
+from tavern_core.model.naming_rules import SEARCH_TOOLS, split_id
 from tavern_core.model.nearest import nearest
 from tavern_core.model.tool import Example, ToolSpec, marked_description
 

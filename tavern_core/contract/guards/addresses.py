@@ -1,7 +1,7 @@
 """Where does a network address lead, and is it allowed? First its text is checked, then every address that its name resolves to.
 
 read_url(text)                 the parts that matter, in one spelling; refuses what two parsers could read differently
-target_flaw(scope, target)     why it is not within a scope of hosts (model/scope.py)
+target_flaw(scope, target)     why it is not within a scope of hosts (model/capability_scope.py)
 address_flaw(...)              why an address that its name resolved to is not within it
 """
 
@@ -15,8 +15,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_network
 from typing import Final
 from urllib.parse import urlsplit
 
-from tavern_core.frozen import dataclass
-from tavern_core.model.scope import Scope, allows_host
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model.capability_scope import Scope, allows_host
 
 Address = IPv4Address | IPv6Address
 

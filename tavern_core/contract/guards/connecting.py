@@ -18,7 +18,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from tavern_core.contract.guards.addresses import Address, Target, address_flaw, target_flaw
-from tavern_core.model.scope import Scope
+from tavern_core.model.capability_scope import Scope
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 """(name, port) → its addresses."""

@@ -17,7 +17,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from tavern_core.model.scope import Scope, folders
+from tavern_core.model.capability_scope import Scope, folders
 
 LONGEST: Final = 4_096
 _HIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")

@@ -12,7 +12,7 @@ from tavern_core.flow.engine.plan_tables import Work
 from tavern_core.kernel.execution.modes import TimeLimit
 from tavern_core.model.run import NodeError
 from tavern_core.model.safe_text import notes_of, with_type
-from tavern_core.package import is_own
+from tavern_core.package_location import is_own
 
 _MOST_DETAILS: Final = 100_000
 """Approximate bytes."""

@@ -10,7 +10,7 @@ from tavern_core.flow.engine.node_outputs import Outputs
 from tavern_core.flow.engine.node_values import CONTAINERS, fresh
 from tavern_core.flow.engine.plan_tables import Many, Work
 from tavern_core.flow.engine.streams import Streams
-from tavern_core.graph.slots import converted
+from tavern_core.graph.slot_compatibility import converted
 from tavern_core.model.node import ABSENT
 
 

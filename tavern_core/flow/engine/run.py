@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from tavern_core.contract.nodes import MisfitInput, Skip
 from tavern_core.errors import SchemaInvalid, UsageError
+from tavern_core.flow.engine.chunk_redaction import LONGEST_CHUNK, ReportedChunks
 from tavern_core.flow.engine.concurrency import Gates, Place
-from tavern_core.flow.engine.groups import given as interface_values
 from tavern_core.flow.engine.node_context import RunningNode
 from tavern_core.flow.engine.node_outputs import SKIPPED
 from tavern_core.flow.engine.node_values import fresh
@@ -29,16 +29,16 @@ from tavern_core.flow.engine.protocols import Around, Cache, NodeFacilities, Sco
 from tavern_core.flow.engine.run_events import EventLog
 from tavern_core.flow.engine.run_options import Question, RunOptions
 from tavern_core.flow.engine.scheduler import Scheduler
-from tavern_core.flow.engine.stream_events import LONGEST_CHUNK, ReportedChunks
-from tavern_core.frozen import dataclass
+from tavern_core.flow.engine.subworkflows import given as interface_values
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.order import reachable
 from tavern_core.kernel.calls.running_call import Frame
 from tavern_core.kernel.execution.modes import caught
 from tavern_core.kernel.execution.threads import Owner, ThreadPool
 from tavern_core.model.call import CallContext
 from tavern_core.model.run import FINAL_STATES, NodeError, NodeState, RunEvent, RunResult, RunState
-from tavern_core.schema.check import check_schema
-from tavern_core.schema.secret_forms import secret_redactor
+from tavern_core.schema.schema_check import check_schema
+from tavern_core.schema.secret_encodings import secret_redactor
 
 GRACE_S: Final = 1.0
 """How long cancelled nodes may take to end."""

@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from tavern_core.errors import InputInvalid, UsageError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.schema.validate import Validator, compile_output_validator
 
 

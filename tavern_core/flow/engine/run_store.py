@@ -26,7 +26,7 @@ from tavern_core.flow.engine.journal import Journal
 from tavern_core.flow.engine.node_outputs import Outputs
 from tavern_core.flow.engine.node_values import encoded, is_large, written
 from tavern_core.flow.engine.run_events import Row
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.nodes.json_values import NotPlain, from_plain, to_plain
 from tavern_core.kernel.stores.sqlite_file import SqliteFile
 from tavern_core.model.nearest import did_you_mean

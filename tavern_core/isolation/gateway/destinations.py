@@ -19,8 +19,8 @@ from tavern_core.contract.guards.connecting import (
 from tavern_core.isolation.gateway.request_head import Head
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.model.call import ToolCall
+from tavern_core.model.capability_scope import Scope
 from tavern_core.model.event import POLICY_DENIED, Event
-from tavern_core.model.scope import Scope
 
 READ: Final = "read:web"
 ALL: Final = "network"

@@ -9,7 +9,7 @@ import re
 from typing import Final
 
 from tavern_core.contract.guards.addresses import BadUrl, Target, read_url
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 LARGEST: Final = 16_384
 """Bytes of a head."""

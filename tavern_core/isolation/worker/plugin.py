@@ -26,7 +26,7 @@ from tavern_core.isolation.worker.host_client import HostClient
 from tavern_core.isolation.worker.nodes import WorkerNodes
 from tavern_core.isolation.worker.plugin_import import imported
 from tavern_core.isolation.worker.running_call import WorkerCalls
-from tavern_core.isolation.worker.services import method_facts
+from tavern_core.isolation.worker.service_methods import method_facts
 from tavern_core.isolation.worker.tools import WorkerTools
 from tavern_core.isolation.worker_setup import Setup
 from tavern_core.kernel.hooks.table import Implementation, read_implementations, unmarked_lookalikes

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.tool_selectors import Known, Rank, ToolList, ToolNames, is_group, specificity
 from tavern_core.model.capability import forbids, is_capability
 from tavern_core.model.config import ApprovalConfig

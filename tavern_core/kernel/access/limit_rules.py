@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.tool_selectors import Known, ToolList, ToolNames, plugin_key, specificity
 from tavern_core.model.limits import NO_LIMITS, ToolLimits
 from tavern_core.model.tool import ToolSpec

@@ -22,7 +22,7 @@ from tavern_core.kernel.access.tool_selectors import (
     readings,
 )
 from tavern_core.model.config import AccessRule, ToolsConfig
-from tavern_core.model.ids import RESERVED_NAMESPACES, split_id
+from tavern_core.model.naming_rules import RESERVED_NAMESPACES, split_id
 from tavern_core.model.nearest import did_you_mean, nearest
 from tavern_core.model.wildcard import matches
 

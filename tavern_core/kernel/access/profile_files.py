@@ -16,11 +16,11 @@ from pydantic import ValidationError
 
 from tavern_core.errors import Finding, Location, NameConflict, ProfileInvalid
 from tavern_core.kernel.files.regular_file import open_regular
-from tavern_core.kernel.text.text_limits import LARGEST_FILE
+from tavern_core.kernel.text.document_limits import LARGEST_FILE
 from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from tavern_core.model.profile import AgentProfile
+    from tavern_core.model.agent_profile import AgentProfile
 
 PROFILE_FILE: Final = "agent_profile.json"
 MOST_FILES: Final = 10_000
@@ -167,7 +167,7 @@ def profile_of(given: AgentProfile | Mapping[str, Any], giver: str) -> AgentProf
     """
     from tavern_core.kernel.access.profiles import CODE
     from tavern_core.kernel.text.pydantic_errors import explain
-    from tavern_core.model.profile import AgentProfile
+    from tavern_core.model.agent_profile import AgentProfile
 
     if isinstance(given, AgentProfile):
         return given

@@ -20,14 +20,14 @@ from pydantic import BaseModel, ValidationError
 
 from tavern_core.contract.protocols import NamespaceResolver
 from tavern_core.errors import CallError, Finding, Location, ProfileInvalid
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.text.json_document import JsonDocument, read_json
 from tavern_core.kernel.text.pydantic_errors import Refusal, as_written, explain
+from tavern_core.model.agent_profile import AgentBudget, AgentProfile
 from tavern_core.model.capability import is_capability, known_capability
-from tavern_core.model.ids import RESERVED_NAMESPACES, split_id
 from tavern_core.model.language import Language
+from tavern_core.model.naming_rules import RESERVED_NAMESPACES, split_id
 from tavern_core.model.nearest import did_you_mean, nearest
-from tavern_core.model.profile import AgentBudget, AgentProfile
 from tavern_core.model.safe_text import printed
 from tavern_core.model.tool import ToolSpec
 

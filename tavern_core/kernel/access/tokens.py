@@ -21,7 +21,7 @@ from pydantic_core import to_json
 
 from tavern_core.contract.stores import Record, RecordStore
 from tavern_core.errors import UsageError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import iso_utc

@@ -17,14 +17,14 @@ from dataclasses import field, replace
 from typing import Any, Final, Protocol
 
 from tavern_core.errors import Finding
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.approval_rules import ApprovalRule, ApprovalRules, tool_entries
 from tavern_core.kernel.access.limit_rules import LimitRules
 from tavern_core.kernel.access.list_review import ListReview
 from tavern_core.kernel.access.tool_selectors import GROUP, Groups, Known, ToolList, ToolNames, normalize_tool_name
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.config import HostConfig, LimitsConfig
-from tavern_core.model.ids import SEARCH_TOOLS, split_id
+from tavern_core.model.naming_rules import SEARCH_TOOLS, split_id
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.untrusted import is_source
 

@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from tavern_core.frozen import dataclass
-from tavern_core.model.ids import RESERVED_NAMESPACES, is_plugin_name, spellings, split_id
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model.naming_rules import RESERVED_NAMESPACES, is_plugin_name, spellings, split_id
 from tavern_core.model.nearest import fold
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.wildcard import matches

@@ -9,7 +9,7 @@ from tavern_core.kernel.access.approval_rules import ApprovalRule
 from tavern_core.kernel.calls.messages import MESSAGES
 from tavern_core.kernel.calls.running_call import RunningCall
 from tavern_core.kernel.calls.untrusted_content import is_watched
-from tavern_core.kernel.catalogue.plan import Plan
+from tavern_core.kernel.catalogue.call_plan import Plan
 from tavern_core.kernel.plugins.effective_scopes import narrowed
 from tavern_core.model.call import CallContext, ToolCall, call_of
 from tavern_core.model.language import say

@@ -24,11 +24,11 @@ from tavern_core.errors import ApprovalRejected, ApprovalRequired, CallError, Po
 from tavern_core.kernel.calls.messages import MESSAGES
 from tavern_core.kernel.calls.stored_approvals import StoredApprovals
 from tavern_core.kernel.calls.untrusted_content import AFTER_READING
-from tavern_core.kernel.catalogue.plan import Plan
+from tavern_core.kernel.catalogue.call_plan import Plan
 from tavern_core.kernel.execution.modes import InlineMode, LoopMode, Mode, TimeLimit, cancellations
 from tavern_core.kernel.execution.portal import Portal
 from tavern_core.kernel.execution.threads import ThreadPool
-from tavern_core.kernel.hooks.arguments import copied
+from tavern_core.kernel.hooks.argument_copies import copied
 from tavern_core.kernel.hooks.dispatch import Wish
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.model.approval import Approval, ApprovalRequest, Approver

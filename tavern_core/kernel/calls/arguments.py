@@ -8,8 +8,8 @@ from typing import Any
 from tavern_core.errors import InputInvalid
 from tavern_core.kernel.calls.call_errors import explained
 from tavern_core.kernel.calls.running_call import RunningCall
-from tavern_core.kernel.catalogue.plan import Plan
-from tavern_core.kernel.log.changes import Change
+from tavern_core.kernel.catalogue.call_plan import Plan
+from tavern_core.kernel.log.call_changes import Change
 from tavern_core.model.call import with_arguments
 from tavern_core.model.safe_text import with_type
 from tavern_core.schema.limits import json_copy, measure

@@ -15,7 +15,7 @@ from tavern_core.kernel.calls.call_errors import explained, timed_out
 from tavern_core.kernel.calls.normalise import to_result
 from tavern_core.kernel.calls.running_call import CallLimits, RunningCall
 from tavern_core.kernel.calls.untrusted_content import marked, taken_over
-from tavern_core.kernel.catalogue.plan import Execute, Plan
+from tavern_core.kernel.catalogue.call_plan import Execute, Plan
 from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.execution.threads import Owner
 from tavern_core.model.result import ToolResult, success

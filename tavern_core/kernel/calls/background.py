@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.call import CallContext
 from tavern_core.model.job import Job
 from tavern_core.model.result import ToolResult

@@ -10,8 +10,8 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from tavern_core.contract.tool_context import LONGEST_MESSAGE, LogLevel, json_number
-from tavern_core.frozen import dataclass
-from tavern_core.kernel.calls.conversation import conversation, unanswered
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.calls.elicitation import conversation, unanswered
 from tavern_core.kernel.calls.large_results import ArtifactStore
 from tavern_core.kernel.calls.running_call import RunningCall
 from tavern_core.kernel.log.recorder import Recorder

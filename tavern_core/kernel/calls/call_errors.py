@@ -20,7 +20,7 @@ from tavern_core.errors import (
 )
 from tavern_core.kernel.calls.messages import MESSAGES, together
 from tavern_core.kernel.calls.running_call import RunningCall
-from tavern_core.kernel.catalogue.plan import Plan
+from tavern_core.kernel.catalogue.call_plan import Plan
 from tavern_core.kernel.execution.modes import LeftBehind, TimeLimit, cancellations, has_begun
 from tavern_core.kernel.registry import no_text
 from tavern_core.model.language import say

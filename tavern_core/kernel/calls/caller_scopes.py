@@ -10,8 +10,8 @@ from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.record import Records
 from tavern_core.model.call import CallContext
 from tavern_core.model.capability import covers, forbids
+from tavern_core.model.capability_scope import Scope, common
 from tavern_core.model.config import CapabilitiesConfig
-from tavern_core.model.scope import Scope, common
 
 
 class CallerScopes:

@@ -14,11 +14,11 @@ from tavern_core.contract.targets import BindsItself, PythonTarget
 from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError, ToolNotFound, UpstreamError
 from tavern_core.kernel.calls.attempt import execute_of, way_of
 from tavern_core.kernel.calls.running_call import RunningCall, current
+from tavern_core.kernel.catalogue.call_plan import Execute, Inner, Plan
 from tavern_core.kernel.catalogue.namespaces import Namespaces
-from tavern_core.kernel.catalogue.plan import Execute, Inner, Plan
 from tavern_core.kernel.catalogue.profile_inventories import Inventories
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
-from tavern_core.kernel.hooks.arguments import ShownTool
+from tavern_core.kernel.hooks.argument_copies import ShownTool
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.limits.limit_table import Governor, LimitTable
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
@@ -26,14 +26,14 @@ from tavern_core.kernel.plugins.executor_facilities import ToolHomes
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.registry import Entry
 from tavern_core.model.call import CallContext
-from tavern_core.model.ids import spellings, split_id
 from tavern_core.model.language import Language
+from tavern_core.model.naming_rules import spellings, split_id
 from tavern_core.model.nearest import nearest
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.untrusted import effect_of, reads_addresses
+from tavern_core.schema.argument_intake import compile_intake
 from tavern_core.schema.defaults import compile_defaults
 from tavern_core.schema.guard_marks import compile_guarded
-from tavern_core.schema.intake import compile_intake
 from tavern_core.schema.limits import ROOM, quick_copy
 from tavern_core.schema.redact import compile_marked, compile_redactor
 from tavern_core.schema.validate import compile_output_validator, compile_validator

@@ -7,13 +7,13 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.running_call import RunningCall, begin
 from tavern_core.kernel.calls.untrusted_content import marked
-from tavern_core.kernel.catalogue.plan import Plan
+from tavern_core.kernel.catalogue.call_plan import Plan
 from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.hooks.dispatch import HookCalls
-from tavern_core.kernel.log.changes import Change
+from tavern_core.kernel.log.call_changes import Change
 from tavern_core.kernel.log.recorder import DENIALS, Recorder
 from tavern_core.kernel.settings.result_redaction import redact_result
 from tavern_core.model.call import CallContext, ToolCall

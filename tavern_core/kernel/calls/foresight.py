@@ -8,16 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 from tavern_core.errors import CallError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.admission import check_budget, check_depth, check_rule, tool_call
 from tavern_core.kernel.calls.approvals import Approvals, definition_of
 from tavern_core.kernel.calls.arguments import give_copy
-from tavern_core.kernel.calls.call_catalogue import Catalogue
 from tavern_core.kernel.calls.normalise import to_result
+from tavern_core.kernel.calls.plan_lookup import Catalogue
 from tavern_core.kernel.calls.plan_tokens import PlanTokens
 from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, begin, enter, frame, frame_of, leave
 from tavern_core.kernel.calls.untrusted_content import has_read, judged
-from tavern_core.kernel.catalogue.plan import Execute, Plan
+from tavern_core.kernel.catalogue.call_plan import Execute, Plan
 from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.hooks.dispatch import HookCalls, Wish
 from tavern_core.kernel.hooks.table import Implementation

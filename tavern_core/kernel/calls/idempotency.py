@@ -25,15 +25,15 @@ from pydantic_core import from_json, to_json
 
 from tavern_core.contract.stores import Record, RecordStore
 from tavern_core.errors import CallError, CallMisused, ConnectionLost, IdempotencyConflict, StateDamaged
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.retrying import is_harmless_again
 from tavern_core.kernel.calls.running_call import RunningCall
-from tavern_core.kernel.catalogue.plan import Plan
+from tavern_core.kernel.catalogue.call_plan import Plan
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.execution.modes import Mode, TimeLimit
 from tavern_core.kernel.limits.slots import held
 from tavern_core.kernel.settings.result_redaction import ForDisk
-from tavern_core.kernel.stores.store_calls import ask, at_once
+from tavern_core.kernel.stores.store_offload import ask, at_once
 from tavern_core.model.result import NO_REST, Evidence, ToolError, ToolResult
 
 KIND: Final = "answer"

@@ -22,21 +22,21 @@ from typing import Any, Final
 
 from tavern_core.contract.tool_context import RUNNING
 from tavern_core.errors import CallError, OutputTooLarge, StateDamaged
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.admission import admit, check_rule, tool_call
 from tavern_core.kernel.calls.approvals import Approvals
 from tavern_core.kernel.calls.arguments import fill_and_validate, give_copy, take, take_changed
 from tavern_core.kernel.calls.attempt import accept
 from tavern_core.kernel.calls.background import Background, Request, job_id
-from tavern_core.kernel.calls.call_catalogue import Catalogue
 from tavern_core.kernel.calls.call_control import CallControl, on_left_behind
 from tavern_core.kernel.calls.call_errors import error_of, log_origin, no_context
 from tavern_core.kernel.calls.conclusion import Conclusion, Secrets
 from tavern_core.kernel.calls.foresight import Foresight, own_gates
-from tavern_core.kernel.calls.governed import Governance
 from tavern_core.kernel.calls.idempotency import Idempotency
 from tavern_core.kernel.calls.large_results import ArtifactStore, shortened
 from tavern_core.kernel.calls.normalise import NOT_AWAITABLE
+from tavern_core.kernel.calls.optional_steps import Governance
+from tavern_core.kernel.calls.plan_lookup import Catalogue
 from tavern_core.kernel.calls.plan_tokens import PlanTokens
 from tavern_core.kernel.calls.running_call import (
     CallLimits,
@@ -49,7 +49,7 @@ from tavern_core.kernel.calls.running_call import (
     leave,
 )
 from tavern_core.kernel.calls.untrusted_content import concluded, has_read, judged
-from tavern_core.kernel.catalogue.plan import Inner, Plan
+from tavern_core.kernel.catalogue.call_plan import Inner, Plan
 from tavern_core.kernel.execution.modes import Mode, TimeLimit, cancellations, has_begun
 from tavern_core.kernel.hooks.dispatch import HookCalls, Wish
 from tavern_core.kernel.log.recorder import Recorder

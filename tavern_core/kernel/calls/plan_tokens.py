@@ -19,12 +19,12 @@ from pydantic_core import to_json
 
 from tavern_core.contract.stores import Record, RecordStore
 from tavern_core.errors import CallMisused, PolicyDenied
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.approvals import definition_of, fingerprint
-from tavern_core.kernel.catalogue.plan import Plan
+from tavern_core.kernel.catalogue.call_plan import Plan
 from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.settings.result_redaction import ForDisk
-from tavern_core.kernel.stores.store_calls import ask
+from tavern_core.kernel.stores.store_offload import ask
 from tavern_core.model.call import CallContext, ToolCall
 
 KIND: Final = "plan"

@@ -8,10 +8,10 @@ from contextvars import ContextVar, Token
 from time import perf_counter, time
 from typing import Any
 
-from tavern_core.frozen import dataclass
-from tavern_core.kernel.catalogue.plan import Plan
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.catalogue.call_plan import Plan
 from tavern_core.kernel.execution.modes import TimeLimit, cancellations
-from tavern_core.kernel.log.changes import Change
+from tavern_core.kernel.log.call_changes import Change
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.config import ArtifactsConfig, LimitsConfig
 from tavern_core.model.result import CallTrace

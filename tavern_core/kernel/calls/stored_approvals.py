@@ -21,7 +21,7 @@ from pydantic_core import to_json
 
 from tavern_core.contract.stores import Record, RecordStore
 from tavern_core.errors import ApprovalRejected, ApprovalRequired, PolicyDenied, UsageError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.log.recorder import Recorder

@@ -17,10 +17,10 @@ from typing import Any, Final, Protocol
 
 from tavern_core import tam
 from tavern_core.errors import CallError, InputInvalid, TavernError, ToolNotFound
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.feedback import MOST_CHARS, render_feedback
 from tavern_core.kernel.calls.retrying import is_harmless_again
-from tavern_core.kernel.catalogue.plan import Plan
+from tavern_core.kernel.catalogue.call_plan import Plan
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.model.call import CallContext
 from tavern_core.model.config import TamConfig

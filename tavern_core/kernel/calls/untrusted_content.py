@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from tavern_core.errors import PolicyDenied
 from tavern_core.kernel.calls.messages import MESSAGES
 from tavern_core.kernel.calls.running_call import Frame, RunningCall, frame
-from tavern_core.kernel.catalogue.plan import Plan
+from tavern_core.kernel.catalogue.call_plan import Plan
 from tavern_core.kernel.hooks.dispatch import Wish
 from tavern_core.model.call import CallContext
 from tavern_core.model.language import Said, say

@@ -11,8 +11,8 @@ from tavern_core.kernel.catalogue.profile_inventories import Inventories
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.model.call import CallContext
-from tavern_core.model.ids import SEARCH_TOOLS
 from tavern_core.model.language import Language, of_the_locale
+from tavern_core.model.naming_rules import SEARCH_TOOLS
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
 

@@ -18,12 +18,12 @@ from dataclasses import field
 from typing import Any, Final, Literal
 
 from tavern_core.errors import TavernError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.full_text import FullText
 from tavern_core.kernel.catalogue.parameter_text import fold_lines, harmless, parameter_lines
 from tavern_core.kernel.catalogue.tokenizer import query_words, words_of
-from tavern_core.model.ids import SEARCH_TOOLS
 from tavern_core.model.language import Language
+from tavern_core.model.naming_rules import SEARCH_TOOLS
 from tavern_core.model.safe_text import seen
 from tavern_core.model.tool import Example, ToolSpec
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from tavern_core.errors import ToolNotFound
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.plugins.record import Record
-from tavern_core.model.ids import folded_id, spellings, split_id
+from tavern_core.model.naming_rules import folded_id, spellings, split_id
 
 
 @dataclass(frozen=True, slots=True)

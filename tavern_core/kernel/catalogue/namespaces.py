@@ -15,14 +15,14 @@ from typing import Any
 
 from tavern_core.contract.protocols import NamespaceResolver
 from tavern_core.errors import ActivationFailed, CallError, PluginError, TavernError, UpstreamError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.execution.modes import Mode, step_by_hand
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.registry_entries import refuse_bad_schemas
 from tavern_core.kernel.plugins.tool_rules import refuse_unsound
 from tavern_core.kernel.registry import Entry
-from tavern_core.model.ids import split_id
+from tavern_core.model.naming_rules import split_id
 from tavern_core.model.safe_text import printed
 from tavern_core.model.tool import ToolSpec
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model import depths
 from tavern_core.model.language import Language
 from tavern_core.model.safe_text import seen, shortened

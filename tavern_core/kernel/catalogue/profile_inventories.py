@@ -13,11 +13,11 @@ from tavern_core.kernel.catalogue.written_profiles import MOST_LENT, WrittenProf
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.record import Record
-from tavern_core.model.ids import split_id
+from tavern_core.model.naming_rules import split_id
 
 if TYPE_CHECKING:
     from tavern_core.kernel.access.profiles import Profile, ProfileLike
-    from tavern_core.model.profile import AgentProfile
+    from tavern_core.model.agent_profile import AgentProfile
 
 
 class Inventories:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from tavern_core.kernel.catalogue.full_text import FullText
 from tavern_core.kernel.catalogue.tokenizer import is_spaceless, query_words, words_of
 from tavern_core.model.capability import missing
-from tavern_core.model.ids import spellings
+from tavern_core.model.naming_rules import spellings
 from tavern_core.model.nearest import fold
 from tavern_core.model.tool import ToolSpec
 

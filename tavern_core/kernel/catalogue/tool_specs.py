@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 from tavern_core.contract.decisions import Deny
 from tavern_core.contract.tools import Offer, ToolFactory
 from tavern_core.errors import CallError, PolicyDenied, UpstreamError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.tool_access import AccessPolicy, compile_access
 from tavern_core.kernel.access.tool_pins import ToolPins
+from tavern_core.kernel.catalogue.call_plan import Plan
 from tavern_core.kernel.catalogue.missing_tools import Absence, absence
-from tavern_core.kernel.catalogue.plan import Plan
-from tavern_core.kernel.catalogue.reviewed_tool import changed_parts, why_not
+from tavern_core.kernel.catalogue.tool_change_rules import changed_parts, why_not
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.execution.modes import Mode, step_by_hand
 from tavern_core.kernel.foundation import Foundation
-from tavern_core.kernel.hooks.arguments import shown
+from tavern_core.kernel.hooks.argument_copies import shown
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.tool_merge import completed
@@ -32,7 +32,7 @@ from tavern_core.kernel.registry import Entry
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext, Rights
 from tavern_core.model.capability import is_capability, is_dangerous
 from tavern_core.model.frozen_json import frozen
-from tavern_core.model.ids import split_id
+from tavern_core.model.naming_rules import split_id
 from tavern_core.model.safe_text import printed
 from tavern_core.model.tool import ToolSpec
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tavern_core.errors import ToolNotFound, UsageError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.tool_access import PluginToolGroups
 from tavern_core.kernel.access.tool_pins import ToolPin
 from tavern_core.kernel.catalogue.availability import Availability, Need, Why
@@ -15,7 +15,7 @@ from tavern_core.kernel.catalogue.namespaces import Namespaces
 from tavern_core.kernel.catalogue.profile_inventories import Inventories
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
-from tavern_core.kernel.plugins.host_tools import Registration
+from tavern_core.kernel.plugins.app_tools import Registration
 from tavern_core.kernel.plugins.reconciler import Reconciler
 from tavern_core.kernel.registry import Entry, Registry
 from tavern_core.model.call import CallContext

@@ -14,7 +14,7 @@ from tavern_core.kernel.plugins.contributions import Contributions
 
 if TYPE_CHECKING:
     from tavern_core.kernel.access.profiles import ProfileLike
-    from tavern_core.model.profile import AgentProfile
+    from tavern_core.model.agent_profile import AgentProfile
 
 MOST_LENT: Final = 10_000
 """Profiles that programs have given; of more, the oldest are forgotten. Agents that run use theirs."""
@@ -66,7 +66,7 @@ class WrittenProfiles:
         """
         from tavern_core.kernel.access.profile_files import profile_of
         from tavern_core.kernel.access.profiles import Profile, misspelt
-        from tavern_core.model.profile import AgentProfile
+        from tavern_core.model.agent_profile import AgentProfile
 
         if isinstance(given, Profile):
             given = given.written

@@ -38,7 +38,7 @@ def _model(has_upstreams: bool, has_llms: bool) -> type[HostConfig]:
 
         sections["upstreams"] = (Upstreams, ...)
     if has_llms:
-        from tavern_core.model.llms import Llms
+        from tavern_core.model.llm_config import Llms
 
         sections["llms"] = (Llms, ...)
     return create_model("HostConfig", __base__=HostConfig, **sections) if sections else HostConfig

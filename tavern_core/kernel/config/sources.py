@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.errors import ConfigInvalid, Finding, Location, StateDamaged
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.config.keys import FREE, Keys, annotation_at, canonical
 from tavern_core.kernel.config.places import PROJECT_FILE, PYPROJECT
 from tavern_core.kernel.files.atomic_file import read_bytes
-from tavern_core.kernel.text.text_limits import LARGEST_FILE
-from tavern_core.model.ids import is_plugin_name
+from tavern_core.kernel.text.document_limits import LARGEST_FILE
+from tavern_core.model.naming_rules import is_plugin_name
 
 _CODE: Final = ConfigInvalid.code
 _TOML_TABLE: Final = re.compile(r"^[ \t]*\[[ \t]*tool[ \t]*\.[ \t]*tavern\b", re.MULTILINE)

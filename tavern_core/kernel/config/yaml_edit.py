@@ -24,7 +24,7 @@ from tavern_core.errors import ConfigInvalid
 from tavern_core.kernel.config.keys import Keys
 from tavern_core.kernel.files.atomic_file import read_text, write_atomic
 from tavern_core.kernel.files.file_lock import locked
-from tavern_core.kernel.text.text_limits import LARGEST_FILE
+from tavern_core.kernel.text.document_limits import LARGEST_FILE
 from tavern_core.kernel.text.yaml_reader import read_yaml
 
 _PLAIN: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_./:-]*[A-Za-z0-9_/-])?\Z")

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tavern_core.collector import collector_paused
+from tavern_core.gc_pause import collector_paused
 from tavern_core.kernel.discovery.distributions import (
     Distribution,
     PathEntry,
@@ -33,13 +33,13 @@ from tavern_core.kernel.discovery.index import Index
 from tavern_core.kernel.discovery.index_rows import CODE, Candidate, Row
 from tavern_core.kernel.discovery.other_formats import MARKS, Root, marked
 from tavern_core.kernel.files.regular_file import open_regular
-from tavern_core.model.ids import is_plugin_name
+from tavern_core.model.naming_rules import is_plugin_name
 from tavern_core.model.nearest import fold
-from tavern_core.model.plugin import Diagnostic, Source
+from tavern_core.model.plugin_status import Diagnostic, Source
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.discovery.packages import PackageFinder
+    from tavern_core.kernel.discovery.package_finder import PackageFinder
 
 _RANKS: Final[dict[Source, int]] = {"builtin": 0, "object": 1, "folder": 2, "entry_point": 3, "vcp": 4, "skill": 5}
 _SETTING: Final[dict[Source, str]] = {"folder": "plugins.roots", "vcp": "plugins.vcp", "skill": "skills.roots"}
@@ -257,7 +257,7 @@ class _Looking:
         return entries, is_unchanged
 
     def _finder(self, entries: Sequence[PathEntry]) -> PackageFinder:
-        from tavern_core.kernel.discovery.packages import PackageFinder
+        from tavern_core.kernel.discovery.package_finder import PackageFinder
 
         listings = {entry.path: entry.names for entry in entries if entry.names is not None}
         return PackageFinder(self._paths, listings, ask_hooks=self._is_own_path)

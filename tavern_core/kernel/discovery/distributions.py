@@ -13,10 +13,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.files.plugin_files import Stamp, bear_stamps, is_settled, stamp_of
 from tavern_core.kernel.files.regular_file import open_regular
-from tavern_core.model.plugin import Diagnostic
+from tavern_core.model.plugin_status import Diagnostic
 
 GROUP: Final = "tavern.plugins"
 _GROUP_BYTES: Final = GROUP.encode()

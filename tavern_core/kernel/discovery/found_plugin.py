@@ -29,7 +29,7 @@ from tavern_core.kernel.discovery.index_rows import (
 from tavern_core.kernel.discovery.plugin_facts import Facts
 from tavern_core.kernel.files.plugin_files import FolderFiles, PluginFiles, ZipFiles
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
-from tavern_core.model.plugin import Source
+from tavern_core.model.plugin_status import Source
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:

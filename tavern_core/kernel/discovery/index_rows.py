@@ -10,11 +10,11 @@ from dataclasses import field
 from typing import Any, NamedTuple
 
 from tavern_core.errors import Finding, Location
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.discovery.distributions import Distribution
 from tavern_core.kernel.files.plugin_files import Stamp, bear_stamps
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
-from tavern_core.model.plugin import Source
+from tavern_core.model.plugin_status import Source
 from tavern_core.model.tool import ToolSpec
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tavern_core.frozen import dataclass
-from tavern_core.model.plugin import Source
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model.plugin_status import Source
 from tavern_core.model.skill import SCRIPTS, SKILL_FILES
 
 if TYPE_CHECKING:

@@ -27,13 +27,13 @@ from tavern_core.kernel.discovery.index_rows import (
     pack_tools,
 )
 from tavern_core.kernel.discovery.other_formats import MARKS, WATCHED, marked, name_of, translate
-from tavern_core.kernel.discovery.packages import Place
+from tavern_core.kernel.discovery.package_finder import Place
 from tavern_core.kernel.discovery.plugin_facts import Facts, facts_of
 from tavern_core.kernel.files.plugin_files import PluginFiles, is_settled, stamp_of
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools, read_declared_tools
 from tavern_core.kernel.manifest.manifest_reader import ManifestReading, read_manifest
-from tavern_core.model.ids import is_plugin_name
 from tavern_core.model.manifest import Entry, Manifest
+from tavern_core.model.naming_rules import is_plugin_name
 
 CODE: Final = "MANIFEST_INVALID"
 _LOOKALIKES: Final = ("plugin.yml", "Plugin.yaml", "plugin.json", "plugin.toml", "manifest.yaml", "plugin.yaml.txt")

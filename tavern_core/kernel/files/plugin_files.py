@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.kernel.files.safe_paths import inside, path_problem
-from tavern_core.model.plugin import NOT_PART
+from tavern_core.model.plugin_status import NOT_PART
 
 if TYPE_CHECKING:
     import zipfile

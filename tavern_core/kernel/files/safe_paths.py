@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tavern_core.model.plugin import NOT_PART
+from tavern_core.model.plugin_status import NOT_PART
 
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 _DRIVE: Final = re.compile(r"[A-Za-z]:")

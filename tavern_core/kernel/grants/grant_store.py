@@ -26,7 +26,7 @@ from tavern_core.kernel.grants.grants import (
     decide,
     expand,
 )
-from tavern_core.kernel.text.text_limits import LARGEST_FILE
+from tavern_core.kernel.text.document_limits import LARGEST_FILE
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import iso_utc
 

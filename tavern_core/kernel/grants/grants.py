@@ -19,16 +19,16 @@ from typing import Literal
 
 from tavern_core.contract.permissions import TIER, TRUST, canonical_hook, is_permission, known_permissions
 from tavern_core.errors import Finding, UsageError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.capability import is_dangerous
+from tavern_core.model.capability_scope import common, within
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.model.scope import common, within
 from tavern_core.model.wildcard import matches
 
 Tier = Literal["host", "process"]
 """Where a plugin's code runs: in the host's own process, or confined in its own."""
 Scopes = Mapping[str, tuple[str, ...]]
-"""Capability → paths, hosts or names (`model/scope.py`), never an empty one; absent: without limit."""
+"""Capability → paths, hosts or names (`model/capability_scope.py`), never an empty one; absent: without limit."""
 
 
 @dataclass(frozen=True, slots=True)

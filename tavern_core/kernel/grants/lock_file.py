@@ -34,9 +34,9 @@ from tavern_core.contract.permissions import canonical_hook, is_permission, know
 from tavern_core.errors import Finding, Location, StateDamaged
 from tavern_core.kernel.grants.grants import GrantRecord, Grants, Tier
 from tavern_core.kernel.grants.lock_comments import keep_comments
-from tavern_core.model.ids import is_plugin_name
+from tavern_core.model.capability_scope import entry_problem
+from tavern_core.model.naming_rules import is_plugin_name
 from tavern_core.model.nearest import did_you_mean, known_instead
-from tavern_core.model.scope import entry_problem
 
 if TYPE_CHECKING:
     from tavern_core.kernel.text.yaml_reader import YamlDocument

@@ -7,9 +7,9 @@ from dataclasses import field
 from typing import Any, Final, Literal
 
 from tavern_core.contract.permissions import RISKS, TIER, Permission, describe_permission
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.grants.grants import Decision, GrantRecord, PluginFacts, asked, tier_of
-from tavern_core.model.scope import Scope
+from tavern_core.model.capability_scope import Scope
 
 State = Literal["pending", "granted", "refused", "dropped"]
 MARKS: Final[Mapping[State, str]] = {"pending": "+", "granted": "=", "refused": "x", "dropped": "-"}

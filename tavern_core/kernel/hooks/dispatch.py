@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from tavern_core.contract.decisions import Deny, RequireApproval
 from tavern_core.errors import PolicyDenied, SettingsInvalid
 from tavern_core.kernel.execution.modes import Mode, TimeLimit
-from tavern_core.kernel.hooks.arguments import ShownTool, copied, shown
+from tavern_core.kernel.hooks.argument_copies import ShownTool, copied, shown
 from tavern_core.kernel.hooks.execution import HookRuns, facts
 from tavern_core.kernel.hooks.quarantine import Resting
 from tavern_core.kernel.hooks.table import Implementation
-from tavern_core.kernel.log.changes import Change
+from tavern_core.kernel.log.call_changes import Change
 from tavern_core.model.call import ToolCall
 from tavern_core.model.result import ToolError, ToolResult, failure
 from tavern_core.model.safe_text import printed, said

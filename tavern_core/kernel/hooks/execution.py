@@ -18,11 +18,11 @@ from tavern_core.contract.decisions import Deny
 from tavern_core.errors import CallError, PolicyDenied
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.execution.modes import Mode, TimeLimit, cancellations
-from tavern_core.kernel.hooks.arguments import shown
+from tavern_core.kernel.hooks.argument_copies import shown
 from tavern_core.kernel.hooks.quarantine import Quarantine, Resting
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.model.safe_text import printed
-from tavern_core.schema.secret_text import redact_text
+from tavern_core.schema.secret_scanning import redact_text
 
 
 class HookRuns:

@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol
 from tavern_core.errors import Finding, TavernError
 from tavern_core.kernel.files.json_state import JsonStateFile, Signature, Values
 from tavern_core.kernel.hooks.table import Implementation
-from tavern_core.model.plugin import RestingHook
+from tavern_core.model.plugin_status import RestingHook
 from tavern_core.model.result import iso_utc
 
 FILE: Final = "quarantine.json"

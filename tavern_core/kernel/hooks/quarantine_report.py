@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tavern_core.errors import Finding
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.model.event import HOOK_QUARANTINED, HOOK_RELEASED
-from tavern_core.model.plugin import RestingHook
+from tavern_core.model.plugin_status import RestingHook
 from tavern_core.schema.redact import redact_text
 
 

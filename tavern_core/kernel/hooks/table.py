@@ -23,12 +23,12 @@ from tavern_core.contract import hookspecs
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.hookspecs import HOOKS, PROJECT, Hook
 from tavern_core.errors import HookRefused
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.hooks.arguments import shown
+from tavern_core.kernel.hooks.argument_copies import shown
 from tavern_core.kernel.signal import Signal
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.model.plugin import RestingHook
+from tavern_core.model.plugin_status import RestingHook
 from tavern_core.model.safe_text import printed
 from tavern_core.model.tool import ToolSpec
 

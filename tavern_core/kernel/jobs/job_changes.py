@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.jobs.job_records import JobRecords
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.model.event import JOB_CHANGED

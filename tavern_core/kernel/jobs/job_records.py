@@ -12,7 +12,7 @@ from typing import Any, Final
 from pydantic_core import to_json
 
 from tavern_core.contract.stores import Record, RecordStore
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.idempotency import result_of, result_text
 from tavern_core.model.job import ENDED, Job, JobStatus
 from tavern_core.model.result import ToolError, ToolResult

@@ -12,7 +12,7 @@ from typing import Any
 from tavern_core.contract.tool_context import LogLevel
 from tavern_core.errors import InputInvalid, TavernError
 from tavern_core.kernel.calls.background import Request
-from tavern_core.kernel.calls.conversation import misfit
+from tavern_core.kernel.calls.elicitation import misfit
 from tavern_core.kernel.calls.running_call import Frame
 from tavern_core.kernel.jobs.job_changes import JobChanges
 from tavern_core.model.call import CallContext

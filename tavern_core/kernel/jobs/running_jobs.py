@@ -30,7 +30,7 @@ from tavern_core.errors import (
 )
 from tavern_core.kernel.calls.background import job_id
 from tavern_core.kernel.calls.call_control import Progress, on_left_behind, on_progress
-from tavern_core.kernel.calls.conversation import conversation
+from tavern_core.kernel.calls.elicitation import conversation
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.calls.stored_approvals import StoredApprovals
 from tavern_core.kernel.execution.portal import Portal

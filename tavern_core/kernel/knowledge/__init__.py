@@ -1,5 +1,5 @@
 """Knowledge bases: folders of Markdown, split into passages, indexed and searched (docs/knowledge.md).
 
-documents.py   text → passages          index.py       passages in SQLite
+chunking.py   text → passages          index.py       passages in SQLite
 folders.py     folder → files           knowledge.py   the knowledge bases of one host
 """

@@ -9,8 +9,8 @@ from typing import Final
 
 from tavern_core.contract.guards.folder import Folder
 from tavern_core.errors import Finding, Location, ToolFailed
-from tavern_core.frozen import dataclass
-from tavern_core.kernel.knowledge.documents import CODE
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.knowledge.chunking import CODE
 
 MOST_FILES: Final = 5_000
 DEEPEST: Final = 12

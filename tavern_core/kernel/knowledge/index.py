@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import Finding, Location, StateDamaged, ToolFailed, UsageError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.tokenizer import is_spaceless, query_words, words_of
 from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder
-from tavern_core.kernel.knowledge.documents import CODE, Document, read_document
+from tavern_core.kernel.knowledge.chunking import CODE, Document, read_document
 from tavern_core.kernel.knowledge.folders import MARKDOWN, list_documents, read_file
 from tavern_core.kernel.stores.sqlite_file import is_damaged
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import Finding, UsageError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.config import KnowledgeConfig
 from tavern_core.model.knowledge import KB, Passage
 from tavern_core.model.nearest import did_you_mean

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tavern_core.contract.stores import RecordStore
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.limit_rules import OWN, LimitRule, LimitRules, upstream_of
 from tavern_core.kernel.access.tool_access import caller_keys
 from tavern_core.kernel.diagnostics import Diagnostics
@@ -21,7 +21,7 @@ from tavern_core.kernel.limits.breakers import CircuitBreaker, State
 from tavern_core.kernel.limits.result_cache import ResultCache
 from tavern_core.kernel.limits.slots import Slots
 from tavern_core.kernel.log.recorder import Recorder
-from tavern_core.kernel.stores.store_calls import ask
+from tavern_core.kernel.stores.store_offload import ask
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.event import CIRCUIT_CHANGED
 from tavern_core.model.limits import QUEUE, Breaker, ToolLimits, parse_rate

@@ -16,7 +16,7 @@ from pydantic_core import to_json
 
 from tavern_core.errors import PolicyDenied, TavernError, UsageError
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.log.changes import Change, changed_by, diff
+from tavern_core.kernel.log.call_changes import Change, changed_by, diff
 from tavern_core.kernel.log.record import as_json, quoted
 from tavern_core.kernel.settings.result_redaction import strike
 from tavern_core.kernel.signal import Signal

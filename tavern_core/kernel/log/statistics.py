@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import field
 from typing import Any, Final
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.log.reader import LogRecord
 from tavern_core.model.event import POLICY_DENIED, RETRY, TOOL_RESULT
 

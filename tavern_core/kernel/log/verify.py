@@ -16,7 +16,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.files.atomic_file import state_errors
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.kernel.log.log_files import head_path, read_head_file, rotated_files

@@ -11,7 +11,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final
 
 from tavern_core.errors import Finding, Location
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.files.plugin_files import PluginFiles, Stamp
 from tavern_core.model.nearest import fold
 from tavern_core.model.tool import ToolSpec

@@ -15,7 +15,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from tavern_core.errors import Finding, Location
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.manifest.manifest_rules import check_manifest
 from tavern_core.kernel.manifest.misspelt_keys import SHAPES
 from tavern_core.kernel.text.pydantic_errors import MOST_EXPLAINED, Path, Refusal, as_written, explain

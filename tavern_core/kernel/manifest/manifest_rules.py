@@ -18,9 +18,11 @@ from tavern_core.errors import Finding
 from tavern_core.kernel.files.safe_paths import path_problem
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
 from tavern_core.kernel.settings.setting_rules import key_problem, setting_problems
-from tavern_core.kernel.text.text_limits import MOST_FINDINGS
+from tavern_core.kernel.text.document_limits import MOST_FINDINGS
 from tavern_core.kernel.text.yaml_reader import Path, PathProblem, YamlDocument
-from tavern_core.model.ids import (
+from tavern_core.model.capability_scope import entry_problem
+from tavern_core.model.manifest import Entry, Manifest
+from tavern_core.model.naming_rules import (
     RESERVED_COMMANDS,
     RESERVED_NAMESPACES,
     is_local_name,
@@ -28,10 +30,8 @@ from tavern_core.model.ids import (
     is_reserved_namespace,
     is_service_name,
 )
-from tavern_core.model.manifest import Entry, Manifest
 from tavern_core.model.nearest import did_you_mean, fold
-from tavern_core.model.scope import entry_problem
-from tavern_core.model.ui import COMPONENTS, OUTLETS, is_outlet
+from tavern_core.model.ui_extension_points import COMPONENTS, OUTLETS, is_outlet
 
 CODE: Final = "MANIFEST_INVALID"
 

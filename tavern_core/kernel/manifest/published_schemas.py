@@ -16,16 +16,16 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel
 
-from tavern_core import package
+from tavern_core import package_location
 from tavern_core.contract.hookspecs import permission_names
 from tavern_core.contract.permissions import DATA_RIGHTS, describe_permission
 from tavern_core.kernel.manifest.field_descriptions import TEXTS
 from tavern_core.kernel.manifest.workflow_schema import WORKFLOW_TEXTS, complete
 from tavern_core.model.capability import CAPABILITIES
-from tavern_core.model.ids import SERVICE_NAME
 from tavern_core.model.manifest import Manifest
+from tavern_core.model.naming_rules import SERVICE_NAME
 from tavern_core.model.toolfile import ToolDefinition
-from tavern_core.model.ui import COMPONENTS, OUTLETS
+from tavern_core.model.ui_extension_points import COMPONENTS, OUTLETS
 from tavern_core.model.workflow import NodeExec, Retry, Workflow
 
 Kind = Literal["manifest", "tool", "workflow"]
@@ -143,7 +143,7 @@ def _one_of(names: Iterable[tuple[str, str]]) -> dict[str, Any]:
 
 def main() -> None:
     """Write the files again."""
-    folder = package.FOLDER / "schemas"
+    folder = package_location.FOLDER / "schemas"
     folder.mkdir(exist_ok=True)
     for kind, name in FILES.items():
         (folder / name).write_text(render(kind), encoding="utf-8")

@@ -14,8 +14,8 @@ from typing import Any, Final
 import yaml
 
 from tavern_core.errors import Finding, Location
-from tavern_core.frozen import dataclass
-from tavern_core.kernel.text.text_limits import LARGEST_FILE
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.text.document_limits import LARGEST_FILE
 from tavern_core.kernel.text.yaml_dialect import EventParser
 from tavern_core.kernel.text.yaml_reader import YamlDocument, decode, read_yaml
 from tavern_core.model.nearest import known_instead

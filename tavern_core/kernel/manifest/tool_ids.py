@@ -17,8 +17,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from tavern_core.frozen import dataclass
-from tavern_core.model.ids import LONGEST_PLUGIN_NAME, RESERVED_NAMESPACES, is_local_name
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model.naming_rules import LONGEST_PLUGIN_NAME, RESERVED_NAMESPACES, is_local_name
 from tavern_core.model.nearest import fold
 
 _WORDS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from tavern_core.errors import Finding
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
 from tavern_core.model.manifest import CapabilityRequest, Manifest, Permissions
 

@@ -13,8 +13,8 @@ from tavern_core.kernel.manifest.translated import CODE
 from tavern_core.kernel.settings.setting_rules import value_problem
 from tavern_core.kernel.text.json_document import JsonDocument
 from tavern_core.kernel.text.yaml_dialect import Path
+from tavern_core.model.environment_variables import is_name, is_passed, is_refused
 from tavern_core.model.settings import SettingItem
-from tavern_core.model.variables import is_name, is_passed, is_refused
 
 MOST_SETTINGS: Final = 200
 _KINDS: Final = {"integer": "number", "int": "number", "number": "number", "float": "number", "boolean": "boolean", "bool": "boolean"}  # fmt: skip

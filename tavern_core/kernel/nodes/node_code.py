@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from tavern_core.contract.nodes import Node
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 Form = Literal["async", "sync", "stream", "sync_stream"]
 """A coroutine function, a function, an async generator, a generator."""

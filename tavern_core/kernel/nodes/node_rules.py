@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from tavern_core.errors import TavernError
-from tavern_core.graph.slots import value_misfit
+from tavern_core.graph.slot_compatibility import value_misfit
 from tavern_core.model.capability import is_capability
-from tavern_core.model.ids import is_local_name, split_id
+from tavern_core.model.naming_rules import is_local_name, split_id
 from tavern_core.model.node import ABSENT, JSON_TYPES, NodeMode, NodeSpec, PassThrough, Slot
 from tavern_core.schema.validate import compile_validator
 

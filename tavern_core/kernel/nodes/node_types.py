@@ -17,12 +17,12 @@ from pydantic.json_schema import JsonSchemaMode
 
 from tavern_core.contract.nodes import Node, NodeContext, NodeMark, Out, Port, Stream, node_mark_of
 from tavern_core.errors import ActivationFailed
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.nodes.node_code import Form, NodeCode, code_hash
 from tavern_core.kernel.nodes.node_rules import definition_misfit
 from tavern_core.kernel.nodes.value_conversion import made, why_not
 from tavern_core.kernel.nodes.value_conversion import plain as plain_of
-from tavern_core.model.ids import RESERVED_NAMESPACES, is_local_name
+from tavern_core.model.naming_rules import RESERVED_NAMESPACES, is_local_name
 from tavern_core.model.node import COMBO, JSON_TYPES, NodeSpec, Slot
 from tavern_core.schema.annotations import NoSchema, description_in, only_describes, simple, standing_alone
 from tavern_core.schema.docstring import docstring_of

@@ -22,7 +22,7 @@ from tavern_core.contract.context import PluginContext, Runtime
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import ActivationFailed, NameConflict
 from tavern_core.kernel.execution.modes import TimeLimit, cancellations
-from tavern_core.kernel.hooks.arguments import copied
+from tavern_core.kernel.hooks.argument_copies import copied
 from tavern_core.kernel.plugins.candidate import has_nodes
 from tavern_core.kernel.plugins.contributions import SECTIONS, named
 from tavern_core.kernel.plugins.deactivation import forget, stop_started
@@ -39,7 +39,7 @@ from tavern_core.kernel.plugins.tool_factories import assign_names, ids_made
 from tavern_core.kernel.plugins.tool_merge import of_handler
 from tavern_core.kernel.plugins.tool_offers import SKETCH, Described, Owner, describe, refuse_twins, spec_from_mapping
 from tavern_core.kernel.registry import Entry as ToolEntry
-from tavern_core.kernel.settings.secrets import MaskingFilter
+from tavern_core.kernel.settings.secret_masking import MaskingFilter
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.safe_text import printed
 from tavern_core.model.tool import ToolSpec
@@ -202,7 +202,7 @@ async def _add_profiles(record: Record, offered: dict[str, dict[str, Any]], tabl
     """Add the profiles that stand below `profiles.entry`."""
     if "profiles" not in record.candidate.facts.sections:
         return
-    from tavern_core.kernel.plugins.profile_folder import profiles_in
+    from tavern_core.kernel.plugins.plugin_profiles import profiles_in
 
     cache = tables.base.home / "cache" / "unpacked"
     found, findings = await tables.mode.blocking(

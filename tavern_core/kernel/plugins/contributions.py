@@ -26,10 +26,10 @@ from tavern_core.contract.ranking import Ranker
 from tavern_core.errors import ActivationFailed, NameConflict
 from tavern_core.kernel.plugins.service_overrides import Override, standing_in, winner
 from tavern_core.kernel.signal import Signal
-from tavern_core.model.ids import RESERVED_COMMANDS, is_reserved_namespace
+from tavern_core.model.naming_rules import RESERVED_COMMANDS, is_reserved_namespace
 
 if TYPE_CHECKING:
-    from tavern_core.model.plugin import Source
+    from tavern_core.model.plugin_status import Source
 
 SECTIONS: Final[Mapping[str, str]] = {
     "executors": "tavern_register_executors",
@@ -264,7 +264,7 @@ def _list_of(kind: type, what: str) -> Callable[[Any], Iterable[tuple[str, Any]]
 
 
 def _profiles(answer: Any) -> Iterable[tuple[str, Any]]:
-    from tavern_core.model.profile import AgentProfile
+    from tavern_core.model.agent_profile import AgentProfile
 
     for item in [answer] if isinstance(answer, Mapping | AgentProfile) else answer:
         profile = item if isinstance(item, AgentProfile) else AgentProfile.model_validate(item)

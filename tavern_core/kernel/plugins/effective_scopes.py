@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.model.call import CallContext, Rights
-from tavern_core.model.scope import Scope, common, folders, scope_kind
+from tavern_core.model.capability_scope import Scope, common, folders, scope_kind
 
 _NET: Final = ("network", "read:web")
 

@@ -12,14 +12,14 @@ from typing import Final, Protocol
 
 from tavern_core.contract.permissions import TIER, TRUST
 from tavern_core.errors import DependencyUnmet, ManifestInvalid, NameConflict, PluginError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.plugins.candidate import Candidate, isolation_reason
 from tavern_core.kernel.plugins.record import USABLE, Record, Standing
 from tavern_core.model.config import HostConfig
-from tavern_core.model.ids import is_reserved, is_reserved_namespace
+from tavern_core.model.naming_rules import is_reserved, is_reserved_namespace
 from tavern_core.model.nearest import did_you_mean, fold
-from tavern_core.model.plugin import Diagnostic
+from tavern_core.model.plugin_status import Diagnostic
 
 LONGEST_PATH: Final = 20
 """Names in the path of a circle that a message shows."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tavern_core.errors import Finding, Location, StateDamaged
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.files.json_state import JsonState, JsonStateFile, Values
 from tavern_core.model.result import iso_utc
 

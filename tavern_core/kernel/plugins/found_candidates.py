@@ -17,7 +17,7 @@ from tavern_core.kernel.discovery.found_plugin import FoundPlugin
 from tavern_core.kernel.discovery.other_formats import roots_of
 from tavern_core.kernel.plugins.candidate import Candidate, has_nodes
 from tavern_core.kernel.plugins.plugin_code import FolderCode, PackageCode
-from tavern_core.model.plugin import Source
+from tavern_core.model.plugin_status import Source
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@
                         +--> pending_consent: a request has no decision; the rest of the plugin works
 
 The check needs no plugin code (`eligibility.py`). Activating is a transaction (`activation.py`). One plugin is changed by
-one caller at a time (`transitions.py`). Its dependencies are active before a plugin and stop after it. A broken plugin
+one caller at a time (`transition_locks.py`). Its dependencies are active before a plugin and stop after it. A broken plugin
 is a row in a table and does not affect others.
 """
 
@@ -29,13 +29,13 @@ from tavern_core.kernel.plugins.plugin_reports import changed_since_review
 from tavern_core.kernel.plugins.record import Record, Records, Standing
 from tavern_core.kernel.plugins.registry_entries import aliases_of, declared_entries, offered_entries
 from tavern_core.kernel.plugins.tables import ImportGuard, Tables, known_specs
-from tavern_core.kernel.plugins.transitions import Transitions
+from tavern_core.kernel.plugins.transition_locks import Transitions
 from tavern_core.kernel.registry import Entry
 from tavern_core.model.event import PLUGIN_CHANGED, PLUGIN_STATE
-from tavern_core.model.ids import split_id
+from tavern_core.model.naming_rules import split_id
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
-from tavern_core.schema.secret_text import redact_sentence
+from tavern_core.schema.secret_scanning import redact_sentence
 
 
 class Lifecycle:

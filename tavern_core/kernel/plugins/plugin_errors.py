@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tavern_core.errors import ActivationFailed, PluginError, TavernError
 from tavern_core.kernel.plugins.candidate import Candidate
-from tavern_core.schema.secret_text import redact_text
+from tavern_core.schema.secret_scanning import redact_text
 
 
 def as_activation_error(error: BaseException, candidate: Candidate) -> PluginError:

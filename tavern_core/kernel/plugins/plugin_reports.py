@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from tavern_core.errors import Finding
 from tavern_core.kernel.plugins.record import Record
-from tavern_core.model.plugin import Diagnostic
+from tavern_core.model.plugin_status import Diagnostic
 
 
 def report(records: Iterable[Record]) -> Iterator[Diagnostic]:

@@ -15,7 +15,7 @@ from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.reconciler import Reconciler
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.tables import ImportGuard
-from tavern_core.model.plugin import PluginStatus
+from tavern_core.model.plugin_status import PluginStatus
 
 
 class Plugins(Mapping[str, PluginStatus]):

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import Finding, TavernError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
 from tavern_core.kernel.plugins.candidate import OVERRIDE, Candidate
 from tavern_core.kernel.plugins.plugin_facilities import GrantedFacilities
 from tavern_core.kernel.plugins.running_calls import Usage
 from tavern_core.kernel.signal import Signal
-from tavern_core.model.plugin import PluginState, PluginStatus
+from tavern_core.model.plugin_status import PluginState, PluginStatus
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from tavern_core.kernel.plugins.tool_merge import completed
 from tavern_core.kernel.plugins.tool_offers import Described
 from tavern_core.kernel.plugins.tool_rules import refuse_unsound
 from tavern_core.kernel.registry import Entry
-from tavern_core.model.ids import is_reserved_namespace, split_id
+from tavern_core.model.naming_rules import is_reserved_namespace, split_id
 from tavern_core.model.tool import ToolSpec
 
 
@@ -99,7 +99,7 @@ def _entries_of(item: Described, record: Record) -> Iterator[Entry]:
 
 def refuse_bad_schemas(spec: ToolSpec) -> None:
     """Raises ActivationFailed when a schema of the tool is wrong, with every problem (ACTIVATION_FAILED)."""
-    from tavern_core.schema.check import check_schema
+    from tavern_core.schema.schema_check import check_schema
 
     findings = check_schema(spec.input_schema, spec.name)
     if spec.output_schema is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from tavern_core.errors import PluginError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.grants.grants import Decision, GrantRecord, Grants, decide
@@ -20,9 +20,9 @@ from tavern_core.kernel.plugins.found_candidates import IndexedSpecs, find_candi
 from tavern_core.kernel.plugins.lock_check import GRANTED_BY_PASSING, facts_for, facts_of_now, mismatch, why_not_locked
 from tavern_core.kernel.plugins.record import Record, Records
 from tavern_core.kernel.registry import Registry
-from tavern_core.model.ids import split_id
+from tavern_core.model.naming_rules import split_id
 from tavern_core.model.nearest import fold
-from tavern_core.model.plugin import Diagnostic
+from tavern_core.model.plugin_status import Diagnostic
 
 Activate = Literal["needed", "all", "none"]
 """When plugins are activated: on first use, when the host opens, or never (who only looks)."""

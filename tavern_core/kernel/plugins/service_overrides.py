@@ -14,7 +14,7 @@ from typing import Any
 from tavern_core.contract.effects import function_of
 from tavern_core.contract.protocols import Service
 from tavern_core.contract.publishing import published
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

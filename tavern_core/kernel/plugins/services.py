@@ -19,8 +19,8 @@ from tavern_core.kernel.plugins.contributions import Contributions
 from tavern_core.kernel.signal import Signal
 from tavern_core.kernel.views.service_view import Epoch, Limits, view_of
 from tavern_core.kernel.views.values import exact
+from tavern_core.model.capability_scope import Scope
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.model.scope import Scope
 
 D = TypeVar("D")
 

@@ -17,9 +17,9 @@ from tavern_core.kernel.files.plugin_files import FolderFiles
 from tavern_core.kernel.plugins.consent import Consent
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.record import Record
-from tavern_core.model.ids import split_id
+from tavern_core.model.naming_rules import split_id
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.model.plugin import Diagnostic
+from tavern_core.model.plugin_status import Diagnostic
 from tavern_core.model.skill import RUN, SKILL_FILES, Origin, Skill, SkillState, split_skill
 from tavern_core.model.tool import ToolSpec
 

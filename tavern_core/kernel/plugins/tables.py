@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tavern_core.contract.protocols import Calls, FlowEngine, RunJobs
 from tavern_core.errors import Finding
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.foundation import Foundation

@@ -15,9 +15,9 @@ from tavern_core.contract.targets import PythonTarget
 from tavern_core.contract.tool_context import ToolContext
 from tavern_core.contract.tools import Offer, Tool, ToolFactory, ToolMark, mark_of, toolbox_methods
 from tavern_core.errors import ActivationFailed, PluginError, ToolFileInvalid
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.call import CallContext, ToolCall
-from tavern_core.model.ids import RESERVED_NAMESPACES, is_local_name, split_id
+from tavern_core.model.naming_rules import RESERVED_NAMESPACES, is_local_name, split_id
 from tavern_core.model.nearest import fold
 from tavern_core.model.tool import ToolSpec
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from tavern_core.errors import Finding, Location, SettingsInvalid
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.settings.values import all_refused
 from tavern_core.model.nearest import did_you_mean
 

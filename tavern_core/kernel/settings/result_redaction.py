@@ -17,9 +17,9 @@ from tavern_core.model import depths
 from tavern_core.model.result import NO_REST, ToolError, ToolResult
 from tavern_core.model.safe_text import printed
 from tavern_core.schema.redact import named_secrets, redact_text
-from tavern_core.schema.secret_forms import SHORTEST, SecretRedactor, secret_redactor
-from tavern_core.schema.secret_text import may_hold_secret, redact_sentence
-from tavern_core.schema.secrets import is_secret_name
+from tavern_core.schema.secret_encodings import SHORTEST, SecretRedactor, secret_redactor
+from tavern_core.schema.secret_names import is_secret_name
+from tavern_core.schema.secret_scanning import may_hold_secret, redact_sentence
 
 _SCALARS = frozenset({int, float, bool, type(None)})
 _LONGEST_NAME = 40

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from tavern_core.errors import Finding, Location, SettingsInvalid
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.files.json_state import JsonState, JsonStateFile
 from tavern_core.kernel.settings.declared_settings import PREFIX, Declared, SettingTable
-from tavern_core.kernel.settings.secrets import KnownSecrets, is_secret, mask
+from tavern_core.kernel.settings.masked_settings import DescribedSetting
+from tavern_core.kernel.settings.secret_masking import KnownSecrets, is_secret, mask
 from tavern_core.kernel.settings.values import Keyring, follow, problem_of, system_keyring
-from tavern_core.kernel.settings.view import DescribedSetting
-from tavern_core.model.references import is_reference
+from tavern_core.model.secret_references import is_reference
 
 Origin = Literal["default", "instance", "user"]
 Stored = Mapping[str, Any]

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from tavern_core.errors import Finding, Location, PluginError, PolicyDenied, SettingsInvalid
 from tavern_core.kernel.files.json_state import Values
 from tavern_core.kernel.settings.declared_settings import PREFIX, Declared, SettingTable
-from tavern_core.kernel.settings.secrets import is_secret, mask
+from tavern_core.kernel.settings.masked_settings import Change, DescribedSetting, SavedChanges
+from tavern_core.kernel.settings.secret_masking import is_secret, mask
 from tavern_core.kernel.settings.setting_layers import SettingLayers
 from tavern_core.kernel.settings.subscriptions import Callback, SettingWatches, Watch
 from tavern_core.kernel.settings.values import all_refused, from_text, problem_of, refused
-from tavern_core.kernel.settings.view import Change, DescribedSetting, SavedChanges
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.model.references import is_reference
+from tavern_core.model.secret_references import is_reference
 from tavern_core.schema.redact import MASK, redact_text
 
 if TYPE_CHECKING:

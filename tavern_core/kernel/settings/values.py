@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import Finding, Location, SettingsInvalid, StateDamaged
 from tavern_core.kernel.files.atomic_file import read_text
-from tavern_core.kernel.settings.secrets import is_secret
+from tavern_core.kernel.settings.secret_masking import is_secret
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.model.references import REFERENCES, is_reference
+from tavern_core.model.secret_references import REFERENCES, is_reference
 
 if TYPE_CHECKING:
     from tavern_core.model.settings import SettingItem

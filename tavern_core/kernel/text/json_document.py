@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tavern_core.errors import Finding, Location
-from tavern_core.kernel.text.text_limits import FLATTER, LARGEST_FILE, MOST_FINDINGS, MOST_NODES, SMALLER
+from tavern_core.kernel.text.document_limits import FLATTER, LARGEST_FILE, MOST_FINDINGS, MOST_NODES, SMALLER
 from tavern_core.kernel.text.yaml_dialect import Mark, Path
 from tavern_core.kernel.text.yaml_reader import Document, text_of
 from tavern_core.model import depths

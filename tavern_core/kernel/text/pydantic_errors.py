@@ -17,8 +17,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from tavern_core.errors import Location
-from tavern_core.frozen import dataclass
-from tavern_core.model.ids import KEBAB_CASE
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model.naming_rules import KEBAB_CASE
 from tavern_core.model.nearest import did_you_mean, known_instead
 from tavern_core.model.safe_text import printed
 

@@ -25,7 +25,7 @@ from yaml.events import (
 )
 
 from tavern_core.errors import Finding, Location
-from tavern_core.kernel.text.text_limits import FLATTER, MOST_FINDINGS, MOST_NODES, SMALLER
+from tavern_core.kernel.text.document_limits import FLATTER, MOST_FINDINGS, MOST_NODES, SMALLER
 from tavern_core.kernel.text.yaml_dialect import (
     CONTROL,
     NUMBER_STARTS,

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 import yaml
 
 from tavern_core.errors import Finding, Location
-from tavern_core.kernel.text.text_limits import LARGEST_FILE, SMALLER
+from tavern_core.kernel.text.document_limits import LARGEST_FILE, SMALLER
 from tavern_core.kernel.text.yaml_data import read_data
 from tavern_core.kernel.text.yaml_dialect import FORBIDDEN, Mark, NotSimple, Path
 from tavern_core.kernel.text.yaml_findings import LocatedReading

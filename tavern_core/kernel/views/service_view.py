@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from tavern_core.contract.publishing import view_members
 from tavern_core.errors import OutputTooLarge, ToolFailed
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.views.awaitable import awaited
 from tavern_core.kernel.views.clean_errors import fresh
 from tavern_core.kernel.views.sealed_functions import hidden

@@ -19,8 +19,8 @@ from types import CodeType, FrameType
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from tavern_core import package
-from tavern_core.box import paths
+from tavern_core import package_location
+from tavern_core.box import runtime_paths
 from tavern_core.review.audit.path_names import is_beneath
 
 Place = tuple[str, int]
@@ -40,7 +40,7 @@ class Side(Enum):
     """Other packages: act for their caller, too."""
 
 
-_PACKAGE: Final = str(package.FOLDER)
+_PACKAGE: Final = str(package_location.FOLDER)
 _HERE: Final = str(Path(__file__).parent)
 _FOR_PLUGINS: Final = tuple(
     str(Path(_PACKAGE, "contract", *names)) for names in (("guards", "folder.py"), ("context.py",))
@@ -83,7 +83,11 @@ class Stack:
         installed = sysconfig.get_paths()
         self._standard = tuple({installed["stdlib"], installed["platstdlib"], os.path.dirname(os.__file__)})  # noqa: PTH120
         self._packages = tuple(
-            {installed["purelib"], installed["platlib"], *(p for p in paths.interpreter() if p.endswith("-packages"))}
+            {
+                installed["purelib"],
+                installed["platlib"],
+                *(p for p in runtime_paths.interpreter() if p.endswith("-packages")),
+            }
         )
         self._runners = tuple(f"{folder}/{name}" for folder in self._packages for name in _RUNNERS)
         self._threads: WeakKeyDictionary[threading.Thread, Place] = WeakKeyDictionary()
@@ -105,7 +109,7 @@ class Stack:
 
     def caller_of_host(self, frame: FrameType | None) -> Place | None:
         """The same for work of the host on request: its own frames are skipped."""
-        while frame is not None and package.is_own(frame.f_code.co_filename):
+        while frame is not None and package_location.is_own(frame.f_code.co_filename):
             frame = frame.f_back
         return self.owner(frame)
 

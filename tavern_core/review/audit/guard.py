@@ -18,8 +18,8 @@ from types import FrameType
 from typing import Any, Final
 
 from tavern_core.review.audit.attribution import Place, Stack
+from tavern_core.review.audit.dns_lookups import Names, written_host
 from tavern_core.review.audit.events import EVENTS, NO_FOLDER, Row
-from tavern_core.review.audit.names import Names, written_host
 from tavern_core.review.audit.observed_use import EVERYTHING, Kind, Use
 from tavern_core.review.audit.patches import wrap
 from tavern_core.review.audit.path_names import Spelling, absolute

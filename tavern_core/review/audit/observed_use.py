@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any, Final, Literal, get_args
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 Kind = Literal[
     "read", "write", "connect", "listen", "spawn", "variable", "secret", "service", "change", "thread", "native"

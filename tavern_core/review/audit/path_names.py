@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable
 from typing import Final
 
-from tavern_core.box import paths
+from tavern_core.box import runtime_paths
 
 DATA: Final = "$data"
 TEMPORARY: Final = "$TMP"
@@ -39,7 +39,7 @@ class Spelling:
         self._plugin = os.path.realpath(folder)
         self._project = os.path.realpath(project) if project else ""
         self._home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111 - text in, text out
-        machine = (*paths.machine(), *paths.interpreter(), *paths.NETWORK)
+        machine = (*runtime_paths.machine(), *runtime_paths.interpreter(), *runtime_paths.NETWORK)
         self._machine = tuple({*machine, *map(os.path.realpath, machine)} - {"/"})
 
     def learn_temporary(self, path: str) -> None:

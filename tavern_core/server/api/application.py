@@ -18,9 +18,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tavern_core.errors import StateDamaged, TavernError
 from tavern_core.kernel.access.tokens import Token
+from tavern_core.server.api.etag_cache import KeptAnswers, made
 from tavern_core.server.api.event_feed import EventFeed
 from tavern_core.server.api.exchange import Exchange, Parts
-from tavern_core.server.api.kept_answers import KeptAnswers, made
 from tavern_core.server.api.openapi import document
 from tavern_core.server.api.problem import Problem, of_error, unexpected
 from tavern_core.server.api.route import ANY_TOKEN, Route

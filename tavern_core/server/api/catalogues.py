@@ -14,8 +14,8 @@ from tavern_core.kernel.catalogue.descriptions import export_for_model
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.node import NodeSpec
 from tavern_core.model.tool import ToolSpec
+from tavern_core.server.api.etag_cache import made
 from tavern_core.server.api.exchange import Exchange
-from tavern_core.server.api.kept_answers import made
 from tavern_core.server.request_access import tools_stamp
 
 

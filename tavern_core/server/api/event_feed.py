@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from pydantic_core import to_json
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.log.recorder import Events
 from tavern_core.model.event import Event
 from tavern_core.model.result import iso_utc

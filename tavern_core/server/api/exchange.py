@@ -10,7 +10,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.types import Receive
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.tokens import Token
 from tavern_core.kernel.text.json_document import read_json
 from tavern_core.schema.validate import Validator
@@ -19,8 +19,8 @@ from tavern_core.server.api.problem import Problem
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
     from tavern_core.model.config import ServerConfig
+    from tavern_core.server.api.etag_cache import KeptAnswer, KeptAnswers
     from tavern_core.server.api.event_feed import EventFeed
-    from tavern_core.server.api.kept_answers import KeptAnswer, KeptAnswers
 
 _MOST_VALUES: Final = 1_000_000
 _CLOSE: Final = {"connection": "close"}

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from starlette.types import ASGIApp
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.schema.validate import Validator
 from tavern_core.server.api.exchange import Exchange
 

@@ -16,11 +16,11 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from tavern_core.errors import TavernError
 from tavern_core.kernel.access.tokens import Token
 from tavern_core.kernel.calls.call_control import on_progress
-from tavern_core.kernel.calls.conversation import conversation
+from tavern_core.kernel.calls.elicitation import conversation
 from tavern_core.model.question import Question
 from tavern_core.model.result import ToolResult
 from tavern_core.server.mcp.content import call_result, error_result
-from tavern_core.server.mcp.conversation import Live, Notices, Replayed, answer_in, lacking, request_for
+from tavern_core.server.mcp.elicitation import Live, Notices, Replayed, answer_in, lacking, request_for
 from tavern_core.server.mcp.listing import CALL_TOOL, Listing, Listings
 from tavern_core.server.mcp.request_state import RequestStates, Round, holder_of
 from tavern_core.server.mcp.tasks import TASKS, Tasks, knows_tasks, needs_tasks

@@ -17,9 +17,9 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
 from tavern_core.errors import NameConflict, ProfileInvalid, ToolNotFound
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.descriptions import export_for_model
-from tavern_core.model.ids import SEARCH_TOOLS
+from tavern_core.model.naming_rules import SEARCH_TOOLS
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.wire_names import wire_name
 from tavern_core.server.request_access import tools_stamp

@@ -20,7 +20,7 @@ from mcp_types import INVALID_PARAMS
 from pydantic_core import to_json
 
 from tavern_core.contract.stores import Record, RecordStore
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.tokens import Token
 
 _KEY: Final = "mcp-key"

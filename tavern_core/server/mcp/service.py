@@ -18,8 +18,8 @@ from tavern_core.server.mcp.calls import Calls, session_of
 from tavern_core.server.mcp.changes import Changes
 from tavern_core.server.mcp.content import complete
 from tavern_core.server.mcp.listing import Listings, cursor_of, page_number
-from tavern_core.server.mcp.offers import Offers
 from tavern_core.server.mcp.request_state import RequestStates, holder_of
+from tavern_core.server.mcp.resources_and_prompts import Offers
 from tavern_core.server.mcp.tasks import Tasks
 
 if TYPE_CHECKING:

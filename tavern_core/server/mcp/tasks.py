@@ -19,14 +19,14 @@ from pydantic import Field
 
 from tavern_core.errors import InputInvalid, JobNotFound, TavernError
 from tavern_core.kernel.access.tokens import Token
-from tavern_core.kernel.calls.conversation import conversation
+from tavern_core.kernel.calls.elicitation import conversation
 from tavern_core.model.call import CallContext
 from tavern_core.model.job import Job
 from tavern_core.model.question import Question
 from tavern_core.model.result import ToolResult, iso_utc
 from tavern_core.model.tool import ToolSpec
 from tavern_core.server.mcp.content import call_result
-from tavern_core.server.mcp.conversation import answer_in, request_for
+from tavern_core.server.mcp.elicitation import answer_in, request_for
 from tavern_core.server.mcp.request_state import holder_of
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tavern_core.errors import InputInvalid, UpstreamError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 _MOST_FILES: Final = 256
 _MOST_TEXTS: Final = 256

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tavern_core.builtin.adapters.comfyui.watch import Preview
 from tavern_core.contract.adapters import UpstreamCall, UpstreamTool
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 _NAMESPACE: Final = uuid.UUID("6f1b1e0e-53b2-5b5c-9c1d-0c5ad1a6f3aa")
 _LARGEST_SEED: Final = 2**53 - 1

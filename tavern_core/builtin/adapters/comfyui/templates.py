@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from tavern_core.contract.guards.folder import Folder
 from tavern_core.errors import ToolFailed
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.schema.json_reader import NotJson, read_json
 from tavern_core.schema.validate import compile_validator
 

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from pydantic_core import from_json
 
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 _ENDINGS: Final = ("execution_success", "execution_error", "execution_interrupted")
 _PREVIEW, _PREVIEW_WITH_METADATA = 1, 4

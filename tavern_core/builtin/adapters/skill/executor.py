@@ -19,7 +19,7 @@ from tavern_core.builtin.adapters.skill.reading import Reader
 from tavern_core.contract.protocols import BoundTool, ToolHome
 from tavern_core.errors import PolicyDenied, ToolFailed, ToolFileInvalid
 from tavern_core.model.call import ToolCall
-from tavern_core.model.ids import split_id
+from tavern_core.model.naming_rules import split_id
 from tavern_core.model.result import ToolResult
 from tavern_core.model.skill import RUN, SCRIPTS
 from tavern_core.model.tool import ToolSpec

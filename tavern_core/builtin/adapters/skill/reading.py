@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tavern_core.contract.guards.folder import Folder
 from tavern_core.errors import ToolFailed
-from tavern_core.model.plugin import NOT_PART
+from tavern_core.model.plugin_status import NOT_PART
 from tavern_core.model.result import Evidence, ToolResult
 from tavern_core.model.skill import SKILL_FILES, split_skill
 from tavern_core.tam import neutralise

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.errors import ToolFileInvalid
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.model.plugin import NOT_PART
+from tavern_core.model.plugin_status import NOT_PART
 
 RUNNERS: Final = ("python", "python3", "node", "bun", "deno")
 _FLAGS: Final = {

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tavern_core.box import paths
+from tavern_core.box import runtime_paths
 from tavern_core.box.policy import BoxPolicy
 from tavern_core.box.protected_paths import is_in
 from tavern_core.errors import ToolFileInvalid
-from tavern_core.model.variables import for_programs, is_name, is_passed, is_refused
-from tavern_core.schema.secrets import is_secret_name
+from tavern_core.model.environment_variables import for_programs, is_name, is_passed, is_refused
+from tavern_core.schema.secret_names import is_secret_name
 
 _TELLING_ENDS: Final = ("KEY", "PASS", "AUTH", "CREDS")
 
@@ -59,7 +59,7 @@ def environment(
         work: the folder of this call, in place of the host's home and temporary folder; empty: it sees those.
         out: where it leaves files that are kept.
     """
-    passed = for_programs(host, paths.own_library(), frozenset(asked))
+    passed = for_programs(host, runtime_paths.own_library(), frozenset(asked))
     if work:
         passed |= {"HOME": work, "TMPDIR": work}
         if site.ENABLE_USER_SITE:  # otherwise, packages of this user are found from their home

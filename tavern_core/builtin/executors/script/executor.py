@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Final
 
 from tavern_core.box.output import Ended, Serve, collect
-from tavern_core.box.script_client import Launch, Spawner
+from tavern_core.box.script_launch import Launch, Spawner
 from tavern_core.builtin.executors.script.command import ScriptCommand, read_command
 from tavern_core.builtin.executors.script.denial_hints import Held
 from tavern_core.builtin.executors.script.environment import check_names, environment, granted_places, vcp_settings
@@ -25,7 +25,7 @@ from tavern_core.contract.protocols import BoundTool, ToolHome
 from tavern_core.contract.tool_context import ToolContext
 from tavern_core.contract.tracing import trace_headers
 from tavern_core.errors import SettingsInvalid, ToolFailed, ToolFileInvalid, UpstreamError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.call import Rights, ToolCall
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.nearest import did_you_mean

@@ -1,7 +1,7 @@
 """Redacts secrets of a tool's settings in everything that leaves the script.
 
 A script gets its secrets; its output goes to callers, models and logs. So each known value is replaced, in the
-spellings in which programs print it (`schema/secret_forms.py`).
+spellings in which programs print it (`schema/secret_encodings.py`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from tavern_core.schema.secret_forms import MASK, forms
-from tavern_core.schema.secrets import is_secret_name
+from tavern_core.schema.secret_encodings import MASK, forms
+from tavern_core.schema.secret_names import is_secret_name
 
 _BROKEN: Final = "\ufffd"
 """The result of decoding a truncated character."""

@@ -12,7 +12,7 @@ from tavern_core.builtin.executors.script.denial_hints import Held
 from tavern_core.builtin.executors.script.masking import Masking
 from tavern_core.builtin.executors.script.script_output import Unreadable, error_in, excerpt, parse, vcp_answer
 from tavern_core.errors import CallTimeout, ConnectionLost, Outcome, OutputTooLarge, PolicyDenied, UpstreamError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.tool import ToolSpec
 

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 
 from tavern_core.contract.protocols import Sandbox
 from tavern_core.errors import UpstreamError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

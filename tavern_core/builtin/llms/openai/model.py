@@ -23,7 +23,7 @@ from tavern_core.contract.exchange import failures
 from tavern_core.contract.llm import DEADLINE, LLMAnswer, Message
 from tavern_core.contract.structured_answers import schema_validator, structured
 from tavern_core.errors import CallError, CallTimeout, InputInvalid, OutputTooLarge, ToolFailed, UpstreamError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 if TYPE_CHECKING:
     import httpx2

@@ -2,7 +2,7 @@
 
 gate.py        which calls are checked, and against which permissions
 statement.py   what one statement does, in every dialect that accepts it
-spelling.py    spellings that parsers read differently
+parser_differentials.py    spellings that parsers read differently
 tables.py      tables that it names, locks or creates
 functions.py   functions that do more than compute
 

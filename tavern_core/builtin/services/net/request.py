@@ -15,7 +15,7 @@ from tavern_core.builtin.services.net.response_body import as_data, whole
 from tavern_core.contract.guards.addresses import Address, Target
 from tavern_core.contract.guards.unpacker import Unpacker
 from tavern_core.errors import ToolFailed, UpstreamError
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _KEPT_FROM_PLUGINS: Final = frozenset({

@@ -30,8 +30,8 @@ from tavern_core.contract.guards.connecting import (
 )
 from tavern_core.contract.protocols import ServiceUser
 from tavern_core.errors import CallTimeout, PolicyDenied, ToolFailed, UpstreamError
-from tavern_core.frozen import dataclass
-from tavern_core.model.scope import Scope
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model.capability_scope import Scope
 
 MOST_REDIRECTS: Final = 10
 LONGEST_MS: Final = 300_000

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from tavern_core.errors import ToolFailed
-from tavern_core.frozen import dataclass
+from tavern_core.frozen_dataclass import dataclass
 
 DRIVERS: Final = Path(__file__).with_name("drivers")
 

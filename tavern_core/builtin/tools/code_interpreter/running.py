@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from tavern_core.box.output import Ended, collect
 from tavern_core.box.policy import BoxUnavailable
-from tavern_core.box.script_client import Launch
+from tavern_core.box.script_launch import Launch
 from tavern_core.builtin.tools.code_interpreter.languages import Language, find_language
 from tavern_core.contract.protocols import Sandbox, ToolHome
 from tavern_core.errors import CallTimeout, OutputTooLarge, PolicyDenied, ToolFailed, UpstreamError
 from tavern_core.model.call import Rights, ToolCall
-from tavern_core.model.scope import common, folders
+from tavern_core.model.capability_scope import common, folders
 from tavern_core.schema.limits import measure
 
 TOOL: Final = "CodeInterpreter:execute"

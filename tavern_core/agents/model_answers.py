@@ -1,0 +1,197 @@
+"""One answer of a model: followed while it streams, ended when it has gone far enough, and cut to what counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal
+
+from tavern_core import tam
+from tavern_core.agents.repetition import is_looping
+from tavern_core.contract.llm import LLMAnswer, ModelCall, count_of
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model.config import TamConfig
+from tavern_core.model.token_estimate import tokens_of
+
+MOST_CHARS: Final = 1_000_000
+"""Characters of one answer at most; `tam.maxText` may lower it."""
+MOST_CALLS: Final = 128
+"""Blocks and native calls of one answer, each; none of more is made."""
+MOST_ARGUMENTS: Final = 4_000_000
+"""Characters of the arguments of all native calls of an answer."""
+_LOOK_EVERY: Final = 2_000
+_MARKER: Final = "[REQUEST_TOOL]"
+Fault = Literal["", "repeats", "too_long"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What counts of a model's answer."""
+
+    text: str
+    calls: tuple[ModelCall, ...] = ()
+    finish: str = "stop"
+    input: int = 0
+    output: int = 0
+    is_estimated: bool = False
+    """The model did not report its tokens."""
+    model: str = ""
+    dropped: int = 0
+    """Characters behind the block at which the model should have stopped, as far as they arrived."""
+    fault: Fault = ""
+    said: str = ""
+    """The text outside of blocks and thoughts."""
+    blocks: int = 0
+    hides_call: bool = False
+    """A call stands in a thought, where it does not run."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "text": self.text, "toolCalls": [{"id": c.id, "name": c.name, "arguments": c.arguments} for c in self.calls],
+            "finishReason": self.finish, "usage": {"input": self.input, "output": self.output}, "estimated": self.is_estimated,
+            "model": self.model, "dropped": self.dropped, "fault": self.fault,
+        }  # fmt: skip
+
+
+class Listener:
+    """Follows the text of an answer.
+
+    Args:
+        tam_config: how TAM is read.
+        many_blocks: do not stop at the first block.
+        reads_blocks: whether the agent calls tools by TAM at all.
+        tell: called with each piece that counts.
+    """
+
+    def __init__(
+        self,
+        tam_config: TamConfig,
+        *,
+        many_blocks: bool,
+        reads_blocks: bool = True,
+        tell: Callable[[str], object] = lambda piece: None,
+    ) -> None:
+        self._most = min(MOST_CHARS, tam_config.max_text)
+        self._scanner = tam.Scanner(
+            ignore_fenced=tam_config.ignore_fenced, max_block=tam_config.max_block, thoughts=tam_config.thoughts
+        )
+        self._stops = reads_blocks and not many_blocks
+        self._tell = tell
+        self._parts: list[str] = []
+        self._size = self._looked = 0
+        self._is_open = False
+        self._end: int | None = None
+        self._said: list[str] = []
+        self._thoughts: list[str] = []
+        self.fault: Fault = ""
+        self.blocks = 0
+
+    def feed(self, piece: str) -> bool:
+        """Add the next piece; True: the answer has gone far enough."""
+        if self._end is not None or self.fault:
+            self._size += len(piece)
+            return True
+        piece = piece[: self._most + 1 - self._size].encode("utf-8", "replace").decode()
+        self._parts.append(piece)
+        self._size += len(piece)
+        for event in self._scanner.feed(piece):
+            self._see(event)
+        if self._end is None and self._size > self._most:
+            self.fault = "too_long"
+        elif self._end is None and not self._is_open and self._size - self._looked >= _LOOK_EVERY:
+            self._looked = self._size
+            self.fault = "repeats" if is_looping("".join(self._parts[-2 * _LOOK_EVERY :])) else ""
+        self._tell(piece)
+        return self._end is not None or bool(self.fault)
+
+    def close(self) -> None:
+        """The answer is over."""
+        for event in self._scanner.close():
+            self._see(event)
+
+    def _see(self, event: tam.Event) -> None:
+        if self._end is not None:
+            return
+        if isinstance(event, tam.BlockStart):
+            self._is_open = True
+        elif isinstance(event, tam.Block):
+            self._is_open = False
+            self.blocks += 1
+            if self._stops and event.closed:
+                self._end = event.end
+        elif isinstance(event, tam.Text):
+            (self._thoughts if event.thought else self._said).append(event.text)
+
+    @property
+    def text(self) -> str:
+        """What counts of the text."""
+        text = "".join(self._parts)
+        return text[: self._most if self._end is None else self._end]
+
+    @property
+    def dropped(self) -> int:
+        """Characters behind the block; blanks and the end of a code fence are nothing that the model has invented."""
+        return 0 if self._end is None else len("".join(self._parts)[self._end :].strip().strip("`").strip())
+
+    @property
+    def said(self) -> str:
+        return "".join(self._said).strip()
+
+    @property
+    def hides_call(self) -> bool:
+        return _MARKER in "".join(self._thoughts).upper()
+
+
+def answer_of_model(said: LLMAnswer, listener: Listener, prompt_tokens: int) -> Answer:
+    """The answer of a model after it has ended.
+
+    Args:
+        listener: a new one.
+        prompt_tokens: an estimate, for models that do not report usage.
+    """
+    listener.feed(said.text)
+    listener.close()
+    usage = said.usage if isinstance(said.usage, Mapping) else {}
+    calls = tuple(_bounded(said.tool_calls))
+    is_estimated = count_of(usage, "input") is None or count_of(usage, "output") is None
+    spoken = tokens_of(said.text) + sum(tokens_of(call.arguments) for call in calls)
+    return Answer(
+        listener.text, calls, said.finish_reason, _count(usage, "input", prompt_tokens), _count(usage, "output", spoken), is_estimated,
+        said.model, listener.dropped, listener.fault, listener.said, listener.blocks, listener.hides_call,
+    )  # fmt: skip
+
+
+def _count(usage: Mapping[str, int], name: str, otherwise: int) -> int:
+    return otherwise if (count := count_of(usage, name)) is None else count
+
+
+def _bounded(calls: Sequence[ModelCall]) -> Iterator[ModelCall]:
+    """The calls as valid text; of too many or too large ones, enough to see that they are."""
+    room, ids = MOST_ARGUMENTS + 1, set[str]()
+    for number, call in enumerate(calls[: MOST_CALLS + 1]):
+        arguments = _clean(call.arguments, room)
+        room -= len(arguments)
+        known = _clean(call.id, 200)
+        if not known or known in ids:  # an API refuses results that it cannot assign to a call
+            known = f"call-{number}"
+        ids.add(known)
+        yield ModelCall(known, _clean(call.name, 200), arguments)
+
+
+def _clean(text: object, most: int) -> str:
+    return str(text)[:most].encode("utf-8", "replace").decode()
+
+
+def answer_of_record(data: Mapping[str, Any], listener: Listener) -> Answer:
+    """An answer as it was recorded.
+
+    Args:
+        listener: a new one.
+    """
+    listener.feed(data["text"])
+    listener.close()
+    calls = tuple(ModelCall(c["id"], c["name"], c["arguments"]) for c in data["toolCalls"])
+    usage = data["usage"]
+    return Answer(
+        data["text"], calls, data["finishReason"], usage["input"], usage["output"], data["estimated"], data["model"], data["dropped"],
+        data["fault"], listener.said, listener.blocks, listener.hides_call,
+    )  # fmt: skip

@@ -1,0 +1,167 @@
+"""Files on their way: images that a call names become inputs, what nodes wrote becomes artifacts, and the evidence names both."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import mimetypes
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from pydantic_core import to_json
+
+from tavern_core.builtin.adapters.comfyui.history import Outputs
+from tavern_core.contract.adapters import UpstreamCall, UpstreamTool
+from tavern_core.contract.exchange import Answer, exchange
+from tavern_core.contract.guards.folder import Folder
+from tavern_core.errors import CallError, OutputTooLarge, ToolFailed, UpstreamError, sayable
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model.artifact import SCHEME
+from tavern_core.model.result import Evidence, ToolResult
+from tavern_core.model.safe_text import shortened
+
+MOST_BYTES: Final = 64_000_000
+"""Of one file, in either direction."""
+_TYPE: Final = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,63}/[a-z0-9][a-z0-9!#$&^_.+-]{0,63}\Z")
+_SUFFIX: Final = re.compile(r"\.[a-z0-9]{1,8}\Z")
+_LONGEST_ARGUMENT: Final = 60
+"""Characters of one argument in the evidence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file that goes to the server."""
+
+    name: str
+    """Made of its content: the same file is there once."""
+    media_type: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A file of a run that is an artifact now."""
+
+    link: Mapping[str, Any]
+    entry: Mapping[str, Any]
+    """Its entry in the `files` of the answer."""
+
+
+async def upload_of(written: str, call: UpstreamCall) -> Upload:
+    """The file that an argument names: an artifact of the caller, or one beneath the caller's workspace.
+
+    Raises:
+        ArtifactNotFound: the caller has no such artifact (ARTIFACT_NOT_FOUND).
+        ToolFailed: there is no such file beneath the workspace (TOOL_ERROR).
+        OutputTooLarge: it has more than `MOST_BYTES` (OUTPUT_TOO_LARGE).
+    """
+    if written.startswith(SCHEME):
+        data, media_type = await asyncio.to_thread(call.context.artifact, written, MOST_BYTES)
+        suffix = mimetypes.guess_extension(media_type) or ""
+    else:
+        data = await asyncio.to_thread(_from_workspace, written, call.call.context.workspace_dir)
+        media_type = mimetypes.guess_type(written)[0] or "application/octet-stream"
+        suffix = PurePosixPath(written).suffix.lower()
+    name = hashlib.sha256(data).hexdigest()[:32] + (suffix if _SUFFIX.match(suffix) else "")
+    return Upload(name, media_type, data)
+
+
+def _from_workspace(written: str, workspace: str | None) -> bytes:
+    if not workspace:
+        raise ToolFailed(
+            f"{written!r:.120} is no artifact, and the caller has no workspace",
+            hint="pass artifact:…, or CallContext(workspace_dir=...)",
+        )
+    root = os.path.realpath(os.path.expanduser(workspace))  # noqa: PTH111 - realpath is no method of Path
+    inside = os.path.relpath(written, root) if written.startswith("/") else written
+    with Folder(root) as folder, folder.open(inside) as file:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise OutputTooLarge(f"{written!r:.120} has more than {MOST_BYTES:,} bytes", limit=MOST_BYTES)
+    return data
+
+
+async def downloaded(http: Any, path: str, name: str, **options: Any) -> Answer:
+    """A file that a run wrote. Whatever goes wrong with it, the run is done.
+
+    Raises:
+        UpstreamError: it cannot be downloaded (UPSTREAM_ERROR).
+    """
+    try:
+        answer = await exchange(http, "GET", path, most=MOST_BYTES, **options)
+        said = "" if answer.status == 200 else f"the server answers {answer.status}"
+    except CallError as error:
+        said = error.message
+    if said:
+        raise UpstreamError(
+            f"the run is done, and its file {name!r:.120} cannot be fetched: {said}",
+            hint="look into the output folder of the server; do not call again",
+            outcome="done",
+        )
+    return answer
+
+
+async def keep(data: bytes, media_type: str, name: str, node: str, url: str, call: UpstreamCall) -> Kept:
+    """Keep a file of a run as an artifact of the caller.
+
+    Args:
+        media_type: as the server says; what is none is guessed from the name.
+        url: where the file is at the server.
+    """
+    plain = re.split(r"[/\\]", sayable(name, 200))[-1]
+    kind = media_type if _TYPE.match(media_type) else mimetypes.guess_type(plain)[0] or "application/octet-stream"
+
+    def kept() -> tuple[str, dict[str, Any]]:
+        return f"sha256:{hashlib.sha256(data).hexdigest()}", call.context.keep(data, kind, plain)
+
+    digest, link = await asyncio.to_thread(kept)
+    entry = {
+        "uri": link["uri"], "name": plain, "mediaType": kind, "bytes": len(data), "digest": digest, "node": node, "url": url,
+    }  # fmt: skip
+    return Kept(link, entry)
+
+
+def result_of(
+    tool: UpstreamTool, run: str, graph: Mapping[str, Any], values: Mapping[str, Any], outputs: Outputs, kept: Sequence[Kept]
+) -> ToolResult:  # fmt: skip
+    """The answer of a run, with its evidence (seed 004 §7.4): hash of the workflow, seed, parameters, files with digest and URL.
+
+    Args:
+        graph: as it ran.
+        values: the arguments, with the seeds that were drawn.
+    """
+    workflow = f"sha256:{hashlib.sha256(to_json(_sorted(graph))).hexdigest()}"
+    seeds = {name: values[name] for name in tool.data["seeds"] if name in values}
+    now = time.time()
+    parameters = ", ".join(
+        f"{name}={shortened(str(value), _LONGEST_ARGUMENT)}" for name, value in sorted(values.items())
+    )
+    summary = f"ComfyUI run {run} of {tool.name}, workflow {workflow}, {parameters or 'no parameters'}"
+    evidence = [Evidence("text", f"comfyui:{run}", f"{summary}{', from the cache' if outputs.is_cached else ''}", now)]
+    for one in kept:
+        what = one.entry
+        evidence.append(
+            Evidence(
+                "file", what["uri"], f"{what['name']}, {what['digest']}, {what['bytes']:,} bytes, {what['url']}", now
+            )
+        )
+    value = {
+        "runId": run,
+        "workflowHash": workflow,
+        "seeds": seeds,
+        "files": [dict(one.entry) for one in kept],
+        "texts": list(outputs.texts),
+        "cached": outputs.is_cached,
+    }
+    return ToolResult(True, value, content=tuple(dict(one.link) for one in kept), evidence=tuple(evidence))
+
+
+def _sorted(value: Any) -> Any:
+    """The same JSON with the keys of objects in order, so that equal workflows have equal hashes."""
+    if isinstance(value, Mapping):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return [_sorted(item) for item in value] if isinstance(value, list) else value

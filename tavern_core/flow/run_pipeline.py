@@ -1,0 +1,412 @@
+"""The steps of a run of a workflow.
+
+read → compile → permissions of its nodes → before_workflow hooks → check inputs → run → record → after_workflow
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from tavern_core.contract.nodes import MisfitInput
+from tavern_core.errors import InputInvalid, UsageError
+from tavern_core.flow.compiler import Compiling, GivenWorkflows, Made, as_workflow
+from tavern_core.flow.engine.cache import DiskCache, Earlier, RunCache, SessionCache
+from tavern_core.flow.engine.node_values import fresh
+from tavern_core.flow.engine.plan_tables import Prepared
+from tavern_core.flow.engine.protocols import NodeFacilities
+from tavern_core.flow.engine.run import Beginning, Run, RunHost
+from tavern_core.flow.engine.run_events import EventLog
+from tavern_core.flow.engine.run_store import KeptRun, RunStore
+from tavern_core.flow.engine.subworkflows import given as interface_values
+from tavern_core.flow.hook_chains import FlowCalls
+from tavern_core.flow.node_hooks import NodeHooks
+from tavern_core.flow.node_permissions import NodeRights
+from tavern_core.flow.recent_runs import Remembered
+from tavern_core.flow.resuming import TakenUp, document_of_run, stored_options, taken_up
+from tavern_core.flow.run_caller import judge_owner, restored, stored, taken_up_as
+from tavern_core.flow.run_recorder import RunRecorder
+from tavern_core.flow.run_request import RunRequest
+from tavern_core.flow.workflow_files import WorkflowFiles
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.graph.slot_compatibility import chosen
+from tavern_core.kernel.calls.running_call import Frame, current
+from tavern_core.kernel.calls.untrusted_content import has_read, is_watched
+from tavern_core.kernel.nodes.value_conversion import plain
+from tavern_core.kernel.plugins.tables import Tables
+from tavern_core.kernel.settings.result_redaction import masking, redacted_outputs
+from tavern_core.model.call import CallContext
+from tavern_core.model.event import (
+    UPDATE_WORKFLOW_STATE_FROM_AGENT,
+    WORKFLOW_CHANGED,
+    WORKFLOW_FINISHED,
+    WORKFLOW_STARTED,
+)
+from tavern_core.model.language import Language
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.node import NodeSpec
+from tavern_core.model.run import RunInfo, RunResult
+from tavern_core.model.workflow import Workflow
+
+if TYPE_CHECKING:
+    from tavern_core.flow.patching import Patching
+    from tavern_core.graph.problems import FlowProblem
+
+_MOST_WRITTEN: Final = 200
+"""Maximum number of cached workflows without a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caches:
+    """The caches for answers of nodes."""
+
+    session: SessionCache
+    disk: DiskCache
+    runs: RunStore
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A run that may start."""
+
+    run: Run
+    info: RunInfo
+    recorder: RunRecorder | None
+    """Writes it to the store, if it is stored."""
+
+
+class Running:
+    """Runs the workflows of one host."""
+
+    def __init__(
+        self,
+        workflow_files: WorkflowFiles,
+        compiling: Compiling,
+        rights: NodeRights,
+        facilities: NodeFacilities,
+        caches: Caches,
+        tables: Tables,
+        prepare: Callable[[], Coroutine[Any, Any, None]],
+    ) -> None:
+        base, workflows = tables.base, tables.base.config.workflows
+        self.remembered = Remembered()
+        self._workflow_files = workflow_files
+        self._compiling = compiling
+        self._rights = rights
+        self._hooks = tables.hooks
+        self._calls = FlowCalls(tables.calls, tables.mode)
+        self._caches = caches
+        self._host = rights.host
+        self._note = base.recorder.note
+        self._note_large = base.recorder.note_large
+        self._prepare = prepare
+        self._defaults = {"concurrency": workflows.concurrency, "resources": workflows.resources}
+        self._secrets: Callable[[], Collection[str]] = lambda: base.known_secrets.values
+        self._mask = masking(self._secrets)
+        self._run_host = RunHost(base.tool_threads, facilities, self._mask, self._secrets)
+        self._given = GivenWorkflows()
+        self._written: dict[int, tuple[Workflow, Workflow]] = {}
+        """Workflows without a file, and their document as it would be in a file."""
+
+    async def made(self, what: Any) -> Made:
+        """A workflow, compiled. Raises WorkflowNotFound, WorkflowInvalid: as `Workflows.check`."""
+        await self._prepare()
+        return await self._compiling.make(self._read(what))
+
+    @cached_property
+    def patching(self) -> Patching:
+        """Applies patches; imported with the first one."""
+        from tavern_core.flow.patching import Patching, event_of_update
+
+        async def check(workflow: Workflow) -> tuple[FlowProblem, ...]:
+            return (await self.made(workflow)).problems
+
+        def updated(workflow: Workflow, summary: Mapping[Language, str], more: Mapping[str, Any]) -> None:
+            whose = (self._caller(None) or self._host).whose()
+            data = event_of_update(workflow, summary, {**more, **whose}, self._mask)
+            self._note_large(UPDATE_WORKFLOW_STATE_FROM_AGENT, *data)
+
+        return Patching(self._workflow_files, check, self._hooks, self._calls, updated)
+
+    def _read(self, what: Any) -> Workflow:
+        """`as_workflow`; the same object for equal content, so that it is compiled once."""
+        if type(what) is dict:
+            return self._given.get(what) or self._given.put(what, as_workflow(what, self._workflow_files))
+        if not isinstance(what, Workflow) or what.raw:
+            return as_workflow(what, self._workflow_files)
+        known = self._written.get(id(what))
+        if known is None or known[0] is not what:
+            if len(self._written) >= _MOST_WRITTEN:
+                self._written.clear()
+            known = self._written[id(what)] = what, as_workflow(what, self._workflow_files)
+        return known[1]
+
+    async def begin(
+        self, what: Any, inputs: Mapping[str, Any], context: CallContext | None, options: Mapping[str, Any]
+    ) -> Begun:
+        """All steps before the first node: a refusal has not run anything. Raises as `Workflows.run`."""
+        return await self._begin(what, inputs, self._caller(context) or self._host, options)
+
+    async def take_up(
+        self,
+        run_id: str,
+        answers: Mapping[str, Any],
+        inputs: Mapping[str, Any],
+        context: CallContext | None,
+        options: Mapping[str, Any],
+    ) -> Begun:
+        """The same for a stored run, which no other process can resume from now on. Raises as `Workflows.resume`."""
+        await self._prepare()
+        kept, journal = self._caches.runs.take_up(run_id)
+        try:
+            asked = {str(question["id"]) for question in kept.questions}
+            left = {name: value for name, value in self._caches.runs.answers(run_id).items() if name in asked}
+            taken = taken_up(kept, journal, {**left, **answers}, inputs, options)
+            drawn = self._caches.runs.calls(run_id)
+            caller = taken_up_as(
+                run_id, restored(run_id, kept.caller, drawn, self._host), self._caller(context), self._host
+            )
+            return await self._begin(
+                document_of_run(kept, self._workflow_files), taken.inputs, caller, taken.options, taken
+            )
+        except BaseException:
+            journal.close()
+            raise
+
+    def _caller(self, context: CallContext | None) -> CallContext | None:
+        """The caller: inside a call without a context, the caller of that call; None: the host."""
+        outer = current.get()
+        return context if context is not None or outer is None else outer[2]
+
+    async def _begin(
+        self,
+        what: Any,
+        inputs: Mapping[str, Any],
+        caller: CallContext,
+        options: Mapping[str, Any],
+        taken: TakenUp | None = None,
+    ) -> Begun:
+        made = await self.made(what)
+        if made.prepared is None:
+            raise made.refuse()
+        await self._rights.judge(_specs(made.prepared), caller)
+        request = RunRequest.read(options, self._defaults)
+        run_id, again, start_at = request.run_id, request.again, request.start_at
+        if start_at and again is None and taken is None:
+            raise UsageError(
+                "start_at needs `again`: the run whose other answers are taken",
+                hint="run(what, inputs, again=run_id, start_at=[...])",
+            )
+        if run_id and (request.has_invalid_id or self._is_used(run_id, request.keep)):
+            raise UsageError(
+                f"{run_id!r} cannot be the id of a new run", hint="use 1 to 100 of A-Z a-z 0-9 _ . - and no id twice"
+            )
+        earlier, log = self._earlier(again, caller, made.prepared, start_at, taken), None
+        if taken is not None:
+            run_id, runs = taken.kept.run_id, self._caches.runs
+            before = runs.events(run_id)
+            log = EventLog(before[-1].seq if before else 0, lambda after: runs.events(run_id, after))
+        inputs = {key: plain(value) for key, value in inputs.items()}
+        cache = RunCache(
+            self._caches.session,
+            self._caches.disk,
+            earlier,
+            is_off=not request.uses_cache,
+            write=self._caches.runs.written,
+        )
+        run = Run(
+            made.prepared, {}, host=self._run_host, context=caller, options=request.options,
+            beginning=Beginning(run_id, cache, request.answers, log),
+        )  # fmt: skip
+        cache.on_lost = lambda path, why: run.note("again", path, {"why": why})
+        self._watch_reading(run, cache, again if taken is None else run_id)
+        info = RunInfo(run.id, made.workflow.id, caller.principal or "")
+        if taken is None or taken.seen is None:
+            seen, is_changed = await self._changed(inputs, run, info)
+        else:
+            seen, is_changed = dict(taken.seen), taken.kept.changed is not None
+        run.inputs = _chosen(seen, info, made)
+        _check_inputs(run, info)
+        run.check_options()
+        around, after = self._hooks.of("tavern_before_node"), self._hooks.of("tavern_after_node")
+        if around or after:
+            run.around = NodeHooks(self._calls, around, after, info)
+        recorder = None
+        if request.keep:
+            about = await self._about(run, made.workflow, inputs, is_changed, options, taken)
+            recorder = RunRecorder(self._caches.runs, run, cache, about, taken.journal if taken is not None else None)
+        if taken is not None:
+            run.turn, run.times_taken_up = f"{run.id}#{secrets.token_hex(4)}", taken.kept.times_taken_up
+        self.remembered.add(run, cache, is_taken_up=taken is not None)
+        return Begun(run, info, recorder)
+
+    def _is_used(self, run_id: str, is_kept: bool) -> bool:
+        return run_id in self.remembered or (is_kept and self._caches.runs.get(run_id) is not None)
+
+    def _watch_reading(self, run: Run, cache: RunCache, earlier: str | None) -> None:
+        """From now on the run knows what its nodes read; from an earlier run it takes over what that had read."""
+        run.outer = current.get()
+        if is_watched(run.context, run.outer):
+            run.reads = {}
+        cache.sources, cache.on_read = lambda: tuple(run.reads or ()), lambda sources: has_read(run, sources)
+        if earlier is not None:
+            known = self.remembered.get(earlier)
+            has_read(run, (known[0].reads or ()) if known is not None else self._caches.runs.sources(earlier))
+
+    async def _about(
+        self,
+        run: Run,
+        workflow: Workflow,
+        inputs: Mapping[str, Any],
+        is_changed: bool,
+        options: Mapping[str, Any],
+        taken: TakenUp | None,
+    ) -> KeptRun:
+        """The stored data of a run before it starts. The inputs are copied, because nodes may change them."""
+        own, changed = fresh(dict(inputs)), fresh(dict(run.inputs)) if is_changed else None
+        if taken is not None:
+            chosen = stored_options(run.options, options, taken.kept.latency_ms)
+            return replace(taken.kept, inputs=own, changed=changed, options=chosen, masked=())
+        caller = stored(run.context, self._host, await self._rights.limit(run.context))
+        chosen = stored_options(run.options, options)
+        return KeptRun(
+            run.id,
+            workflow.id,
+            "running",
+            time.time(),
+            content=workflow.raw,
+            inputs=own,
+            changed=changed,
+            caller=caller,
+            options=chosen,
+        )
+
+    async def through(self, begun: Begun) -> RunResult:
+        """Run it to its end, record it, and call observers."""
+        run, info, recorder = begun.run, begun.info, begun.recorder
+        outer = current.get()  # the maker of that call can follow the run and its streams from now on
+        self._note(
+            WORKFLOW_STARTED,
+            {"runId": run.id, "workflow": info.workflow, **run.context.whose()},
+            call_id=outer[3] if outer else "",
+        )
+        result: RunResult | None = None
+        token = current.set(self._frame(run))
+        try:
+            if recorder is not None:
+                await recorder.begin()
+            result = await run.execute()
+        finally:
+            current.reset(token)
+            self.remembered.ended(run)
+            if recorder is not None:
+                recorder.end(result)
+            facts = {
+                "runId": run.id,
+                "workflow": info.workflow,
+                "state": "cancelled" if result is None else result.state,
+            }
+            took = 0.0 if result is None else round(result.latency_ms, 3)
+            errors = [error.to_json() for error in run.errors[:20]]
+            self._note(WORKFLOW_FINISHED, {**facts, "latencyMs": took, "errors": self._mask(errors)})
+        result = replace(
+            result, outputs=redacted_outputs(result.outputs, self._secrets()), untrusted=tuple(run.reads or ())
+        )
+        if observers := self._hooks.of("tavern_after_workflow"):
+            seen = RunInfo(run.id, info.workflow, info.principal, result.state)
+            await self._calls.tell(observers, {"run": seen, "outputs": dict(result.outputs)})
+        return result
+
+    def _frame(self, run: Run) -> Frame:
+        """The caller for services in node code: that of the run; without one, that of the call in which it started."""
+        depth, deadline, caller, call_id, _ = current.get() or (0, None, None, "", None)
+        return depth, deadline, caller if run.context is self._host else run.context, call_id, run
+
+    async def _changed(self, inputs: Mapping[str, Any], run: Run, info: RunInfo) -> tuple[dict[str, Any], bool]:
+        """The inputs after the `tavern_before_workflow` hooks, and whether they changed any."""
+        own, implementations = dict(inputs), self._hooks.of("tavern_before_workflow")
+        if not implementations:
+            return own, False
+        own, changes = await self._calls.change_inputs(
+            implementations, {"run": info}, own, ("workflow", info.workflow or "without a name")
+        )
+        for plugin, what in changes:
+            run.note("changed", "", {"plugin": plugin, "inputs": what})
+            self._note(WORKFLOW_CHANGED, {"runId": run.id, "plugin": plugin, "inputs": what})
+        return own, bool(changes)
+
+    def _earlier(
+        self, again: str | None, caller: CallContext, prepared: Prepared, start_at: Any, taken: TakenUp | None
+    ) -> Earlier | None:
+        """The answers of an earlier run, or of this one before it is resumed. Raises PolicyDenied: they belong to another caller."""
+        if taken is not None:
+            again = taken.kept.run_id
+        if again is None:
+            return None
+        lost: Mapping[str, str] | None
+        known = self.remembered.get(again)
+        if known is not None and (taken is None or known[0].times_taken_up == taken.kept.times_taken_up - 1):
+            steps, lost, owner = dict(known[1].steps), None, known[0].context
+        else:
+            kept = self._caches.runs.find(again)
+            steps, lost = self._caches.runs.steps(again)
+            owner = caller if caller is self._host else restored(again, kept.caller, 0, self._host)
+        if taken is None and caller is not self._host:
+            judge_owner(again, owner, caller, self._host)
+        names = {start_at} if isinstance(start_at, str) else set(start_at)
+        for name in names:
+            if prepared.plan.step(name.partition("/")[0]) is None:
+                ids = [step.id for step in prepared.plan.steps]
+                raise UsageError(
+                    f"the workflow has no node {name!r}",
+                    hint=did_you_mean(name, ids) or f"nodes: {', '.join(ids[:20])}",
+                )
+        return Earlier(steps, names if taken is None else names | taken.anew, lost, is_same=taken is not None)
+
+
+def _chosen(inputs: Mapping[str, Any], info: RunInfo, made: Made) -> dict[str, Any]:
+    """The inputs in the form of the interface. Raises InputInvalid: the workflow has no such input (INPUT_SCHEMA_INVALID)."""
+    known = made.prepared.plan.inputs if made.prepared is not None else {}
+    if unknown := [key for key in inputs if key not in known]:
+        raise InputInvalid(
+            f"workflow {info.workflow or 'without a name'} has no input {unknown[0]!r}",
+            hint=did_you_mean(unknown[0], known) or f"inputs: {', '.join(known) or 'none'}",
+            problems=[{"pointer": f"/{key}", "message": "unknown input"} for key in unknown],
+        )
+    return {key: chosen(known[key], value) for key, value in inputs.items()}
+
+
+def _check_inputs(run: Run, info: RunInfo) -> None:
+    """Do the inputs fit the interface?
+
+    Raises:
+        InputInvalid: one is missing or does not fit (INPUT_SCHEMA_INVALID).
+    """
+    try:
+        interface_values(run.prepared, run.inputs)
+    except MisfitInput as error:
+        raise InputInvalid(
+            f"workflow {info.workflow or 'without a name'}: input {error.slot!r} {error.why}", hint=f"inputs: {', '.join(run.prepared.plan.inputs) or 'none'}",
+            problems=[{"pointer": f"/{error.slot}", "message": error.why}],
+        ) from None  # fmt: skip
+
+
+def _specs(prepared: Prepared) -> Iterator[NodeSpec]:
+    """Every node type in a plan and in its groups, each once."""
+    seen: set[int] = set()
+    types: set[str] = set()
+    stack = [prepared]
+    while stack:
+        each = stack.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        stack.extend(each.inner.values())
+        for work in each.works:
+            if work.step.type not in types:
+                types.add(work.step.type)
+                yield work.step.spec

@@ -1,0 +1,349 @@
+"""The steps around a tool that only some calls have: key, cache, breaker, rate, places, and trying again.
+
+    idempotency → result cache → ┌ breaker → rate → concurrency → execute ┐ → commit
+                                 └──────────── try again ─────────────────┘
+
+A call without any of them does not come here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, Final
+
+from tavern_core.errors import BudgetExceeded, CallError, CircuitOpen
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.calls.arguments import give_copy
+from tavern_core.kernel.calls.attempt import accept
+from tavern_core.kernel.calls.call_errors import error_of
+from tavern_core.kernel.calls.conclusion import Conclusion
+from tavern_core.kernel.calls.idempotency import Claim, Idempotency
+from tavern_core.kernel.calls.normalise import NOT_AWAITABLE
+from tavern_core.kernel.calls.retrying import is_harmless_again, may_pass, pause_before
+from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, enter, frame_of, leave
+from tavern_core.kernel.calls.untrusted_content import marked, taken_over
+from tavern_core.kernel.catalogue.call_plan import Plan
+from tavern_core.kernel.execution.modes import LeftBehind, Mode, TimeLimit, cancellations, has_begun
+from tavern_core.kernel.limits.breakers import CircuitBreaker
+from tavern_core.kernel.limits.limit_table import Governor, Place, Rate
+from tavern_core.kernel.limits.slots import Full, Slots, held
+from tavern_core.model.event import RETRY
+from tavern_core.model.result import ToolResult, failure
+
+_BEHIND: Final = frozenset({"UPSTREAM_ERROR", "TIMEOUT", "CONNECTION_LOST"})
+"""Failures of what is behind a tool: these open a breaker."""
+Steps = Callable[[Plan, RunningCall, Mode], Coroutine[Any, Any, ToolResult]]
+
+
+@dataclass(frozen=True, slots=True)
+class Governance:
+    """Runs the tool of a call with the steps that this call has. Holds no state of a call."""
+
+    idempotency: Idempotency
+    conclusion: Conclusion
+    limits: CallLimits
+
+    async def run(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
+        """What came of the tool.
+
+        Raises:
+            BaseException: what the tool raised, or why it was not run; as `Pipeline.run` finds it without these steps.
+        """
+        governor = plan.governor
+        steps = self._steps(call, governor) if governor is None or not governor.cache_s else self._cached
+        if call.key is None:
+            return await steps(plan, call, mode)
+        call.stage = "idempotency"
+        claim = await self.idempotency.claim(plan, call, mode)
+        if not isinstance(claim, Claim):
+            return taken_over(call, claim.replace(trace=call.trace(self.conclusion.series)))
+        mark = held.set(held.get() | {claim.record.key})
+        try:
+            result = await steps(plan, call, mode)
+        except BaseException as error:
+            failed = marked(call, failure(error_of(error, call), call.trace(self.conclusion.series)))
+            await self.idempotency.finish(claim, plan, call, self.conclusion.redacted(call, failed), mode)
+            raise
+        finally:
+            held.reset(mark)
+        result = self.conclusion.redacted(call, result)
+        await self.idempotency.finish(claim, plan, call, result, mode)
+        return result
+
+    def _steps(self, call: RunningCall, governor: Governor | None) -> Steps:
+        """The steps behind key and cache, from the first that this call has."""
+        context = call.context
+        assert context is not None
+        further = context.budget.max_retries
+        if further or (further is None and governor is not None and governor.retries):
+            return self._tried
+        return self._executed if governor is None else self._attempt
+
+    async def _cached(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
+        governor, context = plan.governor, call.context
+        assert context is not None
+        assert governor is not None
+        cache = governor.table.cache
+        key = cache.key(plan.id, call.values or {}, context)
+        if key is not None and (found := cache.get(key, plan.spec, call.trace(self.conclusion.series))) is not None:
+            return taken_over(call, found)
+        result = await self._steps(call, governor)(plan, call, mode)
+        if key is not None:
+            cache.put(key, plan.spec, self.conclusion.redacted(call, result), governor.cache_s)
+        return result
+
+    async def _tried(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
+        """Try, and try again as often as may be, while there is time."""
+        governor, context = plan.governor, call.context
+        assert context is not None
+        further = context.budget.max_retries
+        if further is None:
+            further = 0 if governor is None else governor.retries
+        once, attempt = self._executed if governor is None else self._attempt, 1
+        while True:
+            failed, given = None, None
+            give_copy(plan, call, self.limits.argument_bytes)  # what a try did to its arguments is its own
+            try:
+                result = await once(plan, call, mode)
+                if result.ok or attempt > further:
+                    return result
+                given = result
+                failed = _error_in(result)
+            except (Exception, asyncio.CancelledError) as error:
+                if attempt > further or (
+                    isinstance(error, asyncio.CancelledError) and cancellations() > call.cancellations
+                ):
+                    raise
+                failed, raised = error_of(error, call), error
+            if (
+                failed is None
+                or not may_pass(failed)
+                or not is_harmless_again(failed, plan.spec, has_key=call.key is not None)
+            ):
+                if given is not None:
+                    return given
+                raise raised
+            pause = pause_before(attempt + 1, failed)
+            left = call.seconds
+            if left is not None and pause >= left:
+                if given is not None:
+                    return given
+                raise raised
+            attempt += 1
+            await self._tell_retry(plan, call, mode, attempt, pause, failed)
+            await mode.pause(pause)
+
+    async def _tell_retry(
+        self, plan: Plan, call: RunningCall, mode: Mode, attempt: int, pause: float, failed: CallError
+    ) -> None:
+        self.conclusion.recorder.retries[plan.id] += 1
+        if not plan.is_recorded or call.call is None:
+            return
+        data = {
+            "tool": plan.id, "attempt": attempt, "pauseMs": round(pause * 1000), "kind": failed.code, "outcome": failed.outcome,
+            "message": plan.redact(failed.message),
+        }  # fmt: skip
+        event = self.conclusion.recorder.note(RETRY, data, plugin=plan.spec.plugin, call_id=call.call.id)
+        if plan.events:
+            await self.conclusion.hooks.tell(plan.events, {"event": event}, mode)
+
+    async def _attempt(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
+        """One try, within all limits."""
+        governor, context = plan.governor, call.context
+        assert governor is not None
+        assert context is not None
+        call.stage = "breaker"
+        if (breaker := governor.breaker) is not None and (left := breaker.enter()) is not None:
+            raise _open(plan, governor, breaker, left)
+        try:
+            call.stage, table = "rate", governor.table
+            for rate in governor.rates_of(context) if governor.is_personal else governor.rates:
+                if not table.has_block(rate) and (wait := await table.take(rate, mode)) > 0:
+                    raise _used_up(plan, rate, wait)
+            call.stage = "concurrency"
+            places = governor.places_of(context) if governor.is_personal else governor.places
+            tool = self._timed if governor.attempt_s or governor.idle_s else self._executed
+            result = await (self._placed(plan, call, mode, places, tool) if places else tool(plan, call, mode))
+        except BaseException as error:
+            if breaker is not None:
+                breaker.leave(_is_failure(error))
+            raise
+        if breaker is not None:
+            breaker.leave(False)
+        return result
+
+    async def _placed(
+        self, plan: Plan, call: RunningCall, mode: Mode, places: tuple[Place, ...], tool: Steps
+    ) -> ToolResult:
+        """The tool, at the places that it takes."""
+        taken: list[Slots] = []
+        try:
+            already = held.get()
+            for place in places:
+                slots = place.slots
+                if slots not in already:  # a tool that calls itself has its place already
+                    if not slots.enter_at_once():
+                        await self._take(plan, call, mode, place)
+                    taken.append(slots)
+            mark = held.set(already.union(taken))
+            try:
+                return await tool(plan, call, mode)
+            finally:
+                held.reset(mark)
+        except (TimeLimit, LeftBehind) as error:
+            if error.goes_on is not None:  # no caller waits for it, and it keeps its slots until it ends
+                for slots in taken:
+                    error.goes_on.add_done_callback(lambda _, slots=slots: slots.leave())  # type: ignore[misc]
+                taken = []
+            raise
+        finally:
+            for slots in taken:
+                slots.leave()
+
+    async def _take(self, plan: Plan, call: RunningCall, mode: Mode, place: Place) -> None:
+        """Wait for a slot. Raises BudgetExceeded if too many calls wait, TimeLimit if none becomes free in time."""
+        context = call.context
+        assert context is not None
+        slots, caller = place.slots, f"{context.principal}\x1f{context.user_id}"
+        try:
+            waits = slots.enter(caller)
+        except Full:
+            raise BudgetExceeded(
+                f"{plan.id}: {slots.size} calls at a time ({place.place}), and {slots.queue} wait already",
+                hint=f"call it again later, or raise {place.place}.concurrency or .queue",
+                retryable=True,
+                limit=f"{place.place}.queue",
+                running=slots.taken,
+                waiting=slots.waiting,
+            ) from None
+        if waits is None:
+            return
+        try:
+            if await mode.until(waits, call.time_left()):
+                return
+        except BaseException:
+            slots.give_up(caller, waits)
+            raise
+        slots.give_up(caller, waits)
+        raise TimeLimit(stopped=True, begun=False)
+
+    async def _executed(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
+        """The tool itself, as in `Pipeline.run`."""
+        call.stage = "execute"
+        token = enter(frame_of(plan, call))
+        call.token = call.token or token
+        try:
+            value: Any = plan.execute(call, mode)
+            if plan.is_awaited:
+                value = await value
+            if type(value) not in NOT_AWAITABLE and inspect.isawaitable(value):
+                value = await mode.awaited(value, call.seconds)
+            return accept(plan, call, value, self.limits, self.conclusion.series)
+        finally:
+            leave(token)
+
+    async def _timed(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
+        """The tool, within the time of one try."""
+        governor, whole = plan.governor, call.deadline
+        assert governor is not None
+        call.limit, attempt_s = None, governor.attempt_s
+        if attempt_s and (whole is None or whole > time.perf_counter() + attempt_s):
+            call.deadline = time.perf_counter() + attempt_s
+        try:
+            with _moving(call, governor.idle_s) if governor.idle_s else nullcontext():
+                return await self._executed(plan, call, mode)
+        except TimeLimit:
+            if call.limit is None and call.deadline != whole:
+                call.limit = "attemptMs of the tool", attempt_s * 1000
+            raise
+        finally:
+            call.deadline = whole
+
+
+@contextmanager
+def _moving(call: RunningCall, seconds: float) -> Iterator[None]:
+    """Cancel a call that reports no progress for so long, if it has a task that can be cancelled.
+
+    Raises:
+        TimeLimit: it was idle for too long.
+    """
+    task = call.task
+    if task is None:
+        yield
+        return
+    loop, began, is_over = task.get_loop(), time.perf_counter(), False
+    timer: asyncio.TimerHandle | None = None
+
+    def look() -> None:
+        nonlocal timer, is_over
+        quiet = time.perf_counter() - max(call.moved_at, began)
+        if quiet < seconds:
+            timer = loop.call_later(seconds - quiet, look)
+        else:
+            is_over = True
+            task.cancel()
+
+    timer = loop.call_later(seconds, look)
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        if not is_over:
+            raise
+        task.uncancel()
+        if task.cancelling() > call.cancellations:  # another request cancelled it as well
+            raise
+        call.limit = "idleMs of the tool", seconds * 1000
+        goes_on = getattr(error, "goes_on", None)
+        raise TimeLimit(stopped=goes_on is None, begun=has_begun(error), goes_on=goes_on) from None
+    finally:
+        if timer is not None:
+            timer.cancel()
+
+
+def _used_up(plan: Plan, rate: Rate, wait: float) -> BudgetExceeded:
+    return BudgetExceeded(
+        f"{plan.id}: the rate {rate.written} of {rate.place} is used up",
+        hint=f"wait {wait:.1f} s, or raise {rate.place}.rate",
+        retryable=True,
+        retry_after_ms=max(1, round(wait * 1000)),
+        limit=f"{rate.place}.rate",
+        rate=rate.written,
+    )
+
+
+def _open(plan: Plan, governor: Governor, breaker: CircuitBreaker, left: float) -> CircuitOpen:
+    return CircuitOpen(
+        f"{plan.id} failed {breaker.rule.failures} times in a row and is left alone ({governor.breaker_place})",
+        hint=f"try again in {left:.1f} s",
+        retryable=True,
+        retry_after_ms=max(1, round(left * 1000)),
+        limit=f"{governor.breaker_place}.breaker",
+        state=breaker.state,
+    )
+
+
+def _is_failure(error: BaseException) -> bool | None:
+    """What an error says of what is behind a tool: True it failed, None nothing."""
+    if isinstance(error, TimeLimit):
+        return True if error.begun else None
+    if isinstance(error, CallError):
+        return True if error.code in _BEHIND else None
+    if isinstance(error, Exception):
+        return True
+    return True if isinstance(error, asyncio.CancelledError) and has_begun(error) and not cancellations() else None
+
+
+def _error_in(result: ToolResult) -> CallError | None:
+    """What a tool says in its result went wrong."""
+    reported = result.error
+    if reported is None:
+        return None
+    error = CallError(
+        reported.message, retryable=reported.retryable, outcome=reported.outcome, retry_after_ms=reported.retry_after_ms
+    )
+    error.code = reported.kind  # type: ignore[misc]
+    return error

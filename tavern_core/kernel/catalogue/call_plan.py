@@ -1,0 +1,218 @@
+"""The compiled path of one tool: which steps exist for it, with everything they need at hand.
+
+A feature that is off is None here, and the pipeline skips it with one test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.access.approval_rules import ApprovalRule
+from tavern_core.kernel.access.tool_access import ToolAccess
+from tavern_core.kernel.hooks.argument_copies import ShownTool
+from tavern_core.kernel.hooks.table import Implementation
+from tavern_core.kernel.limits.limit_table import Governor
+from tavern_core.kernel.log.recorder import Redactor
+from tavern_core.kernel.plugins.running_calls import Usage
+from tavern_core.model.call import CallContext, Rights
+from tavern_core.model.result import ToolResult
+from tavern_core.model.tool import ToolSpec
+from tavern_core.model.untrusted import Effect
+from tavern_core.schema.validate import Validator
+
+Execute = Callable[[Any, Any], Any]
+"""``execute(running_call, mode)`` runs the tool: see `calls/attempt.py`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """Prefix of operations that take the path of a tool call but are no tools: callers cannot write it, only the host calls them."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One tool, ready to be called."""
+
+    spec: ToolSpec
+    id: str
+    usage: Usage
+    execute: Execute
+    preview: Execute | None
+    """``preview(running_call, mode)`` shows what the tool would do, where it can."""
+    is_awaited: bool
+    """Whether `execute` returns what is to be awaited, rather than the value itself."""
+    way: str
+    """How it is run, in words: for people who read the steps."""
+    gives_copy: bool
+    """Whether the tool gets a copy of the arguments, as the host reads them again after it ran."""
+    intake: Callable[[Any], dict[str, Any] | None]
+    """A quick copy of the arguments; None when the full validator must copy and check them."""
+    intake_judges: bool
+    """What comes from `intake` is known to fit."""
+    accepts: Callable[[Any], bool]
+    """Quick answer whether arguments fit; only for plain JSON, which `intake` and `json_copy` make."""
+    inputs: Validator
+    fill: Callable[[Mapping[str, Any]], dict[str, Any]] | None
+    """Fills in defaults; None when the schema has none."""
+    returns: Callable[[Any], bool] | None
+    """Quick answer whether an answer fits; only for plain JSON. None when the tool has no output schema."""
+    outputs: Validator | None
+    sure: frozenset[type]
+    """Types of answers that are plain JSON as they are, and of which the output schema takes every value."""
+    is_annotated: bool
+    """True when the output schema is the function's return annotation, and not written for the answer."""
+    seconds: float | None
+    """Deadline of one call; None: none."""
+    shown: ShownTool
+    """`spec` as hooks see it."""
+    before: tuple[Implementation, ...]
+    gates: tuple[Implementation, ...]
+    transforms: tuple[Implementation, ...]
+    after: tuple[Implementation, ...]
+    events: tuple[Implementation, ...]
+    ends_in_hooks: bool
+    """Whether any of the last three looks at the end of a call."""
+    approval: ApprovalRule | None
+    """Why each call needs approval, or cannot get it; None when it needs none."""
+    blocked: str
+    """Why no call may pass, when a plugin with a gate could not be activated; empty otherwise."""
+    access: ToolAccess
+    """Who may use it, by lists and profile."""
+    guarded: bool
+    """True when allow and deny lists may refuse some caller."""
+    rights: Rights
+    """`caller` is filled in per call."""
+    host: CallContext
+    """The context of a call without one: the host's own principal with this plugin's rights."""
+    redact: Redactor
+    marked: Callable[[Any], list[str]] | None
+    """Lists the texts of the arguments that the schema marks as secret; None when it marks none."""
+    needs_call: bool
+    """True when any step looks at the ToolCall; without one it is never built."""
+    prepares: bool
+    """True when a validator, hooks, defaults, gates, an approval or the log come between `intake` and the tool."""
+    is_plain: bool
+    """Whether the calls that the tool makes see nothing of a call by the host itself but what it has read."""
+    wants_control: bool
+    """Whether the tool sees its own call while it runs (`ToolContext`)."""
+    stop: Callable[[str], bool] | None
+    """Ends a call, by its id, that runs without an event loop; None: nothing can."""
+    ends_quietly: bool
+    """True when nothing inspects a successful call: no log, no hook, no secret among its arguments."""
+    is_recorded: bool
+    """Whether the log, a subscriber or an observer gets the call."""
+    governor: Governor | None
+    """Its limits; None: it has none."""
+    inline_s: float | None
+    """How long a caller waits before the call becomes a job, 0: not at all; None: until the end."""
+    needs_loop: bool
+    """True when the tool or a hook is async."""
+    source: str = ""
+    """Its name as a source of untrusted content; empty: it is none."""
+    effect: Effect = ""
+    """What its calls do outside, so that they need approval after untrusted content was read."""
+    reads_addresses: bool = False
+    """Whether it may read an address that is among its arguments."""
+    addresses: Callable[[Any], Sequence[Any]] | None = None
+    """Lists the arguments that the schema marks as addresses; None when it marks none."""
+
+    @property
+    def is_judged_after_reading(self) -> bool:
+        """Whether a call may need approval because of what its caller has read."""
+        return bool(self.effect) or self.reads_addresses
+
+    def is_judged(self, result: ToolResult) -> bool:
+        """Whether the output schema applies to this answer.
+
+        An annotation such as ``-> dict`` describes what the function returns, which for the `content` and `details` of
+        seed 002 is that very mapping: neither the details nor the text of the content are what it describes. Nor is what
+        a job in the background shows of itself: its answer is still to come.
+        """
+        return result.status != "job" and not (self.is_annotated and result.has_content)
+
+    def steps(self) -> tuple[PlanStep, ...]:
+        """The steps of each call of this tool, in order; only those that a list, hook or schema requires."""
+        steps = [PlanStep(name, does(self), by(self)) for name, does, by, is_there in _STEPS if is_there(self)]
+        if self.governor is not None:
+            at = next(at for at, step in enumerate(steps) if step.name == "execute")
+            steps[at:at] = [PlanStep(name, does) for name, does in self.governor.words()]
+        return tuple(steps)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStep:
+    """One step of the calls of a tool."""
+
+    name: str
+    """As in `details.stage` of an error."""
+    does: str
+    by: tuple[str, ...] = ()
+    """The plugins whose hooks it calls, or the line of tavern.yaml that wants it."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"step": self.name, "does": self.does, "by": list(self.by)}
+
+
+def _plugins(*groups: tuple[Implementation, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one.plugin for group in groups for one in group))
+
+
+def _nobody(plan: Plan) -> tuple[str, ...]:
+    return ()
+
+
+def _is_always(plan: Plan) -> bool:
+    return True
+
+
+def _admission(plan: Plan) -> str:
+    lists = ", the tool lists of tavern.yaml" if plan.guarded else ""
+    limit = "" if plan.seconds is None else f"; it has {plan.seconds:g} s"
+    return f"checks depth and budget of the caller{lists}{limit}"
+
+
+_Step = tuple[str, Callable[[Plan], str], Callable[[Plan], tuple[str, ...]], Callable[[Plan], bool]]
+_STEPS: Final[tuple[_Step, ...]] = (
+    # name, what it does, who does it, whether calls of this tool have it; in the order of `calls/pipeline.py`
+    ("resolve", lambda _: "finds the tool and activates its plugin", lambda p: (p.spec.plugin,), _is_always),
+    ("admit", _admission, _nobody, _is_always),
+    ("copy_arguments", lambda _: "copies the arguments as plain JSON", _nobody, _is_always),
+    ("before_execute", lambda _: "hooks change the arguments", lambda p: _plugins(p.before), lambda p: bool(p.before)),
+    ("defaults", lambda _: "fills in the defaults of the schema", _nobody, lambda p: p.fill is not None),
+    ("validate_input", lambda _: "holds the arguments against the input schema", _nobody, _is_always),
+    ("check_call", lambda _: "gates allow or refuse the call", lambda p: _plugins(p.gates), lambda p: bool(p.gates)),
+    (
+        "after_untrusted",
+        lambda _: "asks about an effect, or an address composed since, after an agent has read untrusted content",
+        _nobody,
+        lambda p: p.is_judged_after_reading,
+    ),
+    (
+        "approval",
+        lambda p: p.approval.reason if p.approval is not None else "",
+        lambda p: (p.approval.place,) if p.approval is not None else (),
+        lambda p: p.approval is not None,
+    ),
+    ("record_call", lambda _: "writes TOOL_CALLED", lambda p: _plugins(p.events), lambda p: p.is_recorded),
+    ("execute", lambda p: p.way, lambda p: (p.spec.plugin,), _is_always),
+    ("normalise", lambda _: "makes plain JSON of the answer", _nobody, _is_always),
+    (
+        "validate_output",
+        lambda _: "holds the answer against the output schema",
+        _nobody,
+        lambda p: p.returns is not None,
+    ),
+    ("redact", lambda _: "removes secrets from the answer", _nobody, _is_always),
+    (
+        "transform_result",
+        lambda _: "hooks change the result",
+        lambda p: _plugins(p.transforms),
+        lambda p: bool(p.transforms),
+    ),
+    ("record_result", lambda _: "writes TOOL_RESULT", lambda p: _plugins(p.events), lambda p: p.is_recorded),
+    ("after_execute", lambda _: "hooks see the result", lambda p: _plugins(p.after), lambda p: bool(p.after)),
+)

@@ -1,0 +1,100 @@
+"""Checks the `implementation` of each kind of tool by its text alone: (key, message, hint).
+
+`check` verifies that the files exist; the executor, that they may run.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+from tavern_core.kernel.files.safe_paths import path_problem
+from tavern_core.model.environment_variables import is_name, is_refused
+from tavern_core.model.toolfile import Implementation
+
+RUNNERS: Final = ("python", "python3", "node", "bun", "deno")
+"""Programs a script tool may be run by; anything else must be a file of the plugin (SECURITY §5)."""
+Problems = Iterator[tuple[str, str, str]]
+_HANDLER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z", re.ASCII)
+
+
+def split_command(command: str | Sequence[str]) -> tuple[str, ...]:
+    """The argument list of a script; a string is split as a shell would, and no shell ever sees it.
+
+    Raises:
+        ValueError: a quote is not closed.
+    """
+    return tuple(shlex.split(command)) if isinstance(command, str) else tuple(command)
+
+
+def _script_problems(implementation: Implementation) -> Problems:
+    if implementation.command is None:
+        yield "command", "a script needs a `command`", 'write `command: ["python", "scripts/run.py"]`'
+        return
+    try:
+        argv = split_command(implementation.command)
+    except ValueError:
+        yield "command", "a quote in the command is not closed", "write the command as a list"
+        return
+    if not argv or not argv[0].strip():
+        yield "command", "the command is empty", 'write `command: ["python", "scripts/run.py"]`'
+        return
+    if any("\0" in word for word in argv):
+        yield "command", "the command holds a NUL character", "delete it"
+    if argv[0] not in RUNNERS and (problem := _program_problem(argv[0])):
+        hint = f"use one of {', '.join(RUNNERS)}, or a file inside the plugin"
+        yield "command", f"{argv[0]!r:.120} may not run scripts: {problem}", hint
+    if implementation.cwd is not None and (problem := path_problem(implementation.cwd)):
+        yield "cwd", f"{implementation.cwd!r:.120}: {problem}", "name a folder inside the plugin"
+    for name in implementation.env:
+        if not is_name(name):
+            yield "env", f"{name!r:.80} is not the name of an environment variable", "list names, not values"
+        elif is_refused(name):
+            yield "env", f"{name} is never passed on: it makes programs load code, or is the host's own", "delete it"
+
+
+def _program_problem(program: str) -> str:
+    if "/" not in program and "." not in program:
+        return "it is neither a known runner nor a file of the plugin"  # `sh` must not look like a file called sh
+    return path_problem(program)
+
+
+def _service_problems(implementation: Implementation) -> Problems:
+    for key, value in (("service", implementation.service), ("method", implementation.method)):
+        if not value:
+            yield key, f"a tool of type service needs `{key}`", "write `service: name` and `method: name`"
+    method = implementation.method or ""
+    if method and not method.isidentifier():
+        yield "method", f"{method!r:.80} is not a method name", ""
+    elif method.startswith("_"):
+        yield "method", f"{method!r:.80} is private", "name a public method of the service"
+
+
+def _node_problems(implementation: Implementation) -> Problems:
+    if not implementation.node_type:
+        yield "nodeType", "a tool of type node needs `nodeType`", "write `nodeType: my-plugin:MyNode`"
+
+
+def _workflow_problems(implementation: Implementation) -> Problems:
+    if not implementation.workflow_id:
+        yield "workflowId", "a tool of type workflow needs `workflowId`", "name a file inside the plugin"
+    elif problem := path_problem(implementation.workflow_id):
+        yield "workflowId", f"{implementation.workflow_id!r:.120}: {problem}", "name a file inside the plugin"
+
+
+def _python_problems(implementation: Implementation) -> Problems:
+    handler = implementation.handler
+    if handler is not None and (_HANDLER.match(handler) is None or len(handler) > 300):
+        yield "handler", f"{handler!r:.120} is not of the form module:function", "write `handler: tools.text:count`"
+
+
+KINDS: Final[Mapping[str, Callable[[Implementation], Problems]]] = {
+    "script": _script_problems,
+    "service": _service_problems,
+    "node": _node_problems,
+    "workflow": _workflow_problems,
+    "python": _python_problems,
+}
+"""The built-in kinds; others are checked by the executor that a plugin contributes."""

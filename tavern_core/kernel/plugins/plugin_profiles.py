@@ -1,0 +1,50 @@
+"""The profiles of a plugin below `profiles.entry`: ``<name>.json`` or ``<name>/agent_profile.json``. Known when the plugin is active."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tavern_core.errors import ActivationFailed, Finding, ProfileInvalid
+from tavern_core.kernel.access.profile_files import ProfileFiles
+from tavern_core.kernel.plugins.candidate import Candidate
+
+if TYPE_CHECKING:
+    from tavern_core.model.agent_profile import AgentProfile
+
+
+def profiles_in(candidate: Candidate, cache: Path) -> tuple[dict[str, AgentProfile], list[Finding]]:
+    """Name → profile, and what is wrong with the files; a wrong one costs its own profile alone.
+
+    Args:
+        cache: where a zipped plugin is unpacked.
+
+    Raises:
+        ActivationFailed: `profiles.entry` is no file or folder inside the plugin (ACTIVATION_FAILED).
+    """
+    from tavern_core.model.agent_profile import AgentProfile
+    from tavern_core.model.manifest import Entry
+
+    entry = candidate.manifest().profiles if "profiles" in candidate.facts.sections else None
+    if not isinstance(entry, Entry):
+        return {}, []
+    root = candidate.folder
+    if root is None and candidate.unpack is not None:
+        cache.mkdir(parents=True, exist_ok=True)
+        root = candidate.unpack(cache)
+    place = None if root is None else (root / entry.entry).resolve()
+    if root is None or place is None or not place.exists() or not place.is_relative_to(root.resolve()):
+        raise ActivationFailed(
+            f"{candidate.name}: profiles.entry {entry.entry!r} is not a file or folder inside the plugin",
+            hint="create it, or write its path relative to plugin.yaml",
+        )
+    files, found, findings = ProfileFiles([place]), dict[str, AgentProfile](), list[Finding]()
+    for name in files.names() if place.is_dir() else [""]:
+        try:
+            profile, warnings = files.get(name) if name else files.read(place)
+        except ProfileInvalid as error:
+            findings += error.findings
+            continue
+        found[profile.name] = profile
+        findings += warnings
+    return found, findings

@@ -1,0 +1,110 @@
+"""What must not be shown: which settings are secret, and the strings that are masked everywhere."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+from tavern_core.kernel.views.sealed_functions import hidden
+from tavern_core.model.secret_references import is_reference
+from tavern_core.schema.redact import MASK, compile_redactor, redact_text
+from tavern_core.schema.secret_encodings import forms, secret_redactor
+from tavern_core.schema.secret_names import is_secret_name
+
+if TYPE_CHECKING:
+    from tavern_core.model.settings import SettingItem
+
+SHORTEST: Final = 6
+"""Shorter strings are not searched for: masking every ``1`` would hide everything and protect nothing."""
+_redact: Final = compile_redactor()
+
+
+def looks_secret(key: str) -> bool:
+    """True for names such as ``cookie``, ``apiKey``, ``BILIBILI_TOKEN``, ``extensions.x.password``, ``登录密码``."""
+    return is_secret_name(key.rpartition(".")[2])  # not the plugin's name: `token-counter` has ordinary settings
+
+
+def is_secret(item: SettingItem) -> bool:
+    """True for a setting that says so, and for one whose key looks like it."""
+    return item.secret or looks_secret(item.key)
+
+
+def mask(value: Any) -> Any:
+    """`value` as it may be shown: references and empty values unchanged, anything else as ``***``."""
+    return value if value is None or value == "" or is_reference(value) else MASK
+
+
+def mask_setting(key: str, value: Any) -> Any:
+    """`value` under `key` of a configuration as it may be shown: masked by its key, by keys inside, and by what it looks like."""
+    return mask(value) if key.split(".")[0] == "secrets" or looks_secret(key) else _redact(value)
+
+
+class KnownSecrets:
+    """The secret strings this host has resolved; thread-safe. Used by all code that shows or records text."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.values: frozenset[str] = frozenset()
+        """All of them. Every call reads this, so it is an attribute and not a property."""
+        self.needles: tuple[bytes, ...] = ()
+        """The secrets in all their spellings as they would stand in JSON, for a quick look whether a line has one."""
+
+    def add(self, *values: Any) -> None:
+        """Remember texts and numbers; short ones are left out. A secret of several lines counts line by line, too."""
+        texts = [str(v) for v in values if isinstance(v, str | int) and not isinstance(v, bool)]
+        found = {text for value in texts for text in (value, *value.splitlines())}
+        found = {text.strip() for text in found if len(text.strip()) >= SHORTEST}
+        if not found <= self.values:
+            with self._lock:
+                self.values |= found
+                written = (json.dumps(form, ensure_ascii=False)[1:-1] for text in self.values for form in forms(text))
+                self.needles = tuple({text.encode("utf-8", "backslashreplace"): None for text in written})
+
+    def mask_text(self, text: str) -> str:
+        """`text` with every known secret, in any spelling, replaced by ``***``."""
+        return secret_redactor(self.values)(text)
+
+
+class MaskingFilter(logging.Filter):
+    """Keeps secrets out of what a plugin logs. One per logger; hosts of one process share it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        known: weakref.WeakSet[KnownSecrets] = weakref.WeakSet()
+        # A plugin has its logger and thereby this filter: it must find no secrets through them.
+        self._learn = hidden(_learn, known, "learn")
+        self._clean = hidden(_clean, known, "clean")
+
+    @classmethod
+    def put_on(cls, logger: logging.Logger, known: KnownSecrets) -> logging.Logger:
+        """Make `logger` mask `known` and everything that looks like a secret; returns the logger."""
+        own = next((f for f in logger.filters if isinstance(f, cls)), None)
+        if own is None:
+            logger.addFilter(own := cls())
+        own._learn(known)
+        return logger
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        try:
+            text = record.getMessage()
+        except (TypeError, ValueError):
+            return True  # the handler says what is wrong with the message
+        if (clean := self._clean(text)) != text:
+            record.msg, record.args = clean, None
+        if record.exc_info:
+            text = logging.Formatter().formatException(record.exc_info)
+            if (clean := self._clean(text)) != text:
+                record.exc_info, record.exc_text = None, clean
+        return True
+
+
+def _learn(hosts: weakref.WeakSet[KnownSecrets], known: KnownSecrets) -> None:
+    if type(known) is KnownSecrets:  # any other type would receive the other secrets during sorting
+        hosts.add(known)
+
+
+def _clean(hosts: weakref.WeakSet[KnownSecrets], text: str) -> str:
+    return redact_text(text, frozenset().union(*(known.values for known in list(hosts))))

@@ -1,0 +1,146 @@
+"""Problems of a tool's signature: read from the source, with the rules of registration.
+
+Defaults are compared with literal types (``int``, ``list[str]``, ``Literal``, ``X | None`` …). A type that must
+be imported, and a computed default, are not checked.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from typing import Any, Final
+
+from tavern_core.contract.tools import ToolMark
+from tavern_core.errors import Finding, Location
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.schema.schema_check import check_schema
+
+_CODE: Final = "TOOL_FILE_INVALID"
+_SIMPLE: Final[Mapping[str, dict[str, Any]]] = {
+    "str": {"type": "string"}, "int": {"type": "integer"}, "float": {"type": "number"}, "bool": {"type": "boolean"},
+    "dict": {"type": "object"}, "list": {"type": "array"}, "Any": {}, "object": {}, "None": {"type": "null"},
+}  # fmt: skip
+_OPTIONS: Final = frozenset(f.name for f in fields(ToolMark))
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def tool_findings(function: _Function, mark: ast.expr, file: str, *, is_method: bool) -> Iterator[Finding]:
+    """Everything that registration of the tool would refuse, as far as the source shows it."""
+    options = {k.arg: k.value for k in mark.keywords if k.arg} if isinstance(mark, ast.Call) else {}
+    for name in options.keys() - _OPTIONS:
+        hint = did_you_mean(name, _OPTIONS) or f"its options: {', '.join(sorted(_OPTIONS))}"
+        yield Finding(_CODE, f"@tool has no option {name!r}", hint, _place(file, mark))
+    given = function.args
+    if given.vararg is not None:
+        hint = f"take a list instead: `{given.vararg.arg}: list[...]`"
+        yield Finding(
+            _CODE, f"{function.name} cannot be a tool: it takes `*{given.vararg.arg}`", hint, _place(file, given.vararg)
+        )
+    for argument in given.posonlyargs[1 if is_method else 0 :]:
+        message = f"{function.name} cannot be a tool: parameter {argument.arg!r} is positional-only"
+        yield Finding(_CODE, message, "remove the `/`: tools are called by name", _place(file, argument))
+    written = _literal(options.get("parameters"))
+    if isinstance(written, dict):
+        yield from _of_schema(
+            written, Location(file, options["parameters"].lineno, options["parameters"].col_offset + 1)
+        )
+        yield from unfit(function, written, _place(file, function), is_method=is_method)
+    elif "parameters" not in options:
+        yield from _defaults(function, file)
+
+
+def unfit(
+    function: _Function, schema: Mapping[str, Any], where: Location, *, is_method: bool = False
+) -> Iterator[Finding]:
+    """Conflicts between a written schema and a signature, by the rules of the executor."""
+    given = function.args
+    named = [*given.posonlyargs, *given.args][1 if is_method else 0 :]
+    accepted = {a.arg for a in (*named, *given.kwonlyargs)}
+    properties = schema.get("properties")
+    declared = set(properties) if isinstance(properties, Mapping) else set()
+    for name in sorted(declared - accepted) if given.kwarg is None else ():
+        message = f"the schema declares {name!r}, which {function.name} does not take"
+        yield Finding(_CODE, message, did_you_mean(name, accepted) or f"it takes: {', '.join(sorted(accepted))}", where)
+
+
+def _defaults(function: _Function, file: str) -> Iterator[Finding]:
+    """Defaults that do not fit their own types."""
+    given = function.args
+    positional = [*given.posonlyargs, *given.args]
+    pairs = [*zip(positional[len(positional) - len(given.defaults) :], given.defaults, strict=True)]
+    pairs += [
+        (argument, value)
+        for argument, value in zip(given.kwonlyargs, given.kw_defaults, strict=True)
+        if value is not None
+    ]
+    for argument, value in pairs:
+        schema, default = _schema(argument.annotation), _literal(value)
+        if schema is not None and default is not None:  # None: computed, or no default at all
+            whole = {"type": "object", "properties": {argument.arg: {**schema, "default": default}}}
+            yield from _of_schema(whole, _place(file, value))
+
+
+def _of_schema(schema: dict[str, Any], where: Location) -> Iterator[Finding]:
+    for finding in check_schema(schema, where):
+        if finding.severity == "error":
+            pointer = finding.where.pointer if finding.where else ""
+            yield Finding(_CODE, f"{pointer}: {finding.message}", finding.hint, where)
+
+
+def _schema(node: ast.expr | None) -> dict[str, Any] | None:
+    """The JSON Schema of an annotation; None if it is not literal."""
+    match node:
+        case ast.Constant(value=None):
+            return _SIMPLE["None"]
+        case ast.Constant(value=str(text)):
+            try:
+                return _schema(ast.parse(text, mode="eval").body)
+            except SyntaxError:
+                return None
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return _SIMPLE.get(name)
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _any([left, right])
+        case ast.Subscript(value=ast.Name(id=name) | ast.Attribute(attr=name), slice=inner):
+            return _generic(name, inner.elts if isinstance(inner, ast.Tuple) else [inner])
+        case _:
+            return None
+
+
+def _generic(name: str, inner: list[ast.expr]) -> dict[str, Any] | None:
+    match name:
+        case "Literal":
+            values = [_literal(item) for item in inner]
+            return {"enum": values} if all(value is not None for value in values) else None
+        case "Annotated":
+            return _schema(inner[0]) if all(isinstance(item, ast.Constant) for item in inner[1:]) else None
+        case "Optional":
+            return _any([*inner, ast.Constant(value=None)])
+        case "Union":
+            return _any(inner)
+        case "list" | "List":
+            items = _schema(inner[0])
+            return None if items is None else {"type": "array", "items": items}
+        case "dict" | "Dict" if len(inner) == 2:
+            values_ = _schema(inner[1])
+            return None if values_ is None else {"type": "object", "additionalProperties": values_}
+        case _:
+            return None
+
+
+def _any(parts: list[ast.expr]) -> dict[str, Any] | None:
+    schemas = [_schema(part) for part in parts]
+    return None if None in schemas else {"anyOf": schemas}
+
+
+def _literal(node: ast.expr | None) -> Any:
+    """The value of a literal expression; None for any other."""
+    try:
+        return None if node is None else ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
+def _place(file: str, node: ast.expr | ast.arg | ast.stmt) -> Location:
+    return Location(file, node.lineno, node.col_offset + 1)

@@ -1,0 +1,154 @@
+"""Is the schema of a tool usable? Every finding has a JSON pointer and a repair.
+
+house rules (size, depth, $ref, patterns, slips) → meta-schema of its draft → top is an object
+                                                 → `required` names exist → defaults fit their own schema
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from tavern_core.errors import Finding, Location, SchemaInvalid
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.schema.defaults import compile_defaults
+from tavern_core.schema.normalise import normalise_schema
+from tavern_core.schema.prepare import flaws_of
+from tavern_core.schema.problem import SchemaProblem, exact_pointer, printable
+from tavern_core.schema.schema_rules import Draft, draft_of
+from tavern_core.schema.tree import at, nodes_of, walk
+from tavern_core.schema.validate import compile_output_validator
+
+__all__ = ["check_schema", "normalise_schema", "whole_flaws"]
+
+_MOST_FINDINGS = 50
+_BASE = "https://tavern-core.invalid/checked"
+_SHAPES = ("properties", "$ref", "allOf", "anyOf", "oneOf", "patternProperties", "additionalProperties")
+_COMBINED = (
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "$ref",
+    "if",
+    "patternProperties",
+    "additionalProperties",
+    "unevaluatedProperties",
+)
+
+
+def check_schema(schema: object, where: str | Location = "schema", *, output: bool = False) -> list[Finding]:
+    """All problems of a schema; empty if it is valid. Never raises.
+
+    Args:
+        schema: a tool's parameters (or, with `output`, its result schema) as written.
+        where: the place of the schema; the pointer of each finding is appended.
+        output: allow any type at the top; otherwise it must be an object.
+
+    Returns:
+        Findings with code SCHEMA_INVALID; those of severity "error" make the tool unusable.
+    """
+    copy = normalise_schema(schema)
+    flaws = flaws_of(copy)
+    if not any(flaw.severity == "error" for flaw in flaws):
+        flaws += [] if output else _top_flaws(copy)
+        if isinstance(copy, dict):
+            flaws += _required_flaws(copy)
+            flaws += _default_flaws(copy)
+    return [_finding(flaw, where) for flaw in flaws[:_MOST_FINDINGS]] if flaws else []
+
+
+def whole_flaws(schema: object) -> list[SchemaProblem]:
+    """`flaws_of`, and the defaults that the schema itself refuses."""
+    flaws = flaws_of(schema)
+    if isinstance(schema, dict) and not any(flaw.severity == "error" for flaw in flaws):
+        flaws = [*flaws, *_default_flaws(schema)]
+    return flaws
+
+
+def _finding(flaw: SchemaProblem, where: str | Location) -> Finding:
+    base = Location(where) if isinstance(where, str) else where
+    place = Location(base.file, base.line, base.column, base.pointer + flaw.path)
+    return Finding("SCHEMA_INVALID", flaw.message, flaw.hint, place, flaw.severity)
+
+
+def _top_flaws(schema: dict[str, Any] | bool) -> list[SchemaProblem]:
+    hint = "write {type: object, properties: {…}}"
+    if isinstance(schema, bool):
+        return [SchemaProblem("", "parameters must be an object schema, not true or false", hint=hint)]
+    kind = schema.get("type")
+    if kind not in (None, "object", ["object"]):
+        return [
+            SchemaProblem(
+                "/type", f"parameters must be an object at the top, not {printable(str(kind), 60)}", hint=hint
+            )
+        ]
+    if kind is None and not any(keyword in schema for keyword in _SHAPES):
+        return [
+            SchemaProblem("", "the parameters declare nothing, so anything is accepted", hint=hint, severity="warning")
+        ]
+    return []
+
+
+def _required_flaws(schema: dict[str, Any]) -> list[SchemaProblem]:
+    """Names that are required but not declared: usually a misspelling that makes every call fail."""
+    flaws = []
+    for path, node in walk(schema):
+        declared = node.get("properties")
+        if not isinstance(declared, dict) or any(keyword in node for keyword in _COMBINED):
+            continue
+        for name in node.get("required", ()):
+            if name not in declared:
+                hint = did_you_mean(name, declared) or "declare it in `properties`, or remove it from `required`"
+                flaws.append(
+                    SchemaProblem(
+                        at((*path, "required")),
+                        f"{printable(name, 60)!r} is required but not declared",
+                        hint=hint,
+                        severity="warning",
+                    )
+                )
+    return flaws
+
+
+def _default_flaws(schema: dict[str, Any]) -> list[SchemaProblem]:
+    """Defaults that their own schema refuses, each with the defaults inside it filled in, as in a call."""
+    if not any("default" in node for node in nodes_of(schema)):
+        return []
+    paths = {str(number): path for number, (path, node) in enumerate(walk(schema)) if "default" in node}
+    together = _each_default(schema, paths)
+    try:
+        fill = compile_defaults(together)
+        filled = fill({}) if fill else {}
+        problems = compile_output_validator(together).problems(filled, _MOST_FINDINGS)
+    except SchemaInvalid as error:
+        return [SchemaProblem("", error.message, hint=error.hint)]
+    flaws = []
+    for problem in problems:
+        _, number, *inside = problem.path.split("/")
+        if number in paths:
+            deeper = f" at /{'/'.join(inside)}" if inside else ""
+            hint = problem.hint or f"write a default that is {problem.expected}"
+            if problem.got == "null" and not inside:
+                hint = "remove the default, or allow null in `type`"
+            flaws.append(
+                SchemaProblem(
+                    at((*paths[number], "default")),
+                    f"the default does not fit its own schema{deeper}: {problem.message}",
+                    hint=hint,
+                )
+            )
+    return flaws
+
+
+def _each_default(schema: dict[str, Any], paths: dict[str, tuple[object, ...]]) -> dict[str, Any]:
+    """A schema with one property for each place of `schema` that has a default."""
+    draft: Draft = draft_of(schema) or "2020-12"
+    base = schema.get("$id") if isinstance(schema.get("$id"), str) and not str(schema["$id"]).startswith("#") else _BASE
+    kept = {"$schema": schema["$schema"]} if "$schema" in schema else {}
+    return {
+        **kept,
+        "properties": {
+            number: {"$ref": f"{base}#{quote(exact_pointer(path), safe='/~')}"} for number, path in paths.items()
+        },
+        "definitions" if draft == "draft-07" else "$defs": {"checked": {**schema, "$id": base}},
+    }

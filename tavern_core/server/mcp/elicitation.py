@@ -1,0 +1,201 @@
+"""What tools ask, put to the client of a call.
+
+2026 era    no one can be asked during a call: it ends with `input_required`, and the client makes it again with the answers
+2025 era    the client is asked with a request of its own on the stream of the call, which goes on with the answer
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from mcp.server.context import ServerRequestContext
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata
+from mcp_types import (
+    ClientCapabilities,
+    CreateMessageRequest,
+    CreateMessageResult,
+    ElicitRequest,
+    ElicitResult,
+    ListRootsRequest,
+    ListRootsResult,
+    LoggingMessageNotification,
+    LoggingMessageNotificationParams,
+)
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from tavern_core.contract.tool_context import LogLevel
+from tavern_core.errors import ConnectionLost, InputInvalid
+from tavern_core.kernel.calls.call_control import Progress
+from tavern_core.kernel.calls.elicitation import misfit, unanswered
+from tavern_core.model.question import Question, QuestionKind
+from tavern_core.server.mcp.forms import answer_of, requested_schema
+
+_MOST_NOTICES: Final = 1_000
+_CAPABILITIES: Final[Mapping[QuestionKind, str]] = {"form": "elicitation", "completion": "sampling", "roots": "roots"}
+"""Kind of question → what a client declares that can be asked it."""
+_REQUESTS: Final[TypeAdapter[Any]] = TypeAdapter(ElicitRequest | CreateMessageRequest | ListRootsRequest)
+_ANSWERS: Final[Mapping[QuestionKind, type[BaseModel]]] = {
+    "form": ElicitResult,
+    "completion": CreateMessageResult,
+    "roots": ListRootsResult,
+}
+
+
+def request_for(question: Question) -> dict[str, Any]:
+    """A question as the protocol has it."""
+    if question.kind == "form":
+        asked = requested_schema(question.schema)
+        params = {"mode": "form", "message": question.prompt or "Please answer", "requestedSchema": asked}
+        return {"method": "elicitation/create", "params": params}
+    if question.kind == "completion":
+        return {"method": "sampling/createMessage", "params": dict(question.request)}
+    return {"method": "roots/list", "params": {}}
+
+
+def answer_in(question: Question, response: Any) -> tuple[bool, Any]:
+    """What a client's response says to a question: whether it is an answer, and which."""
+    data = (
+        response.model_dump(by_alias=True, mode="json", exclude_none=True)
+        if isinstance(response, BaseModel)
+        else response
+    )
+    if not isinstance(data, Mapping):
+        return False, None
+    answer: Any = data
+    if question.kind == "form":
+        if data.get("action") not in ("accept", "decline", "cancel"):
+            return False, None
+        answer = answer_of(question.schema, data.get("content") or {}) if data["action"] == "accept" else None
+    elif question.kind == "roots":
+        answer = data.get("roots")
+    return not misfit(question, answer), answer
+
+
+def lacking(kinds: Mapping[str, Question], capabilities: ClientCapabilities | None) -> dict[str, dict[str, Any]]:
+    """What a client would have to declare to be asked these questions, and does not."""
+    names = (_CAPABILITIES[question.kind] for question in kinds.values())
+    return {name: {} for name in names if getattr(capabilities, name, None) is None}
+
+
+class Notices:
+    """What a running call sends to its client: progress and lines of its log, in order, from any thread."""
+
+    def __init__(self, ctx: ServerRequestContext[Any, Any], levels: frozenset[str]) -> None:
+        self._ctx = ctx
+        self._levels = levels
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[Callable[[], Awaitable[None]]] = deque(maxlen=_MOST_NOTICES)
+        self._sender: asyncio.Task[None] | None = None
+
+    def progress(self, progress: Progress) -> None:
+        """Say how far the call is, where the client asked for that."""
+        message = progress.message or None
+        self._put(lambda: self._ctx.session.report_progress(progress.done, progress.total, message))
+
+    def log(self, level: LogLevel, message: str) -> None:
+        """A line of the call's log, where the client listens to lines of this level."""
+        if level not in self._levels:
+            return
+        params = LoggingMessageNotificationParams(level=level, data=message, logger="tool")
+        notice = LoggingMessageNotification(params=params)
+        request_id = self._ctx.request_id
+        self._put(lambda: self._ctx.session.send_notification(notice, related_request_id=request_id))
+
+    async def sent(self) -> None:
+        """Return when everything is sent: nothing may follow the result of the call."""
+        while self._sender is not None and not self._sender.done():
+            await asyncio.wait([self._sender])
+
+    def _put(self, send: Callable[[], Awaitable[None]]) -> None:
+        def begin() -> None:
+            self._waiting.append(send)
+            if self._sender is None or self._sender.done():
+                self._sender = asyncio.ensure_future(self._send())
+
+        self._loop.call_soon_threadsafe(begin)
+
+    async def _send(self) -> None:
+        while self._waiting:
+            with suppress(MCPError, OSError):  # a client that went away reads nothing any more
+                await self._waiting.popleft()()
+
+
+class _Talk:
+    """A call and its client."""
+
+    def __init__(self, ctx: ServerRequestContext[Any, Any], notices: Notices) -> None:
+        self._ctx = ctx
+        self._notices = notices
+        self.open: dict[str, Question] = {}
+        """What was asked and not answered, where the call ended for that."""
+
+    def can_ask(self, kind: QuestionKind) -> bool:
+        return getattr(self._ctx.session.client_capabilities, _CAPABILITIES[kind], None) is not None
+
+    def log(self, level: LogLevel, message: str) -> None:
+        self._notices.log(level, message)
+
+    def _refuse_unknown(self, questions: Mapping[str, Question]) -> None:
+        """Raises InputRequired when the client never said that it can be asked these."""
+        unknown = {key: question for key, question in questions.items() if not self.can_ask(question.kind)}
+        if unknown:
+            self.open = unknown
+            raise unanswered(unknown)
+
+
+class Replayed(_Talk):
+    """2026 era: answers that the client brought along; without them the call ends.
+
+    Args:
+        known: key → answer of earlier rounds, which we sealed.
+        responses: key → what the client brings now.
+    """
+
+    def __init__(
+        self,
+        ctx: ServerRequestContext[Any, Any],
+        notices: Notices,
+        known: Mapping[str, Any],
+        responses: Mapping[str, Any],
+    ) -> None:
+        super().__init__(ctx, notices)
+        self.known = dict(known)
+        self._responses = responses
+
+    async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
+        self._refuse_unknown(questions)
+        for key, question in questions.items():
+            if key not in self.known and key in self._responses:
+                is_answer, answer = answer_in(question, self._responses[key])
+                if is_answer:
+                    self.known[key] = answer
+        self.open = {key: question for key, question in questions.items() if key not in self.known}
+        if self.open:
+            raise unanswered(self.open)
+        return {key: self.known[key] for key in questions}
+
+
+class Live(_Talk):
+    """2025 era: the client is asked now."""
+
+    async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
+        self._refuse_unknown(questions)
+        answers = await asyncio.gather(*(self._one(question) for question in questions.values()))
+        return dict(zip(questions, answers, strict=True))
+
+    async def _one(self, question: Question) -> Any:
+        request = _REQUESTS.validate_python(request_for(question))
+        related = ServerMessageMetadata(related_request_id=self._ctx.request_id)
+        try:
+            response = await self._ctx.session.send_request(request, _ANSWERS[question.kind], metadata=related)
+        except (MCPError, ValidationError) as error:
+            raise ConnectionLost(f"the client did not answer: {error}", outcome="none") from error
+        is_answer, answer = answer_in(question, response)
+        if not is_answer:
+            raise InputInvalid(f"the client's answer does not fit: {misfit(question, answer)}", fixFor="caller")
+        return answer

@@ -1,0 +1,201 @@
+"""Entries of `upstreams:` written for the operator: from a command line, or from the ``mcpServers`` JSON that other MCP hosts use.
+
+    tavern upstreams add mcp -- uvx mcp-server-time      →  time: {kind: mcp, command: [uvx, mcp-server-time], trusted: true}
+    tavern upstreams import claude_desktop_config.json   →  an entry for each of its servers
+
+Nothing is granted by that. No secret is copied: an environment variable or header that may hold one becomes a reference to a variable.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from tavern_core.errors import ConfigInvalid
+from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.config.yaml_edit import set_value
+from tavern_core.kernel.files.atomic_file import read_text
+from tavern_core.model.environment_variables import is_refused
+from tavern_core.model.naming_rules import is_plugin_name, is_reserved
+from tavern_core.model.upstream import INSTALLERS, UpstreamConfig
+from tavern_core.schema.secret_names import is_secret_name
+from tavern_core.schema.secret_scanning import redact_text
+
+MOST_SERVERS: Final = 200
+_LARGEST: Final = 1_000_000
+_SERVERS: Final = ("mcpServers", "servers", "context_servers")
+"""Keys under which hosts keep their servers."""
+_REFERENCE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]{0,127})\}")
+_AFFIXES: Final = re.compile(r"^(?:mcp-server-|server-|mcp-)|(?:-mcp-server|-mcp|-server)$")
+"""What many names of servers begin or end with; it identifies none of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewEntry:
+    """An entry to be written, and what the operator must know about it."""
+
+    name: str
+    entry: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+
+
+def entry_of_words(kind: str, words: Sequence[str], name: str = "") -> NewEntry:
+    """The entry for an address (``https://…``) or a command.
+
+    Args:
+        name: of the entry; empty: made from the words.
+
+    Raises:
+        ConfigInvalid: it cannot be an entry (CONFIG_INVALID).
+    """
+    if len(words) == 1 and words[0].startswith(("http://", "https://")):
+        entry: dict[str, Any] = {"kind": kind, "url": words[0]}
+    else:
+        entry = {"kind": kind, "command": list(words)}
+        if UpstreamConfig.model_construct(command=tuple(words)).needs_full_trust:
+            entry["trusted"] = True
+    notes = ("it runs outside of the sandbox, with your rights",) if entry.get("trusted") else ()
+    return _checked(NewEntry(_name(name) if name else _name_of(words), entry, notes))
+
+
+def read_servers(file: Path) -> str:
+    """The text of a file of another MCP host. Raises ConfigInvalid: it cannot be read (CONFIG_INVALID)."""
+    try:
+        if file.stat().st_size > _LARGEST:
+            raise ConfigInvalid(f"{file} is larger than {_LARGEST:,} bytes")
+        return file.read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigInvalid(f"{file} cannot be read: {error}") from None
+
+
+def entries_of_json(text: str, file: str) -> list[NewEntry]:
+    """The entries for a file of another MCP host.
+
+    Args:
+        file: its name, for messages.
+
+    Raises:
+        ConfigInvalid: it is no such file, or a server in it cannot be an entry (CONFIG_INVALID).
+    """
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigInvalid(f"{file} is no JSON: {error}", hint="comments and trailing commas must go") from None
+    servers = next((data[key] for key in _SERVERS if isinstance(data, dict) and isinstance(data.get(key), dict)), None)
+    if servers is None and isinstance(data, dict) and isinstance(data.get("mcp"), dict):
+        servers = data["mcp"].get("servers")
+    if not isinstance(servers, dict) or not servers or len(servers) > MOST_SERVERS:
+        raise ConfigInvalid(f"{file} holds no servers", hint='expected {"mcpServers": {"name": {"command": …}}}')
+    return [_checked(_entry_of(str(name), server, file)) for name, server in servers.items()]
+
+
+def write_entries(file: Path, entries: Sequence[NewEntry]) -> None:
+    """Write entries into tavern.yaml; its comments stay. The file is made when there is none.
+
+    Raises:
+        ConfigInvalid: an upstream of this name is there already, or the file cannot be edited (CONFIG_INVALID).
+    """
+    known = _known(file)
+    for new in entries:
+        if new.name in known:
+            raise ConfigInvalid(
+                f"{file} has an upstream {new.name!r} already", hint="give the new one another name with --name"
+            )
+        known.add(new.name)
+    for new in entries:
+        set_value(file, ("upstreams", new.name), new.entry)
+
+
+def _known(file: Path) -> set[str]:
+    from tavern_core.kernel.text.document_limits import LARGEST_FILE
+    from tavern_core.kernel.text.yaml_reader import read_yaml
+
+    text = read_text(file, LARGEST_FILE) if file.is_file() else None
+    data = read_yaml(text or "", str(file), code=ConfigInvalid.code).data
+    found = data.get("upstreams") if isinstance(data, dict) else None
+    return set(found) if isinstance(found, dict) else set()
+
+
+def _entry_of(name: str, server: Any, file: str) -> NewEntry:
+    if not isinstance(server, Mapping):
+        raise ConfigInvalid(f"{file}: the server {name!r:.80} is no object")
+    notes: list[str] = []
+    own = _name(name)
+    prefix = own.upper().replace("-", "_")
+    if isinstance(url := server.get("url", server.get("serverUrl")), str):
+        entry: dict[str, Any] = {"kind": "mcp", "url": url}
+        if headers := dict(_values(server.get("headers"), prefix, notes)):
+            entry["headers"] = headers
+    elif isinstance(command := server.get("command"), str):
+        words = [command, *map(str, server.get("args") or ())]
+        entry = {**entry_of_words("mcp", words, own).entry}
+        if environment := dict(_values(server.get("env"), "", notes)):
+            entry["environment"] = environment
+    else:
+        raise ConfigInvalid(f"{file}: the server {name!r:.80} has neither `command` nor `url`")
+    if entry.get("trusted"):
+        notes.append("it runs outside of the sandbox, with your rights")
+    if server.get("disabled") is True:
+        notes.append("it is switched off there; nothing uses it here either until you grant it")
+    return NewEntry(own, entry, tuple(notes))
+
+
+def _values(written: Any, prefix: str, notes: list[str]) -> Iterator[tuple[str, Any]]:
+    """Variables or headers: what may be a secret as a reference to a variable.
+
+    Args:
+        prefix: of the variable for a header; empty: the variable is named as it is.
+    """
+    for name, value in (written or {}).items() if isinstance(written, Mapping) else ():
+        text = str(value)
+        if not prefix and is_refused(name):
+            notes.append(f"{name} is left out: it makes programs load code, and is never passed")
+        elif found := _REFERENCE.fullmatch(text):
+            yield name, {"$env": found[1]}
+        elif is_secret_name(name) or redact_text(f"{name}={text}") != f"{name}={text}" or _REFERENCE.search(text):
+            variable = f"{prefix}_{re.sub(r'[^A-Za-z0-9]', '_', name).upper()}" if prefix else name
+            notes.append(f"{name} may be a secret and is not copied: set the environment variable {variable} to it")
+            yield name, {"$env": variable}
+        else:
+            yield name, text
+
+
+def _checked(new: NewEntry) -> NewEntry:
+    try:
+        UpstreamConfig.model_validate(new.entry)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ConfigInvalid(
+            f"{new.name} cannot be an upstream: {f'{place}: ' if place else ''}{first['msg']}"
+        ) from None
+    return new
+
+
+def _name_of(words: Sequence[str]) -> str:
+    """A name from what is started or reached."""
+    if words and words[0].startswith(("http://", "https://")):
+        host = words[0].split("/")[2].rpartition("@")[2].partition(":")[0]
+        return _name(next((part for part in host.split(".") if part not in ("mcp", "www", "api")), host))
+    chosen = [word for word in words if not word.startswith("-") and word not in INSTALLERS] or list(words[:1])
+    word = next((word for word in chosen if "mcp" in word or "server" in word), chosen[0] if chosen else "")
+    return _name(Path(word.rpartition("/")[2] or word).stem.split("@")[0])
+
+
+def _name(written: str) -> str:
+    """A name of an upstream that is as much like what is written as it can be.
+
+    Raises:
+        ConfigInvalid: nothing of it can be part of one (CONFIG_INVALID).
+    """
+    name = re.sub(r"[^a-z0-9]+", "-", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", written).lower()).strip("-")
+    name = _AFFIXES.sub("", _AFFIXES.sub("", name)) or name
+    name = f"mcp-{name}" if name[:1].isdigit() else name
+    if not is_plugin_name(name) or is_reserved(name):
+        raise ConfigInvalid(f"no name can be made of {written!r:.80}", hint="give one with --name")
+    return name
