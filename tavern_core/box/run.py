@@ -14,8 +14,6 @@ import signal
 import sys
 from typing import NoReturn
 
-from tavern_core.box import launcher
-
 if __name__ == "__main__":  # run by its path, without site-packages
     sys.path.append(__file__.rpartition("/tavern_core/")[0])
 
@@ -44,6 +42,7 @@ def main(arguments: list[str]) -> NoReturn:
 
 
 def _watch(policy: BoxPolicy, folder: str, argv: list[str]) -> NoReturn:
+    from tavern_core.box import launcher
     from tavern_core.box.confine import close_others
 
     close_others(())

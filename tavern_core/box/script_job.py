@@ -27,7 +27,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tavern_core.box import launcher
 from tavern_core.box.process_tree import become_subreaper, end_all, look_for, wait_for, wake_on_children
 
 if TYPE_CHECKING:
@@ -76,6 +75,8 @@ def _fork_guard(policy: BoxPolicy | None) -> tuple[int, bool]:
         OSError: no process can be created.
     """
     if policy is not None:
+        from tavern_core.box import launcher
+
         with contextlib.suppress(OSError):  # the guard detects what is missing
             return launcher.fork_init(policy), True
     return os.fork(), False
@@ -83,6 +84,7 @@ def _fork_guard(policy: BoxPolicy | None) -> tuple[int, bool]:
 
 def _warmed_up(rules: str) -> BoxPolicy:
     """Import and compute once what the forked guards need. Returns the policy."""
+    from tavern_core.box import launcher
     from tavern_core.box.policy import BoxPolicy
 
     policy = BoxPolicy.from_json(rules)
@@ -130,7 +132,7 @@ def start_boxed(
     request: dict[str, Any], descriptors: list[int], status: socket.socket, init: tuple[int, int] | None
 ) -> Started:
     """As `start`, in a box. Ends this process if a required layer is missing."""
-    from tavern_core.box import policy
+    from tavern_core.box import launcher, policy
 
     streams = descriptors[1], descriptors[2], descriptors[3]
     what = launcher.Program(request["argv"], request["env"], request["cwd"], streams)

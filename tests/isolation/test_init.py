@@ -33,10 +33,10 @@ if uid != os.geteuid():
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
 who = os.geteuid(), os.getegid()
-if (pid := program.fork_init(policy)) != 0:
+if (pid := launcher.fork_init(policy)) != 0:
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 try:
-    started = program.start_as_init(policy, program.Program(argv, {"PATH": "/usr/bin:/bin"}, "/"), who)
+    started = launcher.start_as_init(policy, launcher.Program(argv, {"PATH": "/usr/bin:/bin"}, "/"), who)
     status = os.waitpid(started.pid, 0)[1]
     told = {"code": os.waitstatus_to_exitcode(status), "me": os.getpid(), "skipped": list(started.ending(status).skipped)}
 except BoxUnavailable as error:

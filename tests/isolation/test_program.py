@@ -35,7 +35,7 @@ if uid != os.geteuid():
     os.setresuid(uid, uid, uid)
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 try:
-    started = program.start(policy, program.Program(argv, {"PATH": "/usr/bin:/bin"}, "/"))
+    started = launcher.start(policy, launcher.Program(argv, {"PATH": "/usr/bin:/bin"}, "/"))
 except BoxUnavailable as error:
     sys.stderr.write(json.dumps({"missing": [error.layer, error.reason]}))
     sys.exit(0)
