@@ -34,4 +34,4 @@ def test_a_filter_differs_from_that_of_another_process_in_its_number_alone(
 def test_what_is_assembled_in_advance_holds_for_no_process() -> None:
     seccomp.prepare(BoxPolicy())
     code = seccomp.assemble(BoxPolicy(), "x86_64", 4242)
-    assert seccomp._SOMEBODY not in {constant for *_, constant in struct.iter_unpack("=HBBI", code)}
+    assert seccomp._PLACEHOLDER_PID not in {constant for *_, constant in struct.iter_unpack("=HBBI", code)}
