@@ -19,6 +19,7 @@ from tavern_core.agents.model_answers import (
     Listener,
     answer_of_model,
     answer_of_record,
+    fenced,
 )
 from tavern_core.agents.model_requests import Requests, Task
 from tavern_core.agents.notices import sentence
@@ -296,7 +297,10 @@ class AgentLoop:
     async def _text(self, answer: Answer) -> TextOutcome:
         if self._written.calling == "native" or not answer.text:
             return TextOutcome(text=answer.text)
-        return await self._calls.text(answer.text)
+        outcome = await self._calls.text(answer.text)
+        if not outcome.problems and not outcome.steps and (inside := fenced(answer.said)):
+            return await self._calls.text(inside)  # an example beside nothing is meant as a call
+        return outcome
 
     async def _native(self, answer: Answer) -> tuple[list[dict[str, Any]], str]:
         """The messages that answer native calls, and what is wrong with the answer as a whole."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -20,6 +21,7 @@ MOST_ARGUMENTS: Final = 4_000_000
 """Characters of the arguments of all native calls of an answer."""
 _LOOK_EVERY: Final = 2_000
 _MARKER: Final = "[REQUEST_TOOL]"
+_ONE_FENCE: Final = re.compile(r"```[^\n`]{0,40}\n(.*)\n```", re.DOTALL)
 Fault = Literal["", "repeats", "too_long"]
 
 
@@ -139,6 +141,12 @@ class Listener:
     @property
     def hides_call(self) -> bool:
         return _MARKER in "".join(self._thoughts).upper()
+
+
+def fenced(said: str) -> str:
+    """The content of an answer that is one code fence and nothing else; empty for any other."""
+    found = _ONE_FENCE.fullmatch(said.strip())
+    return "" if found is None or "```" in found[1] else found[1]
 
 
 def answer_of_model(said: LLMAnswer, listener: Listener, prompt_tokens: int) -> Answer:

@@ -197,7 +197,7 @@ def layout_messages(
     text = f"# {titles['request']}\n{request.strip()}\n\n{body}"
     if tokens_of(text) + tokens_of(_LAYOUT_RULES[language]) > tokens:
         raise UsageError(
-            f"the request and the layout do not fit into {tokens} tokens", hint="use a model with a larger window"
+            f"the request and the layout do not fit into {tokens:,} tokens", hint="use a model with a larger window"
         )
     return [{"role": "system", "content": _LAYOUT_RULES[language]}, {"role": "user", "content": text}]
 
@@ -209,7 +209,7 @@ def _fitting(shown: Mapping[str, Any], tokens: int) -> tuple[str, bool]:
         if tokens_of(text) <= tokens:
             return text, number > 0
     raise UsageError(
-        f"the request and the workflow do not fit into {tokens} tokens",
+        f"the request and the workflow do not fit into the {max(tokens, 0):,} tokens that are left for them",
         hint="use a model with a larger window, or split the workflow into groups",
     )
 

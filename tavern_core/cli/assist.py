@@ -76,7 +76,7 @@ def _propose(session: Session, request: str, file: str, options: Mapping[str, An
     if not as_json:
         _show(session, proposal)
     is_shown_only = options["dry_run"]
-    applied = not is_shown_only and (options["yes"] or bool(options["output"]) or _consents(target))
+    applied = not is_shown_only and (options["yes"] or (options["output"] and not target.exists()) or _consents(target))
     if applied:
         _apply(session, host, proposal, target, is_same=target == path)
     if as_json:

@@ -105,8 +105,12 @@ async def exchange(
 
 
 @contextmanager
-def failures(who: str, outcome: Outcome) -> Iterator[None]:
-    """What ``httpx2`` raises, as errors of a call; see `exchange`."""
+def failures(who: str, outcome: Outcome, *, repeatable: bool = False) -> Iterator[None]:
+    """What ``httpx2`` raises, as errors of a call; see `exchange`.
+
+    Args:
+        repeatable: the request has no effect, so it may be made again when the connection broke off.
+    """
     import httpx2
 
     try:
@@ -125,8 +129,8 @@ def failures(who: str, outcome: Outcome) -> Iterator[None]:
     except (httpx2.NetworkError, httpx2.ProtocolError) as error:
         raise UpstreamError(
             f"{who} broke off: {_said(error)}",
-            hint=_HINTS[outcome],
-            retryable=outcome == "none",
+            hint="ask again" if repeatable else _HINTS[outcome],
+            retryable=repeatable or outcome == "none",
             outcome=outcome,
             reason="broken off",
         ) from error

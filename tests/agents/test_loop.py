@@ -83,6 +83,7 @@ def test_calls_that_only_read_run_at_the_same_time_and_others_in_their_order(off
     [
         (block("ad", a=1), "desk:add"),  # a wrong name
         ('{"name": "desk:add", "arguments": {"a": 1}}', "write the call like this"),  # JSON instead of TAM
+        ('```json\n{"name": "desk:add", "arguments": {"a": 1}}\n```', "write the call like this"),
         (block("add", a=1).replace("<|[END_TOOL]|>", ""), "unterminated_block"),  # half a block
         (block("add", b=1), "a"),  # a parameter left out
         (block("add", a="one"), "integer"),

@@ -148,6 +148,16 @@ def test_the_result_can_be_written_elsewhere(start: Start, tmp_path: Path) -> No
     assert (done.returncode, form(tmp_path / "copy.json"), file.read_text()) == (0, "lower", workflow())
 
 
+def test_a_file_that_exists_is_written_over_only_with_yes(start: Start, tmp_path: Path) -> None:
+    project, kept = start(answer(LOWER), answer(LOWER)), tmp_path / "kept.json"
+    (tmp_path / "caps.json").write_text(workflow())
+    kept.write_text("precious")
+    shown = project.run("assist", "lower case, please", "caps.json", "-o", "kept.json", "--json")
+    assert (json.loads(shown.stdout)["applied"], kept.read_text()) == (False, "precious")
+    assert project.run("assist", "lower case, please", "caps.json", "-o", "kept.json", "--yes").returncode == 0
+    assert form(kept) == "lower"
+
+
 @pytest.mark.parametrize(("said", "wanted"), [("y", "lower"), ("是", "lower"), ("n", "upper"), ("", "upper")])
 def test_at_a_terminal_it_asks(start: Start, tmp_path: Path, said: str, wanted: str) -> None:
     project, file = start(answer(LOWER)), tmp_path / "caps.json"

@@ -168,9 +168,10 @@ def test_a_wrong_file_is_answered_with_its_place(text, place, message):
         ('{"tool_ids_inventory": [], "model": "x", "prompt": {"deep": [1]}}', "p", []),
         ('{"toolIdsInventory": ["a:b"]}', "p", ["'toolIdsInventory' is not read", "no tool_ids_inventory"]),
         ("{}", "p", ["no tool_ids_inventory"]),
+        ('{"tool_ids_inventory": [], "$schema": "x", "frobnicate": 1}', "p", ["'frobnicate' is not read"]),
     ],
 )
-def test_a_good_file_is_read_and_foreign_keys_are_left_alone(text, name, warnings):
+def test_a_good_file_is_read_and_foreign_keys_are_reported(text, name, warnings):
     profile, findings = parse_profile(text.encode(), "p.json", "p")
     assert profile.name == name
     assert len(findings) == len(warnings)

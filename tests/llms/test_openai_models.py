@@ -161,6 +161,13 @@ def test_every_failure_is_an_error_that_says_what_happened(opened: Open, what: s
 
 
 @pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_breaks_off_may_be_asked_for_again(opened: Open, stream: bool) -> None:
+    with OpenAIServer([Reply("hello there", fault="cut")]) as server, pytest.raises(CallError) as caught:
+        ask(opened, server, stream, more={"retries": 0})
+    assert (caught.value.retryable, caught.value.hint) == (True, "ask again")
+
+
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("body", [b"", b"\xc3", b"[" * 200_000, b'{"choices": [\xff]}'])
 def test_bytes_that_are_no_json_are_an_error(opened: Open, body: bytes, stream: bool) -> None:
     with OpenAIServer([Reply(body=body)]) as server, pytest.raises(CallError, match=r"is not JSON|not UTF-8") as caught:

@@ -122,7 +122,7 @@ def _located(document: JsonDocument, refusal: Refusal) -> Finding:
 
 
 def misspelt(data: Mapping[str, Any], locate: Callable[[str], Location], whole: Location) -> Iterator[Finding]:
-    """Foreign keys are fine, but one that is nearly ours would be ignored without a word.
+    """Keys of other systems are kept and mean nothing here, which is reported: a misspelt one would be ignored without a word.
 
     Args:
         data: a profile as it was written.
@@ -130,10 +130,15 @@ def misspelt(data: Mapping[str, Any], locate: Callable[[str], Location], whole: 
         whole: where it stands itself.
     """
     for key in islice(data, _MOST_KEYS):
-        if key in _OTHER_SPELLINGS:
+        if key in _FIELDS or key in _OTHER_SPELLINGS or key.startswith("$"):
             continue
-        if key not in _FIELDS and (close := nearest(key, _FIELDS, 1)) and close[0] not in data:
-            yield Finding(CODE, f"the key {key!r} is not read", f"did you mean {close[0]!r}?", locate(key), "warning")
+        close = [name for name in nearest(key, _FIELDS, 1) if name not in data]
+        hint = (
+            f"did you mean {close[0]!r}?"
+            if close
+            else "remove it, or move it into `config`, which holds values of your own"
+        )
+        yield Finding(CODE, f"the key {key!r:.100} is not read", hint, locate(key), "warning")
     if INVENTORY not in data:
         message = f"the profile has no {INVENTORY}: its agent may use no tool"
         yield Finding(CODE, message, f'add "{INVENTORY}": ["plugin:tool"]', whole, "warning")

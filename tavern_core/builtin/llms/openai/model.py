@@ -128,7 +128,7 @@ class OpenAILLM:
         content = json.dumps(body, ensure_ascii=False).encode("utf-8", "backslashreplace")
         timeout = httpx2.Timeout(self.timeout_s)
         try:
-            with failures(self._who, "unknown"):
+            with failures(self._who, "unknown", repeatable=True):
                 async with httpx2.AsyncClient(headers=sent, timeout=timeout, verify=_tls(), trust_env=False) as client:
                     request = client.build_request(
                         "POST",
