@@ -161,17 +161,20 @@ def test_a_job_belongs_to_the_trace_of_the_call_that_began_it(tmp_path: Path, na
 
 
 BEGINS = """
-import json, sys
+import json, queue, sys
 from tavern_core import CallContext, Plugin, Tavern, ToolContext, tool
+
+seen = queue.Queue()
 
 @tool(idempotent=True)
 async def shows_trace(ctx: ToolContext) -> None:
     import asyncio
-    print(json.dumps([started.job, *ctx.trace_headers.values(), *[n for n in sys.modules if "opentelemetry" in n]]), flush=True)
+    seen.put([*ctx.trace_headers.values(), *[n for n in sys.modules if "opentelemetry" in n]])
     await asyncio.sleep(3600)
 
 with Tavern.open({}, home=sys.argv[1], plugins=[Plugin([shows_trace], name="t")]) as host:
     started = host.invoke_sync("t:shows_trace", context=CallContext(principal="user:ann", trace_id=sys.argv[2]), job=True)
+    print(json.dumps([started.job, *seen.get()]), flush=True)
     host.wait(host.jobs.wait(started.job))
 """
 
