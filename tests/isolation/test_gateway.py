@@ -21,6 +21,7 @@ from tavern_core.isolation.gateway.listener import Seats
 
 from ..executors.workbench import in_use, left_since, until
 from ..guards.web import CERTIFICATE, Web, has_ipv6, http, web
+from . import waiting
 from .test_script_box import Place
 
 pytestmark = pytest.mark.slow
@@ -483,10 +484,12 @@ answer = [early, third.recv(12).decode()]
 def test_all_calls_of_a_host_share_a_number_of_connections(
     place: Place, site: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proxy, "_seats", Seats(2))
+    seats = Seats(2)
+    monkeypatch.setattr(proxy, "_seats", seats)
     code = "held = [socket.create_connection(('127.0.0.1', 3128)) for _ in range(2)]\nanswer = status(f'GET http://{site}/ HTTP/1.0\\r\\n\\r\\n')"
     with place.open(network(site.place)) as tavern:
         assert ran(place, tavern, code).startswith("HTTP/1.1 503")
+        waiting.until(lambda: seats._left == 2)  # the proxy has noticed that the script is over
         assert "200" in ran(place, tavern, "answer = status(f'GET http://{site}/ HTTP/1.0\\r\\n\\r\\n')")
 
 
