@@ -46,7 +46,7 @@ class Answering:
         portal: where async services run.
         printed: where what it logs goes.
         artifact_bytes: most bytes of one artifact.
-        changed: tells a worker of a changed setting: ``changed(worker_client, watch, value)``.
+        changed: notifies a worker of a changed setting: ``changed(worker_client, watch, value)``.
     """
 
     def __init__(

@@ -106,8 +106,8 @@ def test_activating_all_plugins_survives_the_worst_of_them(tmp_path: Path, proje
     def tavern(*words: str) -> subprocess.CompletedProcess[str]:  # what imports nothing needs no process of its own
         return programs.tavern(*words, cwd=tmp_path, home=tmp_path / "home")
 
-    told = json.loads(tavern("doctor", "--json").stdout)["diagnostics"]
-    assert [d["message"] for d in told if d["plugin"] == "bad" and "exit code 3" in d["message"]]
+    reported = json.loads(tavern("doctor", "--json").stdout)["diagnostics"]
+    assert [d["message"] for d in reported if d["plugin"] == "bad" and "exit code 3" in d["message"]]
     listed = {row["name"]: row for row in json.loads(tavern("plugins", "list", "--json").stdout)}
     assert (listed["bad"]["state"], listed["good"]["reason"]) == ("granted", "")
     for words in (["list"], ["info", "bad"]):

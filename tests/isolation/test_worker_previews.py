@@ -65,7 +65,7 @@ def plain(n: int, words: list[str] | None = None) -> dict:
     return {"n": n, "words": words}
 
 @tool(preview=shown_to)
-def told(who: CallContext, n: int) -> int:
+def caller_of(who: CallContext, n: int) -> int:
     """Knows its caller."""
     return n
 
@@ -76,13 +76,13 @@ def without(n: int) -> int:
 
 @hookimpl
 def tavern_register_tools():
-    return [plain, told, without, made("later", shown_later), made("where", where), made("failing", fails), made("refusing", refuses),
+    return [plain, caller_of, without, made("later", shown_later), made("where", where), made("failing", fails), made("refusing", refuses),
             made("large", large), made("odd", odd), made("endless", endless, timeout_ms=400), made("ending", ends),
             factory(lambda ctx: made("special", shown_later), names=["special"])]
 '''
 NAMES = [
     "plain",
-    "told",
+    "caller_of",
     "without",
     "later",
     "where",
@@ -98,7 +98,7 @@ MANIFEST = "tools:\n" + "".join(f"  - {{id: {name}, implementation: {{type: pyth
 ANN = CallContext(principal="user:ann", permissions=["read:fs"])
 SHOWN = {
     "plain": {"would": 3, "ran": []},
-    "told": ["user:ann", ["read:fs"]],
+    "caller_of": ["user:ann", ["read:fs"]],
     "later": 4,
     "special": 4,
     "without": None,
@@ -135,12 +135,12 @@ def test_previews_run_where_their_tools_do_and_change_nothing(workshop: Workshop
         async def under_a_loop() -> Any:
             return await host.invoke("p:special", {"n": 7}, context=ANN, dry_run=True)
 
-        told = {name: result.value.get("preview") for name, result in found.items()}
+        previews = {name: result.value.get("preview") for name, result in found.items()}
         places.append(dry(host, "where").value["preview"])
-        return told, committed.value, asyncio.run(under_a_loop()).value["preview"]
+        return previews, committed.value, asyncio.run(under_a_loop()).value["preview"]
 
-    told, committed, later = pair(workshop, look)
-    assert told == SHOWN
+    previews, committed, later = pair(workshop, look)
+    assert previews == SHOWN
     assert committed == {"n": 3, "words": None}
     assert later == 8
     assert places[0] == os.getpid() != places[1]

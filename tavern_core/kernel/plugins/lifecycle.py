@@ -111,7 +111,7 @@ class Lifecycle:
     def _declare_settings(self, record: Record) -> None:
         """Make the settings of a plugin known that is not active, so that they can be seen and changed.
 
-        Those of plugins from files, which were checked when they were found, wait until somebody looks (`PluginSettings`), or a value
+        Those of plugins from files, which were checked when they were found, wait for their first use (`PluginSettings`), or a value
         is stored for one of them: it may be a secret, or wrong.
         """
         settings = self.tables.settings

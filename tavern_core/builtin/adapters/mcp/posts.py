@@ -55,7 +55,7 @@ class Posts:
     async def ask(
         self, message: Mapping[str, Any], headers: Mapping[str, str], notify: Notify
     ) -> dict[str, Any] | None:
-        """The result of one request; cancelled, it closes the connection, which tells the server.
+        """The result of one request; cancelled, it closes the connection, and so the server ends the request.
 
         Returns:
             None: the server redirects, so it has not begun; the library knows which redirects to follow.
