@@ -108,7 +108,7 @@ def named(words: tuple[str, ...]) -> dict[str, str]:
     for word in words:
         name, equals, text = word.partition("=")
         if not equals or not name:
-            raise UsageError(f"{word[:200]!r} is not name=value", hint="for example text='one two'; or use --json-args")
+            raise UsageError(f"{word[:200]!r} is not name=value", hint="for example text='one two'")
         if name in found:
             raise UsageError(f"{name!r} is given twice", hint=f"for a list write {name}='[1, 2]'")
         found[name] = text

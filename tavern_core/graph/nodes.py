@@ -61,6 +61,10 @@ class Placed:
     """Has undeclared inputs and outputs."""
 
 
+_VALUES: Final = ("inputValues", "configValues")
+"""Where the values of a node are."""
+
+
 class NodeReader:
     """Reads the nodes of one workflow; problems go to `report`."""
 
@@ -187,6 +191,16 @@ class NodeReader:
     def _values(self, placed: Placed) -> None:
         """The values of the file and the defaults, checked."""
         node = placed.node
+        for name in _VALUES:
+            if node.data.get(name):
+                hint = f"write them into {name} of the node, beside `data`"
+                self._say(
+                    "UNKNOWN_INPUT",
+                    f"values in data.{name} of {node.id!r} are ignored",
+                    node,
+                    hint=hint,
+                    is_warning=True,
+                )
         for key, value in node.input_values.items():
             slot = placed.inputs.get(key)
             if slot is None:

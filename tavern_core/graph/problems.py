@@ -25,7 +25,7 @@ PROBLEM_CODES: Final[Mapping[str, str]] = {
     "BAD_VALUE": "A value does not fit its input.",
     "BAD_CONFIG": "The configuration of a node does not fit its type.",
     "BAD_EXEC": "`configValues.$exec` has an unknown key or an invalid value.",
-    "UNKNOWN_INPUT": "A value is given for an input that the node does not have.",
+    "UNKNOWN_INPUT": "A value is given for an input that the node does not have, or inside of `data`.",
     "CYCLE": "Nodes wait for each other.",
     "GROUP_MISSING": "The workflow of a group does not exist.",
     "GROUP_RECURSION": "A workflow contains itself.",

@@ -176,6 +176,13 @@ def test_values_for_inputs_that_do_not_exist_are_a_warning() -> None:
     assert [(p.code, p.severity, p.nearest) for p in found.problems] == [("UNKNOWN_INPUT", "warning", ("value",))]
 
 
+def test_values_inside_of_data_are_ignored_with_a_warning() -> None:
+    given = {"data": {"inputValues": {"value": "x"}, "configValues": {"a": 1}, "color": "red"}}
+    found = compiled(flow({"a": {"type": "t:Text", **given}}), ALL)
+    assert [(p.code, p.severity) for p in found.problems] == [("UNKNOWN_INPUT", "warning")] * 2
+    assert "beside `data`" in found.problems[0].hint
+
+
 def test_groups_may_be_nested_deeply_but_not_without_end() -> None:
     flows = [flow({"g": group(f"f{i + 1}")}, name=f"f{i}") for i in range(400)] + [flow({"a": "t:Inc"}, name="f400")]
     assert [p.code for p in compiled(flows[0], ALL, flows).errors] == ["TOO_DEEP"]

@@ -83,11 +83,10 @@ class ApprovalRules:
                     best = found
         if best is not None and best[2].decision != "allow":
             entry = best[2]
-            what = "is always refused" if entry.decision == "deny" else "needs approval"
-            reason = f"{tool.id} {what}: the entry {entry.written!r} at {entry.place} in {self._file}"
+            reason = f"the entry {entry.written!r} at {entry.place} in {self._file}"
             return ApprovalRule("deny" if entry.decision == "deny" else "ask", entry.place, reason)
         if tool.requires_approval and (best is None or best[0][0] < _NAMED):
-            return ApprovalRule("ask", "the tool", f"{tool.id} requires approval of each call")
+            return ApprovalRule("ask", "the tool", "the tool requires approval of each call")
         return None
 
 

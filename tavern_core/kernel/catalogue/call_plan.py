@@ -161,6 +161,10 @@ def _plugins(*groups: tuple[Implementation, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one.plugin for group in groups for one in group))
 
 
+def _approval(rule: ApprovalRule) -> str:
+    return f"{'refuses the call' if rule.decision == 'deny' else 'asks for approval'}: {rule.reason}"
+
+
 def _nobody(plan: Plan) -> tuple[str, ...]:
     return ()
 
@@ -193,7 +197,7 @@ _STEPS: Final[tuple[_Step, ...]] = (
     ),
     (
         "approval",
-        lambda p: p.approval.reason if p.approval is not None else "",
+        lambda p: _approval(p.approval) if p.approval is not None else "",
         lambda p: (p.approval.place,) if p.approval is not None else (),
         lambda p: p.approval is not None,
     ),
