@@ -58,6 +58,8 @@ class Connections:
         self._changed = changed
         self._sessions: dict[str, dict[str, Session]] = {}
         self._in_process: dict[str, Connection] = {}
+        self._fitting: dict[str, Adapter] = {}
+        """Upstream → the adapter of its kind, where that takes its target."""
         self._judged: dict[str, tuple[Record, Standing, Candidate]] = {}
         """Upstream → what was known of its plugin when it was found to be granted what it needs."""
         if entries:
@@ -187,17 +189,9 @@ class Connections:
                 did_you_mean(kind, known) or f"kinds: {', '.join(sorted(known))}",
             )
         adapter: Adapter = found
-        named = next((key for key in _TARGETS if getattr(entry.config, key) is not None), "")
-        try:
-            targets = frozenset(adapter.targets)
-        except Exception as error:
-            raise _failed(entry, error) from error
-        if targets and named not in targets:
-            takes = " or ".join(f"`{target}`" for target in sorted(map(str, targets)))
-            raise _misconfigured(
-                f"upstreams.{entry.name}: an upstream of kind {kind} is reached by {takes}",
-                f"write {takes} in tavern.yaml",
-            )
+        if self._fitting.get(entry.name) is not adapter:
+            _check_target(entry, adapter)
+            self._fitting[entry.name] = adapter
         return adapter
 
     def missing(self, entry: Entry) -> tuple[str, ...]:
@@ -282,6 +276,21 @@ def credential_of(entry: Entry, context: CallContext | None) -> str:
     if not known or context is None or context.principal == HOST_PRINCIPAL:
         return ""
     return next((key for key in caller_keys(context, None) if key in known), "*" if "*" in known else "")
+
+
+def _check_target(entry: Entry, adapter: Adapter) -> None:
+    """Raises UpstreamError: the adapter does not take what the entry names (UPSTREAM_ERROR)."""
+    named = next((key for key in _TARGETS if getattr(entry.config, key) is not None), "")
+    try:
+        targets = frozenset(adapter.targets)
+    except Exception as error:
+        raise _failed(entry, error) from error
+    if targets and named not in targets:
+        takes = " or ".join(f"`{target}`" for target in sorted(map(str, targets)))
+        raise _misconfigured(
+            f"upstreams.{entry.name}: an upstream of kind {entry.config.kind} is reached by {takes}",
+            f"write {takes} in tavern.yaml",
+        )
 
 
 def _failed(entry: Entry, why: BaseException | str) -> UpstreamError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Final
 
 from tavern_core.contract.adapters import Adapter, Connection, LogsIn, Target, Upstream
@@ -50,7 +51,12 @@ class Deferred:
 
     @property
     def _adapter(self) -> Adapter:
-        return importlib.import_module(f"{__name__}.{self.module}").adapter  # type: ignore[no-any-return]
+        return _loaded(self.module)
+
+
+@cache
+def _loaded(module: str) -> Adapter:
+    return importlib.import_module(f"{__name__}.{module}").adapter  # type: ignore[no-any-return]
 
 
 @hookimpl

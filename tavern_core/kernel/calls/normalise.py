@@ -13,7 +13,7 @@ from typing import Any
 from tavern_core.errors import OutputInvalid, OutputTooLarge, ToolFailed
 from tavern_core.model.result import CallTrace, ToolError, ToolResult, success
 from tavern_core.model.safe_text import said
-from tavern_core.schema.limits import TwoKeys, from_python, json_copy, measure
+from tavern_core.schema.limits import ROOM, TwoKeys, from_python, json_copy, measure, quick_copy
 
 NOT_AWAITABLE = frozenset({int, float, bool, type(None), str, bytes, list, tuple, dict})
 """Types of most answers, which need not be asked whether they are to be awaited."""
@@ -50,6 +50,8 @@ def plain(value: Any, limit: int, tool: str) -> Any:
     if kind is str and value.isascii():
         _fits(len(value), limit, tool)
         return value
+    if (quick := quick_copy(value, min(ROOM, limit))) is not None:
+        return quick
     copy, problem = json_copy(value)
     if problem is not None:
         copy = _jsonable(value, tool, str(problem))
@@ -90,27 +92,27 @@ def _own_result(value: ToolResult, trace: CallTrace, limit: int, tool: str) -> T
     evidence = tuple(
         replace(e, ref=_text(e.ref), summary=_text(e.summary), created=e.created or ended) for e in value.evidence
     )
-    value = plain_parts(value, limit, tool).replace(evidence=evidence, trace=trace)
-    return (
-        value
-        if value.ok
-        else value.replace(
-            error=value.error or ToolError("TOOL_ERROR", f"{tool} says that it failed", outcome="unknown")
-        )
-    )
+    own: dict[str, Any] = {"evidence": evidence, "trace": trace}
+    if not value.ok and value.error is None:
+        own["error"] = ToolError("TOOL_ERROR", f"{tool} says that it failed", outcome="unknown")
+    return plain_parts(value, limit, tool, **own)
 
 
-def plain_parts(value: ToolResult, limit: int, tool: str) -> ToolResult:
+def plain_parts(result: ToolResult, limit: int, tool: str, **changes: Any) -> ToolResult:
     """A tool's own result with the answer, the content and the meta data as JSON, without `raw`, which is stored on request (limits.keepRaw).
+
+    Args:
+        changes: further fields of the result, as they are.
 
     Raises:
         OutputInvalid, OutputTooLarge: as `to_result`.
     """
-    value = value.replace(meta=None if value._meta is None else plain(dict(value._meta), limit, tool), raw=None)
-    if not value.ok:
-        return value.replace(value=None)
-    answer = None if value.value is None else plain(value.value, limit, tool)
-    return value.replace(value=answer, content=tuple(plain(list(value._content), limit, tool)))
+    meta = None if result._meta is None else plain(dict(result._meta), limit, tool)
+    if not result.ok:
+        return result.replace(meta=meta, raw=None, value=None, **changes)
+    answer = None if result.value is None else plain(result.value, limit, tool)
+    content = tuple(plain(list(result._content), limit, tool)) if result._content else ()
+    return result.replace(meta=meta, raw=None, value=answer, content=content, **changes)
 
 
 def _text(reported: object) -> str:
