@@ -51,6 +51,9 @@ class Session:
         self._connect = connect
         self._idle_s = idle_s
         self._owner: asyncio.Task[None] | None = None
+        """That of the connection that is open, or being opened."""
+        self._owners: set[asyncio.Task[None]] = set()
+        """Those, too, that are closing what was lost."""
         self._opened: asyncio.Future[Connection] | None = None
         self._end = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -93,14 +96,14 @@ class Session:
 
     async def close(self) -> None:
         """Close the connection; what still waits for an answer fails with ConnectionLost."""
-        owner = self._owner
-        if owner is None:
+        if not (owners := list(self._owners)):
             return
         self._end.set()
-        await asyncio.wait([owner], timeout=CLOSE_S + 1)
-        if not owner.done():
+        _, late = await asyncio.wait(owners, timeout=CLOSE_S + 1)
+        for owner in late:
             owner.cancel()
-            await asyncio.wait([owner], timeout=1)
+        if late:
+            await asyncio.wait(late, timeout=1)
 
     async def _ready(self) -> Connection:
         opened = self._opened
@@ -115,6 +118,8 @@ class Session:
                 )
             opened = self._opened = asyncio.get_running_loop().create_future()
             self._owner = asyncio.create_task(self._own(opened), name=f"tavern-upstream-{self._name}")
+            self._owners.add(self._owner)
+            self._owner.add_done_callback(self._owners.discard)
         connection = await asyncio.shield(opened)
         if self._used and not self._tasks and time.monotonic() - self._used > CHECK_AFTER_S:
             await self._checked(connection)
@@ -149,7 +154,8 @@ class Session:
             if isinstance(error, asyncio.CancelledError) and asyncio.current_task().cancelling():  # type: ignore[union-attr]
                 raise
         finally:
-            self._opened = self._owner = None
+            if self._owner is asyncio.current_task():  # else it was lost, and another one is being opened
+                self._opened = self._owner = None
             self.state = "idle" if self.state == "open" else self.state
             for task in list(self._tasks):
                 self._tasks.discard(task)

@@ -67,6 +67,16 @@ def test_a_lost_connection_is_reported_with_what_is_known_and_opened_again(case:
     assert system.connected == 2 == system.closed
 
 
+def test_the_host_waits_until_a_lost_connection_is_closed(tmp_path: Path) -> None:
+    def answer(*_: Any) -> Any:
+        raise lost()
+
+    system = System(answer=answer, turns_to_close=20_000)
+    with opened(system, tmp_path) as host:
+        assert not host.invoke_sync("toy:echo", {"x": 1}).ok
+    assert (system.connected, system.closed) == (1, 1)
+
+
 def test_a_cancellation_that_no_one_asked_for_is_a_lost_connection(tmp_path: Path) -> None:
     async def given_up(*_: Any) -> Any:
         raise asyncio.CancelledError

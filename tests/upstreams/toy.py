@@ -38,6 +38,8 @@ class System:
     connected: int = 0
     closed: int = 0
     listed: int = 0
+    turns_to_close: int = 0
+    """Turns of the loop that closing a connection takes."""
     settings: list[Mapping[str, Any]] = field(default_factory=list)
     upstreams: list[Upstream] = field(default_factory=list)
 
@@ -81,6 +83,8 @@ class ToyConnection:
 
     async def close(self) -> None:
         assert asyncio.current_task() is self.owner  # it was opened there
+        for _ in range(self.system.turns_to_close):
+            await asyncio.sleep(0)
         self.system.closed += 1
 
 
