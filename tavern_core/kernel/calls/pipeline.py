@@ -147,7 +147,6 @@ class Pipeline:
         call = begin(written, arguments, context, purpose, key, door, next(self.numbers))
         if phase is not None and phase.steps is not None:
             call = begin_traced(call, phase.steps)
-        broken: BaseException | None = None
         token: Token[Frame | None] | None = None
         try:
             if context is not None and not isinstance(context, CallContext):
@@ -171,14 +170,11 @@ class Pipeline:
                 plan = call.plan = await self.catalogue.admits(plan, context)
 
             intake = plan.intake  # by a local name, as above
-            values = intake(arguments)
+            values = call.values = intake(arguments)
             if values is not None and not plan.prepares and phase is None:
-                call.values = call.given = values
-            else:
-                call.values = values
-                planned = await self._prepare(plan, call, context, mode, phase)
-                if planned is not None:
-                    return self.conclusion.redacted(call, planned)
+                call.given = values
+            elif (planned := await self._prepare(plan, call, context, mode, phase)) is not None:
+                return self.conclusion.redacted(call, planned)
 
             if plan.governor is not None or key is not None or context.budget.max_retries:
                 result = await self.governance.run(plan, call, mode)
@@ -193,42 +189,45 @@ class Pipeline:
                     value = await mode.awaited(value, call.seconds)
                 result = accept(plan, call, value, self.limits, self.series)
         except BaseException as error:
-            failed = error_of(error, call)
-            broken = None if failed is error else error
-            if (goes_on := getattr(error, "goes_on", None)) is not None and (left := on_left_behind.get()) is not None:
-                left(goes_on)
-            result = failure(failed, call.trace(self.series), call.value)
+            result = self._failed(call, error)
             if isinstance(error, GeneratorExit):  # the coroutine may be on its way out: nothing can be awaited any more
                 self.conclusion.record(call, result)
                 return result
-            if call.is_cancelled and isinstance(error, asyncio.CancelledError) and call.task is not None:
-                call.task.uncancel()  # it was meant for this call, and ends here
-            if _must_not_wait(error, call):
+            if _must_not_wait(error, call):  # on the record, and then let it end
                 self.conclusion.record(call, result)
                 if not has_begun(error):  # true of this call, and not of one that made it
                     raise asyncio.CancelledError from None
-                raise  # Ctrl-C, or the caller's own task is being cancelled: on the record, and then let it end
+                raise
         finally:
             if token is not None:
-                try:
-                    leave(token)
-                except ValueError:  # it ends in another context than the one in which it began
-                    pass
-            if (ended := call.plan) is not None:
-                ended.usage.calls.pop(call.number, None)
-                if ended.wants_control and call.call is not None:
-                    RUNNING.pop(call.call.id, None)
-
+                _leave(token)
+            if call.plan is not None:
+                _forget(call.plan, call)
         if result.error is None and plan.ends_quietly and call.reads is None and not self.conclusion.secrets.values:
             return result
+        return await self._concluded(call, result, mode)
+
+    def _failed(self, call: RunningCall, error: BaseException) -> ToolResult:
+        """The result of a call that ended in an error."""
+        failed = error_of(error, call)
+        if failed is not error:
+            call.broken = error
+        if (goes_on := getattr(error, "goes_on", None)) is not None and (left := on_left_behind.get()) is not None:
+            left(goes_on)
+        if call.is_cancelled and isinstance(error, asyncio.CancelledError) and call.task is not None:
+            call.task.uncancel()  # it was meant for this call, and ends here
+        return failure(failed, call.trace(self.series), call.value)
+
+    async def _concluded(self, call: RunningCall, result: ToolResult, mode: Mode) -> ToolResult:
+        """From the result of the tool to that of the call: without secrets, marked, on the record, seen by hooks."""
         result = self.conclusion.redacted(call, result)
         if call.reads is not None:
             result = concluded(call, result)
         if self.limits.inline_bytes is not None:
             result = self._shortened(call, result)
-        if broken is not None:
+        if (broken := call.broken) is not None:
+            call.broken = None  # its frames hold the call
             log_origin(result, broken)
-            broken = None  # its frames hold this one
         if call.plan is not None and call.plan.ends_in_hooks:
             return await self.conclusion.finish(call.plan, call, result, mode)
         self.conclusion.record(call, result)
@@ -400,6 +399,20 @@ class Pipeline:
     def refused(self, written: str, context: CallContext | None, result: ToolResult, door: str = "tam") -> ToolResult:
         """Record a call that was refused before it reached the pipeline: an invalid block of text."""
         return self.conclusion.refused(written, context, result, door)
+
+
+def _leave(token: Token[Frame | None]) -> None:
+    try:
+        leave(token)
+    except ValueError:  # it ends in another context than the one in which it began
+        pass
+
+
+def _forget(plan: Plan, call: RunningCall) -> None:
+    """Nobody can cancel the call, or ask for its progress, any more."""
+    plan.usage.calls.pop(call.number, None)
+    if plan.wants_control and call.call is not None:
+        RUNNING.pop(call.call.id, None)
 
 
 def _must_not_wait(error: BaseException, call: RunningCall) -> bool:
