@@ -1,4 +1,4 @@
-"""An n8n that answers as version 1.123 did when it was recorded: a real server on a free port."""
+"""An n8n that answers as version 1.123 did when it was recorded, and can stop executions as later ones do: a real server on a free port."""
 
 from __future__ import annotations
 
@@ -49,6 +49,8 @@ class N8nStub:
         self.headers: list[dict[str, str]] = []
         self.bodies: list[Any] = []
         self.page = 100
+        self.stops = False
+        """Whether its API can stop an execution, as it does since 2026."""
         self.url = ""
 
     async def __aenter__(self) -> N8nStub:
@@ -109,6 +111,9 @@ class N8nStub:
                     state = {key: value for key, value in state.items() if key != "data"}
                 return web.json_response(state)
             return web.json_response({"message": "Not Found"}, status=404)
+        if self.stops and request.method == "POST" and path.startswith("executions/") and path.endswith("/stop"):
+            self.executions[path.split("/")[1]] = [execution("canceled")]
+            return web.json_response({"mode": "webhook", "status": "canceled", "finished": False})
         if request.method == "POST" and path.endswith(("/execute", "/run")):
             return web.json_response({"message": "POST method not allowed"}, status=405)
         return web.json_response({"message": "not found"}, status=404)

@@ -353,6 +353,28 @@ async def test_a_call_that_is_cancelled_lets_go_at_once(tmp_path: Path) -> None:
                 await over.wait()
 
 
+@pytest.mark.parametrize("stops", [True, False])
+async def test_a_run_that_is_followed_is_stopped_with_its_call_where_n8n_can(tmp_path: Path, stops: bool) -> None:
+    async with N8nStub() as n8n:
+        n8n.stops = stops
+        n8n.webhooks["POST slack"] = answers({"jobId": "7"}, 202)
+        n8n.executions["7"] = [execution("running")]
+        upstream = entry(n8n, api=True, slack={"path": "slack", "job": True})
+        async with opened(tmp_path, {"n8n": upstream}, secrets={"n8n": KEY}) as host:
+            await host.upstreams.refresh("n8n")
+            followed = asyncio.Event()
+            host.events.subscribe(lambda _: followed.set(), "TOOL_PROGRESS")
+            begun = await host.invoke("n8n:slack", {})
+            assert begun.job is not None
+            async with asyncio.timeout(10):
+                await followed.wait()
+            assert host.jobs.cancel(begun.job)
+            done = await host.jobs.wait(begun.job, 10)
+            assert done.status == "cancelled"
+            assert n8n.asked.count("POST /api/v1/executions/7/stop") == 1
+            assert n8n.executions["7"][0]["status"] == ("canceled" if stops else "running")
+
+
 async def listed(host: Tavern) -> str:
     with pytest.raises(Exception) as failed:
         await host.upstreams.refresh("n8n")

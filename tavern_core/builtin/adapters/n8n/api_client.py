@@ -1,10 +1,11 @@
-"""n8n's public API: which workflows there are, and how far a run is. It cannot start a workflow, and nothing here tries to."""
+"""n8n's public API: which workflows there are, how far a run is, and its end. It cannot start a workflow, and nothing here tries to."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from tavern_core.contract.adapters import UpstreamCall
@@ -20,6 +21,7 @@ _FIRST_WAIT_S: Final = 0.1
 _LONGEST_WAIT_S: Final = 2.0
 _MOST_FAILURES: Final = 5
 """Attempts to ask in a row that may fail: asking changes nothing, and the run goes on meanwhile."""
+_STOP_S: Final = 3.0
 _GOING_ON: Final = ("new", "running", "waiting", "unknown")
 
 
@@ -60,11 +62,18 @@ class Api:
         return found
 
     async def follow(self, execution: str, call: UpstreamCall) -> ToolResult:
-        """Wait for the end of a run.
+        """Wait for the end of a run; where the wait is cancelled, n8n is asked to stop it.
 
         Raises:
             UpstreamError: ``details.reason`` is ``failed``, ``canceled`` or ``lost`` (UPSTREAM_ERROR).
         """
+        try:
+            return await self._followed(execution, call)
+        except asyncio.CancelledError:
+            await self._stop(execution)
+            raise
+
+    async def _followed(self, execution: str, call: UpstreamCall) -> ToolResult:
         started, wait, failures = time.monotonic(), _FIRST_WAIT_S, 0
         while True:
             try:
@@ -86,6 +95,12 @@ class Api:
         except CallError as error:
             raise self._lost(execution, error) from error
         return self._ended(execution, run)
+
+    async def _stop(self, execution: str) -> None:
+        """Ask for the end of a run. Where n8n is older than February 2026, or the key lacks the right, it goes on."""
+        with suppress(CallError, TimeoutError):
+            async with asyncio.timeout(_STOP_S):
+                await exchange(self._http, "POST", f"{_API}/executions/{execution}/stop", headers=self._headers)
 
     def _ended(self, execution: str, run: Mapping[str, Any]) -> ToolResult:
         result = _at(run, "data", "resultData")
