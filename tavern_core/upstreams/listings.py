@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Final
 
 from tavern_core.contract.adapters import Listing, UpstreamTool
-from tavern_core.errors import TavernError
+from tavern_core.errors import TavernError, UpstreamError
 from tavern_core.kernel.catalogue.tools import ToolsDiff
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.event import TOOLS_CHANGED
@@ -38,6 +38,8 @@ PAUSE_S: Final = 0.5
 """Between two lists of an upstream that says that its list changed, however often it says so."""
 AGAIN_S: Final = 60.0
 """How long an upstream that could not be listed is left alone, unless a caller asks for it by name."""
+CLOSING_S: Final = 5.0
+"""How long the end of the host waits for upstreams that answered the last time."""
 
 
 class Listings:
@@ -122,6 +124,30 @@ class Listings:
             await self.note_health(entry)
             return diff
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether upstreams are listed in the background."""
+        return bool(self._tasks) or any(not one.done() for one in self._under_way.values())
+
+    async def close(self) -> None:
+        """End what is listed in the background: a command that is over soon may be the only one to ask. On the host's loop."""
+        running: list[tuple[str, asyncio.Future[None]]] = [(task.get_name(), task) for task in self._tasks]
+        running += [(name, asyncio.wrap_future(one)) for name, one in self._under_way.items() if not one.done()]
+        awaited = [(name, one) for name, one in running if not self._was_ill(name)]
+        if awaited:
+            await asyncio.wait([one for _, one in awaited], timeout=CLOSING_S)
+        for name in {name for name, one in awaited if not one.done()}:
+            late = UpstreamError("it had not listed its tools when the host was closed")
+            await self.note_health(self._entries[name], late)
+        for _, one in running:
+            one.cancel()
+        if running:
+            await asyncio.wait([one for _, one in running])
+
+    def _was_ill(self, name: str) -> bool:
+        health = self._catalogue.health(name)
+        return health is not None and health.fingerprint == self._entries[name].fingerprint and bool(health.error)
+
     async def note_health(self, entry: Entry, error: TavernError | None = None) -> None:
         """Keep what came of asking an upstream, for other processes. One that may not be asked was not."""
         if self._connections.missing(entry):
@@ -154,7 +180,7 @@ class Listings:
     def _note_change(self, entry: Entry) -> None:
         if entry.name not in self._changes:
             self._changes.add(entry.name)
-            task = asyncio.create_task(self._list_change(entry))
+            task = asyncio.create_task(self._list_change(entry), name=entry.name)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from tavern_core.contract.adapters import Listing, UpstreamTool
 from tavern_core.errors import UpstreamError
+from tavern_core.model.capability import is_dangerous
 from tavern_core.model.limits import NO_LIMITS, ToolLimits
 from tavern_core.model.naming_rules import is_local_name
 from tavern_core.model.nearest import fold
@@ -233,7 +234,10 @@ def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig, needs: frozen
     plugin = config.plugin_name(name)
     override = config.tools.get(tool.name) or _NOTHING
     needs = needs | tool.capabilities
-    destructive = bool(tool.destructive) or any(c.startswith("danger:") for c in needs)
+    destructive = _first(override.destructive, bool(tool.destructive) or any(map(is_dangerous, needs)))
+    capabilities = needs if override.capabilities is None else frozenset(override.capabilities)
+    if destructive and (override.capabilities is None or override.destructive):
+        capabilities |= {"danger:destructive"}
     trusted = config.trust_annotations
     return ToolSpec(
         f"{plugin}:{local_name(tool.name)}",
@@ -243,13 +247,13 @@ def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig, needs: frozen
         tags=tool.tags,
         input_schema={"type": "object", **tool.input_schema},
         output_schema=tool.output_schema,
-        capabilities=needs if override.capabilities is None else frozenset(override.capabilities),
+        capabilities=capabilities,
         endpoint=config.url,
         display_name=tool.display_name,
         plugin=plugin,
         examples=tool.examples,
         read_only=_first(override.read_only, trusted and bool(tool.read_only) and not destructive),
-        destructive=_first(override.destructive, destructive),
+        destructive=destructive,
         idempotent=_first(override.idempotent, trusted and bool(tool.idempotent or tool.read_only)),
         timeout_ms=override.timeout_ms or config.timeout_ms or tool.timeout_ms or TIMEOUT_MS,
         implementation={"upstream": name, "tool": tool.name, **({"forwardsKey": True} if tool.forwards_key else {})},

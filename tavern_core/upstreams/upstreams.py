@@ -181,6 +181,8 @@ class Upstreams(Mapping[str, UpstreamStatus]):
 
     async def close(self) -> None:
         """Close every connection."""
+        if self._listings.is_busy:
+            await self._connections.on_loop(self._listings.close())
         await self._connections.close()
 
     # Resources and prompts --------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -14,10 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tavern_core import Tavern
-from tavern_core.contract.adapters import UpstreamTool
+from tavern_core import CallContext, Tavern
+from tavern_core.contract.adapters import Connection, Listing, Upstream, UpstreamTool
 from tavern_core.errors import ConnectionLost
 from tavern_core.model.naming_rules import is_local_name
+from tavern_core.upstreams import listings
 from tavern_core.upstreams.tool_specs import local_name
 from tests.upstreams.toy import ECHO, System, lost, opened
 
@@ -170,6 +172,83 @@ def test_claims_raise_the_risk_and_lower_it_only_where_they_are_trusted(tmp_path
             harmless, harmful = host.tools.get("toy:harmless"), host.tools.get("toy:harmful")
         assert (harmless.read_only, harmless.idempotent) == (trust, trust)
         assert harmful.is_destructive
+
+
+class Slow(System):
+    """Lists its tools when it is allowed to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.release = threading.Event(), threading.Event()
+        self.release.set()
+
+    async def open(self, upstream: Upstream) -> Connection:
+        connection = await super().open(upstream)
+        listed = connection.list_tools
+
+        async def list_tools(etag: str = "") -> Listing | None:
+            self.begun.set()
+            while not self.release.is_set():
+                await asyncio.sleep(0.01)
+            return await listed(etag)
+
+        connection.list_tools = list_tools  # type: ignore[method-assign]
+        return connection
+
+
+def test_a_list_that_is_under_way_when_the_host_ends_is_finished_or_noted_as_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow = Slow()
+    with opened(slow, tmp_path, refreshMs=1) as host:
+        host.upstreams.connect_sync("toy")
+    slow.tools = (ECHO, replace(ECHO, name="more"))
+    slow.release.clear()
+    with opened(slow, tmp_path, refreshMs=1) as host:
+        host.tools.list()
+        assert slow.begun.wait(10)
+        threading.Timer(0.2, slow.release.set).start()
+    with opened(slow, tmp_path, refreshMs=1) as host:
+        assert host.upstreams["toy"].tools == ("toy:echo", "toy:more")
+        assert host.upstreams["toy"].last_error == ""
+    monkeypatch.setattr(listings, "CLOSING_S", 0.1)
+    slow.release.clear()
+    for _ in range(2):
+        slow.begun.clear()
+        with opened(slow, tmp_path, refreshMs=1) as host:
+            host.tools.list()
+            assert slow.begun.wait(10)
+        assert "UPSTREAM_FAILED" not in caplog.text
+        with opened(slow, tmp_path, refreshMs=1) as host:
+            assert "when the host was closed" in host.upstreams["toy"].last_error
+    slow.release.set()
+    with opened(slow, tmp_path, refreshMs=1) as host:
+        host.upstreams.refresh_sync("toy")
+        assert host.upstreams["toy"].last_error == ""
+
+
+DESTROYING: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "as the upstream says": ({}, {"network", "danger:destructive"}),
+    "the operator knows better": ({"destructive": False}, {"network"}),
+    "the operator says all that is needed": ({"capabilities": ["write:db"]}, {"write:db"}),
+    "the operator agrees": ({"capabilities": ["write:db"], "destructive": True}, {"write:db", "danger:destructive"}),
+}
+
+
+@pytest.mark.parametrize("case", DESTROYING)
+def test_a_tool_that_destroys_needs_what_such_tools_of_plugins_need(case: str, tmp_path: Path) -> None:
+    own, needs = DESTROYING[case]
+    tools = (replace(ECHO, name="harmful", destructive=True),)
+    with opened(System(tools=tools), tmp_path, tools={"harmful": own}) as host:
+        host.upstreams.connect_sync("toy")
+        assert set(host.tools.get("toy:harmful").capabilities) == needs
+        for lacking in needs:
+            caller = CallContext(principal="user:ann", permissions=frozenset(needs - {lacking}))
+            error = host.invoke_sync("toy:harmful", {"x": 1}, context=caller).error
+            assert error is not None and (error.kind, error.details["missing"]) == ("POLICY_DENIED", [lacking])
+        ann = CallContext(principal="user:ann", permissions=frozenset(needs))
+        assert host.invoke_sync("toy:harmful", {"x": 1}, context=ann).ok
+        assert host.invoke_sync("toy:harmful", {"x": 1}).ok == ("danger:destructive" not in needs)
 
 
 NEEDS: dict[str, tuple[dict[str, Any], set[str]]] = {

@@ -53,7 +53,7 @@ async def test_the_example_of_the_design_runs(tmp_path: Path) -> None:
         n8n.webhooks["POST slack"] = answers({"ok": True, "ts": "1732111111.000100"})
         upstream = {
             **entry(n8n, send_slack_message=SLACK),
-            "tools": {"send_slack_message": {"capabilities": ["network"]}},
+            "tools": {"send_slack_message": {"capabilities": ["workflow", "network"]}},
         }
         aliases = {"aliases": {"workflow/send_slack_message": "n8n:send_slack_message"}}
         async with opened(tmp_path, {"n8n": upstream}, tools=aliases) as host:
@@ -63,7 +63,7 @@ async def test_the_example_of_the_design_runs(tmp_path: Path) -> None:
                 HELLO,
                 purpose="Notify deployment result",
                 idempotency_key="request-1:task-1:slack",
-                context=CallContext(principal="user:ann", permissions=frozenset({"network"})),
+                context=CallContext(principal="user:ann", permissions=frozenset({"workflow", "network"})),
             )
             assert result.value == {"ok": True, "ts": "1732111111.000100"}
             assert n8n.bodies[-1] == HELLO

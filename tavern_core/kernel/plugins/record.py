@@ -227,10 +227,14 @@ class Record:
         return self.trusted_files is None or self.candidate.fingerprint() == self.trusted_files
 
     def capabilities(self, spec: ToolSpec) -> frozenset[str]:
-        """What the plugin lets this tool do: declared and granted; all of it for an object without a manifest."""
+        """What the plugin lets this tool do: declared and granted; all of it for an object without a manifest.
+
+        A tool of an upstream may need more of its callers than the upstream needs of this host, as the operator or the upstream says.
+        """
         if self.candidate.implicit:
             return spec.capabilities
-        return self.granted & self.candidate.requested
+        own = self.granted & self.candidate.requested
+        return own | (spec.capabilities - self.candidate.requested) if self.candidate.source == "upstream" else own
 
     def status(self) -> PluginStatus:
         """A frozen picture."""
