@@ -396,10 +396,18 @@ def test_skills_that_cannot_be_read_cost_no_other(project: Project) -> None:
     (project.root / "mine/folder/SKILL.md").mkdir(parents=True)
     with project.host() as tavern:
         assert states(tavern).pop("good") == "ready"
-        reported = {skill.name: str(skill.findings[0]) for skill in tavern.skills.list() if skill.state == "failed"}
+        failed = [skill for skill in tavern.skills.list() if skill.state == "failed"]
+        reported = {skill.name: str(skill.findings[0]) for skill in failed}
+        assert {skill.origin for skill in failed} == {"user"}
     assert sorted(reported) == ["binary", "empty", "flow", "folder", "huge", "linked", "none"]
     assert reported["flow"].startswith("SKILL.md:3:")
     assert "link that leaves" in reported["linked"]
+
+
+def test_a_skill_of_the_project_that_cannot_be_read_is_the_project_s(project: Project) -> None:
+    project.write("skills/flow/SKILL.md", "---\nname: flow\ndescription: a: b: c\n---\n")
+    with project.host() as tavern:
+        assert [(skill.name, skill.origin, skill.state) for skill in tavern.skills.list()] == [("flow", "project", "failed")]
 
 
 def test_names_in_any_script_become_tools(project: Project) -> None:
