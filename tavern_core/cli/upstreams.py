@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,11 +13,12 @@ from tavern_core.cli.errors import FAILED
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import as_json as json_text
 from tavern_core.cli.session import Command, Session, json_option, pass_session
-from tavern_core.errors import UsageError
+from tavern_core.errors import TavernError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from tavern_core.host.facade import Tavern
     from tavern_core.upstreams.config_entries import NewEntry
     from tavern_core.upstreams.status import UpstreamStatus
 
@@ -66,12 +68,34 @@ def show(session: Session, upstream: str, as_json: bool) -> None:
 
 
 @upstreams.command(cls=Command)
-@_name
+@click.argument("upstream", metavar="NAME", required=False, shell_complete=completion.upstreams)
 @json_option
 @pass_session
-def check(session: Session, upstream: str, as_json: bool) -> None:
-    """Ask an upstream whether it answers, now."""
-    _print(session, session.host().upstreams.check_sync(upstream), as_json)
+@click.pass_context
+def check(ctx: click.Context, session: Session, upstream: str | None, as_json: bool) -> None:
+    """Ask an upstream whether it answers, now; without NAME all of them, of which one that does not is a failure."""
+    host = session.host()
+    if upstream is not None:
+        _print(session, host.upstreams.check_sync(upstream), as_json)
+        return
+    failed = host.wait(_failed(host))
+    found = list(host.upstreams.values())
+    if as_json:
+        session.out.json([one.to_json() for one in found])
+    else:
+        session.out.table(_COLUMNS, [_row(one) for one in found], empty="no upstreams; see upstreams in tavern.yaml")
+    if failed:
+        ctx.exit(FAILED)
+
+
+async def _failed(host: Tavern) -> bool:
+    """Whether an upstream does not answer; the status of each says why."""
+    checks = (host.upstreams.check(name) for name in host.upstreams)
+    found = await asyncio.gather(*checks, return_exceptions=True)
+    for one in found:
+        if isinstance(one, BaseException) and not isinstance(one, TavernError):
+            raise one
+    return any(isinstance(one, TavernError) for one in found)
 
 
 @upstreams.command(cls=Command)
@@ -130,7 +154,7 @@ def accept(session: Session, upstream: str, tools: tuple[str, ...], as_json: boo
 
 @upstreams.command(cls=Command)
 @click.argument("kind")
-@click.argument("words", metavar="URL|COMMAND...", nargs=-1, required=True)
+@click.argument("words", metavar="URL|PACKAGE|COMMAND...", nargs=-1, required=True)
 @click.option("--name", default="", help="Of the entry; by default made from the command or the address.")
 @json_option
 @pass_session
@@ -141,37 +165,51 @@ def add(session: Session, kind: str, words: tuple[str, ...], name: str, as_json:
     """
     from tavern_core.upstreams.config_entries import entry_of_words
 
-    _write(session, [entry_of_words(kind, words, name)], as_json)
+    _write(session, _file(session), [entry_of_words(kind, words, name)], as_json)
 
 
 @upstreams.command("import", cls=Command)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @json_option
 @pass_session
-def import_(session: Session, file: str, as_json: bool) -> None:
+@click.pass_context
+def import_(ctx: click.Context, session: Session, file: str, as_json: bool) -> None:
     """Write an entry into tavern.yaml for each server of a file of another MCP host (``mcpServers``); no secret is copied."""
-    from tavern_core.upstreams.config_entries import entries_of_json, read_servers
+    from tavern_core.upstreams.config_entries import entries_of_json, read_servers, written_names
 
-    _write(session, entries_of_json(read_servers(Path(file)), file), as_json)
+    written = _file(session)
+    entries, left_out = entries_of_json(read_servers(Path(file)), file, written_names(written))
+    _write(session, written, entries, as_json, left_out)
+    if left_out:
+        ctx.exit(FAILED)
 
 
-def _write(session: Session, entries: Sequence[NewEntry], as_json: bool) -> None:
+def _file(session: Session) -> Path:
+    """The tavern.yaml that is edited."""
     from tavern_core.kernel.config import configuration
-    from tavern_core.upstreams.config_entries import write_entries
 
     file = configuration.files(session.config, home=session.home).project or Path.cwd() / "tavern.yaml"
     if file.suffix == ".toml":
         raise UsageError(f"{file} is edited by hand", hint="write the entries under [tool.tavern.upstreams]")
+    return file
+
+
+def _write(
+    session: Session, file: Path, entries: Sequence[NewEntry], as_json: bool, left_out: Mapping[str, str] = {}
+) -> None:
+    from tavern_core.upstreams.config_entries import write_entries
+
     write_entries(file, entries)
     if as_json:
-        session.out.json(
-            {"file": str(file), "upstreams": [{"name": new.name, "notes": list(new.notes)} for new in entries]}
-        )
+        written = [{"name": new.name, "notes": list(new.notes)} for new in entries]
+        session.out.json({"file": str(file), "upstreams": written, "leftOut": dict(left_out)})
         return
     for new in entries:
         session.out.text(f"{file}: upstreams.{new.name}")
         for note in new.notes:
             session.out.text(f"  {note}")
+    for name, why in left_out.items():
+        session.out.text(f"{name} is left out: {why}")
     session.out.text(f"next: tavern plugins review {entries[0].name}")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +31,8 @@ _LARGEST: Final = 1_000_000
 _SERVERS: Final = ("mcpServers", "servers", "context_servers")
 """Keys under which hosts keep their servers."""
 _REFERENCE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]{0,127})\}")
+_OF_PACKAGES: Final = frozenset({"langchain", "llm"})
+"""Kinds whose upstreams are installed distributions."""
 _AFFIXES: Final = re.compile(r"^(?:mcp-server-|server-|mcp-)|(?:-mcp-server|-mcp|-server)$")
 """What many names of servers begin or end with; it identifies none of them."""
 
@@ -45,7 +47,7 @@ class NewEntry:
 
 
 def entry_of_words(kind: str, words: Sequence[str], name: str = "") -> NewEntry:
-    """The entry for an address (``https://…``) or a command.
+    """The entry for an address (``https://…``), a command, or an installed package where the kind is one of packages.
 
     Args:
         name: of the entry; empty: made from the words.
@@ -55,6 +57,8 @@ def entry_of_words(kind: str, words: Sequence[str], name: str = "") -> NewEntry:
     """
     if len(words) == 1 and words[0].startswith(("http://", "https://")):
         entry: dict[str, Any] = {"kind": kind, "url": words[0]}
+    elif len(words) == 1 and kind in _OF_PACKAGES:
+        entry = {"kind": kind, "package": words[0]}
     else:
         entry = {"kind": kind, "command": list(words)}
         if UpstreamConfig.model_construct(command=tuple(words)).needs_full_trust:
@@ -73,14 +77,15 @@ def read_servers(file: Path) -> str:
         raise ConfigInvalid(f"{file} cannot be read: {error}") from None
 
 
-def entries_of_json(text: str, file: str) -> list[NewEntry]:
-    """The entries for a file of another MCP host.
+def entries_of_json(text: str, file: str, known: Collection[str] = ()) -> tuple[list[NewEntry], dict[str, str]]:
+    """The entries for a file of another MCP host; and of its servers that cannot be one, name → why.
 
     Args:
         file: its name, for messages.
+        known: names of upstreams that there are already.
 
     Raises:
-        ConfigInvalid: it is no such file, or a server in it cannot be an entry (CONFIG_INVALID).
+        ConfigInvalid: it is no such file, or no server in it can be an entry (CONFIG_INVALID).
     """
     try:
         data = json.loads(text)
@@ -91,7 +96,22 @@ def entries_of_json(text: str, file: str) -> list[NewEntry]:
         servers = data["mcp"].get("servers")
     if not isinstance(servers, dict) or not servers or len(servers) > MOST_SERVERS:
         raise ConfigInvalid(f"{file} holds no servers", hint='expected {"mcpServers": {"name": {"command": …}}}')
-    return [_checked(_entry_of(str(name), server, file)) for name, server in servers.items()]
+    found: dict[str, NewEntry] = {}
+    left_out: dict[str, str] = {}
+    for name, server in servers.items():
+        try:
+            new = _checked(_entry_of(str(name), server))
+        except ConfigInvalid as error:
+            left_out[str(name)] = error.message
+            continue
+        if new.name in known or new.name in found:
+            left_out[str(name)] = f"there is an upstream {new.name!r} already"
+        else:
+            found[new.name] = new
+    if not found:
+        name, why = next(iter(left_out.items()))
+        raise ConfigInvalid(f"{file}: the server {name!r:.80} is not imported: {why}")
+    return list(found.values()), left_out
 
 
 def write_entries(file: Path, entries: Sequence[NewEntry]) -> None:
@@ -100,18 +120,18 @@ def write_entries(file: Path, entries: Sequence[NewEntry]) -> None:
     Raises:
         ConfigInvalid: an upstream of this name is there already, or the file cannot be edited (CONFIG_INVALID).
     """
-    known = _known(file)
+    known = written_names(file)
     for new in entries:
         if new.name in known:
             raise ConfigInvalid(
                 f"{file} has an upstream {new.name!r} already", hint="give the new one another name with --name"
             )
-        known.add(new.name)
     for new in entries:
         set_value(file, ("upstreams", new.name), new.entry)
 
 
-def _known(file: Path) -> set[str]:
+def written_names(file: Path) -> set[str]:
+    """The upstreams that tavern.yaml has. Raises ConfigInvalid: it cannot be read (CONFIG_INVALID)."""
     from tavern_core.kernel.text.document_limits import LARGEST_FILE
     from tavern_core.kernel.text.yaml_reader import read_yaml
 
@@ -121,28 +141,53 @@ def _known(file: Path) -> set[str]:
     return set(found) if isinstance(found, dict) else set()
 
 
-def _entry_of(name: str, server: Any, file: str) -> NewEntry:
+def _entry_of(name: str, server: Any) -> NewEntry:
     if not isinstance(server, Mapping):
-        raise ConfigInvalid(f"{file}: the server {name!r:.80} is no object")
+        raise ConfigInvalid("it is no object")
     notes: list[str] = []
-    own = _name(name)
+    own = _name_of_server(name, server)
     prefix = own.upper().replace("-", "_")
     if isinstance(url := server.get("url", server.get("serverUrl")), str):
         entry: dict[str, Any] = {"kind": "mcp", "url": url}
         if headers := dict(_values(server.get("headers"), prefix, notes)):
             entry["headers"] = headers
     elif isinstance(command := server.get("command"), str):
-        words = [command, *map(str, server.get("args") or ())]
+        words = [command, *_words(server.get("args"))]
         entry = {**entry_of_words("mcp", words, own).entry}
         if environment := dict(_values(server.get("env"), "", notes)):
             entry["environment"] = environment
     else:
-        raise ConfigInvalid(f"{file}: the server {name!r:.80} has neither `command` nor `url`")
+        raise ConfigInvalid("it has neither `command` nor `url`")
+    if server.get("type") == "sse":
+        notes.append("its transport is SSE there, which is out of use: it is reached over streamable HTTP here")
+    if server.get("cwd"):
+        notes.append("its `cwd` is not imported: programs start in the folder of tavern.yaml")
+    if any(redact_text(word) != word or _REFERENCE.search(word) for word in entry.get("command", ())):
+        notes.append("its command line may hold a secret: move it into `environment`, by reference")
     if entry.get("trusted"):
         notes.append("it runs outside of the sandbox, with your rights")
     if server.get("disabled") is True:
         notes.append("it is switched off there; nothing uses it here either until you grant it")
     return NewEntry(own, entry, tuple(notes))
+
+
+def _words(written: Any) -> list[str]:
+    if written is None:
+        return []
+    if not isinstance(written, list) or not all(isinstance(word, str | int | float) for word in written):
+        raise ConfigInvalid("its `args` are no list of texts")
+    return list(map(str, written))
+
+
+def _name_of_server(name: str, server: Mapping[str, Any]) -> str:
+    """The name of an entry for a server: made from that of the server, else from what is started or reached."""
+    try:
+        return _name(name)
+    except ConfigInvalid:
+        url = server.get("url", server.get("serverUrl"))
+        if isinstance(url, str):
+            return _name_of([url])
+        return _name_of([str(server.get("command", "")), *_words(server.get("args"))])
 
 
 def _values(written: Any, prefix: str, notes: list[str]) -> Iterator[tuple[str, Any]]:

@@ -67,6 +67,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], int, str]] = {
     "show": (("show", "web"), 0, '"changes": {}'),
     "show of none": (("show", "wep"), 5, "did you mean"),
     "check": (("check", "web"), 3, "tavern plugins grant web"),
+    "check of all": (("check",), 1, "tavern plugins grant web"),
     "check of none": (("check", "wep"), 5, "did you mean"),
     "refresh": (("refresh",), 1, "tavern plugins grant web"),
     "refresh of one": (("refresh", "web"), 3, "tavern plugins grant web"),

@@ -188,8 +188,7 @@ class Slow(System):
 
         async def list_tools(etag: str = "") -> Listing | None:
             self.begun.set()
-            while not self.release.is_set():
-                await asyncio.sleep(0.01)
+            await asyncio.to_thread(self.release.wait, 60)
             return await listed(etag)
 
         connection.list_tools = list_tools  # type: ignore[method-assign]

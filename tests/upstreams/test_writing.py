@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tavern_core.errors import ConfigInvalid
 from tavern_core.upstreams.config_entries import entries_of_json, entry_of_words
+from tests.programs import tavern
 
 COMMANDS: dict[str, tuple[list[str], str, dict[str, Any]]] = {
     "an installed program": (["mcp-server-git", "-r", "."], "git", {"command": ["mcp-server-git", "-r", "."]}),
@@ -25,6 +27,7 @@ COMMANDS: dict[str, tuple[list[str], str, dict[str, Any]]] = {
     "a file": (["python", "tools/my_server.py"], "my", {"command": ["python", "tools/my_server.py"]}),
     "an address": (["https://mcp.linear.app/mcp"], "linear", {"url": "https://mcp.linear.app/mcp"}),
 }
+PACKAGES = {"langchain": "langchain-tavily", "llm": "llm-tools-simpleeval"}
 
 
 @pytest.mark.parametrize("case", COMMANDS)
@@ -33,6 +36,12 @@ def test_an_entry_is_made_of_a_command_or_an_address(case: str) -> None:
     new = entry_of_words("mcp", words)
     assert (new.name, new.entry) == (name, {"kind": "mcp", **entry})
     assert bool(new.notes) == ("trusted" in entry)
+
+
+@pytest.mark.parametrize("kind", PACKAGES)
+def test_an_entry_of_a_kind_of_packages_names_the_package(kind: str) -> None:
+    new = entry_of_words(kind, [PACKAGES[kind]])
+    assert (new.name, new.entry) == (PACKAGES[kind], {"kind": kind, "package": PACKAGES[kind]})
 
 
 SERVERS: dict[str, tuple[Any, Any, str]] = {
@@ -56,6 +65,16 @@ SERVERS: dict[str, tuple[Any, Any, str]] = {
         {"hub": {"url": "https://a.example/mcp", "headers": {"Authorization": {"$env": "HUB_AUTHORIZATION"}, "X-Team": "7"}}},
         "HUB_AUTHORIZATION",
     ),
+    "a name in another script": ({"时间": {"command": "mcp-server-time"}}, {"time": {"command": ["mcp-server-time"]}}, ""),
+    "another folder": ({"a": {"command": "x", "cwd": "/srv"}}, {"a": {"command": ["x"]}}, "`cwd` is not imported"),
+    "an old transport": (
+        {"a": {"type": "sse", "url": "https://a.example/sse"}}, {"a": {"url": "https://a.example/sse"}}, "out of use"
+    ),
+    "a secret on the command line": (
+        {"a": {"command": "x", "args": ["--key=sk-" + "b" * 30]}},
+        {"a": {"command": ["x", "--key=sk-" + "b" * 30]}},
+        "may hold a secret",
+    ),
 }  # fmt: skip
 
 
@@ -63,10 +82,27 @@ SERVERS: dict[str, tuple[Any, Any, str]] = {
 @pytest.mark.parametrize("key", ["mcpServers", "servers"])
 def test_servers_of_other_hosts_become_entries_without_their_secrets(case: str, key: str) -> None:
     servers, entries, note = SERVERS[case]
-    found = entries_of_json(json.dumps({key: servers}), "servers.json")
+    found, left_out = entries_of_json(json.dumps({key: servers}), "servers.json")
+    assert left_out == {}
     assert {new.name: {"kind": "mcp", **entries[new.name]} for new in found} == {n.name: n.entry for n in found}
     assert note in " ".join(found[0].notes)
     assert "aaaaaa" not in json.dumps([dict(new.entry) for new in found])
+
+
+def test_a_server_that_cannot_be_an_entry_costs_no_other(tmp_path: Path) -> None:
+    servers = {
+        "files": {"command": "mcp-server-files"}, "Files": {"command": "other"}, "???": {"args": ["???"]}, "none": {},
+        "odd": {"command": "x", "args": "one two"}, "clock": {"command": "mcp-server-time"},
+    }  # fmt: skip
+    (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": servers}))
+    (tmp_path / "tavern.yaml").write_text("upstreams:\n  clock: {kind: mcp, command: [x]}  # ours\n")
+    done = tavern("upstreams", "import", "servers.json", "--json", cwd=tmp_path, home=tmp_path / "home")
+    told = json.loads(done.stdout)
+    assert (done.returncode, [new["name"] for new in told["upstreams"]]) == (1, ["files"])
+    assert set(told["leftOut"]) == {"Files", "???", "none", "odd", "clock"}
+    assert "already" in told["leftOut"]["clock"] and "list of texts" in told["leftOut"]["odd"]
+    text = (tmp_path / "tavern.yaml").read_text()
+    assert "# ours" in text and "mcp-server-files" in text and "other" not in text
 
 
 WRONG: dict[str, tuple[str, str]] = {
@@ -75,7 +111,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "no servers": ('{"mcpServers": {}}', "holds no servers"),
     "a server that is a word": ('{"mcpServers": {"a": "x"}}', "is no object"),
     "a server without a command": ('{"mcpServers": {"a": {"args": []}}}', "neither `command` nor `url`"),
-    "a server without a name": ('{"mcpServers": {"???": {"command": "x"}}}', "no name can be made"),
+    "a server without a name": ('{"mcpServers": {"???": {"command": "!"}}}', "no name can be made"),
     "an odd address": ('{"mcpServers": {"a": {"url": "ftp://a.example"}}}', "cannot be an upstream"),
     "too many": (json.dumps({"mcpServers": {f"s{n}": {"command": "x"} for n in range(201)}}), "holds no servers"),
     "too deep": ("[" * 100_000, "is no JSON"),
