@@ -24,7 +24,7 @@ def test_entries_are_written_with_the_comments_kept_and_no_name_twice(tavern: Ru
     assert set(yaml.safe_load(text)["upstreams"]) == {"time", "docs"}
     again = tavern("upstreams", "import", "servers.json")
     assert again.code != 0
-    assert "has an upstream 'docs' already" in again.err
+    assert "there is an upstream 'docs' already" in again.err
     assert file.read_text() == text
     assert "pending_consent" in tavern("upstreams", "list").out
 

@@ -407,7 +407,9 @@ def test_skills_that_cannot_be_read_cost_no_other(project: Project) -> None:
 def test_a_skill_of_the_project_that_cannot_be_read_is_the_project_s(project: Project) -> None:
     project.write("skills/flow/SKILL.md", "---\nname: flow\ndescription: a: b: c\n---\n")
     with project.host() as tavern:
-        assert [(skill.name, skill.origin, skill.state) for skill in tavern.skills.list()] == [("flow", "project", "failed")]
+        assert [(skill.name, skill.origin, skill.state) for skill in tavern.skills.list()] == [
+            ("flow", "project", "failed")
+        ]
 
 
 def test_names_in_any_script_become_tools(project: Project) -> None:
