@@ -72,7 +72,7 @@ def langchain_tools(
 
         def _answer(self, result: ToolResult) -> tuple[Any, ToolResult]:
             if result.error is not None:
-                fix = f" {result.error.fix}" if result.error.fix else ""
+                fix = f" ({result.error.fix})" if result.error.fix else ""
                 raise ToolException(f"{result.error.kind}: {result.error.message}{fix}")
             texts = [block.get("text", "") for block in result.content if block.get("type") == "text"]
             plain = len(texts) == len(result.content)

@@ -47,7 +47,13 @@ class Shape:
     def invoke(self, given):
         return {"given": given}
 
+class Proxy:
+    """As those of web frameworks: nothing is behind it outside of a request."""
+    def __getattr__(self, name):
+        raise RuntimeError("working outside of a request")
+
 shape = Shape()
+request = Proxy()
 not_a_tool = SimpleNamespace(name="no")
 
 def make():

@@ -100,15 +100,18 @@ def schema_of(tool: Any) -> Mapping[str, Any]:
 
 
 def is_tool(thing: Any) -> bool:
-    """Whether an object has the shape of a LangChain tool."""
+    """Whether an object has the shape of a LangChain tool. One that cannot be looked at, such as a proxy without its context, has not."""
     if isinstance(thing, type):
         return False
-    return (
-        isinstance(getattr(thing, "name", None), str)
-        and isinstance(getattr(thing, "description", None), str)
-        and hasattr(thing, "args_schema")
-        and callable(getattr(thing, "invoke", None))
-    )
+    try:
+        return (
+            isinstance(getattr(thing, "name", None), str)
+            and isinstance(getattr(thing, "description", None), str)
+            and hasattr(thing, "args_schema")
+            and callable(getattr(thing, "invoke", None))
+        )
+    except Exception:  # noqa: BLE001 - whatever an object of the package's raises costs this object
+        return False
 
 
 def _found(package: str, objects: Iterable[str] | None) -> Iterator[Any]:

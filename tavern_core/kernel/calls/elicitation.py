@@ -35,7 +35,7 @@ conversation: Final[ContextVar[Conversation | None]] = ContextVar("tavern_conver
 def unanswered(questions: Mapping[str, Question]) -> InputRequired:
     """The error of a call that cannot go on without answers."""
     return InputRequired(
-        f"needs an answer to {', '.join(questions)}",
+        "needs an answer" if set(questions) == {"answer"} else f"needs an answer to {', '.join(questions)}",
         hint="make the call as a job and answer with tavern.jobs.answer(...), or from an MCP client that can be asked",
         fixFor="caller",
         questions=[{"id": key, **question.to_json()} for key, question in questions.items()],
