@@ -10,16 +10,18 @@ import asyncio
 import inspect
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, Final
 
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.llm import answer_json
 from tavern_core.contract.nodes import NothingCame
 from tavern_core.contract.tool_context import Control
-from tavern_core.errors import ToolFailed
+from tavern_core.errors import TavernError, ToolFailed
 from tavern_core.isolation.artifact_parts import Uploads, control_of, part_of, running_control
 from tavern_core.isolation.codec import CALLS, crossing
 from tavern_core.isolation.error_codec import pack_error
+from tavern_core.isolation.lent_upstreams import LentUpstreams
 from tavern_core.isolation.node_codec import NOTHING, VALUES
 from tavern_core.isolation.transport import judged
 from tavern_core.isolation.worker_client import WorkerClient
@@ -35,7 +37,7 @@ MOST_OPEN: Final = 64
 """Requests of one worker that are answered at the same time."""
 MOST_WATCHES: Final = 1_000
 MOST_ASKED: Final = 1_000
-"""Questions of one worker that wait for a person."""
+"""Questions to people, and wishes of adapters, of one worker that wait."""
 
 
 class Answering:
@@ -62,6 +64,7 @@ class Answering:
         """The plugin's context; set once a hook has got it."""
         self.nodes: dict[int, tuple[Any, asyncio.AbstractEventLoop]] = {}
         """Token → context and event loop of a running node."""
+        self.lent = LentUpstreams()
         self._threads = threads
         self._portal = portal
         self._printed = printed
@@ -79,12 +82,17 @@ class Answering:
                 worker.kill("it logged a message that is not text")
             elif not self._printed.log(level, name, text):
                 worker.kill("it logged too much")
+        elif message.get("tell") == "give_up":
+            number, token = message.get("connection"), message.get("token")
+            if type(number) is int and type(token) is int:
+                with suppress(TavernError, RuntimeError):  # the host is closed
+                    self._portal.loop().call_soon_threadsafe(self.lent.give_up, number, token)
         elif type(message.get("ask")) is str and type(message.get("id")) is int:
             if self._open.get(worker, 0) >= MOST_OPEN:
                 worker.kill(f"it asked more than {MOST_OPEN} requests at once")
                 return
             self._open[worker] = self._open.get(worker, 0) + 1
-            answer = self._ask_person if message["ask"] == "ask" else self._answer
+            answer = self._answer_later if message["ask"] in ("ask", "upstream") else self._answer
             try:
                 self._threads.submit(answer, worker, message)
             except RuntimeError:  # the host is closed
@@ -124,35 +132,44 @@ class Answering:
         if not worker.dead.is_set():
             worker.tell({"id": message["id"], **answer})
 
-    def _ask_person(self, worker: WorkerClient, message: dict[str, Any]) -> None:
-        """Pass a question of a running call on to the side of its caller. No thread waits for the answer, which may take hours."""
+    def _answer_later(self, worker: WorkerClient, message: dict[str, Any]) -> None:
+        """Answer what may take hours, a question to a person or the wish of an adapter: no thread waits for it."""
 
-        def answered(done: Future[Mapping[str, Any]]) -> None:
+        def answered(done: Future[Any]) -> None:
             self._count(self._asked, worker)
             try:
-                answer = {"ok": _to_plugin(dict(done.result()))}
+                answer = {"ok": _to_plugin(done.result())}
             except BaseException as error:  # noqa: BLE001 - sent to the worker
                 answer = {"error": pack_error(error)}
-            self._send(worker, message, answer)
+            with suppress(RuntimeError):  # the host is closed
+                self._threads.submit(self._send, worker, message, answer)
 
         self._count(self._open, worker)
         try:
-            asking = self._begin_asking(worker, judged(message))
+            judged(message)
+            if self._asked.get(worker, 0) >= MOST_ASKED:
+                raise ToolFailed(f"{MOST_ASKED:,} questions of this plugin wait for an answer already")
+            begin = self._begin_asking if message["ask"] == "ask" else self._begin_lending
+            asking = begin(worker, message)
         except BaseException as error:  # noqa: BLE001 - sent to the worker
             self._send(worker, message, {"error": pack_error(error)})
             return
+        self._asked[worker] = self._asked.get(worker, 0) + 1
         asking.add_done_callback(answered)
 
-    def _begin_asking(self, worker: WorkerClient, message: Mapping[str, Any]) -> Future[Mapping[str, Any]]:
+    def _begin_lending(self, worker: WorkerClient, message: Mapping[str, Any]) -> Future[Any]:
+        wish = self.lent.answer(
+            int(message["connection"]), int(message["token"]), str(message["wish"]), list(message["given"])
+        )
+        return asyncio.run_coroutine_threadsafe(wish, self._portal.loop())
+
+    def _begin_asking(self, worker: WorkerClient, message: Mapping[str, Any]) -> Future[Any]:
         frame, control = worker.frames.get(message["call"]), control_of(worker, message["call"])
         if frame is None or control is None:
             raise ToolFailed("this call has ended", hint="ask while the tool runs")
-        if self._asked.get(worker, 0) >= MOST_ASKED:
-            raise ToolFailed(f"{MOST_ASKED:,} questions of this plugin wait for an answer already")
         questions = {str(key): Question.from_json(question) for key, question in message["questions"].items()}
         task = getattr(frame[4], "task", None)
         loop = self._portal.loop() if task is None else task.get_loop()
-        self._asked[worker] = self._asked.get(worker, 0) + 1
         return asyncio.run_coroutine_threadsafe(_asked(control, questions, task), loop)
 
     def _ask_node(self, message: dict[str, Any]) -> Any:
@@ -247,9 +264,7 @@ class Answering:
         self.ctx.on_config_change(option, lambda value: self._changed(worker, watch, value))
 
 
-async def _asked(
-    control: Control, questions: Mapping[str, Question], task: asyncio.Task[Any] | None
-) -> Mapping[str, Any]:
+async def _asked(control: Control, questions: Mapping[str, Question], task: asyncio.Task[Any] | None) -> dict[str, Any]:
     """The answers; when the call ends first, no one is asked any more.
 
     Args:
@@ -261,7 +276,7 @@ async def _asked(
         if not asking.done():
             asking.cancel()
             raise ToolFailed("the call has ended")
-    return await asking
+    return dict(await asking)
 
 
 async def _awaited(answer: Any) -> Any:

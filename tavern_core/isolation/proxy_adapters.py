@@ -35,16 +35,20 @@ class ProxyAdapter:
             "settings": dict(upstream.settings),
             "headers": dict(upstream.headers),
             "idempotencyHeader": upstream.idempotency_header,
+            "base": str(upstream.path("")),
         }
-        number = await _ask(self.supervisor, "connect", self.kind, facts)
-        if type(number) is not int:
-            raise UpstreamError(f"the adapter of {upstream.name} answered nonsense", outcome="none")
+        number = self.supervisor.lent.lend(upstream)
+        try:
+            await _ask(self.supervisor, "connect", number, self.kind, facts)
+        except BaseException:
+            await self.supervisor.lent.take_back(number)
+            raise
         return ProxyConnection(self.supervisor, number)
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyConnection:
-    """One connection, which the worker knows by its number."""
+    """One connection, which both sides know by its number."""
 
     supervisor: Supervisor
     number: int
@@ -79,7 +83,10 @@ class ProxyConnection:
         await _ask(self.supervisor, "check", self.number)
 
     async def close(self) -> None:
-        await _ask(self.supervisor, "close", self.number)
+        try:
+            await _ask(self.supervisor, "close", self.number)
+        finally:
+            await self.supervisor.lent.take_back(self.number)
 
 
 def proxy_adapter(supervisor: Supervisor, offered: Any) -> tuple[str, ProxyAdapter]:

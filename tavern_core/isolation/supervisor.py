@@ -80,6 +80,8 @@ class Supervisor:
         threads = ThreadPool(THREADS, f"tavern-questions-{plugin}")
         self._answering = Answering(plugin, threads, portal, printed, limits.artifact_bytes, self._setting_changed)
         self._terms = Terms(plugin, watch, printed, limits.answer_bytes, limits.calls, self._answering.hear, self._died)
+        self.lent = self._answering.lent
+        """What its adapters use of the host."""
         self.nodes = self._answering.nodes
         """Token → context and event loop of a running node."""
         self._starting = threading.RLock()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +23,12 @@ adapters: [far]
 permissions: {capabilities: [gpu]}
 """
 CODE = """
+import asyncio
 import os
 import threading
 from tavern_core import ToolResult, hookimpl
 from tavern_core.contract.adapters import Listing, UpstreamTool
+from tavern_core.contract.exchange import exchange
 from tavern_core.errors import UpstreamError
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -33,7 +39,8 @@ class Connection:
         self.upstream = upstream
 
     async def list_tools(self, etag=""):
-        names = ("ask", "double", "fail", "die", "leave", "rich", "slow", "thread", "whose")
+        names = ["ask", "change", "double", "fail", "fetch", "die", "leave", "places", "rich", "say", "slow", "thread", "wait", "whose"]
+        names += ["more"] if self.upstream.load("changed") else []
         return Listing([UpstreamTool(name, f"{name} it.", SCHEMA, data={"of": name}) for name in names], version="7")
 
     async def invoke(self, tool, arguments, call):
@@ -52,8 +59,25 @@ class Connection:
                 raise UpstreamError("it failed", outcome="none", hint="try another")
             case "die":
                 os._exit(3)
+            case "change":
+                self.upstream.save("changed", "yes")
+                self.upstream.changed()
+            case "fetch" | "wait":
+                async with self.upstream.http(timeout_s=60) as http:
+                    answer = await exchange(http, "POST", f"/{tool.name}?n={arguments['n']}", json={"名": "值"}, headers={"X-Own": "1"})
+                    return [answer.status, answer.json()]
             case "leave":
-                return self.upstream.http()
+                async with self.upstream.http("http://127.0.0.1:1/") as http:
+                    return await http.get("/")
+            case "places":
+                return [str(self.upstream.path("a/b")), self.upstream.url]
+            case "say":
+                process = await self.upstream.start()
+                await process.write(b"one\\ntwo\\n")
+                lines = process.lines(1000)
+                said = [(await anext(lines)).decode() for _ in range(2)]
+                await process.close()
+                return said
             case "rich":
                 return ToolResult(True, 1, content=({"type": "text", "text": "one"},), meta={"a": 1})
         return [call.call.context.principal, call.key]
@@ -67,7 +91,7 @@ class Connection:
 
 class Far:
     settings = {"type": "object", "properties": {"times": {"type": "integer", "default": 2}}, "additionalProperties": False}
-    targets = frozenset({"url"})
+    targets = frozenset({"url", "command"})
 
     async def connect(self, upstream):
         return Connection(upstream)
@@ -79,28 +103,67 @@ def tavern_register_adapters(ctx):
 """
 
 
-@pytest.fixture
-def host(tmp_path: Path) -> Any:
+class Answers(BaseHTTPRequestHandler):
+    """What the upstream is: it says what it was asked; ``/wait`` waits until the other side has gone."""
+
+    begun, gone = threading.Event(), threading.Event()
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.path.startswith("/wait"):
+            self.begun.set()
+            self.connection.settimeout(30)
+            if not self.connection.recv(1):
+                self.gone.set()
+            return
+        said = {"path": self.path, "body": body, "own": self.headers["x-own"], "key": self.headers["x-key"]}
+        answer = json.dumps(said).encode()
+        self.send_response(201)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as found:
+        threading.Thread(target=found.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{found.server_port}"
+        found.shutdown()
+
+
+def opened(tmp_path: Path, **entry: Any) -> Tavern:
+    """A host with the upstream ``up``, everything granted."""
     folder = tmp_path / "plugins" / "far"
-    folder.mkdir(parents=True)
-    (folder / "plugin.yaml").write_text(MANIFEST)
-    (folder / "__init__.py").write_text(CODE)
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        (folder / "plugin.yaml").write_text(MANIFEST)
+        (folder / "__init__.py").write_text(CODE)
     config = {
         "plugins": {"roots": [str(tmp_path / "plugins")], "entryPoints": False},
-        "upstreams": {"up": {"kind": "far", "url": "http://127.0.0.1:9"}},
+        "upstreams": {"up": {"kind": "far", **entry}},
     }
     with Tavern.open(config, home=tmp_path / "home", activate="none") as granting:
-        granting.grant("up", "network")
+        granting.grant("up", all_requested=True)
         granting.grant("far", "gpu")
-    with Tavern.open(config, home=tmp_path / "home") as opened:
-        yield opened
+    return Tavern.open(config, home=tmp_path / "home")
+
+
+@pytest.fixture
+def host(tmp_path: Path, server: str) -> Iterator[Tavern]:
+    with opened(tmp_path, url=server, headers={"X-Key": "k"}) as tavern:
+        yield tavern
 
 
 def test_its_tools_are_listed_and_run_in_the_worker(host: Tavern) -> None:
     import os
 
     status = host.upstreams.connect_sync("up")
-    assert status.version == "7" and len(status.tools) == 9
+    assert status.version == "7" and len(status.tools) == 14
     value = host.invoke_sync("up:double", {"n": 4}).value
     assert value["n"] == 8 and value["pid"] != os.getpid()
 
@@ -117,9 +180,41 @@ def test_results_and_errors_keep_all_that_they_say(host: Tavern) -> None:
     assert (failed.kind, failed.outcome, failed.fix) == ("UPSTREAM_ERROR", "none", "try another")
 
 
-def test_it_has_no_way_out_of_its_process(host: Tavern) -> None:
+def test_it_reaches_the_granted_origin_through_the_host_and_nothing_else(host: Tavern, server: str) -> None:
+    status, said = host.invoke_sync("up:fetch", {"n": 7}).value
+    assert (status, said) == (201, {"path": "/fetch?n=7", "body": {"名": "值"}, "own": "1", "key": "k"})
     error = host.invoke_sync("up:leave", {"n": 1}).error
-    assert error is not None and "opens no connections" in error.message and "net" in error.fix
+    assert error is not None and error.kind == "POLICY_DENIED" and "127.0.0.1:1" in error.message
+    assert host.invoke_sync("up:places", {"n": 1}).value == [str(Path("a/b").absolute()), server]
+
+
+def test_an_origin_that_is_not_there_has_done_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path, url="http://127.0.0.1:9") as host:
+        error = host.invoke_sync("up:fetch", {"n": 1}).error
+    assert error is not None
+    assert (error.kind, error.outcome, error.details["reason"]) == ("UPSTREAM_ERROR", "none", "unreachable")
+
+
+def test_cancelling_a_call_ends_its_request(host: Tavern) -> None:
+    job = host.invoke_sync("up:wait", {"n": 1}, job=True).job
+    assert job is not None and Answers.begun.wait(20)
+    assert host.jobs.cancel(job)
+    assert Answers.gone.wait(20)
+    assert host.invoke_sync("up:double", {"n": 1}).ok
+
+
+def test_it_starts_the_command_of_the_upstream_in_its_sandbox(tmp_path: Path) -> None:
+    with opened(tmp_path, command=["cat"]) as host:
+        assert host.invoke_sync("up:say", {"n": 1}).value == ["one", "two"]
+
+
+def test_it_says_that_its_list_changed_and_what_it_keeps_outlives_its_process(host: Tavern) -> None:
+    host.upstreams.connect_sync("up")
+    assert host.invoke_sync("up:change", {"n": 1}).ok
+    until(lambda: "up:more" in host.upstreams["up"].tools)
+    host.invoke_sync("up:die", {"n": 1})
+    host.upstreams.refresh_sync("up")
+    assert "up:more" in host.upstreams["up"].tools
 
 
 def test_a_worker_that_dies_loses_the_connection_and_the_next_call_opens_another(host: Tavern) -> None:

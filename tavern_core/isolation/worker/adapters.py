@@ -1,22 +1,20 @@
 """Adapters of an isolated plugin, inside its worker: the host opens connections and uses them by their numbers.
 
-An adapter here has the same contract as in the host. It reaches the network only through the service `net`, with what its own plugin was
-granted: a worker has no sockets and starts no programs.
+An adapter here has the same contract as in the host. A worker has no sockets and starts no programs: the host does both for it
+(`lent_upstream.py`), with what the upstream was granted.
 """
 
 from __future__ import annotations
 
-import itertools
-import logging
 from collections.abc import Mapping
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
 from tavern_core.contract.adapters import Adapter, Connection, UpstreamTool
 from tavern_core.contract.tool_context import ToolContext
-from tavern_core.errors import ConnectionLost, ToolFailed
-from tavern_core.isolation.worker.host_client import running
+from tavern_core.errors import ConnectionLost
+from tavern_core.isolation.worker.host_client import HostClient, running
+from tavern_core.isolation.worker.lent_upstream import LentUpstream
 from tavern_core.isolation.worker.running_call import WorkerCalls
 from tavern_core.isolation.worker.streams import in_thread
 from tavern_core.model.call import ToolCall
@@ -24,7 +22,6 @@ from tavern_core.model.result import ToolResult
 
 DESK: Final = "-adapters"
 """The name under which the host reaches the desk; no service of a plugin can have it."""
-_NO_WAY: Final = "the service `net` fetches for isolated plugins, as far as they were granted `network` or `read:web`"
 
 
 class AdapterDesk:
@@ -34,22 +31,19 @@ class AdapterDesk:
         calls: makes the running calls known, so that they can report progress and ask.
     """
 
-    def __init__(self, calls: WorkerCalls) -> None:
+    def __init__(self, host_client: HostClient, calls: WorkerCalls) -> None:
+        self._host_client = host_client
         self._calls = calls
         self._adapters: dict[str, Adapter] = {}
         self._open: dict[int, Connection] = {}
-        self._numbers = itertools.count(1)
 
     def offered(self, adapters: Mapping[str, Adapter]) -> list[Any]:
         """What the host needs to know of the adapters: (kind, schema of its settings, targets)."""
         self._adapters.update(adapters)
         return [[kind, dict(one.settings), sorted(one.targets)] for kind, one in adapters.items()]
 
-    async def connect(self, kind: str, facts: Mapping[str, Any]) -> int:
-        connection = await self._adapters[kind].connect(_Upstream(facts))
-        number = next(self._numbers)
-        self._open[number] = connection
-        return number
+    async def connect(self, number: int, kind: str, facts: Mapping[str, Any]) -> None:
+        self._open[number] = await self._adapters[kind].connect(LentUpstream(self._host_client, number, facts))
 
     async def list_tools(self, number: int, etag: str) -> Any:
         listing = await self._of(number).list_tools(etag)
@@ -79,45 +73,6 @@ class AdapterDesk:
         if (connection := self._open.get(number)) is None:
             raise ConnectionLost("the process of the adapter was started anew", outcome="none", retryable=True)
         return connection
-
-
-class _Upstream:
-    """`contract.adapters.Upstream` without a way out of the process."""
-
-    def __init__(self, facts: Mapping[str, Any]) -> None:
-        self.name: str = facts["name"]
-        self.url: str = facts["url"]
-        self.command: tuple[str, ...] = tuple(facts["command"])
-        self.package: str = facts["package"]
-        self.folder: Path | None = None if facts["folder"] is None else Path(facts["folder"])
-        self.settings: Mapping[str, Any] = facts["settings"]
-        self.headers: Mapping[str, str] = facts["headers"]
-        self.idempotency_header: str | None = facts["idempotencyHeader"]
-        self.log = logging.getLogger(f"tavern.upstream.{self.name}")
-        self._kept: dict[str, str] = {}
-
-    def changed(self) -> None:
-        """The host lists again when the time of the last listing is over: `Listing.ttl_ms`."""
-
-    def path(self, written: str) -> Path:
-        return Path(written)
-
-    def http(self, *_: Any, **__: Any) -> Any:
-        raise ToolFailed("an isolated adapter opens no connections itself", hint=_NO_WAY)
-
-    async def start(self) -> Any:
-        raise ToolFailed(
-            "an isolated adapter starts no programs", hint="let the plugin run in the host, or use another adapter"
-        )
-
-    def load(self, name: str) -> str | None:
-        return self._kept.get(name)
-
-    def save(self, name: str, text: str | None) -> None:
-        if text is None:
-            self._kept.pop(name, None)
-        else:
-            self._kept[name] = text
 
 
 def _call(tool: Mapping[str, Any], arguments: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:

@@ -171,7 +171,7 @@ class WorkerPlugin:
         from tavern_core.isolation.worker.adapters import DESK, AdapterDesk
 
         known = self._services.get(DESK)
-        desk = AdapterDesk(self._calls) if known is None else known.object
+        desk = AdapterDesk(self._host_client, self._calls) if known is None else known.object
         self._services[DESK] = Service(DESK, desk)
         copy, problem = json_copy(desk.offered(found))
         if problem is not None:

@@ -1,0 +1,195 @@
+"""What adapters of an isolated plugin use of the host: the `contract.adapters.Upstream` of each of their connections, by its number.
+
+The worker has no sockets and starts no programs. It says what it wants done, and the host does it with what the upstream was granted, and
+nothing else. Bytes cross in base64; the answer to a request over HTTP crosses whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from base64 import b64decode, b64encode
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from tavern_core.contract.adapters import Process, Upstream
+from tavern_core.errors import CallError, ConnectionLost, ToolFailed
+
+MOST_OPEN: Final = 64
+"""Clients, and programs, of one connection."""
+_MOST_GIVEN_UP: Final = 1_000
+_OWN_HEADERS: Final = frozenset({"host", "connection", "accept-encoding", "content-length", "transfer-encoding"})
+"""Headers that the client of the host sets itself."""
+
+
+class LentUpstreams:
+    """Those of one plugin. All coroutines run on the host's loop."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._lent: dict[int, _Lent] = {}
+        self._running: dict[tuple[int, int], asyncio.Task[Any]] = {}
+
+    def lend(self, upstream: Upstream) -> int:
+        """Let a connection that is about to be opened use `upstream`; its number."""
+        number = next(self._numbers)
+        self._lent[number] = _Lent(upstream)
+        return number
+
+    async def take_back(self, number: int) -> None:
+        """The connection is closed: so is everything that it opened."""
+        if (lent := self._lent.pop(number, None)) is None:
+            return
+        for task in [task for (of, _), task in self._running.items() if of == number]:
+            task.cancel()
+        await lent.close()
+
+    async def answer(self, number: int, token: int, wish: str, given: Sequence[Any]) -> Any:
+        """Do what a connection wants.
+
+        Args:
+            token: names the request for `give_up`.
+
+        Raises:
+            ConnectionLost: the connection is closed (CONNECTION_LOST).
+            CallError: what was wanted failed.
+        """
+        if (lent := self._lent.get(number)) is None:
+            raise ConnectionLost("this connection has been closed", outcome="none", retryable=True)
+        if token in lent.given_up:
+            raise ToolFailed("it was given up")
+        task = asyncio.current_task()
+        assert task is not None
+        self._running[number, token] = task
+        try:
+            return await lent.answer(wish, given)
+        finally:
+            self._running.pop((number, token), None)
+
+    def give_up(self, number: int, token: int) -> None:
+        """No one waits for the answer any more."""
+        if (task := self._running.get((number, token))) is not None:
+            task.cancel()
+        elif (lent := self._lent.get(number)) is not None:  # it may not have begun yet
+            if len(lent.given_up) >= _MOST_GIVEN_UP:
+                lent.given_up.clear()
+            lent.given_up.add(token)
+
+
+class _Lent:
+    """One connection's."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self.given_up: set[int] = set()
+        self._upstream = upstream
+        self._numbers = itertools.count(1)
+        self._clients: dict[int, Any] = {}
+        self._programs: dict[int, tuple[Process, AsyncIterator[bytes] | None]] = {}
+        self._reading: dict[int, asyncio.Task[bytes]] = {}
+
+    async def answer(self, wish: str, given: Sequence[Any]) -> Any:
+        match wish:
+            case "changed":
+                return self._upstream.changed()
+            case "load":
+                return await asyncio.to_thread(self._upstream.load, str(given[0]))
+            case "save":
+                text = None if given[1] is None else str(given[1])
+                return await asyncio.to_thread(self._upstream.save, str(given[0]), text)
+            case "client":
+                return await self._client(str(given[0]), float(given[1]), int(given[2]))
+            case "fetch":
+                return await _fetched(_of(self._clients, given[0]), given[1:])
+            case "close":
+                if (client := self._clients.pop(int(given[0]), None)) is not None:
+                    await client.aclose()
+                return None
+            case "start":
+                _room(self._programs)
+                number = next(self._numbers)
+                self._programs[number] = await self._upstream.start(), None
+                return number
+            case "write":
+                return await _of(self._programs, given[0])[0].write(b64decode(given[1]))
+            case "line":
+                return b64encode(await self._line(int(given[0]), int(given[1]))).decode()
+            case "errors":
+                return _of(self._programs, given[0])[0].errors
+            case "stop":
+                return await self._stop(int(given[0]), float(given[1]))
+        raise ToolFailed(f"an upstream does not offer {wish!r:.80}")
+
+    async def close(self) -> None:
+        """Close its clients and end its programs."""
+        clients, self._clients = self._clients, {}
+        with suppress(Exception):
+            for client in clients.values():
+                await client.aclose()
+        for number in list(self._programs):
+            with suppress(CallError):
+                await self._stop(number, 0.5)
+
+    async def _client(self, url: str, timeout_s: float, max_bytes: int) -> int:
+        _room(self._clients)
+        client = await asyncio.to_thread(self._upstream.http, url, timeout_s=timeout_s, max_bytes=max_bytes)
+        number = next(self._numbers)
+        self._clients[number] = client
+        return number
+
+    async def _line(self, number: int, most: int) -> bytes:
+        """The next line of a program. Whoever waits for it may be cancelled: the next one who asks gets it."""
+        process, lines = _of(self._programs, number)
+        if lines is None:
+            lines = process.lines(most)
+            self._programs[number] = process, lines
+        if (reading := self._reading.get(number)) is None:
+            reading = self._reading[number] = asyncio.ensure_future(_next(lines))
+        line = await asyncio.shield(reading)
+        self._reading.pop(number, None)
+        return line
+
+    async def _stop(self, number: int, grace_s: float) -> None:
+        if (known := self._programs.pop(number, None)) is not None:
+            await known[0].close(min(max(grace_s, 0.0), 10.0))
+        if (reading := self._reading.pop(number, None)) is not None:
+            reading.cancel()
+            await asyncio.wait([reading])
+
+
+async def _fetched(client: Any, given: Sequence[Any]) -> list[Any]:
+    """Send one request: ``["ok", status, headers, body]``, or ``["failed", name of the error, text]``."""
+    import httpx2
+
+    method, url, headers, body, times = given
+    sent = [(str(name), str(value)) for name, value in headers if str(name).lower() not in _OWN_HEADERS]
+    timeout = httpx2.Timeout(**{key: _seconds(times, key) for key in ("connect", "read", "write", "pool")})
+    try:
+        request = client.build_request(str(method), str(url), headers=sent, content=b64decode(body), timeout=timeout)
+        response = await client.send(request)
+    except httpx2.HTTPError as error:
+        return ["failed", type(error).__name__, str(error)[:500]]
+    kept = [[name, value] for name, value in response.headers.multi_items()]
+    return ["ok", response.status_code, kept, b64encode(response.content).decode()]
+
+
+def _seconds(times: Mapping[str, Any], key: str) -> float | None:
+    value = times.get(key)
+    return None if value is None else float(value)
+
+
+async def _next(lines: AsyncIterator[bytes]) -> bytes:
+    return await anext(lines)
+
+
+def _of(known: Mapping[int, Any], number: Any) -> Any:
+    if (found := known.get(int(number))) is None:
+        raise ConnectionLost("it has been closed", outcome="none", retryable=True)
+    return found
+
+
+def _room(known: Mapping[int, Any]) -> None:
+    if len(known) >= MOST_OPEN:
+        raise ToolFailed(
+            f"one connection of an adapter opens at most {MOST_OPEN} of these", hint="close those of before"
+        )

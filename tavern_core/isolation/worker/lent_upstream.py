@@ -1,0 +1,129 @@
+"""`contract.adapters.Upstream` in a worker: what it says is known here, what it does is done by the host (`lent_upstreams.py`)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from base64 import b64decode, b64encode
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tavern_core.errors import ToolFailed
+from tavern_core.isolation.worker.host_client import HostClient
+
+
+class LentUpstream:
+    """
+    Args:
+        number: of the connection for which it is lent.
+        facts: what the host said of it (`proxy_adapters.py`).
+    """
+
+    def __init__(self, host_client: HostClient, number: int, facts: Mapping[str, Any]) -> None:
+        self._host = HostSide(host_client, number)
+        self.name: str = facts["name"]
+        self.url: str = facts["url"]
+        self.command: tuple[str, ...] = tuple(facts["command"])
+        self.package: str = facts["package"]
+        self.folder: Path | None = None if facts["folder"] is None else Path(facts["folder"])
+        self.settings: Mapping[str, Any] = facts["settings"]
+        self.headers: Mapping[str, str] = facts["headers"]
+        self.idempotency_header: str | None = facts["idempotencyHeader"]
+        self.log = logging.getLogger(f"tavern.upstream.{self.name}")
+        self._base = Path(facts["base"])
+
+    def changed(self) -> None:
+        self._host.now("changed")
+
+    def path(self, written: str) -> Path:
+        return (self._base / Path(written).expanduser()).absolute()
+
+    def http(self, url: str = "", *, timeout_s: float = 30.0, max_bytes: int = 64_000_000) -> Any:
+        try:
+            import httpx2
+        except ImportError:
+            raise ToolFailed(
+                "upstreams with a url need httpx2, which is not installed", hint="pip install 'tavern-core[http]'"
+            ) from None
+        host, client = self._host, self._host.now("client", url, timeout_s, max_bytes)
+
+        class Transport(httpx2.AsyncBaseTransport):
+            async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+                body = b64encode(await request.aread()).decode()
+                times = dict(request.extensions.get("timeout", {}))
+                headers = request.headers.multi_items()
+                kind, *said = await host.later("fetch", client, request.method, str(request.url), headers, body, times)
+                if kind == "failed":
+                    known = getattr(httpx2, said[0], None)
+                    is_error = isinstance(known, type) and issubclass(known, httpx2.HTTPError)
+                    raise (known if is_error and known is not None else httpx2.TransportError)(said[1])
+                status, headers, content = said
+                return httpx2.Response(status, headers=[tuple(one) for one in headers], content=b64decode(content))
+
+            async def aclose(self) -> None:
+                await host.later("close", client)
+
+        return httpx2.AsyncClient(
+            transport=Transport(),
+            base_url=url or self.url,
+            timeout=timeout_s,
+            trust_env=False,
+            follow_redirects=False,
+        )
+
+    async def start(self) -> LentProcess:
+        return LentProcess(self._host, await self._host.later("start"))
+
+    def load(self, name: str) -> str | None:
+        found: str | None = self._host.now("load", name)
+        return found
+
+    def save(self, name: str, text: str | None) -> None:
+        self._host.now("save", name, text)
+
+
+class LentProcess:
+    """`contract.adapters.Process` in a worker."""
+
+    def __init__(self, host: HostSide, number: int) -> None:
+        self._host = host
+        self._number = number
+
+    async def write(self, data: bytes) -> None:
+        await self._host.later("write", self._number, b64encode(data).decode())
+
+    async def lines(self, most: int) -> AsyncIterator[bytes]:
+        while True:
+            yield b64decode(await self._host.later("line", self._number, most))
+
+    @property
+    def errors(self) -> str:
+        return str(self._host.now("errors", self._number))
+
+    async def close(self, grace_s: float = 2.0) -> None:
+        await self._host.later("stop", self._number, grace_s)
+
+
+class HostSide:
+    """Asks the host for what one connection wants."""
+
+    def __init__(self, host_client: HostClient, number: int) -> None:
+        self._host_client = host_client
+        self._number = number
+        self._tokens = itertools.count(1)
+
+    def now(self, wish: str, *given: Any) -> Any:
+        """Ask and wait."""
+        token = next(self._tokens)
+        return self._host_client.ask("upstream", connection=self._number, token=token, wish=wish, given=given)
+
+    async def later(self, wish: str, *given: Any) -> Any:
+        """The same for code on an event loop; when it is cancelled, so is what the host does."""
+        number, token = self._number, next(self._tokens)
+        try:
+            return await self._host_client.ask_later("upstream", connection=number, token=token, wish=wish, given=given)
+        except asyncio.CancelledError:
+            self._host_client.tell("give_up", connection=number, token=token)
+            raise
