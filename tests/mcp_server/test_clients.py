@@ -220,6 +220,41 @@ def test_resources_prompts_and_artifacts_are_those_that_the_caller_may_have(shop
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("era", ERAS)
+def test_skills_are_prompts_and_resources_of_callers_who_may_use_them(tmp_path: Path, era: str) -> None:
+    for name in ("notes", "笔记"):
+        folder = tmp_path / "skills" / name
+        (folder / "references").mkdir(parents=True)
+        (folder / "SKILL.md").write_text(f"---\nname: {name}\ndescription: Makes notes.\n---\nWrite it down.\n")
+        (folder / "references" / "how to.md").write_text("Slowly." + "x" * 60_000)
+    config = {"skills": {"roots": [], "user": [str(tmp_path / "skills")]}}
+    with open_shop(tmp_path, config) as (url, tavern, _):
+        mine = tavern.tokens.create("agent:noting")[1]
+
+        async def main() -> None:
+            async with client(url, mine, era) as session:
+                prompts = {each.name: each for each in (await session.list_prompts()).prompts}
+                assert {"skill:notes", "skill:笔记", "explain"} == set(prompts)
+                assert not prompts["skill:notes"].arguments and prompts["skill:notes"].description == "Makes notes."
+                text = (await session.get_prompt("skill:笔记")).messages[0].content.text
+                assert "Write it down." in text and "- references/how to.md" in text
+                listed = {each.name: each.uri for each in (await session.list_resources()).resources}
+                templates = {
+                    each.name: each.uri_template
+                    for each in (await session.list_resource_templates()).resource_templates
+                }
+                for name in ("notes", "笔记"):
+                    (read,) = (await session.read_resource(listed[name])).contents
+                    assert read.mime_type == "text/markdown" and "Write it down." in read.text
+                    address = templates[f"{name}: files"].replace("{+file}", "references/how%20to.md")
+                    (read,) = (await session.read_resource(address)).contents
+                    assert "Slowly." in read.text and "goes on" in read.text
+                with pytest.raises(MCPError, match="leads out"):
+                    await session.read_resource(listed["notes"] + "/../SKILL.md")
+
+        asyncio.run(main())
+
+
 def test_a_call_that_its_client_gives_up_ends_in_the_tool(tmp_path: Path) -> None:
     with open_shop(tmp_path) as (url, tavern, plugin):
         token = tavern.tokens.create("agent:hasty")[1]

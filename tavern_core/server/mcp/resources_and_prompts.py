@@ -1,6 +1,6 @@
-"""Resources, prompts and completion: what plugins offer besides tools, and the caller's artifacts.
+"""Resources, prompts and completion: what plugins and skills offer besides tools, and the caller's artifacts.
 
-A tool stands behind every resource and prompt of a plugin. A caller who may call the tool may read the
+A tool stands behind every resource and prompt of a plugin or a skill. A caller who may call the tool may read the
 resource or get the prompt; both are calls like any other.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 import anyio
 from mcp.server.context import ServerRequestContext
@@ -29,7 +30,10 @@ from mcp_types import (
 from tavern_core.contract.protocols import Prompt, Resource
 from tavern_core.errors import ArtifactNotFound, StateDamaged
 from tavern_core.model.artifact import SCHEME
+from tavern_core.model.naming_rules import split_id
 from tavern_core.model.result import ToolResult
+from tavern_core.model.skill import RUN
+from tavern_core.model.tool import ToolSpec
 from tavern_core.server.mcp.calls import Calls, is_modern
 from tavern_core.server.mcp.content import complete, error_text, prompt_messages, resource_contents
 from tavern_core.server.mcp.listing import Listing, Listings, cursor_of, page_number
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
     from tavern_core.host import Tavern
     from tavern_core.server.mcp.changes import Changes
 
+_OF: Final = {"resources": Resource, "prompts": Prompt}
 _NOT_FOUND_OF_2025: Final = -32002
 _TTL_MS: Final = 60_000
 _MOST_SUGGESTIONS: Final = 100
@@ -74,7 +79,7 @@ class Offers:
     async def list_resources(
         self, ctx: ServerRequestContext[Any, Any], params: PaginatedRequestParams
     ) -> dict[str, Any]:
-        """`resources/list`: those of plugins, then the caller's artifacts, newest first."""
+        """`resources/list`: those of plugins and skills, then the caller's artifacts, newest first."""
         listing = await self._listings.of(holder_of(ctx))
         found = [_listed(each, "uri", listing) for each in await self._resources(ctx) if not each.is_template]
         kept = self._tavern.artifacts.list(context=holder_of(ctx).context())
@@ -108,7 +113,8 @@ class Offers:
     ) -> dict[str, Any]:
         def shape(result: ToolResult) -> dict[str, Any]:
             _must_be_ok(result, uri=uri)
-            contents = resource_contents(uri, resource.media_type, result)
+            shown = skill_text(result) if listing.specs[resource.tool].kind == "skill" else result
+            contents = resource_contents(uri, resource.media_type, shown)
             return complete(contents=contents, ttlMs=0, cacheScope="private")
 
         listing = await self._listings.of(holder_of(ctx))
@@ -147,10 +153,13 @@ class Offers:
 
         def shape(result: ToolResult) -> dict[str, Any]:
             _must_be_ok(result, name=prompt.name)
-            return complete(description=prompt.description, messages=prompt_messages(result))
+            shown = skill_text(result) if is_skill else result
+            return complete(description=prompt.description, messages=prompt_messages(shown))
 
         listing = await self._listings.of(holder_of(ctx))
-        return await self._calls.answered(ctx, params, listing, prompt.tool, params.arguments or {}, shape=shape)
+        is_skill = listing.specs[prompt.tool].kind == "skill"
+        arguments = {} if is_skill else params.arguments or {}
+        return await self._calls.answered(ctx, params, listing, prompt.tool, arguments, shape=shape)
 
     async def complete(self, ctx: ServerRequestContext[Any, Any], params: CompleteRequestParams) -> dict[str, Any]:
         """`completion/complete`: the choices that the parameter's schema gives and that begin like this."""
@@ -176,10 +185,15 @@ class Offers:
         return [each for each in await self._offered(ctx, "prompts") if isinstance(each, Prompt)]
 
     async def _offered(self, ctx: ServerRequestContext[Any, Any], section: str) -> list[Any]:
-        """What plugins offer in a section and this caller may have."""
+        """What plugins and skills offer in a section and this caller may have."""
         listing = await self._listings.of(holder_of(ctx))
         found = await anyio.to_thread.run_sync(self._tavern.contributions, section)
-        return [thing for _, thing in sorted(found.items()) if thing.tool in listing.specs]
+        of_plugins = [thing for _, thing in sorted(found.items()) if thing.tool in listing.specs]
+        skills = (spec for _, spec in sorted(listing.specs.items()) if spec.kind == "skill")
+        return [
+            *of_plugins,
+            *(thing for spec in skills for thing in offers_of_skill(spec) if type(thing) is _OF[section]),
+        ]
 
     def _page(self, name: str, items: list[dict[str, Any]], cursor: str | None) -> dict[str, Any]:
         size = self._page_size
@@ -208,7 +222,8 @@ def _artifact(link: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _prompt(prompt: Prompt, listing: Listing) -> dict[str, Any]:
-    schema = listing.specs[prompt.tool].input_schema
+    spec = listing.specs[prompt.tool]
+    schema = {} if spec.kind == "skill" else spec.input_schema
     required = schema.get("required", ())
     arguments = [
         {"name": name, "description": str(member.get("description", "")), "required": name in required}
@@ -223,6 +238,34 @@ def _prompt(prompt: Prompt, listing: Listing) -> dict[str, Any]:
         if value:
             entry[name] = value
     return entry
+
+
+def offers_of_skill(spec: ToolSpec) -> list[Resource | Prompt]:
+    """A skill as a prompt, its instructions as a resource, and its files as a template. Nothing for the tool that runs its scripts."""
+    local = split_id(spec.id)[1]
+    if local.endswith(RUN):
+        return []
+    name, address = spec.display_name or local, f"skill:///{quote(local, safe='')}"
+    return [
+        Prompt(spec.id, spec.id, spec.description, name),
+        Resource(name, address, spec.id, spec.description, media_type="text/markdown"),
+        Resource(f"{name}: files", f"{address}/{{+file}}", spec.id, f"A file of the skill {name}."),
+    ]
+
+
+def skill_text(result: ToolResult) -> ToolResult:
+    """What the tool of a skill answers, as a text."""
+    value = result.value
+    if not isinstance(value, Mapping):
+        return result
+    if "instructions" not in value:
+        more = value.get("nextOffset")
+        rest = "" if more is None else f"\n… it goes on: call the tool of the skill with offset {more}"
+        return ToolResult(True, f"{value.get('content', '')}{rest}")
+    files = "\n".join(f"- {file['path']}" for file in value.get("files", ()))
+    return ToolResult(
+        True, f"{value['instructions']}\n\nFiles of the skill:\n{files}" if files else value["instructions"]
+    )
 
 
 def _arguments(resource: Resource, uri: str) -> dict[str, Any] | None:
