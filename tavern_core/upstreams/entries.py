@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 
 from tavern_core.contract.adapters import UpstreamTool
@@ -16,7 +16,7 @@ from tavern_core.model.safe_text import seen
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.upstream import UpstreamConfig
 from tavern_core.upstreams.catalogue import Catalogue, Definitions, definition, digest, lock_form
-from tavern_core.upstreams.tool_specs import is_allowed, local_name, spec_of
+from tavern_core.upstreams.tool_specs import is_allowed, local_name, spec_of, withheld
 
 
 class Entry:
@@ -26,6 +26,8 @@ class Entry:
         self.name = name
         self.config = config
         self._catalogue = catalogue
+        self.quarantined: Callable[[], Collection[str]] = tuple
+        """The names of its tools that are in quarantine."""
 
     @cached_property
     def fingerprint(self) -> str:
@@ -68,8 +70,9 @@ class Entry:
         return {name: digest(definition(tool)) for name, tool in self.tools().items()}
 
     def specs(self) -> tuple[ToolSpec, ...]:
-        needs = self.config.capabilities(self.permissions)
-        return tuple(spec_of(tool, self.name, self.config, needs) for tool in self.tools().values())
+        needs, held = self.config.capabilities(self.permissions), self.quarantined()
+        tools = (withheld(tool) if name in held else tool for name, tool in self.tools().items())
+        return tuple(spec_of(tool, self.name, self.config, needs) for tool in tools)
 
     def _declared(self, names: Sequence[str]) -> DeclaredTools:
         """Its tools; those whose definition was lost are no failure, but listed again."""

@@ -208,21 +208,39 @@ def _description(text: object) -> str:
     return neutralise(text if len(text) <= MAX_DESCRIPTION else f"{text[:MAX_DESCRIPTION]}…")
 
 
-def _harmless(schema: Any) -> Any:
-    """A schema whose texts for people cannot be read as a call; what it means stays the same."""
+def _harmless(schema: Any, *, silent: bool = False) -> Any:
+    """A schema whose texts for people cannot be read as a call; what it means stays the same.
+
+    Args:
+        silent: without these texts.
+    """
     if isinstance(schema, list | tuple):
-        return [_harmless(part) for part in schema]
+        return [_harmless(part, silent=silent) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
     changed: dict[str, Any] = {}
     for key, part in schema.items():
         if key in _NAMED and isinstance(part, Mapping):
-            changed[key] = {name: _harmless(inner) for name, inner in part.items()}
+            changed[key] = {name: _harmless(inner, silent=silent) for name, inner in part.items()}
         elif key in _PROSE and isinstance(part, str):
-            changed[key] = neutralise(part)
+            if not silent:
+                changed[key] = neutralise(part)
         else:
-            changed[key] = part if key in _DATA else _harmless(part)
+            changed[key] = part if key in _DATA else _harmless(part, silent=silent)
     return changed
+
+
+def withheld(tool: UpstreamTool) -> UpstreamTool:
+    """A tool in quarantine as it is listed: what no one has reviewed is read by no model."""
+    return replace(
+        tool,
+        description="In quarantine: its definition is not the one that was reviewed.",
+        display_name="",
+        tags=(),
+        examples=(),
+        input_schema=_harmless(tool.input_schema, silent=True),
+        output_schema=_harmless(tool.output_schema, silent=True),
+    )
 
 
 def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig, needs: frozenset[str]) -> ToolSpec:

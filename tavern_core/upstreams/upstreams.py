@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from tavern_core.contract.adapters import Connection, Documents, UpstreamCall, UpstreamTool
@@ -50,6 +51,8 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         self._wait = base.portal.run
         self._changed = base.signals.tools.emit
         self._quarantine = Quarantine(grants, catalogue)
+        for entry in self._entries.values():
+            entry.quarantined = partial(self._quarantine.quarantined, entry)
         self._connections = Connections(self._entries, lifecycle, granted, lambda entry: self._listings.changed(entry))
         self._listings = Listings(self._entries, catalogue, lifecycle, self._connections, self._quarantine)
         self.find = self._listings.find
@@ -168,6 +171,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
             if tool not in known:
                 raise UsageError(f"{name} has no tool {tool!r:.80}", hint=did_you_mean(tool, known))
         self._quarantine.accept(entry, chosen or None)
+        self._lifecycle.tools_changed(entry.plugin, entry.candidate())
         self._changed()
         return self._status(entry)
 
