@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -113,9 +114,12 @@ class Connections:
         """
 
         async def bounded(connection: Connection) -> T:
+            began = time.monotonic()
             try:
                 async with asyncio.timeout(seconds):
-                    return await work(connection)
+                    answer = await work(connection)
+                self.session(entry).latency_ms = (time.monotonic() - began) * 1000  # also where no session is used
+                return answer
             except TimeoutError:
                 text = f"{entry.name} did not answer within {seconds:g} s"
                 raise CallTimeout(text, outcome="none", retryable=True) from None
