@@ -62,12 +62,13 @@ class Session:
         self._used = 0.0
 
     async def use(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Do something with the open connection.
+        """Do something with the open connection. Where that turns out to be lost before anything began, another is opened at once.
 
         Raises:
             ConnectionLost: it could not be opened (outcome ``none``), or was lost meanwhile (outcome ``unknown``) (CONNECTION_LOST).
             CallError: what the upstream answered.
         """
+        was_open = self._opened is not None and self._opened.done()
         connection = await self._ready()
         task = asyncio.current_task()
         assert task is not None
@@ -80,7 +81,9 @@ class Session:
             return answer
         except ConnectionLost as error:
             self._lose(error)
-            raise
+            if error.outcome != "none" or not was_open:
+                raise
+            self._not_before = 0.0
         except asyncio.CancelledError:
             if task not in self._tasks and task.cancelling() == 1:  # the connection was closed beneath it
                 task.uncancel()
@@ -93,6 +96,7 @@ class Session:
         finally:
             self._tasks.discard(task)
             self._used = time.monotonic()
+        return await self.use(work)
 
     async def close(self) -> None:
         """Close the connection; what still waits for an answer fails with ConnectionLost."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from tavern_core import Tavern
 from tavern_core.errors import TavernError
@@ -125,3 +128,73 @@ def test_where_no_one_listens_is_a_clear_error(tmp_path: Path) -> None:
         with evil(address, tmp_path) as opened, pytest.raises(TavernError, match="ConnectError") as error:
             opened.upstreams.refresh_sync("evil")
         assert error.value.code == "CONNECTION_LOST"
+
+
+@contextmanager
+def serving_app(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Iterator[str]:
+    """The address of a server that answers everything with `answer`, in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    async def start() -> web.AppRunner:
+        app = web.Application()
+        app.router.add_route("*", "/mcp", answer)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        return runner
+
+    runner = asyncio.run_coroutine_threadsafe(start(), loop).result(10)
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
+    finally:
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+FORGETTING: dict[str, tuple[int, Any]] = {
+    "as the protocol says": (404, {"jsonrpc": "2.0", "error": {"code": -32001, "message": "Session not found"}, "id": None}),
+    "without words": (404, None),
+    "as many servers do": (400, {"jsonrpc": "2.0", "error": {"code": -32000, "message": "Bad Request: No valid session ID"}}),
+    "with a code of its own": (400, {"jsonrpc": "2.0", "error": {"code": -32600, "message": "Who?"}, "id": "server-error"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FORGETTING)
+def test_a_call_survives_a_server_that_was_started_anew_and_knows_no_session(case: str, tmp_path: Path) -> None:
+    status, refusal = FORGETTING[case]
+    sessions: list[str] = []
+    calls: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        if request.method != "POST":
+            return web.Response(status=405)
+        message = await request.json()
+        if message["method"] == "server/discover":
+            return web.Response(status=400)
+        if message["method"] == "initialize":
+            sessions.append(f"s{len(sessions)}")
+            result: Any = {
+                "protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "x", "version": "1"},
+            }  # fmt: skip
+            reply = {"jsonrpc": "2.0", "id": message["id"], "result": result}
+            return web.json_response(reply, headers={"mcp-session-id": sessions[-1]})
+        if request.headers["mcp-session-id"] != sessions[-1]:
+            return web.Response(status=status) if refusal is None else web.json_response(refusal, status=status)
+        if "id" not in message:
+            return web.Response(status=202)
+        if message["method"] == "tools/list":
+            result = {"tools": [{"name": "good", "inputSchema": {"type": "object"}}]}
+        else:
+            calls.append(message["method"])
+            result = {"content": [{"type": "text", "text": "well"}]}
+        return web.json_response({"jsonrpc": "2.0", "id": message["id"], "result": result})
+
+    with serving_app(answer) as url, evil(url, tmp_path) as opened:
+        assert opened.invoke_sync("evil:good", {}).value == "well"
+        sessions.append("of another process")
+        assert opened.invoke_sync("evil:good", {}).value == "well"
+    assert calls == ["tools/call", "tools/call"]

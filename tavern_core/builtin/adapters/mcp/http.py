@@ -7,7 +7,7 @@ wrong with one request becomes an answer to this one request, and the reason is 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Final
 
 import httpx2
@@ -15,7 +15,7 @@ from mcp.client.auth import OAuthFlowError, OAuthTokenError
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CONNECTION_CLOSED
 from pydantic import ValidationError
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from tavern_core.builtin.adapters.mcp.login import LoginNeeded, Show, login, login_needed
 from tavern_core.builtin.adapters.mcp.message_parser import FEW_VALUES, values_in
@@ -26,6 +26,7 @@ from tavern_core.errors import CallError, ConnectionLost, OutputTooLarge, Policy
 CONNECT_S: Final = 30.0
 Note = Callable[[int, CallError], None]
 """Number of a request, why it has no answer."""
+_SESSION: Final = "mcp-session-id"
 _NUMBER: Final = "tavern_number"
 """Key of the JSON-RPC id among a request's extensions."""
 _MOST_WAIT_S: Final = 3_600.0
@@ -93,6 +94,8 @@ class Contained:
         except httpx2.TransportError as error:
             return self._failed(request, number, _lost(error, self._name))
         refusal = _refusal(response, self._name) if response.status_code >= 400 else None
+        if await _is_forgotten(request, response, number):
+            refusal = ConnectionLost(f"{self._name} does not know the session any more", outcome="none", retryable=True)
         if refusal is not None and number is not None:
             self._note(number, refusal)
         assert isinstance(response.stream, httpx2.AsyncByteStream)
@@ -184,6 +187,23 @@ def _refusal(response: httpx2.Response, name: str) -> CallError | None:
             f"{name} cannot be reached behind its proxy (HTTP {status})", retryable=True, outcome="unknown"
         )
     return None
+
+
+async def _is_forgotten(request: httpx2.Request, response: httpx2.Response, number: Any) -> bool:
+    """Whether a server of the old era refuses a request because of its session, as one does that was started anew.
+
+    The protocol has 404 for that; many servers answer 400. An error for the request itself has its number.
+    """
+    if response.status_code not in (400, 404) or _SESSION not in request.headers:
+        return False
+    error: Any = None
+    if response.headers.get("content-type", "").lower().startswith("application/json"):
+        with suppress(ValueError, CallError, httpx2.HTTPError):
+            body = from_json(await response.aread())
+            error = body.get("error") if isinstance(body, dict) else None
+            if isinstance(error, dict) and body.get("id") == number and error.get("code") != CONNECTION_CLOSED:
+                return False
+    return response.status_code == 404 or isinstance(error, dict)
 
 
 def _retry_after(response: httpx2.Response) -> int | None:
