@@ -12,7 +12,7 @@ import pytest
 
 from tavern_core.builtin.adapters.mcp import adapter
 from tavern_core.contract.adapters import Connection, UpstreamTool
-from tavern_core.errors import CallError, PolicyDenied
+from tavern_core.errors import CallError, ConnectionLost, PolicyDenied
 from tests.upstreams.direct import DirectCall, DirectUpstream
 from tests.upstreams.mcp_hosts import ERAS, program
 
@@ -158,3 +158,14 @@ def test_a_tool_that_needs_a_task_is_a_job(tmp_path: Path) -> None:
         assert not tools["echo"].is_job
 
     connected(tmp_path, "2025", use)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_what_is_asked_of_a_server_that_has_ended_was_never_sent(era: str, tmp_path: Path) -> None:
+    async def use(connection: Connection, tools: Mapping[str, UpstreamTool]) -> None:
+        for outcome in ("unknown", "none"):
+            with pytest.raises(ConnectionLost) as lost:
+                await connection.invoke(tools["die"], {}, DirectCall({}))
+            assert lost.value.outcome == outcome
+
+    connected(tmp_path, era, use)

@@ -79,7 +79,9 @@ class Requests(Stream):
             CallError: what `failed` says, or why there will be no answer.
         """
         if self._is_over:
-            raise self._reason()
+            lost = self._reason()
+            lost.outcome = "none"  # nothing was sent
+            raise lost
         number = next(self._ids)
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future, progress
