@@ -64,7 +64,7 @@ class ToolContext:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether this call was cancelled."""
+        """Whether nobody waits for this call any more: it, or a call around it, was cancelled or has timed out."""
         return self._control is not None and self._control.is_cancelled
 
     @property

@@ -17,7 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from tavern_core import CallContext, Plugin, Tavern, ToolContext, tool
+from tavern_core import Budget, CallContext, Plugin, Tavern, ToolContext, tool
 from tavern_core.errors import CallMisused, JobNotFound, PolicyDenied, ToolFailed, UsageError
 from tavern_core.model.job import Job
 from tests import programs
@@ -486,6 +486,110 @@ def test_sync_work_in_a_thread_is_notified_and_not_awaited() -> None:
     assert (result.error.kind, result.error.details["stopped"], result.error.outcome) == ("CANCELLED", False, "unknown")
     while not saw:
         time.sleep(0.001)
+
+
+@pytest.mark.parametrize("how", ["cancel", "job", "timeout"])
+@pytest.mark.parametrize("outer", ["awaits", "blocks"])
+def test_a_call_within_one_that_has_ended_sees_that_nobody_waits_for_it(outer: str, how: str) -> None:
+    ids: list[str] = []
+    saw: list[bool] = []
+
+    @tool
+    def inner(ctx: ToolContext) -> int:
+        ids.append("inner")
+        while not ctx.is_cancelled:
+            time.sleep(0.001)
+        saw.append(True)
+        return 1
+
+    @tool
+    async def awaits(ctx: ToolContext) -> int:
+        ids.insert(0, ctx.call_id)
+        return int((await host.invoke("app:inner")).value or 0)
+
+    @tool
+    def blocks(ctx: ToolContext) -> int:
+        ids.insert(0, ctx.call_id)
+        return int(host.invoke_sync("app:inner").value or 0)
+
+    for one in (inner, awaits, blocks):
+        host.tools.register(one)
+
+    async def ended() -> None:
+        if how == "timeout":
+            budget = Budget(timeout_ms=200)
+            result = await host.invoke(f"app:{outer}", context=CallContext(budget=budget))
+            assert result.error is not None
+            assert result.error.kind == "TIMEOUT"
+            return
+        started = asyncio.ensure_future(host.invoke(f"app:{outer}", job=how == "job"))
+        while "inner" not in ids:
+            await asyncio.sleep(0.001)
+        assert host.jobs.cancel(str((await started).job)) if how == "job" else host.cancel(ids[0])
+        await started
+
+    asyncio.run(ended())
+    until = time.monotonic() + 30
+    while not saw:
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+def test_a_job_goes_on_when_the_call_that_began_it_is_cancelled() -> None:
+    ids: list[str] = []
+    ends = threading.Event()
+
+    @tool(job=True)
+    def inner(ctx: ToolContext) -> bool:
+        assert ends.wait(30)
+        return ctx.is_cancelled
+
+    @tool
+    async def begins(ctx: ToolContext) -> int:
+        ids.append(str((await host.invoke("app:inner")).job))
+        ids.append(ctx.call_id)
+        await asyncio.sleep(3600)
+        return 1
+
+    host.tools.register(inner)
+    host.tools.register(begins)
+
+    async def cancelled() -> Any:
+        call = asyncio.ensure_future(host.invoke("app:begins"))
+        while len(ids) < 2:
+            await asyncio.sleep(0.001)
+        assert host.cancel(ids[1])
+        return await call
+
+    assert asyncio.run(cancelled()).error.kind == "CANCELLED"
+    ends.set()
+    assert waited(ids[0]).status == "completed"
+    assert host.jobs.result(ids[0]).value is False
+
+
+def test_a_call_that_ends_with_the_time_of_the_one_around_it_has_timed_out() -> None:
+    inner: list[Any] = []
+
+    @tool
+    def waits(ctx: ToolContext) -> int:
+        while not ctx.is_cancelled:
+            time.sleep(0.001)
+        return 1
+
+    @tool
+    async def asks() -> int:
+        inner.append(await host.invoke("app:waits"))
+        return 1
+
+    host.tools.register(waits)
+    host.tools.register(asks)
+
+    async def often() -> list[str]:
+        context = CallContext(budget=Budget(timeout_ms=50))
+        return [(await host.invoke("app:asks", context=context)).error.kind for _ in range(10)]  # type: ignore[union-attr]
+
+    assert asyncio.run(often()) == ["TIMEOUT"] * 10
+    assert [result.error.kind for result in inner] == ["TIMEOUT"] * 10  # whichever timer rings first
 
 
 def test_a_cancellation_without_a_request_is_a_lost_connection() -> None:

@@ -245,3 +245,34 @@ def test_an_answer_fits_its_question_or_is_none(question: Question, answer: Any,
 def test_a_completion_is_asked_with_messages() -> None:
     with pytest.raises(UsageError, match="a text or a list of messages"):
         Question.completion([1])  # type: ignore[list-item]
+
+
+def test_an_answer_to_a_question_approves_no_call_whatever_its_name(tmp_path: Path) -> None:
+    """A tool that names its question like a waiting request, and asks for something harmless."""
+    waiting: list[str] = []
+
+    @tool(requires_approval=True)
+    def pay(amount: int) -> int:
+        """Pay."""
+        return amount
+
+    @tool
+    async def asks(ctx: ToolContext) -> Any:
+        """Asks with a name that it has read somewhere."""
+        return await ctx.ask_all({waiting[0]: Question("approval", "Do you like cats?")})  # type: ignore[arg-type]
+
+    async def main() -> None:
+        async with Tavern.open({}, plugins=[Plugin([pay, asks], name="shop")], home=tmp_path) as tavern:
+            ann = CallContext(principal="user:ann")
+            result = await tavern.invoke("shop:pay", {"amount": 1}, context=ann)
+            assert result.error is not None
+            waiting.append(result.error.details["approval"])
+            job = (await tavern.invoke("shop:asks", context=CallContext(principal="user:bob"), job=True)).job
+            assert job is not None
+            assert (await tavern.jobs.wait(job, 30)).status == "input_required"
+            assert tavern.jobs.answer(job, True)
+            assert (await tavern.jobs.wait(job, 30)).status == "completed"
+            assert tavern.jobs.result(job).value == {waiting[0]: True}
+            assert tavern.approvals.get(waiting[0]).state == "pending"
+
+    asyncio.run(main())

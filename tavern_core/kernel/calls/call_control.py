@@ -14,6 +14,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.elicitation import conversation, unanswered
 from tavern_core.kernel.calls.large_results import ArtifactStore
 from tavern_core.kernel.calls.running_call import RunningCall
+from tavern_core.kernel.calls.untrusted_content import is_given_up
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.model.call import CallContext
 from tavern_core.model.event import TOOL_PROGRESS
@@ -60,7 +61,7 @@ class CallControl:
 
     @property
     def is_cancelled(self) -> bool:
-        return self._call.is_cancelled
+        return is_given_up(self._call)
 
     @property
     def seconds_left(self) -> float | None:

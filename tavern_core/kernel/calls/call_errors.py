@@ -31,6 +31,8 @@ from tavern_core.schema.validate import Validator
 
 E = TypeVar("E", bound=CallError)
 _LOG: Final = logging.getLogger("tavern.calls")
+_EARLY_S: Final = 0.001
+"""How much earlier than a deadline a timer may ring."""
 _MOST_FRAMES: Final = 30
 """The innermost ones; an endless recursion has a thousand."""
 
@@ -48,7 +50,14 @@ def error_of(error: BaseException, call: RunningCall) -> CallError:
             and not call.is_cancelled
             and cancellations() <= call.cancellations
         )
-        failed = _lost(error, call) if is_lost else _as_call_error(error, call.plan, call.written, in_tool=in_tool)
+        if is_lost and call.deadline is not None and time.perf_counter() > call.deadline - _EARLY_S:
+            # The time of a call around it, which is its own too, was over a moment before its own timer rang.
+            stopped = not isinstance(error, LeftBehind)
+            failed = timed_out(call, stopped=stopped, outcome=_outcome(call.plan, error), begun=has_begun(error))
+        elif is_lost:
+            failed = _lost(error, call)
+        else:
+            failed = _as_call_error(error, call.plan, call.written, in_tool=in_tool)
         if isinstance(error, LeftBehind):
             failed.details["stopped"] = False
     failed.details.setdefault("stage", call.stage)

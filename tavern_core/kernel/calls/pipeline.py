@@ -216,6 +216,8 @@ class Pipeline:
             left(goes_on)
         if call.is_cancelled and isinstance(error, asyncio.CancelledError) and call.task is not None:
             call.task.uncancel()  # it was meant for this call, and ends here
+        if isinstance(error, asyncio.CancelledError | TimeLimit):
+            call.is_cancelled = True  # what goes on in a thread sees that nobody waits for it
         return failure(failed, call.trace(self.series), call.value)
 
     async def _concluded(self, call: RunningCall, result: ToolResult, mode: Mode) -> ToolResult:

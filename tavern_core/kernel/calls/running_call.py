@@ -98,7 +98,7 @@ class RunningCall:
     is_recorded: bool = False
     """Whether the log has the beginning of the call."""
     is_cancelled: bool = False
-    """Whether its end was requested (`Pipeline.cancel`)."""
+    """Whether its end was requested (`Pipeline.cancel`), or nobody waits for it any more."""
     limit: tuple[str, float] | None = None
     """The limit of one try that ended it, and its milliseconds; None: none did."""
     value: Any = None

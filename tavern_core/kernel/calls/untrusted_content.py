@@ -55,6 +55,44 @@ class Reader(Protocol):
     @property
     def outer(self) -> Frame | None: ...
 
+    @property
+    def is_cancelled(self) -> bool: ...
+
+
+class Starter:
+    """The call that began a job, as the job sees it: it has read what the job reads, and its end does not end the job."""
+
+    is_cancelled = False
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    @property
+    def reads(self) -> Mapping[str, None] | None:
+        return self._reader.reads
+
+    @reads.setter
+    def reads(self, sources: Mapping[str, None] | None) -> None:
+        self._reader.reads = sources
+
+    @property
+    def context(self) -> CallContext | None:
+        return self._reader.context
+
+    @property
+    def outer(self) -> Frame | None:
+        return self._reader.outer
+
+
+def is_given_up(reader: Reader) -> bool:
+    """Whether nobody waits for a call any more: its end, or that of a call or run around it, was requested, or its time is over."""
+    for one in around(reader):
+        if isinstance(one, Starter):
+            break
+        if one.is_cancelled:
+            return True
+    return False
+
 
 def around(reader: Reader | None) -> Iterator[Reader]:
     """A reader and those within which it runs, innermost first."""

@@ -201,7 +201,8 @@ class Jobs(Mapping[str, Job]):
         name = question or next(iter(asked))
         if name not in asked:
             raise UsageError(f"{id} does not ask {name!r:.80}", hint=did_you_mean(name, asked) or ", ".join(asked))
-        if name.startswith("apr-"):
+        # What the host wrote down, not what a question looks like: a tool names its questions as it likes.
+        if kept is not None and kept.facts.get("approval") == name:
             if not isinstance(value, bool):
                 raise UsageError(f"{id} waits for approval", hint="answer true or false")
             decide = self._approvals.approve if value else self._approvals.reject

@@ -33,6 +33,7 @@ from tavern_core.kernel.calls.call_control import Progress, on_left_behind, on_p
 from tavern_core.kernel.calls.elicitation import conversation
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.calls.stored_approvals import StoredApprovals
+from tavern_core.kernel.calls.untrusted_content import Starter
 from tavern_core.kernel.execution.portal import Portal
 from tavern_core.kernel.jobs.job_changes import JobChanges
 from tavern_core.kernel.jobs.job_records import ended
@@ -196,7 +197,7 @@ class RunningJobs:
         on_left_behind.set(running.left.append)
         conversation.set(JobConversation(self.changes, running))
         if (outer := running.outer) is not None:  # its caller does not wait for it, and still counts as one around it
-            current.set((outer[0] + 1, None, running.context, "", outer[4]))
+            current.set((outer[0] + 1, None, running.context, "", outer[4] and Starter(outer[4])))
         while True:
             result = await (
                 within_trace(running.trace, partial(self._call, running)) if running.trace else self._call(running)

@@ -87,7 +87,7 @@ class Tasks:
         try:
             while (left := end - time.monotonic()) > 0:
                 job = await jobs.wait(job_id, left)
-                asked = {} if talk is None else _questions(job)
+                asked = {} if talk is None else _questions(job, approvals=False)
                 if job.is_over or not asked or talk is None or job.status != "input_required":
                     break
                 for name, answer in (await talk.ask(asked)).items():
@@ -207,10 +207,16 @@ def _task(job: Job) -> dict[str, Any]:
     return task
 
 
-def _questions(job: Job) -> dict[str, Question]:
-    """What a job asks; an approval is a question, too, and so is what a workflow asks."""
+def _questions(job: Job, *, approvals: bool = True) -> dict[str, Question]:
+    """What a job asks; an approval is a question, too, and so is what a workflow asks.
+
+    Args:
+        approvals: False for who makes the call, and cannot approve it.
+    """
     found: dict[str, Question] = {}
     for asked in job.questions:
+        if asked.get("type") == "approval" and not approvals:
+            continue
         name, kind, prompt = str(asked["id"]), asked.get("type"), str(asked.get("prompt") or "")
         if kind == "approval":
             found[name] = Question.form(prompt, _APPROVAL_SCHEMA)
