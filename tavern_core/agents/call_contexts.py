@@ -9,7 +9,7 @@ from tavern_core.errors import UsageError
 from tavern_core.kernel.access.profiles import Profile
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.model.agent_profile import AgentBudget
-from tavern_core.model.call import HOST_PRINCIPAL, Budget, CallContext, Ledger
+from tavern_core.model.call import HOST_PRINCIPAL, Budget, CallContext, Ledger, owner_name
 from tavern_core.model.capability import is_dangerous
 from tavern_core.model.untrusted import AfterUntrusted, stricter
 
@@ -74,4 +74,4 @@ def caller_of(context: CallContext | None) -> CallContext | None:
 
 def owner_of(caller: CallContext | None) -> str:
     """To whom a run belongs."""
-    return f"{HOST_PRINCIPAL}\x1f" if caller is None else f"{caller.principal}\x1f{caller.user_id}"
+    return f"{HOST_PRINCIPAL}\x1f" if caller is None else owner_name(caller.principal, caller.user_id)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import UsageError
 from tavern_core.frozen_dataclass import dataclass
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from tavern_core.model.capability_scope import Scope
 
 HOST_PRINCIPAL = "host"
+_LONGEST_NAME: Final = 1_000
+_HALF: Final = re.compile(r"[\ud800-\udfff]")
+_PARTING: Final = str.maketrans({"\x1e": "\x1e0", "\x1f": "\x1e1"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,11 @@ class CallContext:
         for name in ("principal", "user_id", "profile"):  # what rules for callers match
             if not isinstance(value := getattr(self, name), str | None):
                 raise UsageError(f"CallContext.{name} must be text, got {type(value).__name__}")
+            if value and (len(value) > _LONGEST_NAME or (not value.isascii() and _HALF.search(value))):
+                raise UsageError(
+                    f"CallContext.{name}: {value!r:.80} cannot be stored",
+                    hint=f"at most {_LONGEST_NAME:,} characters, without halves of characters (lone surrogates)",
+                )
         if type(self.scopes) is not FrozenDict:  # tools and hooks see it, and must not widen what gates read
             object.__setattr__(self, "scopes", _scopes(self.scopes))
         if self.after_untrusted not in STRICTNESS:
@@ -196,6 +205,20 @@ class CallContext:
                 raise UsageError(f"unknown budget field {unknown[0]!r}", hint=did_you_mean(unknown[0], known))
             values["budget"] = Budget(**{known[k]: v for k, v in budget.items()})
         return cls(**values)
+
+
+def owner_of(context: CallContext) -> str:
+    """Who owns what is stored for a caller. No other principal and user give the same text, whatever their names hold."""
+    return owner_name(context.principal, context.user_id)
+
+
+def owner_name(principal: str, user_id: str) -> str:
+    """`owner_of`, of the two names that it is made of."""
+    principal = str(principal)  # None is one, too
+    name = f"{principal}\x1f{user_id}"
+    if name.count("\x1f") == 1 and "\x1e" not in name:  # as nearly always
+        return name
+    return f"{str(principal).translate(_PARTING)}\x1f{str(user_id).translate(_PARTING)}"
 
 
 def _scopes(written: Any) -> FrozenDict[str, tuple[str, ...]]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tavern_core import CallContext, Plugin, Tavern, tool
-from tavern_core.errors import ArtifactNotFound, JobNotFound, PolicyDenied, TavernError
+from tavern_core.errors import ArtifactNotFound, JobNotFound, PolicyDenied, TavernError, UsageError
 
 SECRET = "the plans of ann"
 ANN = CallContext(principal="user:ann", user_id="ann")
@@ -119,3 +119,37 @@ def test_jobs_and_artifacts_are_their_callers(host: Tavern, stranger: CallContex
         assert result.error is not None, name
         assert SECRET not in str(result)
     assert host.invoke_sync("jobs:list", context=stranger).value in ([], {"jobs": []})
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("user:ann\x1fx", "y"), ("user:ann", "x\x1fy")),
+        (("user:ann\x1e1", "y"), ("user:ann\x1f", "y")),
+        (("\x1f", ""), ("", "\x1f")),
+    ],
+)
+def test_no_two_callers_share_anything_whatever_their_names_hold(
+    host: Tavern, one: tuple[str, str], other: tuple[str, str]
+) -> None:
+    first, second = (CallContext(principal=principal, user_id=user) for principal, user in (one, other))
+    for who in (first, second):
+        assert host.invoke_sync("t:slow", WORDS, context=who, idempotency_key="k").ok
+    assert ran == ["slow", "slow"]
+    token = host.invoke_sync("t:looks", WORDS, context=first, dry_run=True).value["planToken"]
+    assert host.commit_sync(token, context=second).error.kind == "POLICY_DENIED"  # type: ignore[union-attr]
+    host.artifacts.put(SECRET, "text/plain", context=first)
+    assert len(host.artifacts.list(context=first)) == 1
+    assert host.artifacts.list(context=second) == ()
+    waiting = host.invoke_sync("t:pays", WORDS, context=first).error
+    assert waiting is not None
+    host.approvals.approve(waiting.details["approval"], remember="tool")
+    assert host.invoke_sync("t:pays", WORDS, context=first).ok
+    assert host.invoke_sync("t:pays", WORDS, context=second).status == "input_required"
+
+
+@pytest.mark.parametrize("name", ["user:\ud800", "x" * 1_001])
+def test_a_caller_whose_name_cannot_be_stored_is_refused_when_it_is_named(name: str) -> None:
+    for field in ("principal", "user_id"):
+        with pytest.raises(UsageError, match=f"CallContext.{field}"):
+            CallContext(**{field: name})

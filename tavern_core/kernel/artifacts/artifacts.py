@@ -28,7 +28,7 @@ from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.calls.untrusted_content import running_call_has_read, sources_of_running_call
 from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder
 from tavern_core.model.artifact import SCHEME, Artifact
-from tavern_core.model.call import HOST_PRINCIPAL, CallContext
+from tavern_core.model.call import HOST_PRINCIPAL, CallContext, owner_of
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.untrusted import sources_in
 
@@ -239,7 +239,7 @@ def _owner(context: CallContext | None) -> str:
     if context is None:
         frame = current.get()
         context = frame[2] if frame is not None else None
-    return f"{HOST_PRINCIPAL}\x1f" if context is None else f"{context.principal}\x1f{context.user_id}"
+    return f"{HOST_PRINCIPAL}\x1f" if context is None else owner_of(context)
 
 
 def _may_see(owner: str, context: CallContext | None) -> bool:

@@ -34,6 +34,7 @@ from tavern_core.kernel.execution.modes import Mode, TimeLimit
 from tavern_core.kernel.limits.slots import held
 from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.kernel.stores.store_offload import ask, at_once
+from tavern_core.model.call import owner_of
 from tavern_core.model.result import NO_REST, Evidence, ToolError, ToolResult
 
 KIND: Final = "answer"
@@ -105,7 +106,7 @@ class Idempotency:
                 f"{plan.id}: {key!r:.80} is not an idempotency key",
                 hint=f"1 to {LONGEST_KEY} printable characters, for example the id of the request",
             )
-        owner = f"{context.principal}\x1f{context.user_id}"
+        owner = owner_of(context)
         whole = f"{plan.id}\x1f{key}\x1f{owner}"
         name = sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:32]  # a key may be made of secrets
         digest = sha256(_canonical(call.values or {} if call.asked is None else call.asked)).hexdigest()[:32]

@@ -31,6 +31,7 @@ from tavern_core.kernel.execution.modes import LeftBehind, Mode, TimeLimit, canc
 from tavern_core.kernel.limits.breakers import CircuitBreaker
 from tavern_core.kernel.limits.limit_table import Governor, Place, Rate
 from tavern_core.kernel.limits.slots import Full, Slots, held
+from tavern_core.model.call import owner_of
 from tavern_core.model.event import RETRY
 from tavern_core.model.result import ToolResult, failure
 
@@ -208,7 +209,7 @@ class Governance:
         """Wait for a slot. Raises BudgetExceeded if too many calls wait, TimeLimit if none becomes free in time."""
         context = call.context
         assert context is not None
-        slots, caller = place.slots, f"{context.principal}\x1f{context.user_id}"
+        slots, caller = place.slots, owner_of(context)
         try:
             waits = slots.enter(caller)
         except Full:

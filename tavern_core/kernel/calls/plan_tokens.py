@@ -25,7 +25,7 @@ from tavern_core.kernel.catalogue.call_plan import Plan
 from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.kernel.stores.store_offload import ask
-from tavern_core.model.call import CallContext, ToolCall
+from tavern_core.model.call import CallContext, ToolCall, owner_of
 
 KIND: Final = "plan"
 
@@ -64,7 +64,7 @@ class PlanTokens:
             None if any(marked) or self._disk.arguments(dict(call.arguments)) is None else self._disk.arguments(given)
         )
         data = {"tool": plan.id, "mark": _mark(call, plan), "arguments": None if kept is None else dict(kept)}
-        record = Record(KIND, token, _owner(call.context), "open", to_json(data).decode(), now, now + self._seconds)
+        record = Record(KIND, token, owner_of(call.context), "open", to_json(data).decode(), now, now + self._seconds)
         await ask(mode, self._records, self._records.add, record)
         return token, now + self._seconds
 
@@ -75,7 +75,7 @@ class PlanTokens:
             PolicyDenied: it is unknown, another caller's, used, or expired (POLICY_DENIED).
         """
         record = await self._open(token, mode)
-        if context is not None and record.owner != _owner(context):
+        if context is not None and record.owner != owner_of(context):
             raise _refused("it is not a token of this caller")
         data = json.loads(record.data)
         return PlannedCall(record.key, data["tool"], data["arguments"])
@@ -87,7 +87,7 @@ class PlanTokens:
             PolicyDenied: the call is not the one that was planned, or the token cannot be used (POLICY_DENIED).
         """
         record = await self._open(token, mode)
-        if record.owner != _owner(call.context):
+        if record.owner != owner_of(call.context):
             raise _refused("it is not a token of this caller")
         if json.loads(record.data)["mark"] != _mark(call, plan):
             raise _refused(
@@ -112,10 +112,6 @@ class PlanTokens:
 
 def _mark(call: ToolCall, plan: Plan) -> str:
     return f"{fingerprint(call, plan.spec)} {definition_of(plan.spec)}"
-
-
-def _owner(context: CallContext) -> str:
-    return f"{context.principal}\x1f{context.user_id}"
 
 
 def _refused(

@@ -26,7 +26,7 @@ from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.model.approval import Approval, ApprovalRequest
-from tavern_core.model.call import HOST_PRINCIPAL, CallContext, ToolCall
+from tavern_core.model.call import HOST_PRINCIPAL, CallContext, ToolCall, owner_name, owner_of
 from tavern_core.model.event import APPROVAL_DECIDED
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import iso_utc
@@ -123,7 +123,7 @@ class StoredApprovals:
 
     def ruled(self, call: ToolCall, mark: str, definition: str) -> Approval | None:
         """What a rule says of the call; None: no rule does."""
-        for name in (_call_rule(mark, definition), _tool_rule(call, definition)):
+        for name in (_call_rule(mark, definition), _tool_rule(call.tool, owner_of(call.context), definition)):
             if (record := self._records.get(RULE, name)) is not None and record.data:
                 data = json.loads(record.data)
                 return Approval(bool(data["approved"]), str(data.get("reason", "")), str(data["by"]))
@@ -302,7 +302,7 @@ class StoredApprovals:
         key = (
             _call_rule(str(request["fingerprint"]), known.definition)
             if scope == "call"
-            else f"tool\x1f{known.tool}\x1f{known.principal}\x1f{known.user_id}\x1f{known.definition}"
+            else _tool_rule(known.tool, owner_name(known.principal, known.user_id), known.definition)
         )
         data = _text(
             {"tool": known.tool, "principal": known.principal, "approved": approved, "scope": scope, "by": who, "reason": reason[:1000]}
@@ -331,8 +331,8 @@ def _call_rule(mark: str, definition: str) -> str:
     return f"call\x1f{mark}\x1f{definition}"
 
 
-def _tool_rule(call: ToolCall, definition: str) -> str:
-    return f"tool\x1f{call.tool}\x1f{call.context.principal}\x1f{call.context.user_id}\x1f{definition}"
+def _tool_rule(tool: str, owner: str, definition: str) -> str:
+    return f"tool\x1f{tool}\x1f{owner}\x1f{definition}"
 
 
 def _entitled(by: CallContext | None, known: StoredApproval) -> str:

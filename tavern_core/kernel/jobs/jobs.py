@@ -23,8 +23,8 @@ from tavern_core.kernel.calls.untrusted_content import running_call_has_read, so
 from tavern_core.kernel.jobs.job_records import LOST, KeptJob, ended
 from tavern_core.kernel.jobs.new_jobs import NewJobs
 from tavern_core.kernel.jobs.running_job import RunningJob, give_answer
-from tavern_core.kernel.jobs.running_jobs import CANCELLED, RunningJobs, owner_of
-from tavern_core.model.call import CallContext
+from tavern_core.kernel.jobs.running_jobs import CANCELLED, RunningJobs
+from tavern_core.model.call import CallContext, owner_of
 from tavern_core.model.job import JOB_STATUSES, Job, handle
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import ToolResult

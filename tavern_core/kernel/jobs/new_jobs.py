@@ -13,9 +13,9 @@ from tavern_core.kernel.calls.background import Request
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.calls.untrusted_content import inherited
 from tavern_core.kernel.jobs.running_job import RunningJob
-from tavern_core.kernel.jobs.running_jobs import RunningJobs, owner_of
+from tavern_core.kernel.jobs.running_jobs import RunningJobs
 from tavern_core.kernel.settings.result_redaction import ForDisk
-from tavern_core.model.call import HOST_PRINCIPAL, CallContext
+from tavern_core.model.call import HOST_PRINCIPAL, CallContext, owner_of
 from tavern_core.model.job import Job
 
 _HOST: Final = CallContext(principal=HOST_PRINCIPAL)

@@ -300,11 +300,6 @@ class RunningJobs:
                 self._records.records.leave(self.process)
 
 
-def owner_of(context: CallContext) -> str:
-    """A caller, as the store knows it."""
-    return f"{context.principal}\x1f{context.user_id}"
-
-
 def _status_of(result: ToolResult) -> JobStatus:
     if result.ok:
         return "completed"

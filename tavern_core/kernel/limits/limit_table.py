@@ -22,7 +22,7 @@ from tavern_core.kernel.limits.result_cache import ResultCache
 from tavern_core.kernel.limits.slots import Slots
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.kernel.stores.store_offload import ask
-from tavern_core.model.call import HOST_PRINCIPAL, CallContext
+from tavern_core.model.call import HOST_PRINCIPAL, CallContext, owner_of
 from tavern_core.model.event import CIRCUIT_CHANGED
 from tavern_core.model.limits import QUEUE, Breaker, ToolLimits, parse_rate
 from tavern_core.model.tool import ToolSpec
@@ -292,7 +292,7 @@ class LimitTable:
         rates, places = [], []
         for key in keys:
             limits, place = self._callers[key], f"limits.callers.{key}"
-            one = f"{place}\x1f{context.principal}\x1f{context.user_id}"
+            one = f"{place}\x1f{owner_of(context)}"
             if limits.rate is not None:
                 rates.append(Rate(place, limits.rate, one, *parse_rate(limits.rate)))
             if limits.concurrency is not None:

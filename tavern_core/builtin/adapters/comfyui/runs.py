@@ -12,6 +12,7 @@ from typing import Any, Final
 from tavern_core.builtin.adapters.comfyui.watch import Preview
 from tavern_core.contract.adapters import UpstreamCall, UpstreamTool
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model.call import owner_of
 
 _NAMESPACE: Final = uuid.UUID("6f1b1e0e-53b2-5b5c-9c1d-0c5ad1a6f3aa")
 _LARGEST_SEED: Final = 2**53 - 1
@@ -38,7 +39,7 @@ def order_of(upstream: str, tool: UpstreamTool, arguments: Mapping[str, Any], ca
     """The order of a call. Seeds that it does not name are drawn: of its key where it has one, so that a repetition is one."""
     context = call.call.context
     if call.key:
-        parts = (upstream, tool.name, context.principal, context.user_id, call.key)
+        parts = (upstream, tool.name, owner_of(context), call.key)
         run = uuid.uuid5(_NAMESPACE, "\x1f".join(parts))
         draw = random.Random(run.int)
     else:
