@@ -123,6 +123,21 @@ def answer(session: Session, job: str, value: str, question: str, as_json: bool)
 @pass_session
 def watch(session: Session, job: str, as_json: bool) -> None:
     """Follow a job until it is over or asks a question; the exit code is that of its error."""
+    _follow(session, job, as_json)
+
+
+@jobs.command(cls=Command)
+@click.argument("job", metavar="ID")
+@json_option
+@pass_session
+def resume(session: Session, job: str, as_json: bool) -> None:
+    """Run a job here whose process has ended, and follow it: one that had not begun, waits for approval, or may run twice."""
+    host = session.host()
+    host.wait(host.jobs.resume(job))
+    _follow(session, job, as_json)
+
+
+def _follow(session: Session, job: str, as_json: bool) -> None:
     store = session.host().jobs
     found = store.find(job)
     is_drawn = not as_json and sys.stderr.isatty()

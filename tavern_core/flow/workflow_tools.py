@@ -242,6 +242,9 @@ def _call_error(result: RunResult) -> CallError:
     outcome: errors.Outcome = "none" if set(result.states.values()) <= {"queued", "skipped", "cached"} else "unknown"
     if result.state == "cancelled" and not result.errors:
         return errors.CallCancelled("the run was cancelled", outcome=outcome, runId=result.run_id)
+    if result.state == "waiting":
+        hint = f"tavern workflows resume {result.run_id}"
+        return errors.CallCancelled("the run was left and waits for answers", hint=hint, outcome=outcome, runId=result.run_id)
     first = result.errors[0]
     return call_error_of(first.kind)(
         f"node {first.path} ({first.type}) failed: {first.message}" if first.path else first.message,

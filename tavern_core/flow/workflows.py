@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 _LOOK_S: Final = 0.1
 """How often the events of another process's run are polled."""
+_LEAVING_S: Final = 0.5
+"""How long runs that wait for answers may take to end when the host closes."""
 
 
 class Workflows(Mapping[str, "Workflow"]):
@@ -451,6 +453,15 @@ class Workflows(Mapping[str, "Workflow"]):
     def runs(self) -> builtins.list[str]:
         """The ids of the runs in memory, oldest first."""
         return self._runs.ids()
+
+    async def leave(self) -> None:
+        """Let runs that only wait for answers end as `waiting`: they can be resumed with them."""
+        if self._made is None:
+            return
+        asking = [run for run in self._runs.all() if run.questions and run.leave()]
+        end = time.monotonic() + _LEAVING_S
+        while any(not run.is_over for run in asking) and time.monotonic() < end:
+            await asyncio.sleep(0.005)
 
     async def close(self) -> None:
         """Cancel every run."""

@@ -793,3 +793,128 @@ def test_a_job_of_arguments_that_no_call_takes_fails_and_does_not_store_them(tmp
         (record,) = small._host.records.list("job")
         assert json.loads(record.data)["facts"]["arguments"] is None
         assert len(record.data) < 2_000
+
+
+# Closing -------------------------------------------------------------------------------------------------------------
+
+
+@tool(idempotent=True)
+async def twice(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return "done"
+
+
+def test_jobs_that_the_close_of_a_host_ends_can_be_resumed_as_after_a_kill(tmp_path: Path) -> None:
+    def reopened(**config: Any) -> Any:
+        return Tavern.open(config, home=tmp_path / "kept", plugins=[Plugin([pay, twice, forever], name="t")])
+
+    with reopened(jobs={"concurrency": 3}) as first:
+        calls: list[tuple[str, dict[str, Any]]] = [
+            ("pay", {"amount": 1}), ("twice", {"seconds": 3600}), ("forever", {}), ("pay", {"amount": 2}),
+        ]  # fmt: skip
+        ids = [str(first.invoke_sync(f"t:{name}", given, context=ANN, job=True).job) for name, given in calls]
+        until = time.monotonic() + 30
+        while [first.jobs[job].status for job in ids] != ["input_required", "running", "running", "queued"]:
+            assert time.monotonic() < until
+            time.sleep(0.001)
+    with reopened() as second:
+        found = [second.jobs[job] for job in ids]
+        assert [job.status for job in found] == ["input_required", "failed", "failed", "failed"]
+        assert [job.error and (job.error.kind, job.error.outcome) for job in found] == [
+            None, ("CONNECTION_LOST", "unknown"), ("CONNECTION_LOST", "unknown"), ("CONNECTION_LOST", "none"),
+        ]  # fmt: skip
+        assert second.jobs.answer(ids[0], True, context=BOSS)
+        second.wait(second.jobs.resume(ids[0]))
+        assert second.wait(second.jobs.wait(ids[0], 30)).status == "completed"
+        assert second.jobs.result(ids[0]).value == 1
+        second.wait(second.jobs.resume(ids[1]))
+        with pytest.raises(UsageError, match="it is unknown whether it happened"):
+            second.wait(second.jobs.resume(ids[2]))
+        second.wait(second.jobs.resume(ids[3]))
+        assert second.wait(second.jobs.wait(ids[3], 30)).status == "input_required"
+
+
+@pytest.mark.parametrize("ending", ["close", "kill"])
+def test_a_run_that_waits_for_an_answer_still_does_after_its_host_has_ended(tmp_path: Path, ending: str) -> None:
+    (tmp_path / "flows").mkdir()
+    question = {
+        "name": "ask", "description": "asks",
+        "nodes": [{"id": "q", "type": "core:Ask", "inputValues": {"prompt": "which?"}}], "edges": [],
+    }  # fmt: skip
+    (tmp_path / "flows" / "ask.json").write_text(json.dumps(question), encoding="utf-8")
+    config = {"workflows": {"roots": [str(tmp_path / "flows")]}}
+    with start(ASKS, tmp_path / "kept", json.dumps(config), ending) as other:
+        assert other.stdout is not None
+        job = other.stdout.readline().strip()
+        if ending == "kill":
+            other.kill()
+        other.wait()
+    with opened(tmp_path / "kept", **config):
+        assert (host.jobs[job].status, host.jobs[job].error) == ("input_required", None)
+        assert [one.id for one in host.jobs.list(status="input_required")] == [job]
+        assert host.jobs.list(status="failed") == ()
+        with pytest.raises(UsageError, match="is a run of a workflow"):
+            host.wait(host.jobs.resume(job))
+        assert host.jobs.answer(job, "red")
+        assert host.wait(host.workflows.resume(job)).ok
+        assert host.jobs[job].status == "completed"
+        assert host.jobs.result(job).ok
+
+
+ASKS = """
+import json, sys, time
+from tavern_core import Tavern
+
+with Tavern.open(json.loads(sys.argv[2]), home=sys.argv[1]) as host:
+    job = host.invoke_sync("workflow:ask", {}, job=True).job
+    while host.jobs[job].status != "input_required":
+        time.sleep(0.01)
+    print(job, flush=True)
+    if sys.argv[3] == "kill":
+        time.sleep(3600)
+"""
+
+
+@pytest.mark.parametrize("waits", ["slot", "approval"])
+def test_a_job_that_is_cancelled_before_its_tool_ran_changed_nothing(tmp_path: Path, waits: str) -> None:
+    with opened(tmp_path / "one", jobs={"concurrency": 1}):
+        if waits == "slot":
+            begun("forever")
+        job = begun("pay" if waits == "approval" else "always", {"amount": 1} if waits == "approval" else {"n": 1})
+        until = time.monotonic() + 30
+        while host.jobs[job].status != ("input_required" if waits == "approval" else "queued"):
+            assert time.monotonic() < until
+            time.sleep(0.001)
+        assert host.jobs.cancel(job)
+        while not host.jobs[job].is_over:
+            assert time.monotonic() < until
+            time.sleep(0.001)
+        error = host.jobs.result(job).error
+        assert error is not None
+        assert (error.kind, error.outcome) == ("CANCELLED", "none")
+
+
+def test_the_command_line_resumes_a_job(tmp_path: Path) -> None:
+    plugin = tmp_path / "plugins" / "app"
+    plugin.mkdir(parents=True)
+    (plugin / "plugin.yaml").write_text(
+        'name: app\nversion: "1.0.0"\ntools:\n  - {id: again, implementation: {type: python}}\n', encoding="utf-8"
+    )
+    (plugin / "__init__.py").write_text(
+        "from tavern_core import hookimpl, tool\n\n@tool(idempotent=True)\ndef again(n: int) -> int:\n    return n\n\n"
+        "@hookimpl\ndef tavern_register_tools(ctx):\n    return [again]\n",
+        encoding="utf-8",
+    )
+
+    @tool(idempotent=True)
+    async def again(n: int) -> int:
+        await asyncio.sleep(3600)
+        return n
+
+    (tmp_path / "tavern.yaml").write_text("{}", encoding="utf-8")
+    home = tmp_path / "kept"
+    with Tavern.open({}, home=home, plugins=[Plugin([again], name="app")]) as first:
+        job = str(first.invoke_sync("app:again", {"n": 5}, job=True).job)
+    done = programs.tavern("jobs", "resume", job, "--json", cwd=tmp_path, home=home)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["result"]["value"] == 5

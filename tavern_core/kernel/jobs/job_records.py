@@ -42,6 +42,8 @@ class KeptJob:
     record: Record
     facts: Mapping[str, Any]
     """`process`, `caller` (a context as JSON; None: the host), `arguments` (None: not stored), `key`, `door`, `user`, `approval`."""
+    is_lost: bool = False
+    """Its process has ended before it did."""
 
 
 class JobRecords:
@@ -140,13 +142,15 @@ class JobRecords:
             )  # fmt: skip
         except (ValueError, KeyError, TypeError):
             return None
+        is_lost = False
         if alive is not None and job.status not in ENDED:
             process = str(facts.get("process", ""))
             if process not in alive:
                 alive[process] = self.records.is_present(process)
             if not alive[process] and not (job.status == "input_required" and facts.get("approval")):
                 job = replace(job, status="failed", error=NEVER_BEGUN if job.status == "queued" else LOST)
-        return KeptJob(job, record, facts)
+                is_lost = True
+        return KeptJob(job, record, facts, is_lost)
 
 
 def ended(job: Job, status: JobStatus, error: ToolError | None = None, call_id: str = "") -> Job:

@@ -23,7 +23,7 @@ from tavern_core.kernel.calls.untrusted_content import running_call_has_read, so
 from tavern_core.kernel.jobs.job_records import LOST, KeptJob, ended
 from tavern_core.kernel.jobs.new_jobs import NewJobs
 from tavern_core.kernel.jobs.running_job import RunningJob, give_answer
-from tavern_core.kernel.jobs.running_jobs import CANCELLED, RunningJobs
+from tavern_core.kernel.jobs.running_jobs import NEVER_RAN, RunningJobs
 from tavern_core.model.call import CallContext, owner_of
 from tavern_core.model.job import JOB_STATUSES, Job, handle
 from tavern_core.model.nearest import did_you_mean
@@ -86,7 +86,7 @@ class Jobs(Mapping[str, Job]):
             )
         owner = None if context is None else owner_of(context)
         found = {
-            kept.job.id: self._seen(kept.job)
+            kept.job.id: self._seen(kept)
             for kept in self._records.list(owner, wanted, 10_000 if tool else most)
             if not tool or kept.job.tool == tool
         }
@@ -126,7 +126,7 @@ class Jobs(Mapping[str, Job]):
         if job.is_over:
             if job.error is not None:
                 return ToolResult(False, error=job.error, job=id)
-            if kept is None:
+            if kept is None or kept.is_lost:  # a run, which was resumed
                 return ToolResult(True, job=id, meta={"run": id})
             return ToolResult(False, error=LOST, job=id)
         status: Any = "input_required" if job.status == "input_required" else "job"
@@ -175,7 +175,7 @@ class Jobs(Mapping[str, Job]):
         if self._records.records.is_present(str(kept.facts.get("process", ""))):
             self._records.ask_to_end(id)
             return True
-        return self._changes.change(id, lambda job: ended(job, "cancelled", CANCELLED)) is not None
+        return self._changes.change(id, lambda job: ended(job, "cancelled", NEVER_RAN)) is not None
 
     def answer(self, id: str, value: Any, question: str = "", *, context: CallContext | None = None) -> bool:  # noqa: A002 - the job's
         """Answer a question of a job; False: it has no open question.
@@ -227,7 +227,8 @@ class Jobs(Mapping[str, Job]):
             UsageError: it runs, is finished, may have happened, or its arguments held secrets (USAGE).
         """
         job, kept = self._found(id, context)
-        if kept is None:
+        runs = self._engines.runs
+        if kept is None or (id.startswith("run-") and runs is not None and runs.job(id) is not None):
             raise UsageError(f"{id} is a run of a workflow", hint=f"tavern.workflows.resume({id!r})")
         is_waiting = job.status == "input_required" and self._running.get(id) is None
         if not is_waiting and (job.error is None or job.error.kind != "CONNECTION_LOST"):
@@ -260,7 +261,7 @@ class Jobs(Mapping[str, Job]):
         known = id_ if isinstance(id_, str) and id_.isprintable() else ""
         kept, runs = self._records.get(known), self._engines.runs
         if kept is not None and (context is None or kept.record.owner == owner_of(context)):
-            return self._seen(kept.job), kept
+            return self._seen(kept), kept
         job = runs.job(known) if kept is None and runs is not None else None
         is_own = context is None or (runs is not None and runs.owner(known) == (context.principal, context.user_id))
         if job is not None and is_own:
@@ -271,10 +272,12 @@ class Jobs(Mapping[str, Job]):
             hint=did_you_mean(str(id_), near) or "`tavern jobs list` shows what there is",
         )
 
-    def _seen(self, job: Job) -> Job:
-        """The open questions of a job that is a run."""
-        if job.status == "input_required" and job.id.startswith("run-") and self._engines.runs is not None:
-            known = self._engines.runs.job(job.id)
-            if known is not None and known.status in ("input_required", "running"):
-                return replace(job, questions=known.questions, status=known.status)
-        return job
+    def _seen(self, kept: KeptJob) -> Job:
+        """A job as it is now. One that is a run stands as its run does: that may have been resumed since, in another process."""
+        job, runs = kept.job, self._engines.runs
+        if not job.id.startswith("run-") or runs is None or not (job.status == "input_required" or kept.is_lost):
+            return job
+        known = runs.job(job.id)
+        if known is None or (not kept.is_lost and known.status not in ("input_required", "running")):
+            return job
+        return replace(job, questions=known.questions, status=known.status, error=known.error)

@@ -39,6 +39,10 @@ class RunningJob:
     """Set when the approval that it waits for is there."""
     task: asyncio.Task[Any] | None = None
     is_cancelled = has_begun = False
+    is_waiting = False
+    """For an approval: its tool does not run."""
+    is_left = False
+    """Its host closes: what has not ended by itself stays as it is stored, to be resumed."""
     call_id = ""
     """Of its call, once that has ended."""
     saved_at = 0.0

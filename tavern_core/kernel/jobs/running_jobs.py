@@ -36,7 +36,7 @@ from tavern_core.kernel.calls.stored_approvals import StoredApprovals
 from tavern_core.kernel.calls.untrusted_content import Starter
 from tavern_core.kernel.execution.portal import Portal
 from tavern_core.kernel.jobs.job_changes import JobChanges
-from tavern_core.kernel.jobs.job_records import ended
+from tavern_core.kernel.jobs.job_records import LOST, ended
 from tavern_core.kernel.jobs.running_job import JobConversation, RunningJob, give_answer
 from tavern_core.kernel.limits.slots import Full, Slots
 from tavern_core.kernel.settings.result_redaction import ForDisk
@@ -51,6 +51,7 @@ _SAVE_S: Final = 0.2
 _MOST_WAITING: Final = 10_000
 _HOST: Final = CallContext(principal=HOST_PRINCIPAL)
 CANCELLED: Final = ToolError("CANCELLED", "the job was cancelled", {}, False, "unknown", None, "")
+NEVER_RAN: Final = replace(CANCELLED, message="the job was cancelled before its tool ran", outcome="none")
 _TOO_MANY: Final = ToolError(
     "BUDGET_EXCEEDED", f"{_MOST_WAITING:,} jobs wait already", {}, True, "none", None, "try again later"
 )
@@ -168,7 +169,9 @@ class RunningJobs:
             status = _status_of(result)
         except asyncio.CancelledError:
             status = "cancelled"
-            if any(not one.done() for one in running.left):
+            if not has_place or running.is_waiting:
+                result = ToolResult(False, error=NEVER_RAN)
+            elif any(not one.done() for one in running.left):
                 result = result.replace(error=replace(CANCELLED, details={"stopped": False}))
         except Exception as error:  # noqa: BLE001 - a job ends, whatever happens
             result = failure(
@@ -179,7 +182,10 @@ class RunningJobs:
                 self._leave(running)
             elif place is not None:
                 self._slots.give_up(running.owner, place)
-            self._over(running, result.replace(job=running.id), status)
+            if running.is_left and (status == "cancelled" or result.status != ("ok" if result.ok else "error")):
+                self._gone(running, ToolResult(False, error=LOST, job=running.id))
+            else:
+                self._over(running, result.replace(job=running.id), status)
 
     def _leave(self, running: RunningJob) -> None:
         """Give its slot back, as soon as the last thread of it has ended that could not be stopped."""
@@ -217,7 +223,9 @@ class RunningJobs:
             question = {"id": approval, "type": "approval", "prompt": why}
             waiting = partial(replace, status="input_required", questions=(question,), call_id=result.call_id)
             self.changes.change(running.id, waiting, approval=approval)
+            running.is_waiting = True
             await self._decided(running, approval)
+            running.is_waiting = False
             self.changes.change(running.id, partial(replace, status="running", questions=()), approval=None)
 
     async def _call(self, running: RunningJob) -> ToolResult:
@@ -254,6 +262,9 @@ class RunningJobs:
             self._records.put_result(running.id, running.owner, clean)
         with suppress(TavernError):
             self.changes.change(running.id, lambda job: ended(job, status, clean.error, running.call_id), approval=None)
+        self._gone(running, result)
+
+    def _gone(self, running: RunningJob, result: ToolResult) -> None:
         with self._lock:
             self._running.pop(running.id, None)
             done = running.done
@@ -287,8 +298,14 @@ class RunningJobs:
                             with suppress(InputInvalid):  # the question stays open
                                 give_answer(self.changes, running, name, value)
 
+    def leave(self) -> None:
+        """Soon the jobs of this process end with it; whatever of them can be resumed stays stored as it is."""
+        for running in list(self._running.values()):
+            running.is_left = not running.is_cancelled
+
     async def close(self) -> None:
-        """End the jobs of this process."""
+        """End the jobs of this process. As after a kill, jobs that are not over can be resumed (`Jobs.resume`)."""
+        self.leave()
         waits = [(running, self.inline(running.id)) for running in list(self._running.values())]
         for running, _ in waits:
             self.end(running)
