@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -163,6 +164,57 @@ def test_a_file_that_is_no_database_is_kept_and_a_new_one_begun(tmp_path: Path) 
     assert told == [(path, tmp_path / "state.sqlite.damaged")]
     assert (tmp_path / "state.sqlite.damaged").read_bytes().startswith(b"this is not")
     store.close()
+
+
+def test_each_corrupt_file_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "state.sqlite"
+    for content in (b"first ", b"second "):
+        path.write_bytes(content * 1000)
+        store = SqliteRecords(path)
+        assert store.add(record("a")) is None
+        store.close()
+    assert (tmp_path / "state.sqlite.damaged").read_bytes().startswith(b"first")
+    assert (tmp_path / "state.sqlite.damaged-2").read_bytes().startswith(b"second")
+
+
+def test_processes_go_on_with_one_store_after_one_of_them_found_it_corrupt(tmp_path: Path) -> None:
+    path = tmp_path / "state.sqlite"
+    first, early, late = SqliteRecords(path), SqliteRecords(path), SqliteRecords(path)
+    assert first.add(record("before")) is None
+    first.close()
+    assert early.get("job", "before") is not None
+    with path.open("r+b") as file:
+        file.write(b"this is not a database" * 10)
+    assert late.add(record("key")) is None  # it put the file aside, and began a new one
+    known = early.add(replace(record("key"), created=time.time() + 1))
+    assert known is not None
+    assert known.key == "key"
+    assert not list(tmp_path.glob("*.damaged-2*"))
+    early.close()
+    late.close()
+
+
+def test_a_corrupt_file_is_put_aside_by_the_first_who_notices_alone(tmp_path: Path) -> None:
+    path = tmp_path / "state.sqlite"
+    store = SqliteRecords(path)
+    for number in range(3000):  # more than is read at once, and remembered
+        store.add(record(f"k{number}", data="x" * 4_000))
+    store.close()
+    early = SqliteRecords(path)
+    assert early.get("job", "k7") is not None
+    whole = path.read_bytes()
+    with path.open("r+b") as file:
+        file.write(b"this is not a database" * (len(whole) // 22))
+    late = SqliteRecords(path)
+    assert late.add(record("new")) is None
+    for number in range(3000):
+        with contextlib.suppress(StateDamaged):
+            early.get("job", f"k{number}")
+    assert late.get("job", "new") is not None
+    fresh = SqliteRecords(path)
+    assert fresh.get("job", "new") is not None
+    for each in (early, late, fresh):
+        each.close()
 
 
 def test_a_store_that_is_corrupt_anywhere_starts_or_says_so(tmp_path: Path) -> None:

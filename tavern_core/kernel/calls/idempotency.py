@@ -221,9 +221,11 @@ class Idempotency:
                 data = f'{{"digest":"{claim.digest}","result":{text}}}'
                 done = Record(KIND, record.key, record.owner, DONE, data, record.created, until, record.version)
                 if self._records.is_quick:
-                    self._records.replace(done)
+                    is_kept = self._records.replace(done)
                 else:
-                    await ask(mode, self._records, self._records.replace, done)
+                    is_kept = await ask(mode, self._records, self._records.replace, done)
+                if not is_kept:  # the store was lost meanwhile, and a new one begun
+                    await ask(mode, self._records, self._records.add, replace(done, version=1, created=time.time()))
                 if len(text) <= _SHORT:
                     self._remember(record.key, (claim.digest, text, until))
         except (CallError, StateDamaged, ValueError, OSError) as failed:

@@ -121,8 +121,11 @@ def is_damaged(error: sqlite3.Error) -> bool:
 
 
 def put_aside(path: Path) -> Path:
-    """Rename the file and SQLite's side files, which would corrupt the next one; returns its new path."""
-    aside = path.with_name(path.name + ".damaged")
+    """Rename the file and SQLite's side files, which would corrupt the next one; returns its new path. Earlier ones are kept."""
+    aside, count = path.with_name(path.name + ".damaged"), 1
+    while aside.exists():
+        count += 1
+        aside = path.with_name(f"{path.name}.damaged-{count}")
     for ending in ("", "-wal", "-shm"):
         with contextlib.suppress(FileNotFoundError):
             path.with_name(path.name + ending).replace(aside.with_name(aside.name + ending))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import os
 import threading
 import time
 import zlib
@@ -30,6 +31,8 @@ DAMAGED: Final = "damaged"
 """State of a record whose data are not what was written; they are empty."""
 _VERSION: Final = 1
 _PURGE_EVERY: Final = 5_000
+_LOOK_S: Final = 0.1
+"""How often it is checked that the file is still the one of this name."""
 _CHECKPOINT_PAGES: Final = 4_000
 """Pages of 4 kB in the write-ahead log before they go into the file, which waits for the disk: four times SQLite's own."""
 _CACHE_KB: Final = 8_000
@@ -74,9 +77,14 @@ class SqliteRecords:
         self._db: sqlite3.Connection | None = None
         self._cursor: sqlite3.Cursor | None = None
         """Of what is only written; making one for each statement costs as much as the lock."""
+        self._inode = 0
+        """Of the file that is open."""
+        self._looked_at = 0.0
         self._added = 0
 
     def add(self, record: Record) -> Record | None:
+        if not 0 <= record.created - self._looked_at < _LOOK_S:
+            self._look(record.created)
         data = record.data
         values = (
             record.kind, record.key, record.owner, record.state, data, record.created, record.expires, record.version,
@@ -90,6 +98,12 @@ class SqliteRecords:
                 return None
             if (known := self.get(record.kind, record.key)) is not None:  # None: it expired in between
                 return known
+
+    def _look(self, now: float) -> None:
+        """See that the file is still the store: another process may have found it corrupt, renamed it and begun a new one."""
+        self._looked_at = now
+        if self._inode and self._inode != _inode_of(self._path):
+            self._forget_connection()
 
     def get(self, kind: str, key: str) -> Record | None:
         found = self._rows(f"SELECT {_COLUMNS} FROM records WHERE kind = ? AND key = ?", (kind, key))
@@ -152,11 +166,14 @@ class SqliteRecords:
         return self._presence.is_present(process)
 
     def close(self) -> None:
+        self._forget_connection()
+        self._presence.close()
+
+    def _forget_connection(self) -> None:
         with self._lock:
             if self._db is not None:
                 self._db.close()
                 self._db = self._cursor = None
-        self._presence.close()
 
     def _run(self, statement: str, values: Sequence[object]) -> int:
         """One statement, which is a transaction of its own; how many rows it changed. Not by `_open`, which takes twice as long."""
@@ -211,6 +228,9 @@ class SqliteRecords:
             if self._db is not None:
                 self._db.close()
                 self._db = self._cursor = None
+            if self._inode != _inode_of(self._path):
+                hint = "another process has renamed it and started a new one: its content is lost"
+                return StateDamaged(f"{self._path}: {error}", hint=hint, path=str(self._path))
             aside = put_aside(self._path)
             self._on_damage(self._path, aside)
             hint = f"it was renamed to {aside.name}, and a new one was started: its content is lost"
@@ -222,6 +242,7 @@ class SqliteRecords:
 
         make_private_folder(self._path.parent)
         for is_second in (False, True):
+            self._inode = _inode_of(self._path)
             db = sqlite3.connect(self._path, timeout=10, check_same_thread=False, isolation_level=None)
             try:
                 db.execute("PRAGMA journal_mode = WAL")
@@ -245,17 +266,27 @@ class SqliteRecords:
                     raise sqlite3.DatabaseError("the database is malformed")
                 with contextlib.suppress(OSError):
                     self._path.chmod(PRIVATE_FILE)
+                self._inode = _inode_of(self._path)
                 return db
             except sqlite3.DatabaseError as error:
                 db.close()
                 broken = is_damaged(error) or "malformed" in str(error)
                 if is_second or not broken:
                     raise
-                self._on_damage(self._path, put_aside(self._path))
+                if self._inode == _inode_of(self._path):  # else another process was faster
+                    self._on_damage(self._path, put_aside(self._path))
             except BaseException:
                 db.close()
                 raise
         raise AssertionError("unreachable")
+
+
+def _inode_of(path: Path) -> int:
+    """What tells a file from another one of the same name; 0: there is none."""
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return 0
 
 
 def _any_text(text: bytes) -> str:
