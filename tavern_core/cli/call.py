@@ -64,6 +64,9 @@ def call(
     A value gets the type that the tool declares for it; JSON for lists and objects. For a parameter that takes an artifact, `@FILE` keeps
     FILE as one and passes its address.
     """
+    if token is not None and (dry_run or trace or timeout_ms is not None):
+        other = "--dry-run" if dry_run else "--trace" if trace else "--timeout-ms"
+        raise UsageError(f"--commit and {other} do not go together", hint=f"give {other} to the call without --commit")
     texts = named((*words, *given))
     whole = json_arguments(json_args) if json_args is not None else {}
     if both := sorted(texts.keys() & whole.keys()):
@@ -73,7 +76,9 @@ def call(
     arguments = {**whole, **typed(host, tool, texts, context)}
     if token is not None:
         again = arguments or None
-        result = host.commit_sync(token, again, context=context, purpose=purpose, idempotency_key=key, door=DOOR)
+        result = host.commit_sync(
+            token, again, context=context, purpose=purpose, idempotency_key=key, door=DOOR, tool=tool
+        )
     else:
         result = host.invoke_from_sync(
             DOOR,

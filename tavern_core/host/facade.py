@@ -304,17 +304,20 @@ class Tavern:
         purpose: str = "",
         idempotency_key: str | None = None,
         door: str = "api",
+        tool: str | None = None,
     ) -> ToolResult:
         """Make the call that a dry run planned, if it would still run as planned. Never raises.
 
         Args:
-            plan_token: `planToken` of the dry run's value; it can be used once, by its caller.
+            plan_token: `planToken` of the dry run's value; it can be used once, by its caller, and again only under the same idempotency
+                key, for the answer that there is.
             arguments: only if those of the dry run held secrets, which are not stored: the same again.
             context: as for `invoke`.
+            tool: refuse a token that is for another tool.
         """
         if self._state != "open":
             return self._not_open()
-        return await self._host.commit(plan_token, arguments, context, purpose, idempotency_key, door)
+        return await self._host.commit(plan_token, arguments, context, purpose, idempotency_key, door, tool)
 
     def commit_sync(
         self,
@@ -325,6 +328,7 @@ class Tavern:
         purpose: str = "",
         idempotency_key: str | None = None,
         door: str = "api",
+        tool: str | None = None,
     ) -> ToolResult:
         """`commit` for code without an event loop."""
         if self._state != "open":
@@ -334,7 +338,7 @@ class Tavern:
                 CallMisused("commit_sync was called inside a running event loop", hint="use `await tavern.commit(...)`")
             )
         return self._host.base.portal.run(
-            self._host.commit(plan_token, arguments, context, purpose, idempotency_key, door)
+            self._host.commit(plan_token, arguments, context, purpose, idempotency_key, door, tool)
         )
 
     def invoke_from(

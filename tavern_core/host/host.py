@@ -167,11 +167,14 @@ class Host:
         purpose: str,
         key: str | None,
         door: str,
+        tool: str | None = None,
     ) -> ToolResult:
         """Make the planned call; see `Tavern.commit`."""
         pipeline, mode = self.pipeline, self.base.mode
         try:
-            planned = await pipeline.plans.find(token, context, mode)
+            planned = await pipeline.plans.find(token, context, mode, key)
+            if tool is not None and (meant := (await self.compiler.find(tool, context)).id) != planned.tool:
+                raise CallMisused(f"the plan token is for {planned.tool}, not for {meant}", hint=f"commit {planned.tool}")
             if planned.arguments is None and arguments is None:
                 raise CallMisused(
                     f"{planned.tool}: the arguments of the plan held secrets and were not stored",

@@ -285,6 +285,28 @@ def test_a_plan_with_secrets_is_committed_with_its_arguments(office: Office) -> 
         assert not file.is_file() or b"hunter2-very-secret" not in file.read_bytes()
 
 
+def test_a_commit_with_a_key_is_repeated_for_its_answer(office: Office) -> None:
+    with office.open() as host:
+        token = plan_of(host)["planToken"]
+        assert host.commit_sync(token, idempotency_key="k").value == 3
+        again = host.commit_sync(token, idempotency_key="k")
+        assert (again.value, again.meta["idempotency"]) == (3, "replayed")
+        for other in (None, "j"):
+            assert host.commit_sync(token, idempotency_key=other).error.kind == "POLICY_DENIED"  # type: ignore[union-attr]
+        assert host.commit_sync(token, idempotency_key="k", context=ANN).error.kind == "POLICY_DENIED"  # type: ignore[union-attr]
+    assert office.ran == [3]
+
+
+def test_a_commit_that_names_another_tool_than_its_plan_is_refused(office: Office) -> None:
+    with office.open() as host:
+        token = plan_of(host)["planToken"]
+        refused = host.commit_sync(token, tool="o:pay").error
+        assert refused is not None
+        assert (refused.kind, refused.message) == ("USAGE", "the plan token is for o:send, not for o:pay")
+        assert office.ran == []
+        assert host.commit_sync(token, tool="o.send").value == 3
+
+
 def test_a_tool_that_changed_does_not_run_by_an_old_plan(office: Office) -> None:
     with office.open() as host:
         plan = plan_of(host)
@@ -326,5 +348,7 @@ def test_the_command_line_plans_approves_and_commits(tmp_path: Path) -> None:
     assert "pen:add" in tavern("approvals", "show", waiting["id"])[1]
     assert tavern("approvals", "approve", "apr-nothing")[0] == 2
     assert tavern("approvals", "approve", waiting["id"], "--reason", "ok")[0] == 0
+    for odd in (["pen:add", "--commit", token, "--dry-run"], ["system:get_current_time", "--commit", token]):
+        assert tavern("tools", "call", *odd)[0] == 2
     assert tavern("tools", "call", "pen:add", "--commit", token)[:2] == (0, "xx\n")
     assert json.loads(tavern("approvals", "list", "--all", "--json")[1])[0]["state"] == "used"

@@ -266,6 +266,13 @@ def test_a_callers_jobs_are_tools_for_it() -> None:
 # Workflows -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["jobs.getStatus", "jobs/getStatus", "jobs:getStatus"])
+def test_the_tools_of_jobs_are_found_as_they_may_be_written(name: str) -> None:
+    job = begun("always", {"n": 1})
+    assert host.invoke_sync(name, {"jobId": job}).value["jobId"] == job
+    assert host.tools.get(name).id == "jobs:getStatus"
+
+
 def test_a_run_of_a_workflow_is_a_job_with_the_same_id(tmp_path: Path) -> None:
     folder = tmp_path / "flows"
     folder.mkdir()

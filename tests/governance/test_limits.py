@@ -156,6 +156,7 @@ def test_further_calls_wait_in_line_and_too_many_are_refused(tmp_path: Path) -> 
     refused = next(r for r in results if not r.ok)
     assert refused.error.kind == "BUDGET_EXCEEDED"
     assert refused.error.details["limit"] == "the tool t:work.queue"
+    assert refused.error.retry_after_ms == 1_000
 
 
 def test_threads_wait_in_line_too(tmp_path: Path) -> None:
@@ -340,6 +341,17 @@ def test_retries_wait_and_end_with_the_deadline(tmp_path: Path) -> None:
         assert host.invoke_sync("t:away", context=caller).error.kind == "UPSTREAM_ERROR"
     assert len(ran) == 3
     assert [e.data["attempt"] for e in events] == [2, 3]
+
+
+def test_a_call_without_a_deadline_does_not_wait_for_as_long_as_an_upstream_likes(tmp_path: Path) -> None:
+    @tool(limits={"retries": 1})
+    def away() -> int:
+        raise UpstreamError("away", retry_after_ms=86_400_000)
+
+    with host_of(tmp_path, [away]) as host:
+        error = host.invoke_sync("t:away").error
+    assert error is not None
+    assert (error.kind, error.retry_after_ms) == ("UPSTREAM_ERROR", 86_400_000)
 
 
 RETRIES = [

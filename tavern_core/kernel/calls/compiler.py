@@ -15,7 +15,7 @@ from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError
 from tavern_core.kernel.calls.attempt import execute_of, way_of
 from tavern_core.kernel.calls.running_call import RunningCall, current
 from tavern_core.kernel.catalogue.call_plan import Execute, Inner, Plan
-from tavern_core.kernel.catalogue.namespaces import Namespaces
+from tavern_core.kernel.catalogue.namespaces import Namespaces, canonical
 from tavern_core.kernel.catalogue.profile_inventories import Inventories
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.hooks.argument_copies import ShownTool
@@ -175,11 +175,12 @@ class Compiler:
     async def _elsewhere(self, written: str, error: ToolNotFound) -> Plan:
         """A tool of a namespace that a plugin resolves, such as ``kb:``; otherwise the error says more about the cause."""
         if isinstance(written, str):
-            prefix = split_id(written)[0].strip()
+            meant = canonical(written)
+            prefix = split_id(meant)[0].strip()
             await self._namespaces.wake({prefix})
             if self._contributions.get("namespaces", prefix) is not None:
-                await self._stand_guard(Entry(written, ""))
-            if (found := await self._namespaces.find(written, self._mode)) is not None:
+                await self._stand_guard(Entry(meant, ""))
+            if (found := await self._namespaces.find(meant, self._mode)) is not None:
                 return self._compile(*found)
         if (absent := self._specs.absence(written)) is not None:
             raise absent.error(written, error) from error

@@ -37,6 +37,10 @@ from tavern_core.model.result import ToolResult, failure
 
 _BEHIND: Final = frozenset({"UPSTREAM_ERROR", "TIMEOUT", "CONNECTION_LOST"})
 """Failures of what is behind a tool: these open a breaker."""
+_QUEUE_PAUSE_MS: Final = 1_000
+"""When to call again what found a queue full; nobody knows when the calls before it end."""
+_LONGEST_WAIT_S: Final = 300.0
+"""How long a call without a deadline waits at most before it tries again, whatever an upstream asks for."""
 Steps = Callable[[Plan, RunningCall, Mode], Coroutine[Any, Any, ToolResult]]
 
 
@@ -130,7 +134,7 @@ class Governance:
                 raise raised
             pause = pause_before(attempt + 1, failed)
             left = call.seconds
-            if left is not None and pause >= left:
+            if pause >= (_LONGEST_WAIT_S if left is None else left):
                 if given is not None:
                     return given
                 raise raised
@@ -217,6 +221,7 @@ class Governance:
                 f"{plan.id}: {slots.size} calls at a time ({place.place}), and {slots.queue} wait already",
                 hint=f"call it again later, or raise {place.place}.concurrency or .queue",
                 retryable=True,
+                retry_after_ms=_QUEUE_PAUSE_MS,
                 limit=f"{place.place}.queue",
                 running=slots.taken,
                 waiting=slots.waiting,

@@ -8,6 +8,7 @@ A token says *what* runs. It is not an approval: a call that needs one still nee
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
 import time
@@ -68,13 +69,18 @@ class PlanTokens:
         await ask(mode, self._records, self._records.add, record)
         return token, now + self._seconds
 
-    async def find(self, token: object, context: CallContext | None, mode: Mode) -> PlannedCall:
+    async def find(
+        self, token: object, context: CallContext | None, mode: Mode, key: str | None = None
+    ) -> PlannedCall:
         """The call behind a token.
+
+        Args:
+            key: the idempotency key of the commit: under the key that used it, a token can be used again.
 
         Raises:
             PolicyDenied: it is unknown, another caller's, used, or expired (POLICY_DENIED).
         """
-        record = await self._open(token, mode)
+        record = await self._open(token, mode, key)
         if context is not None and record.owner != owner_of(context):
             raise _refused("it is not a token of this caller")
         data = json.loads(record.data)
@@ -86,18 +92,22 @@ class PlanTokens:
         Raises:
             PolicyDenied: the call is not the one that was planned, or the token cannot be used (POLICY_DENIED).
         """
-        record = await self._open(token, mode)
+        record = await self._open(token, mode, call.idempotency_key)
         if record.owner != owner_of(call.context):
             raise _refused("it is not a token of this caller")
-        if json.loads(record.data)["mark"] != _mark(call, plan):
+        data = json.loads(record.data)
+        if data["mark"] != _mark(call, plan):
             raise _refused(
                 f"{plan.id} would not run as planned: the tool or the arguments changed",
                 "make a new plan with dry_run=True",
             )
-        if not await ask(mode, self._records, self._records.replace, replace(record, state="used", data="{}")):
+        if record.state == "used":  # the key says whether the tool runs
+            return
+        kept = "{}" if call.idempotency_key is None else to_json({**data, "key": _digest(call.idempotency_key)}).decode()
+        if not await ask(mode, self._records, self._records.replace, replace(record, state="used", data=kept)):
             raise _refused("it was used just now")
 
-    async def _open(self, token: object, mode: Mode) -> Record:
+    async def _open(self, token: object, mode: Mode, key: str | None) -> Record:
         if not isinstance(token, str) or not token.isascii() or not token.startswith("plan-") or len(token) > 80:
             raise CallMisused(
                 f"{token!r:.40} is not a plan token", hint="invoke(..., dry_run=True) gives one in its value"
@@ -105,9 +115,14 @@ class PlanTokens:
         record: Record | None = await ask(mode, self._records, self._records.get, KIND, token)
         if record is None:
             raise _refused("it does not exist, or has expired")
-        if record.state != "open":
+        is_again = record.state == "used" and isinstance(key, str) and json.loads(record.data).get("key") == _digest(key)
+        if record.state != "open" and not is_again:
             raise _refused("it was used before")
         return record
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _mark(call: ToolCall, plan: Plan) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tavern_core.errors import CallError, TavernError, ToolNotFound, UsageError
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.catalogue.namespaces import Namespaces
+from tavern_core.kernel.catalogue.namespaces import Namespaces, canonical
 from tavern_core.kernel.catalogue.profile_inventories import Inventories
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.plugins.record import Record
@@ -143,7 +143,7 @@ class Availability:
             for spec in self._specs.open_for(caller):
                 if spec.id in ids:
                     return spec, records[spec.plugin], f"made for this caller by a factory of {spec.plugin}"
-        prefix = split_id(tool)[0].strip()
+        prefix = split_id(canonical(tool))[0].strip()
         if self._namespaces.asleep({prefix}):
             self._wait(self._namespaces.wake({prefix}))
         found = self._namespaces.known(tool)

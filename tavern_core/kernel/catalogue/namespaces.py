@@ -22,11 +22,16 @@ from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.registry_entries import refuse_bad_schemas
 from tavern_core.kernel.plugins.tool_rules import refuse_unsound
 from tavern_core.kernel.registry import Entry
-from tavern_core.model.naming_rules import split_id
+from tavern_core.model.naming_rules import spellings, split_id
 from tavern_core.model.safe_text import printed
 from tavern_core.model.tool import ToolSpec
 
 MOST_NAMES = 1_000
+
+
+def canonical(written: str) -> str:
+    """The id that `written` means in a namespace: ``jobs.getResult`` is ``jobs:getResult``."""
+    return spellings(written)[:2][-1]
 
 
 class Namespaces:
@@ -66,7 +71,7 @@ class Namespaces:
             UpstreamError: the plugin or its resolver failed, hung or answered no tool (UPSTREAM_ERROR).
             PolicyDenied: a hook left the tool out (POLICY_DENIED).
         """
-        prefix, local = map(str.strip, split_id(written))  # a blank must not part it from its lists
+        prefix, local = map(str.strip, split_id(canonical(written)))  # a blank must not part it from its lists
         resolver, owner = self._contributions.get("namespaces", prefix), self._contributions.owner("namespaces", prefix)
         if resolver is None or owner is None:
             return None

@@ -53,7 +53,7 @@ _HOST: Final = CallContext(principal=HOST_PRINCIPAL)
 CANCELLED: Final = ToolError("CANCELLED", "the job was cancelled", {}, False, "unknown", None, "")
 NEVER_RAN: Final = replace(CANCELLED, message="the job was cancelled before its tool ran", outcome="none")
 _TOO_MANY: Final = ToolError(
-    "BUDGET_EXCEEDED", f"{_MOST_WAITING:,} jobs wait already", {}, True, "none", None, "try again later"
+    "BUDGET_EXCEEDED", f"{_MOST_WAITING:,} jobs wait already", {"limit": "jobs"}, True, "none", 1_000, "try again later"
 )
 
 
