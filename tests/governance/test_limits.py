@@ -354,6 +354,18 @@ def test_a_call_without_a_deadline_does_not_wait_for_as_long_as_an_upstream_like
     assert (error.kind, error.retry_after_ms) == ("UPSTREAM_ERROR", 86_400_000)
 
 
+def test_any_number_of_callers_leaves_bounded_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tavern_core.kernel.limits.limit_table._MOST_CALLERS", 20)
+    config = {"limits": {"callers": {"*": {"concurrency": 2}}}, "metrics": {"enabled": True}}
+    with Tavern.open(config, home=tmp_path / "home", plugins=[Plugin([ping], name="t")]) as host:
+        for number in range(100):
+            assert host.invoke_sync("t:ping", context=CallContext(principal=f"user:{number}")).ok
+        assert len(host.metrics._table._slots) <= 21
+        text = host.metrics.text()
+    assert 'tool_concurrency_running{limit="limits.callers.*"} 0.0' in text
+    assert "user:" not in text
+
+
 RETRIES = [
     # outcome, retryable, idempotent, destructive, tries
     ("none", True, False, False, 3),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import redis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -245,3 +247,32 @@ def whole_or_told(store: SqliteRecords) -> str:
     except StateDamaged as error:
         return error.hint
     return ""
+
+
+def test_rates_that_nobody_uses_any_more_are_forgotten(tmp_path: Path) -> None:
+    path, now = tmp_path / "state.sqlite", time.time()
+    store = SqliteRecords(path)
+    for number in range(10):
+        assert store.take(f"caller-{number}", 5, 60, now - 100 * 86_400) == 0
+    assert store.take("a month", 1, 40 * 86_400, now - 30 * 86_400) == 0
+    store.close()
+    store = SqliteRecords(path)
+    assert store.take("a month", 1, 40 * 86_400, now) > 0
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        assert {key for (key,) in db.execute("SELECT key FROM uses")} == {"a month"}
+    store.close()
+
+
+def test_redis_forgets_the_names_of_records_that_have_expired(tmp_path: Path) -> None:
+    with redis_server.running(tmp_path) as address:
+        store = RedisRecords(address)
+        soon = time.time() + 0.05
+        for number in range(300):
+            store.add(record(f"old-{number}", "answer", expires=soon))
+        time.sleep(max(soon + 0.05 - time.time(), 0))
+        for number in range(300):
+            store.add(record(f"new-{number}", "answer", expires=time.time() + 600))
+        with redis.Redis.from_url(address) as client:
+            assert client.zcard("tavern:i:answer") < 450
+        assert len(store.list("answer", most=1000)) == 300
+        store.close()

@@ -4,7 +4,7 @@ Each method is one round trip; those that read and write are scripts, which Redi
 alive is a key that it renews, so the end or disconnection of a process is detected within `_LIFE_S`.
 
     <prefix>r:<kind>:<key>    hash: owner, state, data, created, expires, version
-    <prefix>i:<kind>          sorted set of keys by age
+    <prefix>i:<kind>          sorted set of keys by age; each new key removes a few that have expired
     <prefix>u:<key>           sorted set of uses by time
     <prefix>p:<process>       expires unless renewed
 """
@@ -31,6 +31,9 @@ redis.call('DEL', KEYS[1])
 redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'state', ARGV[2], 'data', ARGV[3], 'created', ARGV[4], 'expires', ARGV[5], 'version', ARGV[6])
 if tonumber(ARGV[5]) > 0 then redis.call('PEXPIREAT', KEYS[1], math.ceil(tonumber(ARGV[5]) * 1000)) end
 redis.call('ZADD', KEYS[2], ARGV[4], ARGV[7])
+for _, key in ipairs(redis.call('ZRANDMEMBER', KEYS[2], 3)) do
+    if redis.call('EXISTS', ARGV[8] .. key) == 0 then redis.call('ZREM', KEYS[2], key) end
+end
 return false
 """
 _REPLACE: Final = """
@@ -86,6 +89,7 @@ class RedisRecords:
         keys = [_place(record.kind, record.key), f"{_PREFIX}i:{record.kind}"]
         args = [
             record.owner, record.state, record.data, repr(record.created), repr(record.expires), record.version, record.key,
+            _place(record.kind, ""),
         ]  # fmt: skip
         found = self._asked(self._add, keys=keys, args=args)
         return None if not found else _record(record.kind, record.key, found)

@@ -31,6 +31,8 @@ _EVERYBODY: Final = "*"
 BLOCKS: Final = 100
 """Parts into which a large rate is divided: a process takes a part at a time from the store, and uses it within as small a part of
 the period. So a rate of 100 or more may be off by a hundredth."""
+_PARTS: Final = "\x1f"
+"""Between a place in the configuration and the caller whose own limit it is."""
 _MOST_CALLERS: Final = 10_000
 """Callers whose places are remembered though they take none."""
 
@@ -282,6 +284,9 @@ class LimitTable:
             with self._lock:
                 if len(self._personal) >= _MOST_CALLERS:
                     self._personal.clear()
+                    self._slots = {
+                        key: one for key, one in self._slots.items() if _PARTS not in key or one.taken or one.waiting
+                    }
                 self._personal[who] = found
         return found
 
@@ -292,7 +297,7 @@ class LimitTable:
         rates, places = [], []
         for key in keys:
             limits, place = self._callers[key], f"limits.callers.{key}"
-            one = f"{place}\x1f{owner_of(context)}"
+            one = f"{place}{_PARTS}{owner_of(context)}"
             if limits.rate is not None:
                 rates.append(Rate(place, limits.rate, one, *parse_rate(limits.rate)))
             if limits.concurrency is not None:
@@ -306,7 +311,12 @@ class LimitTable:
         with self._lock:
             return dict(self._breakers)
 
-    def slots(self) -> dict[str, Slots]:
-        """Places by what they are for."""
+    def slots(self) -> dict[str, tuple[int, int]]:
+        """What places are for → how many calls have one and how many wait; those of single callers together."""
+        found: dict[str, tuple[int, int]] = {}
         with self._lock:
-            return dict(self._slots)
+            for key, one in self._slots.items():
+                name = key.partition(_PARTS)[0]
+                taken, waiting = found.get(name, (0, 0))
+                found[name] = taken + one.taken, waiting + one.waiting
+        return found

@@ -120,10 +120,9 @@ class Metrics:
         yield from self._model_use()
         running = GaugeMetricFamily("tool_concurrency_running", "Calls that have a place.", labels=["limit"])
         waiting = GaugeMetricFamily("tool_concurrency_waiting", "Calls that wait for one.", labels=["limit"])
-        for key, slots in self._table.slots().items():
-            name = key.replace("\x1f", " ").strip()
-            running.add_metric([name], slots.taken)
-            waiting.add_metric([name], slots.waiting)
+        for name, (taken, in_line) in self._table.slots().items():
+            running.add_metric([name], taken)
+            waiting.add_metric([name], in_line)
         breakers = GaugeMetricFamily("tool_breaker_state", "0 closed, 1 half-open, 2 open.", labels=["breaker"])
         for key, breaker in self._table.breakers().items():
             breakers.add_metric([key], _STATES[breaker.state])

@@ -52,6 +52,11 @@ INSERT INTO records ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT 
     version = excluded.version, crc = excluded.crc
 WHERE records.expires > 0 AND records.expires <= excluded.created
 """
+_LONGEST_PERIOD_S: Final = 7 * 86_400.0
+"""Of a rate that another process may count here; this one knows its own."""
+_FORGET_USES: Final = (
+    "DELETE FROM uses WHERE key IN (SELECT key FROM uses WHERE slot >= 0 GROUP BY key HAVING max(at) < ?)"
+)
 _REPLACE: Final = (
     "UPDATE records SET state = ?, data = ?, expires = ?, crc = ?, version = version + 1"
     " WHERE kind = ? AND key = ? AND version = ?"
@@ -80,7 +85,8 @@ class SqliteRecords:
         self._inode = 0
         """Of the file that is open."""
         self._looked_at = 0.0
-        self._added = 0
+        self._added = self._taken = 0
+        self._longest_s = _LONGEST_PERIOD_S
 
     def add(self, record: Record) -> Record | None:
         if not 0 <= record.created - self._looked_at < _LOOK_S:
@@ -135,9 +141,13 @@ class SqliteRecords:
 
     def take(self, key: str, most: int, seconds: float, now: float) -> float:
         # Slot -1 counts all uses; use n is in slot n modulo `most`, so the slot of the next one holds the oldest that counts.
+        self._longest_s = max(self._longest_s, seconds)
+        self._taken += 1
         with self._open() as db:
             db.execute("BEGIN IMMEDIATE")
             try:
+                if self._taken % _PURGE_EVERY == 1:
+                    db.execute(_FORGET_USES, (now - 2 * self._longest_s,))
                 (number,) = db.execute("SELECT at FROM uses WHERE key = ? AND slot = -1", (key,)).fetchone() or (0.0,)
                 slot = int(number) % most
                 (earlier,) = db.execute("SELECT at FROM uses WHERE key = ? AND slot = ?", (key, slot)).fetchone() or (
