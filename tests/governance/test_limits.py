@@ -7,6 +7,7 @@ import json
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -157,6 +158,33 @@ def test_further_calls_wait_in_line_and_too_many_are_refused(tmp_path: Path) -> 
     assert refused.error.kind == "BUDGET_EXCEEDED"
     assert refused.error.details["limit"] == "the tool t:work.queue"
     assert refused.error.retry_after_ms == 1_000
+
+
+def test_a_caller_who_fills_the_queue_keeps_no_one_else_out(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+
+    @tool(limits={"concurrency": 1, "queue": 4})
+    async def work() -> int:
+        await gate.wait()
+        return 1
+
+    async def crowd(host: Tavern) -> tuple[list[Any], list[Any]]:
+        greedy = [asyncio.ensure_future(host.invoke("t:work", context=ANN)) for _ in range(20)]
+        while sum(call.done() for call in greedy) < 15:
+            await asyncio.sleep(0)
+        modest = [asyncio.ensure_future(host.invoke("t:work", context=BOB)) for _ in range(3)]
+        while not any(call.done() for call in modest):
+            await asyncio.sleep(0)
+        gate.set()
+        return await asyncio.gather(*greedy), await asyncio.gather(*modest)
+
+    with host_of(tmp_path, [work]) as host:
+        greedy, modest = asyncio.run(crowd(host))
+        (state,) = host.limits.list()
+        assert (state.running, state.waiting) == (0, 0)
+    assert [r.ok for r in modest] == [True, True, False]  # an equal share of the queue
+    assert sum(r.ok for r in greedy) == 3
+    assert {r.error.kind for r in (*greedy, *modest) if not r.ok} == {"BUDGET_EXCEEDED"}
 
 
 def test_threads_wait_in_line_too(tmp_path: Path) -> None:
@@ -461,9 +489,11 @@ def test_the_command_line_shows_limits_and_what_is_used(tmp_path: Path) -> None:
 class SlotsAsAModel(RuleBasedStateMachine):
     """Places beside what they must be: never more than there are, nobody forgotten, callers in turn."""
 
+    displaces = False
+
     def __init__(self) -> None:
         super().__init__()
-        self.slots = Slots(2, 4)
+        self.slots = Slots(2, 4, displaces=self.displaces)
         self.inside = 0
         self.waiting: list[tuple[str, Any]] = []
 
@@ -473,7 +503,11 @@ class SlotsAsAModel(RuleBasedStateMachine):
             place = self.slots.enter(caller)
         except Full:
             assert len([1 for _, p in self.waiting if not p.done()]) >= 4
+            if self.displaces:
+                lines = Counter(one for one, _ in self.waiting)
+                assert max(lines.values()) <= lines[caller] + 1
             return
+        self.waiting = [entry for entry in self.waiting if not (entry[1].done() and entry[1].exception())]
         if place is None:
             self.inside += 1
         else:
@@ -536,6 +570,12 @@ class BreakerAsAModel(RuleBasedStateMachine):
         self.now += seconds
 
 
+class DisplacingSlotsAsAModel(SlotsAsAModel):
+    displaces = True
+
+
+DisplacingSlotsAsAModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+TestDisplacingSlots = DisplacingSlotsAsAModel.TestCase
 SlotsAsAModel.TestCase.settings = BreakerAsAModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestSlots = SlotsAsAModel.TestCase
 TestBreaker = BreakerAsAModel.TestCase

@@ -217,19 +217,13 @@ class Governance:
         try:
             waits = slots.enter(caller)
         except Full:
-            raise BudgetExceeded(
-                f"{plan.id}: {slots.size} calls at a time ({place.place}), and {slots.queue} wait already",
-                hint=f"call it again later, or raise {place.place}.concurrency or .queue",
-                retryable=True,
-                retry_after_ms=_QUEUE_PAUSE_MS,
-                limit=f"{place.place}.queue",
-                running=slots.taken,
-                waiting=slots.waiting,
-            ) from None
+            raise _too_many(plan, place) from None
         if waits is None:
             return
         try:
             if await mode.until(waits, call.time_left()):
+                if waits.exception() is not None:  # displaced by a caller who has less of the queue
+                    raise _too_many(plan, place)
                 return
         except BaseException:
             slots.give_up(caller, waits)
@@ -308,6 +302,19 @@ def _moving(call: RunningCall, seconds: float) -> Iterator[None]:
     finally:
         if timer is not None:
             timer.cancel()
+
+
+def _too_many(plan: Plan, place: Place) -> BudgetExceeded:
+    slots = place.slots
+    return BudgetExceeded(
+        f"{plan.id}: {slots.size} calls at a time ({place.place}), and {slots.queue} wait already",
+        hint=f"call it again later, or raise {place.place}.concurrency or .queue",
+        retryable=True,
+        retry_after_ms=_QUEUE_PAUSE_MS,
+        limit=f"{place.place}.queue",
+        running=slots.taken,
+        waiting=slots.waiting,
+    )
 
 
 def _used_up(plan: Plan, rate: Rate, wait: float) -> BudgetExceeded:

@@ -207,7 +207,7 @@ class LimitTable:
         with self._lock:
             known = self._slots.get(key)
             if known is None:
-                known = self._slots[key] = Slots(size, queue)
+                known = self._slots[key] = Slots(size, queue, displaces=True)
         if (known.size, known.queue) != (size, queue):
             known.resize(size, queue)
         return known

@@ -22,9 +22,11 @@ class Slots:
     Args:
         size: how many there are.
         queue: how many calls may wait for one.
+        displaces: whether, in a full queue, a call displaces the newest one of a caller who has more there.
     """
 
-    def __init__(self, size: int, queue: int) -> None:
+    def __init__(self, size: int, queue: int, *, displaces: bool = False) -> None:
+        self._displaces = displaces
         self._lock = threading.Lock()
         self._waiting: OrderedDict[str, deque[Future[None]]] = OrderedDict()
         """Caller → its calls that wait; the caller whose turn is next comes first."""
@@ -42,7 +44,7 @@ class Slots:
             return False
 
     def enter(self, caller: str) -> Future[None] | None:
-        """Take a place; a future that is done when there is one, None when there was one at once.
+        """Take a place; a future that is done when there is one, None when there was one at once. It fails with Full when displaced.
 
         Raises:
             Full: none is free, and too many wait.
@@ -51,12 +53,21 @@ class Slots:
             if self.taken < self.size and not self.waiting:
                 self.taken += 1
                 return None
-            if self.waiting >= self.queue:
+            if self.waiting >= self.queue and not (self._displaces and self._displaced_for(caller)):
                 raise Full
             place: Future[None] = Future()
             self._waiting.setdefault(caller, deque()).append(place)
             self.waiting += 1
             return place
+
+    def _displaced_for(self, caller: str) -> bool:
+        """Make room for a caller who has less of the queue than another: no one can keep all others out by filling it."""
+        greedy = max(self._waiting, key=lambda one: len(self._waiting[one]), default=None)
+        if greedy is None or len(line := self._waiting[greedy]) <= len(self._waiting.get(caller, ())) + 1:
+            return False
+        line.pop().set_exception(Full())
+        self.waiting -= 1
+        return True
 
     def leave(self) -> None:
         """Give a place to the next who waits: one call of each caller in turn."""
@@ -68,6 +79,8 @@ class Slots:
     def give_up(self, caller: str, place: Future[None]) -> None:
         """Stop waiting; a place that was given meanwhile goes on to the next."""
         with self._lock:
+            if place.done() and place.exception() is not None:
+                return
             line = self._waiting.get(caller)
             if line is not None and place in line:
                 line.remove(place)
