@@ -154,6 +154,21 @@ def test_a_tool_may_always_be_a_job_or_become_one_when_it_takes_long() -> None:
     assert waited(str(slow.job)).status == "completed"
 
 
+def test_a_caller_who_waits_gets_the_answer_however_quick_it_is() -> None:
+    assert {host.invoke_sync("t:quick").status for _ in range(300)} == {"ok"}
+
+
+def test_a_call_that_took_too_long_says_how_far_its_job_is() -> None:
+    @tool(limits={"inline_ms": 100})
+    async def slow() -> int:
+        await asyncio.sleep(3600)
+        return 1
+
+    host.tools.register(slow)
+    result = host.invoke_sync("app:slow")
+    assert (result.status, result.value["status"]) == ("job", "running")
+
+
 def test_inside_of_a_job_calls_are_calls() -> None:
     job = begun("outer")
     waited(job)
@@ -187,6 +202,21 @@ def test_jobs_are_a_mapping_and_can_be_filtered() -> None:
         host.jobs.list(status="finished")
     with pytest.raises(KeyError):
         host.jobs["job-nothing"]
+
+
+@pytest.mark.parametrize(
+    "given", [{"status": 5}, {"status": "odd"}, {"tool": 5}, {"most": -1}, {"most": "x"}, {"context": "ann"}]
+)
+def test_wrong_questions_about_jobs_are_refused_and_harm_no_store(given: Any) -> None:
+    job = begun("always", {"n": 1})
+    with pytest.raises(UsageError):
+        host.jobs.list(**given)
+    with pytest.raises(UsageError):
+        host.jobs.find(job, context="ann")  # type: ignore[arg-type]
+    for wrong in ({"state": "odd"}, {"state": 5}, {"most": -1}, {"most": "x"}):
+        with pytest.raises(UsageError):
+            host.approvals.list(**wrong)  # type: ignore[arg-type]
+    assert waited(job).status == "completed"
 
 
 def test_a_job_can_be_cancelled() -> None:

@@ -32,6 +32,8 @@ class Request:
     """Whether its tool may do the same twice."""
     has_copy: bool = False
     """Whether `arguments` are plain JSON of the host's own."""
+    done: Future[ToolResult] | None = None
+    """For a caller who waits: done when the job is."""
 
 
 class Background(Protocol):
@@ -45,6 +47,6 @@ class Background(Protocol):
         """
         ...
 
-    def inline(self, id: str) -> Future[ToolResult] | None:  # noqa: A002 - the job's
-        """Done when a job of this process is; None: it is over already."""
+    def now(self, job: Job) -> Job:
+        """A job of this process as it is now."""
         ...

@@ -16,6 +16,7 @@ import itertools
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextvars import Token
 from dataclasses import replace
 from typing import Any, Final
@@ -321,14 +322,16 @@ class Pipeline:
     async def _detached(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
         """Make the call in the background. Its caller gets its answer, where that is there in time, else a job."""
         spec, own = plan.spec, plan.intake(call.arguments)
+        done: Future[ToolResult] | None = Future() if plan.inline_s else None
         request = Request(
             call.written, call.arguments if own is None else own, call.context, call.purpose, call.key, call.door,
-            spec.kind == "workflow", spec.idempotent or spec.read_only, own is not None,
+            spec.kind == "workflow", spec.idempotent or spec.read_only, own is not None, done,
         )  # fmt: skip
         job = self.background.begin(request)
-        waits = plan.inline_s or 0.0
-        if waits and (done := self.background.inline(job.id)) is not None and await mode.until(done, waits):
-            return done.result()
+        if done is not None:
+            if await mode.until(done, plan.inline_s):
+                return done.result()
+            job = self.background.now(job)
         return ToolResult(True, handle(job), status="job", job=job.id, trace=call.trace(self.series))
 
     async def _change(self, plan: Plan, call: RunningCall, mode: Mode) -> None:

@@ -15,7 +15,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, get_args
 
 from pydantic_core import to_json
 
@@ -216,7 +216,14 @@ class StoredApprovals:
 
         Args:
             state: pending, approved, rejected, used or expired; None: all.
+
+        Raises:
+            UsageError: there is no such state, or `most` is no number from 0 up (USAGE).
         """
+        if state is not None and state not in get_args(State):
+            raise UsageError(f"{state!r:.80} is not a state of a request", hint=f"there are: {', '.join(get_args(State))}")
+        if type(most) is not int or most < 0:
+            raise UsageError(f"most={most!r:.80} is no number from 0 up", hint="approvals.list(most=20)")
         found = (_stored(record) for record in self._records.list(KIND, most=10_000 if state else most))
         return tuple([one for one in found if one is not None and state in (None, one.state)][:most])
 

@@ -76,8 +76,14 @@ class Jobs(Mapping[str, Job]):
             context: only those of this caller; None: of all.
 
         Raises:
-            UsageError: there is no such status (USAGE).
+            UsageError: there is no such status, or an argument has the wrong type (USAGE).
         """
+        if not isinstance(status, str | Collection) or not isinstance(tool, str) or type(most) is not int or most < 0:
+            raise UsageError(
+                "jobs.list takes statuses, the id of a tool and a number from 0 up",
+                hint='jobs.list(status="running", tool="text:count", most=20)',
+            )
+        _check_caller(context)
         wanted = (status,) if isinstance(status, str) and status else tuple(status)
         if unknown := [one for one in wanted if one not in JOB_STATUSES]:
             raise UsageError(
@@ -258,6 +264,7 @@ class Jobs(Mapping[str, Job]):
         return changed
 
     def _found(self, id_: str, context: CallContext | None) -> tuple[Job, KeptJob | None]:
+        _check_caller(context)
         known = id_ if isinstance(id_, str) and id_.isprintable() else ""
         kept, runs = self._records.get(known), self._engines.runs
         if kept is not None and (context is None or kept.record.owner == owner_of(context)):
@@ -281,3 +288,11 @@ class Jobs(Mapping[str, Job]):
         if known is None or (not kept.is_lost and known.status not in ("input_required", "running")):
             return job
         return replace(job, questions=known.questions, status=known.status, error=known.error)
+
+
+def _check_caller(context: object) -> None:
+    """Raises UsageError: it is not a caller (USAGE)."""
+    if not isinstance(context, CallContext | None):
+        raise UsageError(
+            f"context= takes a CallContext, got {type(context).__name__}", hint='CallContext(principal="user:ann")'
+        )

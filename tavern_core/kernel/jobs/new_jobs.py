@@ -34,7 +34,6 @@ class NewJobs:
 
     def __init__(self, running: RunningJobs, disk: ForDisk, argument_bytes: int, poll_ms: int, ttl_ms: int) -> None:
         self.poll_ms = poll_ms
-        self.inline = running.inline
         self._running = running
         self._changes = running.changes
         self._disk = disk
@@ -81,8 +80,16 @@ class NewJobs:
             raise InternalError(f"the job cannot be stored: {error.message}", hint=error.hint) from error
         self._changes.report(job, caller.user_id)
         own = request.arguments if arguments is None else arguments
-        self._running.take_up(RunningJob(id_, owner, request, own, context, trace, outer))
+        running = RunningJob(id_, owner, request, own, context, trace, outer)
+        if request.done is not None:
+            running.done = request.done
+        self._running.take_up(running)
         return job
+
+    def now(self, job: Job) -> Job:
+        """See `Background`."""
+        kept = self._changes.records.get(job.id)
+        return job if kept is None else kept.job
 
     def _copied(self, request: Request) -> Any:
         """A copy of the arguments; None where they are no JSON or too large, as the call itself will say."""
