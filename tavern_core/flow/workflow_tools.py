@@ -244,7 +244,9 @@ def _call_error(result: RunResult) -> CallError:
         return errors.CallCancelled("the run was cancelled", outcome=outcome, runId=result.run_id)
     if result.state == "waiting":
         hint = f"tavern workflows resume {result.run_id}"
-        return errors.CallCancelled("the run was left and waits for answers", hint=hint, outcome=outcome, runId=result.run_id)
+        return errors.CallCancelled(
+            "the run was left and waits for answers", hint=hint, outcome=outcome, runId=result.run_id
+        )
     first = result.errors[0]
     return call_error_of(first.kind)(
         f"node {first.path} ({first.type}) failed: {first.message}" if first.path else first.message,

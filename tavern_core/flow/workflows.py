@@ -460,7 +460,7 @@ class Workflows(Mapping[str, "Workflow"]):
             return
         asking = [run for run in self._runs.all() if run.questions and run.leave()]
         end = time.monotonic() + _LEAVING_S
-        while any(not run.is_over for run in asking) and time.monotonic() < end:
+        while any(not run.is_over for run in asking) and time.monotonic() < end:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
     async def close(self) -> None:

@@ -174,7 +174,9 @@ class Host:
         try:
             planned = await pipeline.plans.find(token, context, mode, key)
             if tool is not None and (meant := (await self.compiler.find(tool, context)).id) != planned.tool:
-                raise CallMisused(f"the plan token is for {planned.tool}, not for {meant}", hint=f"commit {planned.tool}")
+                raise CallMisused(
+                    f"the plan token is for {planned.tool}, not for {meant}", hint=f"commit {planned.tool}"
+                )
             if planned.arguments is None and arguments is None:
                 raise CallMisused(
                     f"{planned.tool}: the arguments of the plan held secrets and were not stored",

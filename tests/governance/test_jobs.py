@@ -560,7 +560,7 @@ def test_a_call_within_one_that_has_ended_sees_that_nobody_waits_for_it(outer: s
             assert result.error.kind == "TIMEOUT"
             return
         started = asyncio.ensure_future(host.invoke(f"app:{outer}", job=how == "job"))
-        while "inner" not in ids:
+        while "inner" not in ids:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         assert host.jobs.cancel(str((await started).job)) if how == "job" else host.cancel(ids[0])
         await started
@@ -593,7 +593,7 @@ def test_a_job_goes_on_when_the_call_that_began_it_is_cancelled() -> None:
 
     async def cancelled() -> Any:
         call = asyncio.ensure_future(host.invoke("app:begins"))
-        while len(ids) < 2:
+        while len(ids) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         assert host.cancel(ids[1])
         return await call

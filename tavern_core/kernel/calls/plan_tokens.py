@@ -69,9 +69,7 @@ class PlanTokens:
         await ask(mode, self._records, self._records.add, record)
         return token, now + self._seconds
 
-    async def find(
-        self, token: object, context: CallContext | None, mode: Mode, key: str | None = None
-    ) -> PlannedCall:
+    async def find(self, token: object, context: CallContext | None, mode: Mode, key: str | None = None) -> PlannedCall:
         """The call behind a token.
 
         Args:
@@ -103,7 +101,9 @@ class PlanTokens:
             )
         if record.state == "used":  # the key says whether the tool runs
             return
-        kept = "{}" if call.idempotency_key is None else to_json({**data, "key": _digest(call.idempotency_key)}).decode()
+        kept = (
+            "{}" if call.idempotency_key is None else to_json({**data, "key": _digest(call.idempotency_key)}).decode()
+        )
         if not await ask(mode, self._records, self._records.replace, replace(record, state="used", data=kept)):
             raise _refused("it was used just now")
 
@@ -115,7 +115,9 @@ class PlanTokens:
         record: Record | None = await ask(mode, self._records, self._records.get, KIND, token)
         if record is None:
             raise _refused("it does not exist, or has expired")
-        is_again = record.state == "used" and isinstance(key, str) and json.loads(record.data).get("key") == _digest(key)
+        is_again = (
+            record.state == "used" and isinstance(key, str) and json.loads(record.data).get("key") == _digest(key)
+        )
         if record.state != "open" and not is_again:
             raise _refused("it was used before")
         return record

@@ -221,7 +221,9 @@ class StoredApprovals:
             UsageError: there is no such state, or `most` is no number from 0 up (USAGE).
         """
         if state is not None and state not in get_args(State):
-            raise UsageError(f"{state!r:.80} is not a state of a request", hint=f"there are: {', '.join(get_args(State))}")
+            raise UsageError(
+                f"{state!r:.80} is not a state of a request", hint=f"there are: {', '.join(get_args(State))}"
+            )
         if type(most) is not int or most < 0:
             raise UsageError(f"most={most!r:.80} is no number from 0 up", hint="approvals.list(most=20)")
         found = (_stored(record) for record in self._records.list(KIND, most=10_000 if state else most))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import os
 import threading
 import time
 import zlib
@@ -294,7 +293,7 @@ class SqliteRecords:
 def _inode_of(path: Path) -> int:
     """What tells a file from another one of the same name; 0: there is none."""
     try:
-        return os.stat(path).st_ino
+        return path.stat().st_ino
     except OSError:
         return 0
 
