@@ -6,7 +6,7 @@ import asyncio
 import builtins
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -454,11 +454,11 @@ class Workflows(Mapping[str, "Workflow"]):
         """The ids of the runs in memory, oldest first."""
         return self._runs.ids()
 
-    async def leave(self) -> None:
-        """Let runs that only wait for answers end as `waiting`: they can be resumed with them."""
+    async def leave(self, run_ids: Collection[str]) -> None:
+        """Let those of these runs that only wait for answers end as `waiting`: they can be resumed with them."""
         if self._made is None:
             return
-        asking = [run for run in self._runs.all() if run.questions and run.leave()]
+        asking = [run for run in self._runs.all() if run.id in run_ids and run.questions and run.leave()]
         end = time.monotonic() + _LEAVING_S
         while any(not run.is_over for run in asking) and time.monotonic() < end:  # noqa: ASYNC110
             await asyncio.sleep(0.005)

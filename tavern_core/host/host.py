@@ -98,8 +98,7 @@ class Host:
 
     async def close(self) -> None:
         """End all runs, stop all plugins."""
-        self.running_jobs.leave()
-        await self.flow.workflows.leave()
+        await self.flow.workflows.leave(self.running_jobs.leave())
         await self.running_jobs.close()
         await self.flow.workflows.close()
         if self.base.config.upstreams:

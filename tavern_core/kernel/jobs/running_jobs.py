@@ -298,10 +298,11 @@ class RunningJobs:
                             with suppress(InputInvalid):  # the question stays open
                                 give_answer(self.changes, running, name, value)
 
-    def leave(self) -> None:
-        """Soon the jobs of this process end with it; whatever of them can be resumed stays stored as it is."""
+    def leave(self) -> set[str]:
+        """Soon the jobs of this process end with it; whatever of them can be resumed stays stored as it is. Returns their ids."""
         for running in list(self._running.values()):
             running.is_left = not running.is_cancelled
+        return set(self._running)
 
     async def close(self) -> None:
         """End the jobs of this process. As after a kill, jobs that are not over can be resumed (`Jobs.resume`)."""
