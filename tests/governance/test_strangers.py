@@ -11,6 +11,7 @@ import pytest
 
 from tavern_core import CallContext, Plugin, Tavern, tool
 from tavern_core.errors import ArtifactNotFound, JobNotFound, PolicyDenied, TavernError, UsageError
+from tavern_core.kernel.calls import plan_tokens, stored_approvals
 
 SECRET = "the plans of ann"
 ANN = CallContext(principal="user:ann", user_id="ann")
@@ -153,3 +154,27 @@ def test_a_caller_whose_name_cannot_be_stored_is_refused_when_it_is_named(name: 
     for field in ("principal", "user_id"):
         with pytest.raises(UsageError, match=f"CallContext.{field}"):
             CallContext(**{field: name})
+
+
+LEFT_BEHIND: dict[str, Callable[[Tavern, str], Any]] = {
+    "requests for approval": lambda host, word: host.invoke_sync("t:pays", {"word": word}, context=ANN),
+    "plans": lambda host, word: host.invoke_sync("t:looks", {"word": word}, context=ANN, dry_run=True),
+}
+
+
+@pytest.mark.parametrize("what", LEFT_BEHIND)
+def test_what_one_caller_leaves_behind_is_bounded_and_keeps_no_other_out(
+    host: Tavern, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_approvals, "MOST_PENDING", 20)
+    monkeypatch.setattr(plan_tokens, "MOST_OPEN", 20)
+    one = LEFT_BEHIND[what]
+    first = [one(host, f"word {number}") for number in range(20)]
+    assert all(result.error is None or result.error.kind == "APPROVAL_REQUIRED" for result in first)
+    refused = one(host, "one more").error
+    assert (refused.kind, refused.details["limit"]) == ("BUDGET_EXCEEDED", 20)
+    again = one(host, "word 7").error
+    assert again.kind == ("APPROVAL_REQUIRED" if what != "plans" else "BUDGET_EXCEEDED")
+    other = CallContext(principal="user:bob")
+    assert host.invoke_sync("t:pays", WORDS, context=other).error.kind == "APPROVAL_REQUIRED"  # type: ignore[union-attr]
+    assert host.invoke_sync("t:looks", WORDS, context=other, dry_run=True).ok

@@ -14,12 +14,13 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from pydantic_core import to_json
 
 from tavern_core.contract.stores import Record, RecordStore
-from tavern_core.errors import CallMisused, PolicyDenied
+from tavern_core.errors import BudgetExceeded, CallMisused, PolicyDenied
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.approvals import definition_of, fingerprint
 from tavern_core.kernel.catalogue.call_plan import Plan
@@ -29,6 +30,8 @@ from tavern_core.kernel.stores.store_offload import ask
 from tavern_core.model.call import CallContext, ToolCall, owner_of
 
 KIND: Final = "plan"
+MOST_OPEN: Final = 1_000
+"""Tokens of one caller that were not used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +61,26 @@ class PlanTokens:
 
         Args:
             given: the arguments as the caller gave them: hooks change them again when the call is made.
+
+        Raises:
+            BudgetExceeded: this caller has too many of them (BUDGET_EXCEEDED).
         """
+        owner = owner_of(call.context)
+        unused = partial(self._records.list, KIND, owner=owner, states=("open",), most=MOST_OPEN)
+        if len(await ask(mode, self._records, unused)) == MOST_OPEN:
+            raise BudgetExceeded(
+                f"{call.context.principal} has {MOST_OPEN:,} plans that were not committed",
+                hint="commit some of them, or wait until they end (approval.planMs)",
+                retryable=True,
+                limit=MOST_OPEN,
+            )
         token, now = f"plan-{secrets.token_hex(16)}", time.time()
         marked = plan.marked(call.arguments) if plan.marked is not None else ()
         kept = (
             None if any(marked) or self._disk.arguments(dict(call.arguments)) is None else self._disk.arguments(given)
         )
         data = {"tool": plan.id, "mark": _mark(call, plan), "arguments": None if kept is None else dict(kept)}
-        record = Record(KIND, token, owner_of(call.context), "open", to_json(data).decode(), now, now + self._seconds)
+        record = Record(KIND, token, owner, "open", to_json(data).decode(), now, now + self._seconds)
         await ask(mode, self._records, self._records.add, record)
         return token, now + self._seconds
 

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, TypeVar, get_args
 from pydantic_core import to_json
 
 from tavern_core.contract.stores import Record, RecordStore
-from tavern_core.errors import ApprovalRejected, ApprovalRequired, PolicyDenied, UsageError
+from tavern_core.errors import ApprovalRejected, ApprovalRequired, BudgetExceeded, PolicyDenied, UsageError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.execution.modes import Mode
@@ -38,6 +38,8 @@ APPROVER: Final = "approver"
 """The role whose holders may approve."""
 State = Literal["pending", "approved", "rejected", "used", "expired"]
 Remember = Literal["", "call", "tool"]
+MOST_PENDING: Final = 1_000
+"""Requests of one caller that wait for an answer."""
 _KEPT_AFTER_S: Final = 7 * 86_400.0
 """How long a request can still be looked at after it was decided."""
 
@@ -140,6 +142,7 @@ class StoredApprovals:
         Raises:
             ApprovalRequired: there is no answer yet (APPROVAL_REQUIRED); `details.approval` is its id.
             ApprovalRejected: no answer came in time (APPROVAL_REJECTED).
+            BudgetExceeded: too many requests of this caller wait already (BUDGET_EXCEEDED).
         """
         name, now = approval_id(request.fingerprint, definition), time.time()
         for _ in range(100):
@@ -187,6 +190,14 @@ class StoredApprovals:
     def _keep(self, old: Record | None, call: ToolCall, request: ApprovalRequest, definition: str, name: str) -> bool:
         now = time.time()
         until = now + self._seconds
+        waiting = self._records.list(KIND, owner=request.principal, states=("pending",), most=MOST_PENDING)
+        if len(waiting) == MOST_PENDING and all(_is_pending(record) for record in waiting):
+            raise BudgetExceeded(
+                f"{request.principal} has {MOST_PENDING:,} calls that wait for approval already",
+                hint="call it again when some of them were answered: `tavern approvals list`",
+                retryable=True,
+                limit=MOST_PENDING,
+            )
         data = _text(
             {
                 "request": {**request.to_json(), "expiresAt": iso_utc(until)},
@@ -329,6 +340,11 @@ class StoredApprovals:
                 hint=did_you_mean(str(approval), near) or "`tavern approvals list` shows them",
             )
         return record, known
+
+
+def _is_pending(record: Record) -> bool:
+    known = _stored(record)
+    return known is not None and known.state == "pending"
 
 
 def approval_id(mark: str, definition: str) -> str:
