@@ -148,8 +148,6 @@ def test_filters_hold_for_names_and_words_and_the_blank_query():
         assert sorted(ids(index.search(query, capability="read:fs"))) == ["a:read", "a:write"]
         assert sorted(ids(index.search(query, capability="write:*"))) == ["a:write"]
         assert sorted(ids(index.search(query, tag="FILES"))) == ["a:read", "a:write"]
-        assert sorted(ids(index.search(query, within=["read:*"]))) == ["a:look", "a:read"]
-        assert sorted(ids(index.search(query, within=["*"]))) == ["a:look", "a:read", "a:write"]
         assert sorted(ids(index.search(query, among={"a:look", "gone:gone"}))) == ["a:look"]
         assert ids(index.search(query, among=())) == []
     assert ids(index.search("a:read", among={"a:write"})) == []
@@ -202,9 +200,8 @@ def test_tools_come_and_go_and_change(catalogue):
     catalogue.add(ToolSpec("zoo:zebra", "horse"))
     assert ids(catalogue.search("stripes")) == []
     assert ids(catalogue.search("horse")) == ["zoo:zebra"]
-    catalogue.remove("zoo:zebra", "never:there")
-    assert ids(catalogue.search("zebra")) == ids(catalogue.search("horse")) == []
     catalogue.sync([*TOOLS[:3], ToolSpec("zoo:lion", "mane")])
+    assert ids(catalogue.search("zebra")) == ids(catalogue.search("horse")) == []
     assert len(catalogue) == 4
     assert ids(catalogue.search("mane")) == ["zoo:lion"]
     assert ids(catalogue.search("天气")) == []

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from tavern_core.errors import Finding
 from tavern_core.frozen_dataclass import dataclass
@@ -28,14 +28,8 @@ from tavern_core.model.naming_rules import SEARCH_TOOLS, split_id
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.untrusted import is_source
 
-
-class Inventory(Protocol):
-    """The tools of an agent profile (`profiles.Profile`)."""
-
-    @property
-    def name(self) -> str: ...
-
-    def allows(self, tool_id: str) -> bool: ...
+if TYPE_CHECKING:
+    from tavern_core.kernel.access.profiles import Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +72,7 @@ class ToolAccess:
     is_listed: bool = True
     """False for what is not a tool: only lists that deny speak of it, and no inventory."""
 
-    def verdict(self, context: CallContext, profile: Inventory | None = None) -> Verdict:
+    def verdict(self, context: CallContext, profile: Profile | None = None) -> Verdict:
         """Whether this caller may use the tool. A context without the profile it names is refused."""
         host = self.host
         if not host.allowed and host.rule.startswith("tools.deny"):
@@ -98,7 +92,7 @@ class ToolAccess:
                 return self.not_allowed[key]
         return ALLOWED
 
-    def _keys(self, context: CallContext, profile: Inventory | None) -> list[str]:
+    def _keys(self, context: CallContext, profile: Profile | None) -> list[str]:
         """The rules that fit this caller."""
         keys = caller_keys(context, profile)
         # A principal that reads like a role does not have that role: it does not make the caller known.
@@ -164,7 +158,7 @@ class AccessPolicy:
         """The same for an operation that runs like a tool but is none: a part of a workflow."""
         return _unless_denied(self.for_tool(tool))
 
-    def verdict(self, tool: ToolSpec | str, context: CallContext, profile: Inventory | None = None) -> Verdict:
+    def verdict(self, tool: ToolSpec | str, context: CallContext, profile: Profile | None = None) -> Verdict:
         """Whether this caller may use `tool`. Use `for_tool` where the same tool is checked often."""
         return self.for_tool(tool).verdict(context, profile)
 
@@ -262,7 +256,7 @@ def _id_of(tool: ToolSpec | str) -> str:
     return tool if isinstance(tool, str) else tool.id
 
 
-def caller_keys(context: CallContext, profile: Inventory | None) -> list[str]:
+def caller_keys(context: CallContext, profile: Profile | None) -> list[str]:
     """The keys of `callers` that this caller falls under, sorted by kind and name so that reasons are stable."""
     keys = [context.principal]
     if context.user_id:
@@ -275,7 +269,7 @@ def caller_keys(context: CallContext, profile: Inventory | None) -> list[str]:
     return keys
 
 
-def _inventory_verdict(tool_id: str, wanted: str | None, profile: Inventory | None) -> Verdict:
+def _inventory_verdict(tool_id: str, wanted: str | None, profile: Profile | None) -> Verdict:
     if profile is None:
         reason = f"the caller's agent profile {wanted!r} is not loaded, so no tool of it is known"
         return Verdict(
@@ -301,13 +295,6 @@ class PluginToolGroups:
     """Plugin → its tools; the host's own plugins are not in it."""
     named: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Name under `tools.groups` → the tools that ``group:<name>`` means in a list that allows; the host's own may be among them."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "all": list(self.all),
-            "byPlugin": {name: list(ids) for name, ids in self.by_plugin.items()},
-            "named": {name: list(ids) for name, ids in self.named.items()},
-        }
 
 
 def build_plugin_tool_groups(
