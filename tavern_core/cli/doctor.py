@@ -264,7 +264,7 @@ def _resting(known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
     for status in known:
         for hook in status.resting:
             hint = f"see {hook.where}; correct it and `tavern plugins reload {status.name}`"
-            yield Diagnostic("HOOK_QUARANTINED", hook.told, status.name, hint, "warning")
+            yield Diagnostic("HOOK_QUARANTINED", hook.summary, status.name, hint, "warning")
 
 
 def _probed(known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:

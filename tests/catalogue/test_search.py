@@ -242,7 +242,7 @@ def test_hostile_specifications_are_indexed():
     assert len(index.search("again w half circle", limit=10)) >= 3
 
 
-def test_threads_may_search_while_tools_come_and_go():
+def test_threads_may_search_while_tools_come_and_change():
     index = ToolIndex(TOOLS)
     failures: list[BaseException] = []
 
@@ -250,7 +250,7 @@ def test_threads_may_search_while_tools_come_and_go():
         for n in range(60):
             index.add(ToolSpec(f"t{number}:tool{n}", "thread weather 天气"))
             if n % 3 == 0:
-                index.remove(f"t{number}:tool{n}")
+                index.add(ToolSpec(f"t{number}:tool{n}", "yarn"))
 
     def look() -> None:
         try:

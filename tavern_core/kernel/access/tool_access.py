@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import Finding
 from tavern_core.frozen_dataclass import dataclass
@@ -295,6 +295,13 @@ class PluginToolGroups:
     """Plugin → its tools; the host's own plugins are not in it."""
     named: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Name under `tools.groups` → the tools that ``group:<name>`` means in a list that allows; the host's own may be among them."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "all": list(self.all),
+            "byPlugin": {name: list(ids) for name, ids in self.by_plugin.items()},
+            "named": {name: list(ids) for name, ids in self.named.items()},
+        }
 
 
 def build_plugin_tool_groups(

@@ -150,7 +150,7 @@ class HookCalls(HookRuns):
                 hint = (
                     f"correct it and `tavern plugins reload {impl.plugin}`, or `tavern plugins disable {impl.plugin}`"
                 )
-                raise SettingsInvalid(f"not saved: {resting.rest.told}", hint=hint, plugin=impl.plugin) from None
+                raise SettingsInvalid(f"not saved: {resting.rest.summary}", hint=hint, plugin=impl.plugin) from None
             except TimeLimit:
                 self._quarantine.failed(impl, f"took longer than {self._seconds:g} s")
                 raise SettingsInvalid(

@@ -164,7 +164,7 @@ class HookRuns:
     def _resting(self, resting: Resting, tool: str) -> PolicyDenied:
         rest = resting.rest
         return PolicyDenied(
-            f"{tool} was refused: {rest.told}",
+            f"{tool} was refused: {rest.summary}",
             hint=f"see {rest.where}; correct it and `tavern plugins reload {rest.plugin}`, or `tavern plugins disable {rest.plugin}`",
             plugin=rest.plugin,
             quarantinedUntil=rest.until,

@@ -231,8 +231,8 @@ class Lifecycle:
                 f"the files of the skill {skill} are not those that were trusted", hint=f"tavern skills trust {skill}"
             )
         if decision.note:
-            if told := changed_since_review(record):
-                self.tables.diagnostics.put(told)
+            if change := changed_since_review(record):
+                self.tables.diagnostics.put(change)
             data = {"note": decision.note, "changed": sorted(decision.changed), "version": record.candidate.version}
             await self._events.emit(PLUGIN_CHANGED, data, record.name)
 

@@ -52,8 +52,8 @@ class SettingsStore:
         layers: where values come from, above all the user's file, ``settings.json`` in the state folder.
         before_save: asked before each save, secrets masked: what to save instead, or None; may refuse by raising.
         undeclared: settings that are declared only when they are first needed.
-        on_saved: told what changed, secrets masked, after each save and each `reload` that found something.
-        on_finding: told, once each, what is wrong in what is stored, and which callback failed.
+        on_saved: called with what changed, secrets masked, after each save and each `reload` that found something.
+        on_finding: called once for each thing that is wrong in what is stored, and for each callback that failed.
     """
 
     def __init__(

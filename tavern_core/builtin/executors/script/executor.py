@@ -172,7 +172,7 @@ class _Script:
             self.home.sandbox.weak(ended.skipped)
 
     def _box(self, program: str, call: ToolCall | None, work: WorkFolder) -> tuple[str, Held | None, dict[str, str]]:
-        """The policy, what is told of it, and the variables that go with it."""
+        """The policy, what reports are about it, and the variables of the places it grants."""
         if self.home.sandbox is None or self.home.folder is None or not work.home:
             return "", None, {}
         rights = call.rights if call is not None else Rights()
