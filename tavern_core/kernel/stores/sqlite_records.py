@@ -7,7 +7,6 @@ process is concerned. A corrupt file is renamed, and a new one started.
 from __future__ import annotations
 
 import builtins
-import contextlib
 import threading
 import time
 import zlib
@@ -18,17 +17,15 @@ from typing import TYPE_CHECKING, Final
 
 from tavern_core.contract.stores import Record
 from tavern_core.errors import StateDamaged
-from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder
 from tavern_core.kernel.stores.memory_records import wait_for
 from tavern_core.kernel.stores.presence import Presence
-from tavern_core.kernel.stores.sqlite_file import is_damaged, put_aside
+from tavern_core.kernel.stores.sqlite_file import connect, is_damaged, put_aside
 
 if TYPE_CHECKING:
     import sqlite3
 
 DAMAGED: Final = "damaged"
 """State of a record whose data are not what was written; they are empty."""
-_VERSION: Final = 1
 _PURGE_EVERY: Final = 5_000
 _CHECKPOINT_PAGES: Final = 4_000
 """Pages of 4 kB in the write-ahead log before they go into the file, which waits for the disk: four times SQLite's own."""
@@ -189,7 +186,14 @@ class SqliteRecords:
 
     def _opened(self) -> sqlite3.Connection:
         if self._db is None:
-            self._db = self._connected()
+            self._db = connect(
+                self._path,
+                _SCHEMA,
+                pragmas=(f"wal_autocheckpoint = {_CHECKPOINT_PAGES}", f"cache_size = -{_CACHE_KB}"),
+                is_checked=True,
+                autocommit=True,
+                on_damage=self._on_damage,
+            )
         return self._db
 
     @contextmanager
@@ -215,47 +219,6 @@ class SqliteRecords:
             self._on_damage(self._path, aside)
             hint = f"it was renamed to {aside.name}, and a new one was started: its content is lost"
         return StateDamaged(f"{self._path}: {error}", hint=hint, path=str(self._path))
-
-    def _connected(self) -> sqlite3.Connection:
-        """Open the file; a corrupt one is renamed and replaced by a new one."""
-        import sqlite3
-
-        make_private_folder(self._path.parent)
-        for is_second in (False, True):
-            db = sqlite3.connect(self._path, timeout=10, check_same_thread=False, isolation_level=None)
-            try:
-                db.execute("PRAGMA journal_mode = WAL")
-                db.execute("PRAGMA synchronous = NORMAL")
-                db.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
-                db.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
-                (version,) = db.execute("PRAGMA user_version").fetchone()
-                if version > _VERSION:
-                    raise StateDamaged(
-                        f"{self._path} was written by a newer version",
-                        hint="update this host, or use another TAVERN_HOME",
-                        path=str(self._path),
-                    )
-                if version < _VERSION:
-                    db.execute("BEGIN IMMEDIATE")
-                    for statement in _SCHEMA.split(";"):
-                        db.execute(statement)
-                    db.execute(f"PRAGMA user_version = {_VERSION}")
-                    db.execute("COMMIT")
-                elif db.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
-                    raise sqlite3.DatabaseError("the database is malformed")
-                with contextlib.suppress(OSError):
-                    self._path.chmod(PRIVATE_FILE)
-                return db
-            except sqlite3.DatabaseError as error:
-                db.close()
-                broken = is_damaged(error) or "malformed" in str(error)
-                if is_second or not broken:
-                    raise
-                self._on_damage(self._path, put_aside(self._path))
-            except BaseException:
-                db.close()
-                raise
-        raise AssertionError("unreachable")
 
 
 def _any_text(text: bytes) -> str:
