@@ -218,8 +218,8 @@ class Agents:
         parts = self._parts
         written, odd = parts.written.get(name)
         profile = Profile(written.name, written.tool_ids_inventory, written=written)
-        fields = read_fields(profile, parts.known_asleep(), parts.prompts.knowledge)
-        by_code = {field for field, section in _BY_CODE.items() if parts.sections.asleep(section)}
+        fields = read_fields(profile, parts.known_inactive(), parts.prompts.knowledge)
+        by_code = {field for field, section in _BY_CODE.items() if parts.sections.inactive(section)}
         found = (f for f in fields.findings if f.where is None or f.where.pointer not in by_code)
         return (*odd, *found)
 
@@ -260,7 +260,7 @@ class Agents:
             ProfileInvalid: there is no such profile, or its template does not fit (PROFILE_INVALID).
         """
         resolved, name = await self._resolved(profile)
-        await self._parts.sections.wake("llms")  # a model that is asleep is not missing
+        await self._parts.sections.wake("llms")  # a model of an inactive plugin is not missing
         agent = agent_context(resolved, name, caller_of(context), resolved.written.budget, "")
         window = resolved.written.context_tokens
         return await asyncio.to_thread(build_prompt, self._parts, resolved, agent, task, window)

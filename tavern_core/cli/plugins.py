@@ -21,7 +21,7 @@ from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.lock import lock
 from tavern_core.cli.output import shorten
 from tavern_core.cli.plugin_install import install, update
-from tavern_core.cli.plugin_status import show_change, status_of, trouble
+from tavern_core.cli.plugin_status import reason_of, show_change, status_of
 from tavern_core.cli.review import HEADINGS, request_rows, review
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.errors import UsageError
@@ -54,7 +54,7 @@ def list_(session: Session, everything: bool, as_json: bool) -> None:
         session.out.json([s.to_json() for s in found])
         return
     rows = [
-        (s.name, s.version, s.state, _source(s), len(s.provides.get("tools", ())), shorten(trouble(s), _REASON_WIDTH))
+        (s.name, s.version, s.state, _source(s), len(s.provides.get("tools", ())), shorten(reason_of(s), _REASON_WIDTH))
         for s in found
     ]
     session.out.table(

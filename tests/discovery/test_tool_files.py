@@ -162,18 +162,18 @@ def test_the_richer_dialect() -> None:
     assert found.output_schema == {"type": "integer"}
 
 
-def test_python_without_parameters_is_a_sketch_that_keeps_what_is_declared() -> None:
+def test_python_without_parameters_is_a_draft_that_keeps_what_is_declared() -> None:
     made = make({"id": "count", "implementation": {"type": "python"}, "description": "d"})
-    assert (made.id, made.is_sketch, made.findings) == ("text:count", True, ())
+    assert (made.id, made.is_draft, made.findings) == ("text:count", True, ())
     assert made.spec is not None
     assert made.spec.description == "d"
     handled = make({"id": "x", "handler": "a:b", "tags": ["t"], "configSchema": [{"key": "k", "type": "string"}]})
     assert handled.spec is not None
-    assert (handled.is_sketch, handled.spec.tags) == (True, ("t",))
+    assert (handled.is_draft, handled.spec.tags) == (True, ("t",))
     assert [item["key"] for item in handled.spec.config_schema] == ["k"]
     known = make({"id": "y", "implementation": {"type": "python"}, "parameters": {"type": "object"}})
     assert known.spec is not None
-    assert not known.is_sketch
+    assert not known.is_draft
 
 
 SCRIPT = {"type": "script", "command": ["python", "a.py"]}

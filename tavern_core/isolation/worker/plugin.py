@@ -153,7 +153,7 @@ class WorkerPlugin:
         if hook.name == "tavern_register_tools":
             return [
                 self.tools.report(item, f"{number}.{place}")
-                for place, item in enumerate(describe(answer, self.tools.owner(), sketches=True))
+                for place, item in enumerate(describe(answer, self.tools.owner(), drafts=True))
             ]
         if hook.name == "tavern_register_settings":
             return [_setting(item) for item in answer or ()]

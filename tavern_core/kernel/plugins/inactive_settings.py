@@ -39,7 +39,7 @@ class PluginSettings:
         if "configOptions" in record.candidate.facts.sections:
             yield record.candidate.manifest().config_options, None
         known = known_specs(record, self._cache)
-        for spec in {**record.sketches, **known}.values():
+        for spec in {**record.drafts, **known}.values():
             if spec.config_schema:
                 yield spec.config_schema, spec.local_name
         if "settings" in record.candidate.facts.sections:

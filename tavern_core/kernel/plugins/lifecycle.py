@@ -240,8 +240,7 @@ class Lifecycle:
         for other in self._replaced_by(record):
             await self._try(other.name)  # it is there to be compared; whether it works is its own affair
         if any(
-            split_id(str(sketch.implementation.get("nodeType", "")))[0] == "core"
-            for sketch in record.looked_at().sketches
+            split_id(str(draft.implementation.get("nodeType", "")))[0] == "core" for draft in record.looked_at().drafts
         ):
             for other in list(self.records.values()):  # its tools are nodes of the host, which say their parameters
                 if other.candidate.is_nodes_alone and not other.active:

@@ -85,7 +85,7 @@ class Record:
         """Services that were started, in order."""
         self.specs: dict[str, ToolSpec] | None = None
         """Tools whose definition is known; None: not looked at yet."""
-        self.sketches: Mapping[str, ToolSpec] = {}
+        self.drafts: Mapping[str, ToolSpec] = {}
         """What is declared of the tools whose parameters only the code knows; there as soon as `specs` is."""
         self.settings_complete = False
         """True when the settings of its tools are declared, too; before activation they are declared on demand."""
@@ -219,7 +219,7 @@ class Record:
         """What its files say about its tools now; remembered as what is known."""
         declared = self.candidate.tools()
         self.tool_findings = declared.findings
-        self.sketches = {spec.name: spec for spec in declared.sketches}
+        self.drafts = {spec.name: spec for spec in declared.drafts}
         return declared
 
     def is_intact(self) -> bool:
@@ -248,7 +248,7 @@ class Record:
         return PluginStatus(
             candidate.name,
             standing.state,
-            "; ".join(filter(None, (standing.explanation, candidate.trouble()))),
+            "; ".join(filter(None, (standing.explanation, candidate.pause_notice()))),
             candidate.version,
             candidate.facts.display_name or candidate.name,
             candidate.facts.description,
