@@ -257,7 +257,6 @@ def _step(
         placed.exec,
         bypass_of(placed),  # type: ignore[arg-type]
         placed.plan,
-        placed.node.display_name,
     )
 
 

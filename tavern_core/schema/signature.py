@@ -43,7 +43,6 @@ class FunctionSchema:
         injected: parameter name -> what the host passes there (a value of `inject`).
         convert: converts JSON arguments to Python ones (models, dates, enums); None if they are the same. Raises
             InputInvalid with `details.problems` for values that only the Python type refuses.
-        where: ``file:line`` of the definition.
     """
 
     name: str
@@ -52,7 +51,6 @@ class FunctionSchema:
     returns: dict[str, Any] | None = None
     injected: Mapping[str, str] = field(default_factory=dict)
     convert: Convert | None = None
-    where: str = ""
 
 
 def signature_schema(
@@ -100,7 +98,6 @@ def signature_schema(
         reader.returns(),
         injected,
         converter(adapters) if adapters else None,
-        reader.where,
     )
 
 
