@@ -35,7 +35,7 @@ _MOST_KEPT: Final = 1000
 """Hooks that the file remembers: those that failed last."""
 
 
-class Resting(Exception):
+class HookPaused(Exception):
     """An implementation was not run because it rests."""
 
     def __init__(self, rest: RestingHook) -> None:
@@ -59,7 +59,7 @@ class Quarantine:
         """Let an implementation run, unless it rests.
 
         Raises:
-            Resting: it does.
+            HookPaused: it does.
         """
         timing = impl.timing
         if (
@@ -69,7 +69,7 @@ class Quarantine:
             if row is not None and row.until:
                 timing.rest, timing.failed_in_a_row = row, self._failures - 1
         if timing.rest is not None and time.time() < _seconds(timing.rest.until):
-            raise Resting(timing.rest)
+            raise HookPaused(timing.rest)
 
     def worked(self, impl: Implementation) -> None:
         """It ran without an error."""

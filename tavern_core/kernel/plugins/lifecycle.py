@@ -224,7 +224,7 @@ class Lifecycle:
         if decision is None:
             return
         record.trusted_files = files
-        record.noticed(changed=decision.changed, note=decision.note)
+        record.note_changes(changed=decision.changed, note=decision.note)
         if TRUST.id in record.candidate.requested - decision.granted:
             skill = record.candidate.facts.display_name
             raise ActivationFailed(

@@ -189,7 +189,7 @@ class Record:
             if not self.active and standing != self._standing:
                 self.standing = standing
 
-    def noticed(self, *, changed: frozenset[str], note: str) -> None:
+    def note_changes(self, *, changed: frozenset[str], note: str) -> None:
         """Take over what a look at its files has shown."""
         with self._lock:
             self.standing = replace(self.standing, changed=changed, note=note)
