@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 import zlib
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +16,7 @@ from tavern_core.flow.engine.cache_keys import joined_key
 from tavern_core.flow.engine.node_outputs import SKIPPED, Outputs
 from tavern_core.flow.engine.node_values import fresh, is_large, size, weight, written
 from tavern_core.flow.engine.plan_tables import Work
+from tavern_core.kernel.limits.lru_cache import LruCache
 from tavern_core.kernel.nodes.json_values import from_plain
 from tavern_core.kernel.stores.sqlite_file import SqliteFile
 
@@ -34,36 +33,15 @@ _SCHEMA: Final = (
 )
 
 
-class SessionCache:
-    """Answers cached in the host while it is open; the least used are removed first. Thread-safe."""
+class SessionCache(LruCache[bytes, Outputs]):
+    """Answers cached in the host while it is open."""
 
     def __init__(self, most: int = MOST_ANSWERS, most_bytes: int = MOST_BYTES) -> None:
-        self._most = most
-        self._most_bytes = most_bytes
-        self._bytes = 0
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[bytes, tuple[Outputs, int]] = OrderedDict()
-
-    def find(self, key: bytes) -> Outputs | None:
-        with self._lock:
-            found = self._kept.get(key)
-            if found is not None:
-                self._kept.move_to_end(key)
-        return found[0] if found is not None else None
+        super().__init__(most, most_bytes)
 
     def keep(self, key: bytes, outputs: Outputs, size: int | None = None) -> None:
         """Cache an answer. `size`: its approximate bytes, if known."""
-        size = weight(outputs) if size is None else size
-        if size > self._most_bytes:
-            return
-        with self._lock:
-            if (before := self._kept.pop(key, None)) is not None:
-                self._bytes -= before[1]
-            self._kept[key] = outputs, size
-            self._bytes += size
-            while len(self._kept) > self._most or self._bytes > self._most_bytes:
-                _, (_, gone) = self._kept.popitem(last=False)
-                self._bytes -= gone
+        self.put(key, outputs, weight(outputs) if size is None else size)
 
 
 class DiskCache:
