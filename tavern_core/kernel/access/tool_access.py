@@ -21,7 +21,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.approval_rules import ApprovalRule, ApprovalRules, tool_entries
 from tavern_core.kernel.access.limit_rules import LimitRules
 from tavern_core.kernel.access.list_review import ListReview
-from tavern_core.kernel.access.tool_selectors import GROUP, Groups, Known, ToolList, ToolNames, normalize_tool_name
+from tavern_core.kernel.access.tool_selectors import GROUP, Known, ToolList, ToolNames, normalize_tool_name
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.config import HostConfig, LimitsConfig
 from tavern_core.model.naming_rules import SEARCH_TOOLS, split_id
@@ -175,7 +175,7 @@ class AccessPolicy:
 
     def tool_groups(self, tools: Iterable[ToolSpec]) -> PluginToolGroups:
         """What the groups of lists mean: ``group:plugins``, a plugin's name, the named ones."""
-        return build_plugin_tool_groups(tools, known=self._known)
+        return build_plugin_tool_groups(tools, self._known)
 
     def _denied(self, tool_id: str, rules: ToolList, index: int) -> Verdict:
         place = f"{rules.place}[{index}]"
@@ -304,16 +304,12 @@ class PluginToolGroups:
         }
 
 
-def build_plugin_tool_groups(
-    tools: Iterable[ToolSpec], aliases: Mapping[str, str] | None = None, known: Known | None = None
-) -> PluginToolGroups:
+def build_plugin_tool_groups(tools: Iterable[ToolSpec], known: Known) -> PluginToolGroups:
     """The normalised names of all plugin tools, together, per plugin and per named group, in the order given.
 
     Args:
-        aliases: other names → the names by which tools go here.
         known: which plugins are the host's own, whose tools are left out, and which groups there are.
     """
-    known = known or Known(Groups({}))
     groups = {
         name: ToolList.compile(f"tools.groups.{name}", [f"{GROUP}{name}"], known, wide=False) for name in known.groups
     }
@@ -321,7 +317,7 @@ def build_plugin_tool_groups(
     by_plugin: dict[str, list[str]] = {}
     named: dict[str, list[str]] = {name: [] for name in groups}
     for tool in tools:
-        names, name = ToolNames.of(tool), normalize_tool_name(tool.id, aliases)
+        names, name = ToolNames.of(tool), normalize_tool_name(tool.id)
         if names.plugin not in known.host:
             everything.append(name)
             by_plugin.setdefault((tool.plugin or split_id(tool.id)[0]).lower(), []).append(name)

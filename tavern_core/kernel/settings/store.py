@@ -203,12 +203,11 @@ class SettingsStore:
         self.known_secrets.add(text)
         return str(text)
 
-    def findings(self, plugin: str | None = None) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[Finding, ...]:
         """What is wrong in what is stored: unreadable file, values that are not allowed, keys that do not exist."""
-        self._complete(plugin)
+        self._complete(None)
         with self._lock:
-            rows = list(self._table) if plugin is None else self._table.all_of(plugin)
-            return tuple(self._layers.findings(rows, self._table))
+            return tuple(self._layers.findings(list(self._table), self._table))
 
     def describe(self, plugin: str | None = None) -> list[DescribedSetting]:
         """All settings for a person, by plugin and in groups of one category, secrets masked."""
