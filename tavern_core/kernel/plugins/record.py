@@ -15,7 +15,6 @@ from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
 from tavern_core.kernel.plugins.candidate import OVERRIDE, Candidate
 from tavern_core.kernel.plugins.plugin_facilities import GrantedFacilities
-from tavern_core.kernel.plugins.running_calls import Usage
 from tavern_core.kernel.signal import Signal
 from tavern_core.model.plugin_status import PluginState, PluginStatus
 from tavern_core.model.tool import ToolSpec
@@ -56,6 +55,17 @@ class Standing:
         """The reason and, for a failed plugin, the repair: for readers that see only this text."""
         hint = self.error.hint if self.error is not None else ""
         return f"{self.reason} ({hint})" if hint else self.reason
+
+
+class Usage:
+    """The calls of one plugin that are running now: its end waits for them. `calls` is only ever changed by single dict operations."""
+
+    __slots__ = ("calls", "owner")
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
+        self.calls: dict[int, Any] = {}
+        """Number → the call (`calls/running_call.py`)."""
 
 
 class Record:
