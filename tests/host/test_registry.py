@@ -31,7 +31,7 @@ def test_a_program_registers_tools_of_its_own(opened: Opened) -> None:
     host = opened()
     assert host.tools.register(one) == ("app:one",)
     assert host.invoke_sync("app:one").value == 1
-    assert host.tools.register(summarise, ToolSpec("three", impl=lambda: 3), plugin="more") == (
+    assert host.tools.bulk_register([summarise, ToolSpec("three", impl=lambda: 3)], plugin="more") == (
         "more:summarise",
         "more:three",
     )

@@ -256,6 +256,10 @@ class Tools:
         """
         return self._wait(self._registration.register(list(offers), plugin))
 
+    def bulk_register(self, offers: Iterable[Any], *, plugin: str = "app") -> tuple[str, ...]:
+        """`register` for a list."""
+        return self.register(*offers, plugin=plugin)
+
     def refresh(self) -> ToolsDiff:
         """Look for plugins again: new ones appear, changed ones are read again, removed ones stop.
 
