@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _VERSION: Final = 1
 _BATCH: Final = 200
 """Files of one transaction: an interrupted first reading goes on where it stopped."""
-_WAIT: Final = "busy_timeout = 30000"
+_WAIT_MS: Final = 30_000
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS files (id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, changed INTEGER NOT NULL, size INTEGER NOT NULL,
     hash TEXT NOT NULL, trusted INTEGER NOT NULL, findings TEXT NOT NULL);
@@ -139,7 +139,9 @@ class Index:
         import sqlite3
 
         try:
-            return connect(self._file, _SCHEMA, _VERSION, pragmas=(_WAIT,), is_cache=True, autocommit=True)
+            db = connect(self._file, _SCHEMA, _VERSION, is_cache=True, autocommit=True)
+            db.execute(f"PRAGMA busy_timeout = {_WAIT_MS}")
+            return db
         except sqlite3.DatabaseError as error:
             if "fts5" in str(error):
                 hint = "use a Python whose SQLite has FTS5, as those of python.org and of Debian"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,7 +81,6 @@ def connect(
     schema: str,
     version: int = 1,
     *,
-    pragmas: Iterable[str] = (),
     is_cache: bool = False,
     is_checked: bool = False,
     autocommit: bool = False,
@@ -92,7 +91,6 @@ def connect(
     Args:
         schema: statements that create the tables, separated by semicolons.
         version: of the schema, from 1.
-        pragmas: in addition to those of every file.
         is_cache: its content can be made again, so a file of another version is replaced instead of refused.
         is_checked: look for damage in the whole file.
         on_damage: called for a renamed file: its old name and its new one.
@@ -109,8 +107,8 @@ def connect(
             path, timeout=10, check_same_thread=False, isolation_level=None if autocommit else "DEFERRED"
         )
         try:
-            for pragma in ("journal_mode = WAL", "synchronous = NORMAL", *pragmas):
-                db.execute(f"PRAGMA {pragma}")
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = NORMAL")
             (found,) = db.execute("PRAGMA user_version").fetchone()
             if found > version and not is_cache:
                 raise StateDamaged(

@@ -186,14 +186,10 @@ class SqliteRecords:
 
     def _opened(self) -> sqlite3.Connection:
         if self._db is None:
-            self._db = connect(
-                self._path,
-                _SCHEMA,
-                pragmas=(f"wal_autocheckpoint = {_CHECKPOINT_PAGES}", f"cache_size = -{_CACHE_KB}"),
-                is_checked=True,
-                autocommit=True,
-                on_damage=self._on_damage,
-            )
+            db = connect(self._path, _SCHEMA, is_checked=True, autocommit=True, on_damage=self._on_damage)
+            db.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+            db.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
+            self._db = db
         return self._db
 
     @contextmanager
