@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.agents.call_contexts import HOST, agent_context, asking_context, caller_of, owner_of
-from tavern_core.agents.content_read import read_again, read_at_start
 from tavern_core.agents.handle import AgentHandle, RunEvents
 from tavern_core.agents.host_parts import Parts
 from tavern_core.agents.human_answers import HumanAnswers
@@ -49,6 +48,7 @@ from tavern_core.model.agent_profile import AgentBudget, AgentProfile
 from tavern_core.model.agent_run import RESUMABLE, AgentOutcome, AgentRecord
 from tavern_core.model.call import CallContext
 from tavern_core.model.event import AGENT_FINISHED, AGENT_STARTED
+from tavern_core.model.untrusted import MARK, ContentRead, addresses_in, sources_in, texts_in
 
 _BY_CODE: Final = {"model": "llms", "deliberation_workflow": "workflows"}
 """Field of a profile → section of plugins, whose names may be known only when they are active."""
@@ -218,8 +218,8 @@ class Agents:
         parts = self._parts
         written, odd = parts.written.get(name)
         profile = Profile(written.name, written.tool_ids_inventory, written=written)
-        fields = read_fields(profile, parts.known_asleep(), parts.prompts.knowledge)
-        by_code = {field for field, section in _BY_CODE.items() if parts.sections.asleep(section)}
+        fields = read_fields(profile, parts.known_inactive(), parts.prompts.knowledge)
+        by_code = {field for field, section in _BY_CODE.items() if parts.sections.inactive(section)}
         found = (f for f in fields.findings if f.where is None or f.where.pointer not in by_code)
         return (*odd, *found)
 
@@ -260,7 +260,7 @@ class Agents:
             ProfileInvalid: there is no such profile, or its template does not fit (PROFILE_INVALID).
         """
         resolved, name = await self._resolved(profile)
-        await self._parts.sections.wake("llms")  # a model that is asleep is not missing
+        await self._parts.sections.wake("llms")  # a model of an inactive plugin is not missing
         agent = agent_context(resolved, name, caller_of(context), resolved.written.budget, "")
         window = resolved.written.context_tokens
         return await asyncio.to_thread(build_prompt, self._parts, resolved, agent, task, window)
@@ -457,3 +457,24 @@ def _task_of(task: object) -> str:
             f"the task has {len(task):,} characters; at most {MOST_TASK:,} are taken", hint="pass large data as a file"
         )
     return task.encode("utf-8", "replace").decode()
+
+
+def read_at_start(read: ContentRead, facts: Mapping[str, Any], task: str) -> None:
+    """The task, the prompt, and untrusted knowledge that the prompt shows.
+
+    Args:
+        facts: of the run.
+    """
+    read.trust(task, facts["system"])
+    read.add(facts["untrusted"], time.time())
+
+
+def read_again(read: ContentRead, playback: Playback) -> None:
+    """What the recorded results of a run contained: it also counts in a process that resumes the run."""
+    for at, result in sorted(playback.results.items()):
+        sources = sources_in((result.get("meta") or {}).get(MARK))
+        read.add(sources, time.time())
+        if sources or not read.sources:
+            arguments = playback.calls[at]["arguments"] if at in playback.calls else {}
+            given = {address for text in texts_in(arguments) for address in addresses_in(text)}
+            read.learn([result.get("value"), result.get("content")], given)

@@ -44,7 +44,7 @@ class Parts:
     records: RecordStore
     engines: Engines
     prompts: PromptBuilder
-    known_asleep: Callable[[], Known]
+    known_inactive: Callable[[], Known]
     """What a profile may name, as far as it is known without activating plugins."""
 
     @property

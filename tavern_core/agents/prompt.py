@@ -65,11 +65,6 @@ class Prompt:
     findings: tuple[Finding, ...] = ()
     """Warnings about the profile and its knowledge."""
 
-    @property
-    def is_untrusted(self) -> bool:
-        """Whether it shows knowledge from outside sources."""
-        return any(not passage.trusted for passage in self.sources)
-
     def to_json(self) -> dict[str, Any]:
         return {
             "system": self.system,

@@ -36,17 +36,16 @@ class Begun:
 def confine(
     policy: BoxPolicy,
     *,
-    keep: Iterable[int] | None = None,
     begun: Begun | None = None,
     asking: Callable[[int], None] | None = None,
 ) -> tuple[str, ...]:
     """Apply the layers to this process and to everything that it starts. This cannot be undone.
 
+    No layer can revoke an open file: close them first (`close_others`).
+
     Call it in a process with a single thread: most layers apply to the calling thread and threads that it creates later.
 
     Args:
-        keep: descriptors that stay open, besides the first three; None: all. No layer can revoke
-            an open file.
         asking: called with the descriptor on which the host decides about writes in granted places (`write_broker.py`), if it
             decides; without it, the box itself may write everything around protected entries.
         begun: prepared for this policy by the process that has just forked this one, which has one thread then.
@@ -58,8 +57,6 @@ def confine(
         BoxUnavailable: the level is ``required`` and one is missing (PLUGIN_FAILED). The process then has some layers and
             must end.
     """
-    if keep is not None:
-        close_others(keep)
     if policy.level == "none":
         return ()
     if begun is None:

@@ -74,7 +74,7 @@ def check(
     traced = trace_report(report, words, timeout_ms / 1000) if tracing and report.location else None
     if traced is not None:
         report = replace(report, findings=(*report.findings, *traced.findings))
-        traced.show_trouble()
+        traced.show_problem()
     is_ok = report.is_ok and not (strict and any(f.severity == "warning" for f in report.findings))
     if as_json:
         session.out.json({**_as_json(report, is_ok), **({"trace": traced.to_json()} if traced is not None else {})})

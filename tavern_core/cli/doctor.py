@@ -73,8 +73,8 @@ def doctor(session: Session, as_json: bool) -> None:
     looked = [*_about_host(session, host)]
     known = [s for s in host.plugins.values() if s.source != "builtin" or s.state == "failed"]
     hidden = [host.tools.why(tool) for tool in _hidden(host)]
-    noticed = (*host.diagnostics, *_found(host, known), *_undeclared(known), *_resting(known), *_probed(known))
-    wrong = any(s.state == "failed" for s in known) or any(d.severity == "error" and d.plugin for d in noticed)
+    reports = (*host.diagnostics, *_found(host, known), *_undeclared(known), *_resting(known), *_probed(known))
+    wrong = any(s.state == "failed" for s in known) or any(d.severity == "error" and d.plugin for d in reports)
     if as_json:
         session.out.json(
             {
@@ -82,28 +82,28 @@ def doctor(session: Session, as_json: bool) -> None:
                 "host": [e.to_json() for e in looked],
                 "plugins": [s.to_json() | {"fix": fix_of(s, host.diagnostics) or None} for s in known],
                 "hiddenTools": [why.to_json() for why in hidden],
-                "diagnostics": [d.to_json() for d in noticed],
+                "diagnostics": [d.to_json() for d in reports],
             }
         )
     else:
-        _show(session, looked, [_row(s, host.diagnostics) for s in known], hidden, noticed)
+        _show(session, looked, [_row(s, host.diagnostics) for s in known], hidden, reports)
     if any(e.verdict == "error" for e in looked):
         raise ReportedExit(FAILED)
     if wrong:
         raise ReportedExit(INVALID)
 
 
-def fix_of(status: PluginStatus, noticed: Iterable[Diagnostic]) -> str:
+def fix_of(status: PluginStatus, reports: Iterable[Diagnostic]) -> str:
     """The repair for a plugin's state; empty if none is needed.
 
     Args:
-        noticed: the diagnostics of the host; their repair for this failure is more specific than that of the code.
+        reports: the diagnostics of the host; their repair for this failure is more specific than that of the code.
     """
     match status.state:
         case "failed":
             row = ERROR_CODES.get(status.error_code)
             general = row.fix if row is not None else f"tavern plugins check {status.name}"
-            return next(iter(_hints(status, noticed)), general)
+            return next(iter(_hints(status, reports)), general)
         case "pending_consent":
             return f"tavern plugins grant {status.name}"
         case "disabled":
@@ -112,18 +112,18 @@ def fix_of(status: PluginStatus, noticed: Iterable[Diagnostic]) -> str:
             return ""
 
 
-def _hints(status: PluginStatus, noticed: Iterable[Diagnostic]) -> list[str]:
+def _hints(status: PluginStatus, reports: Iterable[Diagnostic]) -> list[str]:
     """The repairs of a failed plugin, the most specific first: of the single problem, of the failure."""
     errors = [f.hint for f in status.findings if f.severity == "error"]
-    failures = [d.hint for d in noticed if d.plugin == status.name and d.code == status.error_code]
+    failures = [d.hint for d in reports if d.plugin == status.name and d.code == status.error_code]
     return [hint for hint in (*(errors if len(errors) == 1 else ()), *failures) if hint]
 
 
-def _row(status: PluginStatus, noticed: Iterable[Diagnostic]) -> tuple[str, ...]:
+def _row(status: PluginStatus, reports: Iterable[Diagnostic]) -> tuple[str, ...]:
     reason = status.reason
-    for hint in reversed(_hints(status, noticed)):
+    for hint in reversed(_hints(status, reports)):
         reason = reason.removesuffix(f" ({hint})")  # repairs have their own column
-    return status.name, status.version, status.state, shorten(reason, _WIDTH), fix_of(status, noticed)
+    return status.name, status.version, status.state, shorten(reason, _WIDTH), fix_of(status, reports)
 
 
 def _about_host(session: Session, host: Tavern) -> Iterator[Examination]:
@@ -250,8 +250,8 @@ def _hidden(host: Tavern) -> list[str]:
 def _found(host: Tavern, known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
     """Problems in the files of plugins that are not yet diagnostics of the host, each with its place."""
     reported: dict[str, list[str]] = {}
-    for noticed in host.diagnostics:
-        reported.setdefault(noticed.plugin, []).append(noticed.message)
+    for report in host.diagnostics:
+        reported.setdefault(report.plugin, []).append(report.message)
     for status in known:
         for finding in status.findings if status.state != "disabled" else ():
             if not any(finding.message in message for message in reported.get(status.name, ())):
@@ -264,7 +264,7 @@ def _resting(known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
     for status in known:
         for hook in status.resting:
             hint = f"see {hook.where}; correct it and `tavern plugins reload {status.name}`"
-            yield Diagnostic("HOOK_QUARANTINED", hook.told, status.name, hint, "warning")
+            yield Diagnostic("HOOK_QUARANTINED", hook.summary, status.name, hint, "warning")
 
 
 def _probed(known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
@@ -290,7 +290,7 @@ def _undeclared(known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
             yield Diagnostic("TOOLS_UNDECLARED", message, status.name, hint, "info")
 
 
-def _show(session: Session, looked: list[Examination], known: Any, hidden: Any, noticed: Any) -> None:
+def _show(session: Session, looked: list[Examination], known: Any, hidden: Any, reports: Any) -> None:
     out = session.out
     out.table(("host", "state", "found", "fix"), [(e.what, e.verdict, e.found, e.fix) for e in looked])
     if known:
@@ -299,7 +299,7 @@ def _show(session: Session, looked: list[Examination], known: Any, hidden: Any, 
     if hidden:
         out.text()
         out.table(("hidden tool", "reason", "fix"), [(w.id, w.reason, w.fix) for w in hidden])
-    if noticed:
+    if reports:
         out.text()
-        rows = [(d.severity, d.code, d.plugin, shorten(d.message, _WIDTH), d.hint) for d in noticed]
+        rows = [(d.severity, d.code, d.plugin, shorten(d.message, _WIDTH), d.hint) for d in reports]
         out.table(("severity", "code", "plugin", "noticed", "hint"), rows)

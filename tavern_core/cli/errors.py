@@ -48,17 +48,13 @@ def exit_code_of(code: str) -> int:
     return row.exit_code if row is not None else FAILED
 
 
-def show_error(error: TavernError, *, folder: Path | None = None) -> int:
-    """Print an error with all its findings; returns its exit code.
-
-    Args:
-        folder: the base of relative file names in findings.
-    """
+def show_error(error: TavernError) -> int:
+    """Print an error with all its findings; returns its exit code."""
     findings = [f for f in error.findings if f.where is not None]
     if not findings:
         tell("error", error.code, error.message, error.hint)
     for finding in findings[:_MOST_FINDINGS]:
-        show_finding(finding, folder=folder)
+        show_finding(finding)
     if len(findings) > _MOST_FINDINGS:
         tell_plainly(f"… and {len(findings) - _MOST_FINDINGS} more")
     return exit_code_of(error.code)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 
-class Troubles:
+class PluginNotices:
     """Collects the log records of diagnostics about plugins."""
 
     def __init__(self) -> None:

@@ -34,7 +34,7 @@ def show_change(session: Session, status: PluginStatus | Skill, as_json: bool) -
         session.out.text(f"{status.name} is {status.state}" + (f": {status.reason}" if status.reason else ""))
 
 
-def trouble(status: PluginStatus) -> str:
+def reason_of(status: PluginStatus) -> str:
     """Why a plugin is in its state, or the problems of its files although it is usable."""
     if status.note:
         return f"{status.reason}; {status.note.partition(';')[0]}" if status.reason else status.note

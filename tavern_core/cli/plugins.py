@@ -17,12 +17,11 @@ from tavern_core.cli.check import check
 from tavern_core.cli.consent import grant, revoke
 from tavern_core.cli.doctor import doctor
 from tavern_core.cli.errors import INVALID, ReportedExit, show_finding, tell
-from tavern_core.cli.frontend_assets import assets
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.lock import lock
 from tavern_core.cli.output import shorten
 from tavern_core.cli.plugin_install import install, update
-from tavern_core.cli.plugin_status import show_change, status_of, trouble
+from tavern_core.cli.plugin_status import reason_of, show_change, status_of
 from tavern_core.cli.review import HEADINGS, request_rows, review
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.errors import UsageError
@@ -38,7 +37,7 @@ def plugins() -> None:
     """Find, check, grant, enable and disable plugins."""
 
 
-for _command in (bisect, check, review, grant, revoke, lock, assets, doctor, install, update):
+for _command in (bisect, check, review, grant, revoke, lock, doctor, install, update):
     plugins.add_command(_command)
 
 
@@ -55,7 +54,7 @@ def list_(session: Session, everything: bool, as_json: bool) -> None:
         session.out.json([s.to_json() for s in found])
         return
     rows = [
-        (s.name, s.version, s.state, _source(s), len(s.provides.get("tools", ())), shorten(trouble(s), _REASON_WIDTH))
+        (s.name, s.version, s.state, _source(s), len(s.provides.get("tools", ())), shorten(reason_of(s), _REASON_WIDTH))
         for s in found
     ]
     session.out.table(
@@ -87,7 +86,7 @@ def info(session: Session, name: str, as_json: bool) -> None:
             ("own process", status.isolated),
             ("from", _source(status)),
             ("location", status.location),
-            ("quarantined", [f"{hook.told} ({hook.where})" for hook in status.resting]),
+            ("quarantined", [f"{hook.summary} ({hook.where})" for hook in status.resting]),
             *((section, sorted(names)) for section, names in sorted(status.provides.items())),
         ]
     )
@@ -188,3 +187,35 @@ def _source(status: PluginStatus) -> str:
 
 def _milliseconds(status: PluginStatus, what: str) -> Any:
     return f"{status.timings[what]:.1f}" if what in status.timings else ""
+
+
+@plugins.command(cls=Command)
+@click.option(
+    "--dev", is_flag=True, help="Only the development entries, plugin to file, as JSON: for a vite configuration."
+)
+@json_option
+@pass_session
+def assets(session: Session, dev: bool, as_json: bool) -> None:
+    """List the browser files of plugins, with their addresses."""
+    found = session.host("none").extensions()
+    entries = {e.name: e.dev_entry for e in found if e.dev_entry and e.is_served}
+    if dev:
+        session.out.json(entries)
+        return
+    if as_json:
+        assets = [{"plugin": e.name, **asset.to_json()} for e in found if e.is_served for asset in e.assets]
+        session.out.json({"devEntries": entries, "assets": assets, "extensions": [e.to_json() for e in found]})
+        return
+    rows: list[tuple[str, ...]] = [
+        (
+            e.name,
+            a.kind,
+            a.url if e.is_served else "",
+            a.file,
+            a.problem if e.is_served else f"not served: needs {e.fix}",
+        )
+        for e in found
+        for a in e.assets
+    ]
+    rows += [(name, "dev", "", entry, "") for name, entry in entries.items()]
+    session.out.table(("plugin", "kind", "address", "file", "problem"), rows, empty="no plugin has a browser part")

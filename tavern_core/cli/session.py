@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 import click
 
 from tavern_core.cli.output import Output, visible, write
-from tavern_core.cli.plugin_notices import Troubles
+from tavern_core.cli.plugin_notices import PluginNotices
 from tavern_core.cli.stdout import Stdout
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Session:
         """The output is for a program: no messages about plugins that the command does not concern."""
         self.has_failed = False
         """The command ended with an error, which was printed."""
-        self._troubles = Troubles()
+        self._notices = PluginNotices()
         self._stack = ExitStack()
         self._stack.callback(self.stdout.release)
         self._loaded: LoadedConfig | None = None
@@ -134,12 +134,12 @@ class Session:
         """Print the log of host and plugins on stderr, as the options say."""
         logger = logging.getLogger("tavern")
         if not any(isinstance(handler, _Stderr) for handler in logger.handlers):
-            handler = _Stderr(self._troubles)
+            handler = _Stderr(self._notices)
             logger.addHandler(handler)
             self._stack.callback(logger.removeHandler, handler)
             self._stack.callback(logger.setLevel, logger.level)
         logger.setLevel(logging.DEBUG if self.debug else _LEVELS.get(self.verbosity, logging.DEBUG))
-        self._troubles.are_gathered = self.verbosity <= 0 and not self.debug
+        self._notices.are_gathered = self.verbosity <= 0 and not self.debug
 
     def silence(self) -> None:
         """From now on, log nothing: for commands that print problems themselves."""
@@ -148,19 +148,19 @@ class Session:
     def close(self) -> None:
         """Close the host, if one was opened."""
         self._stack.close()
-        if (line := self._troubles.line(self.has_failed)) and not self.as_json and self.verbosity >= 0:
+        if (line := self._notices.line(self.has_failed)) and not self.as_json and self.verbosity >= 0:
             write(sys.stderr, visible(line) + "\n")
 
 
 class _Stderr(logging.Handler):
     """Writes to the current stderr: ``warning: …``."""
 
-    def __init__(self, troubles: Troubles) -> None:
+    def __init__(self, notices: PluginNotices) -> None:
         super().__init__()
-        self._troubles = troubles
+        self._notices = notices
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self._troubles.takes(record):
+        if self._notices.takes(record):
             return
         try:
             write(sys.stderr, f"{record.levelname.lower()}: {visible(self.format(record))}\n")

@@ -27,7 +27,7 @@ class TraceReport:
     block: str
     """The smallest `permissions:` for the observed uses; empty if plugin.yaml is unreadable."""
 
-    def show_trouble(self) -> None:
+    def show_problem(self) -> None:
         """Print the end of pytest's output on stderr if the tests did not pass."""
         if not self.traced.is_complete and self.traced.said:
             tell_plainly("\n".join(self.traced.said.splitlines()[-_LAST_LINES:]))

@@ -222,8 +222,8 @@ def _print(session: Session, found: UpstreamStatus, as_json: bool) -> None:
 
 def _row(one: UpstreamStatus) -> tuple[Any, ...]:
     latency = "" if one.latency_ms is None else f"{one.latency_ms:.1f} ms"
-    trouble = one.last_error or one.reason
-    return one.name, one.kind, one.state, len(one.tools), len(one.quarantined) or "", latency, one.target, trouble
+    problem = one.last_error or one.reason
+    return one.name, one.kind, one.state, len(one.tools), len(one.quarantined) or "", latency, one.target, problem
 
 
 def _facts(one: UpstreamStatus) -> list[tuple[str, Any]]:

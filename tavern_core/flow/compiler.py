@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import marshal
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
@@ -18,6 +17,7 @@ from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.compile import compile_workflow, resolved
 from tavern_core.graph.problems import FlowProblem
+from tavern_core.kernel.limits.lru_cache import LruCache
 from tavern_core.kernel.manifest.workflow_files import SUFFIX, document_of, workflow_of
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.workflow import Workflow
@@ -56,30 +56,16 @@ class GivenWorkflows:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[bytes, tuple[Workflow, int]] = OrderedDict()
-        self._bytes = 0
+        self._kept = LruCache[bytes, Workflow](_MOST_KEPT, _MOST_BYTES)
 
     def get(self, content: dict[str, Any]) -> Workflow | None:
         """The workflow of equal content, if it was passed recently."""
-        if (found := _digest(content)) is None:
-            return None
-        with self._lock:
-            known = self._kept.get(found[0])
-            if known is not None:
-                self._kept.move_to_end(found[0])
-        return known[0] if known is not None else None
+        return None if (found := _digest(content)) is None else self._kept.find(found[0])
 
     def put(self, content: dict[str, Any], workflow: Workflow) -> Workflow:
         """Cache the result for `content`."""
-        if (found := _digest(content)) is not None and found[1] <= _MOST_BYTES:
-            with self._lock:
-                if found[0] not in self._kept:
-                    self._kept[found[0]] = workflow, found[1]
-                    self._bytes += found[1]
-                while len(self._kept) > _MOST_KEPT or self._bytes > _MOST_BYTES:
-                    _, (_, gone) = self._kept.popitem(last=False)
-                    self._bytes -= gone
+        if (found := _digest(content)) is not None:
+            self._kept.put(found[0], workflow, found[1])
         return workflow
 
 

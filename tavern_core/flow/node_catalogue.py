@@ -15,7 +15,7 @@ from tavern_core.kernel.hooks.argument_copies import is_its_code, shown
 from tavern_core.kernel.plugins.candidate import has_nodes
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.naming_rules import split_id
-from tavern_core.model.nearest import did_you_mean, fold, nearest
+from tavern_core.model.nearest import did_you_mean, fold
 from tavern_core.model.node import NodeMatch, NodeSpec
 from tavern_core.model.safe_text import printed
 
@@ -197,9 +197,6 @@ class Nodes(Mapping[str, NodeSpec]):
     def known(self) -> builtins.list[NodeSpec]:
         """The node types of active plugins, sorted."""
         return sorted((spec for spec in self._specs().values() if spec is not None), key=lambda spec: spec.type)
-
-    def nearest(self, type_: str) -> builtins.list[str]:
-        return nearest(type_, [spec.type for spec in self.known()])
 
     async def activate_for(self, types: builtins.list[str]) -> None:
         """Activate the plugins of these types."""

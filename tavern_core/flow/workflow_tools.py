@@ -68,7 +68,7 @@ class WorkflowTools:
         self._seen: object = None
         self._paths: tuple[Path, ...] = ()
         """Files of plugins."""
-        self._noticed: dict[tuple[str, str], Diagnostic] = {}
+        self._found: dict[tuple[str, str], Diagnostic] = {}
         tables.base.signals.lookup.subscribe(self.catch_up)
 
     def list(self, rank: int) -> None:
@@ -85,18 +85,18 @@ class WorkflowTools:
             stamp = self._stamp()
             if self._seen is not None and stamp == self._seen:
                 return
-            noticed: dict[tuple[str, str], Diagnostic] = {}
+            found: dict[tuple[str, str], Diagnostic] = {}
             listed = self._workflow_files.list()
             entries = [
-                entry for id_, source in listed.items() if (entry := self._entry(id_, source, noticed)) is not None
+                entry for id_, source in listed.items() if (entry := self._entry(id_, source, found)) is not None
             ]
-            for code, tool in self._noticed.keys() - noticed.keys():
+            for code, tool in self._found.keys() - found.keys():
                 self._diagnostics.withdraw(code, tool=tool)
-            for key, diagnostic in noticed.items():
-                if self._noticed.get(key) != diagnostic:
+            for key, diagnostic in found.items():
+                if self._found.get(key) != diagnostic:
                     self._diagnostics.withdraw(key[0], tool=key[1])
                 self._diagnostics.put(diagnostic, quiet=True)
-            self._noticed = noticed
+            self._found = found
             self._registry.put(OWNER, self._rank, entries, {})
             is_same = self._paths == (paths := tuple(path for each in listed.values() for path in _file_of(each)))
             self._paths = paths
@@ -107,9 +107,9 @@ class WorkflowTools:
         files = self._workflow_files.stamp(self._paths)
         return None if files is None else (files, self._contributions.generation, self._registry.generation)
 
-    def _entry(self, id_: str, source: WorkflowSource, noticed: dict[tuple[str, str], Diagnostic]) -> Entry | None:
+    def _entry(self, id_: str, source: WorkflowSource, found: dict[tuple[str, str], Diagnostic]) -> Entry | None:
         def notice(code: str, message: str, hint: str, severity: Literal["error", "warning"] = "warning") -> None:
-            noticed[code, PREFIX + id_] = Diagnostic(code, message, "", hint, severity, {"tool": PREFIX + id_})
+            found[code, PREFIX + id_] = Diagnostic(code, message, "", hint, severity, {"tool": PREFIX + id_})
 
         if not _TOOL_NAME.fullmatch(id_):
             hint = "use 1 to 64 letters (of any script), digits, _ . - as the file's name"

@@ -227,7 +227,7 @@ def _compile_one(
         for binding in step.lazy:
             for source in binding.sources:
                 after[source.step].append(step.index)
-    order, stuck = topological(after)
+    _, stuck = topological(after)
     for circle in circles(after, stuck):
         ids = [steps[at].id for at in circle]
         text = " → ".join([*ids[:20], *(["…"] if len(ids) > 20 else []), ids[0]])
@@ -237,9 +237,7 @@ def _compile_one(
     if report.errors:
         return None
     needs = _needs(steps)
-    return FlowPlan(
-        workflow, tuple(steps), tuple(order), workflow.inputs(), workflow.outputs(), _wanted(steps, needs), needs
-    )
+    return FlowPlan(workflow, tuple(steps), workflow.inputs(), workflow.outputs(), _wanted(steps, needs), needs)
 
 
 def _place(

@@ -82,7 +82,6 @@ class Step:
     """Its outputs instead of running; None: it runs."""
     plan: FlowPlan | None = None
     """The plan of a group."""
-    display_name: str = ""
 
     @property
     def type(self) -> str:
@@ -95,8 +94,6 @@ class FlowPlan:
 
     workflow: Workflow = field(repr=False)
     steps: tuple[Step, ...]
-    order: tuple[int, ...]
-    """The steps, each after those that it needs."""
     inputs: Mapping[str, Slot]
     outputs: Mapping[str, Slot]
     wanted: frozenset[int]

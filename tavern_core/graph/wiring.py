@@ -228,11 +228,8 @@ class Wiring:
                     )
                 )
 
-    def _say(
-        self, code: str, message: str, edge: WorkflowEdge, node: str = "", slot: str = "", hint: str = "",
-        near: tuple[str, ...] = (),
-    ) -> None:  # fmt: skip
-        self._report.add(FlowProblem(code, message, node or edge.target, slot, edge.id, hint, near))
+    def _say(self, code: str, message: str, edge: WorkflowEdge, node: str = "", slot: str = "", hint: str = "") -> None:
+        self._report.add(FlowProblem(code, message, node or edge.target, slot, edge.id, hint))
 
 
 def _step(
@@ -260,7 +257,6 @@ def _step(
         placed.exec,
         bypass_of(placed),  # type: ignore[arg-type]
         placed.plan,
-        placed.node.display_name,
     )
 
 

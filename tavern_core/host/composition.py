@@ -44,9 +44,7 @@ from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.hooks.dispatch import HookCalls
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
-from tavern_core.kernel.hooks.quarantine import FILE as QUARANTINE
 from tavern_core.kernel.hooks.quarantine import Quarantine
-from tavern_core.kernel.hooks.quarantine_report import QuarantineReport
 from tavern_core.kernel.hooks.table import HookTable
 from tavern_core.kernel.jobs.job_changes import JobChanges
 from tavern_core.kernel.jobs.job_records import JobRecords
@@ -120,7 +118,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     changed, rights_changed = base.signals.tools, base.signals.rights
 
     hooks = HookTable(base.diagnostics, changed)
-    quarantine = _quarantine(base)
+    quarantine = Quarantine(base)
     hook_calls = HookCalls(limits.hook_timeout_ms / 1000, base.diagnostics, quarantine)
     events = EventEmitter(base, hooks, hook_calls)
 
@@ -230,17 +228,6 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
 def _builtin(options: Options, knowledge: Knowledge) -> Sequence[tuple[str, str, bool]]:
     """The host's own plugins; that of knowledge bases where there are any."""
     return (*options.builtin, *((_KB,) if knowledge.names() else ()))
-
-
-def _quarantine(base: Foundation) -> Quarantine:
-    """Hooks that failed repeatedly and are not called for a while."""
-    limits = base.config.limits
-    return Quarantine(
-        base.home / QUARANTINE,
-        failures=limits.hook_failures,
-        seconds=limits.hook_rest_ms / 1000,
-        report=QuarantineReport(base),
-    )
 
 
 def _sandboxes(base: Foundation, records: Records) -> Sandboxes:

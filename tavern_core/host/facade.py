@@ -1,4 +1,4 @@
-"""The composition root and the facade `Tavern`: the only file that knows both the kernel and the built-in plugins.
+"""The facade `Tavern`: what a program sees of a host, which `composition.py` builds.
 
     async with Tavern.open(config="tavern.yaml") as tavern:
         result = await tavern.invoke("text:count", {"text": "one two"})
@@ -217,9 +217,12 @@ class Tavern:
     @cached_property
     def assistant(self) -> Assistant:
         """The creation assistant: a sentence becomes a checked change of a workflow, or a form layout."""
-        from tavern_core.host.assistant import assistant_of
+        from tavern_core.assistant.assistant import Assistant
 
-        return assistant_of(self._host)
+        async def tool(id_: str) -> ToolSpec:
+            return (await self._host.compiler.find(id_, None)).spec
+
+        return Assistant(self._host.flow, self.config.language, tool)
 
     # Calls ------------------------------------------------------------------------------------------------------------
 

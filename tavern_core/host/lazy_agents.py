@@ -29,12 +29,12 @@ def agents_of(host: Host, wait: Callable[[Any], Any]) -> Agents:
     """`tavern.agents`."""
     flow = host.flow
 
-    def known_asleep() -> Known:
+    def known_inactive() -> Known:
         return Known(flow.models.names(), tuple(flow.workflows.in_files()), host.skills.list())
 
     parts = Parts(
         host.base, host.pipeline, host.compiler, host.tools, host.descriptions, host.profiles, host.profiles.written, host.sections,
         flow.models, flow.workflows, host.artifacts, host.records, host.tables.engines,
-        prompts_of(host), known_asleep,
+        prompts_of(host), known_inactive,
     )  # fmt: skip
     return Agents(parts, wait)

@@ -177,7 +177,7 @@ class Answering:
         if (found := self.nodes.get(message["token"])) is None:
             raise ToolFailed("this node has ended", hint="use the context while the node runs")
         ctx, loop = found
-        what, given = message["wish"], message["given"]
+        what, given = message["method"], message["given"]
         match what:
             case "is_cancelled":
                 return bool(ctx.is_cancelled)

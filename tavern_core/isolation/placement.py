@@ -71,8 +71,8 @@ class Isolation:
             # A worker reads its code each time it starts.
             unload=lambda: None if candidate.unload is None or reason() else candidate.unload(),
             isolated=reason,
-            trouble=lambda: backoff.why(name) if reason() else "",
-            pardon=lambda: backoff.end(name),
+            pause_notice=lambda: backoff.why(name) if reason() else "",
+            end_pause=lambda: backoff.end(name),
         )
 
     def release(self) -> None:

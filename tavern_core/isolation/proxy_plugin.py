@@ -256,7 +256,6 @@ def _life(supervisor: Supervisor, name: str, end: bool) -> Callable[[], Coroutin
 
 
 def _command(supervisor: Supervisor, report: Any) -> Command:
-    from tavern_core.isolation.proxy_commands import proxy_command
 
     name, text = (str(part) for part in report)
     return Command(
@@ -269,3 +268,29 @@ def _command(supervisor: Supervisor, report: Any) -> Command:
 def _contribution(supervisor: Supervisor, report: Any) -> Contribution:
     name, thing, description, data = report
     return Contribution(str(name), thing, str(description), dict(data))
+
+
+def proxy_command(name: str, text: str, run: Callable[[list[str]], Any]) -> Any:
+    """A click command that passes everything to the worker, including ``--help``.
+
+    Args:
+        text: one line about it.
+        run: passes the arguments; returns ``{"out", "err", "code"}``.
+    """
+    import click
+
+    @click.command(
+        name,
+        help=text,
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    )
+    @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+    @click.pass_context
+    def command(context: click.Context, arguments: tuple[str, ...]) -> None:
+        done = run(list(arguments))
+        click.echo(str(done["out"]), nl=False)
+        click.echo(str(done["err"]), nl=False, err=True)
+        context.exit(int(done["code"]))
+
+    return command

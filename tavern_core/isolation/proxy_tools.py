@@ -20,7 +20,7 @@ from tavern_core.isolation.supervisor import Supervisor
 from tavern_core.isolation.transport import BrokenChannel, judged
 from tavern_core.isolation.worker_client import Later, WorkerClient
 from tavern_core.kernel.plugins.remote_plugin import DescribesItself
-from tavern_core.kernel.plugins.tool_offers import SKETCH
+from tavern_core.kernel.plugins.tool_offers import DRAFT
 from tavern_core.model.call import ToolCall
 from tavern_core.model.tool import ToolSpec
 
@@ -35,7 +35,7 @@ def reported_tool(supervisor: Supervisor, report: Any, made: Made | None = None)
     """
     spec = unpack_tool(report["tool"])
     if (key := report["key"]) is None:
-        return replace(spec, impl=SKETCH) if report.get("sketch") else spec
+        return replace(spec, impl=DRAFT) if report.get("draft") else spec
     return replace(spec, impl=RemoteTool(supervisor, str(key), made=made, has_preview=report.get("preview") is True))
 
 
@@ -88,13 +88,13 @@ class RemoteTool(BindsItself, DescribesItself):
             return None
         return RemoteTool(self.supervisor, self.key, self.handler, self.made, is_preview=True)
 
-    def described(self, sketch: ToolSpec) -> ToolSpec:
+    def described(self, draft: ToolSpec) -> ToolSpec:
         """The whole tool of a handler whose tool file has no parameters.
 
         Raises:
             PluginError: there is no such object in the plugin, or it is not a tool.
         """
-        request = {"target": self.handler, "tool": pack_tool(sketch)}
+        request = {"target": self.handler, "tool": pack_tool(draft)}
         report = judged(self.supervisor.ask("handler", request, seconds=self.supervisor.hook_s))
         self.supervisor.remember({"do": "handler", **request})
         return reported_tool(self.supervisor, report)

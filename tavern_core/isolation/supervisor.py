@@ -102,12 +102,6 @@ class Supervisor:
         """The last started worker."""
         return self._now
 
-    @property
-    def pid(self) -> int | None:
-        """The process id of the current worker."""
-        worker = self._now
-        return None if worker is None or worker.is_over else worker.pid
-
     def begin(self) -> Mapping[str, Any]:
         """Start the first worker; returns what the plugin implements.
 

@@ -29,8 +29,6 @@ class Entry:
     spec: ToolSpec | None = None
     factory: ToolFactory | None = None
     optional: bool = False
-    why_not: str = ""
-    """Why it cannot be called though it is listed, e.g. what is not granted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ class RestingHook:
     """ISO 8601, UTC; when it is tried once. Empty: it is not quarantined; its failures are only counted."""
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """A full sentence, for a person."""
         return f"{self.hook} of {self.plugin} is quarantined until {self.until}: it {self.reason}, {self.failures} times in a row"
 

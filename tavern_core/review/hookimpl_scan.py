@@ -65,7 +65,6 @@ class FoundTool:
 
     name: str
     """Local name."""
-    function: str
     file: str
     line: int
     capabilities: tuple[str, ...] = ()
@@ -296,7 +295,6 @@ class _Module:
         capabilities = _strings(options.get("capabilities"))
         return FoundTool(
             name if isinstance(name, str) and name else function.name,
-            function.name,
             self.file,
             function.lineno,
             tuple(capabilities or ()),

@@ -229,7 +229,7 @@ def _import_of(candidate: Candidate) -> Import:
 
     nodes = candidate.manifest().nodes if "nodes" in candidate.facts.sections else None
     declared = candidate.tools() if candidate.tool_ids else None
-    specs = (*declared.specs, *declared.sketches) if declared is not None else ()
+    specs = (*declared.specs, *declared.drafts) if declared is not None else ()
     handlers = dict.fromkeys(
         handler for spec in specs if isinstance(handler := spec.implementation.get("handler"), str)
     )

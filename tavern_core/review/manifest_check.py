@@ -46,7 +46,7 @@ class ManifestCheck:
     def run(self) -> Iterator[Finding]:
         yield from self._paths()
         yield from self._tools.findings
-        flows = [sketch for sketch in self._tools.sketches if sketch.kind == "workflow"]
+        flows = [draft for draft in self._tools.drafts if draft.kind == "workflow"]
         for spec in sorted((*self._tools.specs, *flows), key=lambda each: each.name):
             yield from self._spec(spec)
         yield from self._scan.findings
@@ -195,7 +195,7 @@ class ManifestCheck:
 
     def _not_returned(self, returned: set[str]) -> Iterator[Finding]:
         code = [s.name for s in self._tools.specs if s.kind == "python" and not s.implementation.get("handler")]
-        own = [s.name for s in self._tools.sketches if s.kind == "python" and not s.implementation.get("handler")]
+        own = [s.name for s in self._tools.drafts if s.kind == "python" and not s.implementation.get("handler")]
         for name in (*own, *code):
             if name not in returned:
                 local = name.partition(":")[2]
@@ -213,7 +213,7 @@ class ManifestCheck:
     def _handlers(self) -> Iterator[Finding]:
         """Tools whose code is named as ``module:function``: does it exist, and does it accept the declared parameters?"""
         names = self._scan.names
-        for spec in (*self._tools.specs, *self._tools.sketches):
+        for spec in (*self._tools.specs, *self._tools.drafts):
             target = str(spec.implementation.get("handler") or "")
             if spec.kind != "python" or not target:
                 continue
@@ -262,7 +262,7 @@ class ManifestCheck:
         own = {service.name: service for service in self._scan.services}
         offered = self._scan.sections.get("services")
         has_nodes = "nodes" in self._sections or any(hook.name == "tavern_register_nodes" for hook in self._scan.hooks)
-        for spec in (*self._tools.specs, *self._tools.sketches):
+        for spec in (*self._tools.specs, *self._tools.drafts):
             where = self._declared_at(spec)
             service, method = (str(spec.implementation.get(key) or "") for key in ("service", "method"))
             if spec.kind == "service" and (found := own.get(service)) is not None and found.is_complete:

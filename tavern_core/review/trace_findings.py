@@ -101,10 +101,10 @@ def _not_ended(traced: Traced) -> Iterator[Finding]:
     elif not traced.collected:
         hint = "write tests, or name them: tavern plugins check NAME --trace -- FOLDER"
         yield Finding("TRACE_INCOMPLETE", "no tests were found; only its import was traced", hint, severity="warning")
-    for trouble in traced.troubles[:1]:
+    for failure in traced.failures[:1]:
         yield Finding(
             "TRACE_INCOMPLETE",
-            f"the guard itself failed, so something may be missing: {trouble}",
+            f"the guard itself failed, so something may be missing: {failure}",
             "please report it",
             severity="warning",
         )

@@ -30,7 +30,7 @@ class Traced:
     """Tests that printed too much, and how many characters."""
     collected: int = 0
     failed: int = 0
-    troubles: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
     ended: str = ""
     """Why the run did not finish; empty if it did."""
     said: str = ""
@@ -58,8 +58,8 @@ def read_record(file: Path) -> dict[str, Any]:
                 found["changes"].append((name, (at, line)))
             case {"printed": [str(test), int(count)]}:
                 found["printed"].append((test, count))
-            case {"done": {"collected": int(collected), "failed": int(failed), "troubles": list(troubles)}}:
-                found |= {"collected": collected, "failed": failed, "troubles": tuple(map(str, troubles))}
+            case {"done": {"collected": int(collected), "failed": int(failed), "failures": list(failures)}}:
+                found |= {"collected": collected, "failed": failed, "failures": tuple(map(str, failures))}
     return {key: tuple(value) if isinstance(value, list) else value for key, value in found.items()}
 
 

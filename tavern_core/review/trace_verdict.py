@@ -22,7 +22,7 @@ def verdict(report: CheckReport, traced: Traced) -> tuple[tuple[Finding, ...], s
     if reading is None or manifest is None:
         return (), ""
     tools = read_declared_tools(manifest, reading.document, FolderFiles(Path(report.location)), flaws=flaws_of)
-    specs = (*tools.specs, *tools.sketches)
+    specs = (*tools.specs, *tools.drafts)
     named = {capability for spec in specs for capability in spec.capabilities}
     named |= {capability for tool in report.tools_found for capability in tool.capabilities}
     elsewhere = any(spec.kind == "script" for spec in specs)

@@ -24,7 +24,7 @@ from tavern_core.schema.normalise import normalise_schema
 from tavern_core.schema.tree import Refs, nodes_of
 from tavern_core.schema.wire_names import WireNames, wire_name
 
-__all__ = ["DIALECTS", "WireNames", "export_tool", "openai_strict", "wire_name"]
+__all__ = ["DIALECTS", "WireNames", "export_tool", "wire_name"]
 
 _ALTERNATIVES = ("anyOf", "oneOf")
 _NOT_AT_THE_TOP = ("anyOf", "oneOf", "allOf", "$ref", "enum", "const", "not", "if", "then", "else")
@@ -46,27 +46,6 @@ def export_tool(tool: ToolSpec, dialect: str = "json") -> dict[str, Any]:
             f"there is no dialect {dialect!r}", hint=did_you_mean(dialect, DIALECTS) or ", ".join(DIALECTS)
         )
     return write(tool)
-
-
-def openai_strict(tool: ToolSpec) -> dict[str, Any]:
-    """The OpenAI form with `strict: true`, where the schema allows that: every object closed, every member required.
-
-    A schema that does not allow it is exported as usual with `strict: false`; optional members cannot be expressed.
-    """
-    exported = _openai(tool)
-    parameters = exported["function"]["parameters"]
-    objects = [node for node in nodes_of(parameters) if node.get("type") == "object" or "properties" in node]
-    strict = all(
-        "properties" in node
-        and node.get("additionalProperties", False) is False
-        and set(node.get("required", ())) == node["properties"].keys()
-        for node in objects
-    )
-    if strict:
-        for node in objects:
-            node["additionalProperties"] = False
-    exported["function"]["strict"] = strict
-    return exported
 
 
 def _json(tool: ToolSpec) -> dict[str, Any]:

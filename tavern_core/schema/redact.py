@@ -8,7 +8,6 @@ Redaction never raises and never changes its input.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
@@ -21,7 +20,7 @@ from tavern_core.schema.secret_names import is_secret_name, is_secret_schema
 from tavern_core.schema.secret_scanning import is_prose, redact_text
 from tavern_core.schema.tree import Refs, children, nodes_of, same_place
 
-__all__ = ["MASK", "compile_redactor", "redact_text", "summary"]
+__all__ = ["MASK", "compile_redactor", "redact_text"]
 
 
 Redactor = Callable[[Any], Any]
@@ -160,17 +159,6 @@ def _all_secret() -> _Marks:
     marks = _Marks()
     marks.secret = True
     return marks
-
-
-def summary(value: Any, limit: int = 200, *, known_secrets: Iterable[str] = ()) -> str:
-    """One line about a value, redacted, of at most `limit` characters; with the size of the part that was cut."""
-    copy = _Copy(frozenset(known_secrets)).copy(value, None, depths.SHOWN)
-    text = copy if isinstance(copy, str) else json.dumps(copy, ensure_ascii=False)
-    text = " ".join(text.split())
-    if len(text) <= limit:
-        return text
-    note = f"… ({len(text):,} characters)"
-    return text[: max(0, limit - len(note))] + note
 
 
 def shortened(text: str, length: int = 0) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import builtins
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from types import SimpleNamespace
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -43,7 +43,6 @@ class FunctionSchema:
         injected: parameter name -> what the host passes there (a value of `inject`).
         convert: converts JSON arguments to Python ones (models, dates, enums); None if they are the same. Raises
             InputInvalid with `details.problems` for values that only the Python type refuses.
-        where: ``file:line`` of the definition.
     """
 
     name: str
@@ -52,29 +51,24 @@ class FunctionSchema:
     returns: dict[str, Any] | None = None
     injected: Mapping[str, str] = field(default_factory=dict)
     convert: Convert | None = None
-    where: str = ""
 
 
 def signature_schema(
     function: Callable[..., Any],
     *,
-    skip: Collection[str] = (),
     inject: Mapping[type, str] | None = None,
-    opaque: Collection[type] = (),
 ) -> FunctionSchema:
     """Read a function's signature, annotations and docstring.
 
     Args:
         function: a function, bound method, `functools.partial`, callable object, staticmethod or classmethod.
-        skip: parameter names to leave out.
         inject: types the host passes itself, e.g. ``{CallContext: "context"}``.
-        opaque: return types that describe an answer rather than a value, e.g. `ToolResult`: they set no `returns`.
 
     Raises:
         SchemaInvalid: positional-only parameters, ``*args``, types that have no JSON Schema; names file and line.
     """
     reader = _Reader(function, inject or {})
-    named, extra = reader.parameters(frozenset(skip))
+    named, extra = reader.parameters()
     injected = {name: kind for name, parameter in named.items() if (kind := reader.injected(parameter))}
     ours = {name: parameter for name, parameter in named.items() if name not in injected}
     hints = {name: reader.constrained(parameter) for name, parameter in ours.items()}
@@ -101,10 +95,9 @@ def signature_schema(
         reader.name,
         docs.description,
         parameters,
-        reader.returns(frozenset(opaque)),
+        reader.returns(),
         injected,
         converter(adapters) if adapters else None,
-        reader.where,
     )
 
 
@@ -128,7 +121,7 @@ class _Reader:
             findings=(Finding("SCHEMA_INVALID", what, hint, where),),
         )
 
-    def parameters(self, skip: frozenset[str]) -> tuple[dict[str, inspect.Parameter], Any]:
+    def parameters(self) -> tuple[dict[str, inspect.Parameter], Any]:
         """The named parameters, and the annotation of ``**kwargs`` (None if there is none)."""
         target = self.function.__func__ if isinstance(self.function, staticmethod | classmethod) else self.function
         try:
@@ -138,7 +131,7 @@ class _Reader:
         named: dict[str, inspect.Parameter] = {}
         extra: Any = None
         for at, (name, parameter) in enumerate(signature.parameters.items()):
-            if name in skip or (at == 0 and self._is_self(name, parameter)):
+            if at == 0 and self._is_self(name, parameter):
                 continue
             if parameter.kind is _POSITIONAL:
                 raise self.refuse(f"parameter {name!r} is positional-only", "remove the `/`: tools are called by name")
@@ -220,7 +213,7 @@ class _Reader:
         schemas, definitions = self.translate({"kwargs": hint})
         return schemas["kwargs"].schema or True if not definitions else True
 
-    def returns(self, opaque: frozenset[type]) -> dict[str, Any] | None:
+    def returns(self) -> dict[str, Any] | None:
         """The schema of the result. A type without a schema has none; the answer is then not validated."""
         annotation = getattr(self.inner, "__annotations__", {}).get("return", _EMPTY)
         if annotation is _EMPTY:
@@ -228,7 +221,7 @@ class _Reader:
         parameter = inspect.Parameter("result", inspect.Parameter.KEYWORD_ONLY, annotation=annotation)
         try:
             hint = self.hint(parameter)
-            if hint is Any or any(part in opaque for part in (hint, *get_args(hint)) if isinstance(part, type)):
+            if hint is Any:
                 return None
             schemas, definitions = translate({"result": hint}, "serialization")
         except (SchemaInvalid, NoSchema):

@@ -11,9 +11,10 @@ from tavern_core.model.language import say
 from tavern_core.schema.json_reader import NotJson, read_json
 from tavern_core.schema.text_coercion import TextReader
 from tavern_core.tam.calls import Reference, TamCall, read_reference
+from tavern_core.tam.catalogue import Catalogue
 from tavern_core.tam.document import Block, Field
 from tavern_core.tam.expected import expected, shown, why_unread
-from tavern_core.tam.field_placement import FieldPlacing, Step, Tools, shortened_list
+from tavern_core.tam.field_placement import FieldPlacing, Step, shortened_list
 from tavern_core.tam.foreign_literals import ANY_KIND, repair
 from tavern_core.tam.parameters import Meaning
 from tavern_core.tam.step_fields import command_number
@@ -29,7 +30,7 @@ class BlockBinding(FieldPlacing):
     def __init__(
         self,
         block: Block,
-        tools: Tools,
+        tools: Catalogue,
         *,
         references: bool,
         validate: Callable[[str, Mapping[str, Any]], Iterable[str | tuple[str, str]]],

@@ -42,10 +42,6 @@ class Field(NamedTuple):
     def span(self) -> tuple[int, int]:
         return self.start, self.end
 
-    @property
-    def value_span(self) -> tuple[int, int]:
-        return self.value_start, self.value_end
-
 
 class Comment(NamedTuple):
     """A `# …` line between fields, kept for display."""

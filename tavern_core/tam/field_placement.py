@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import field
-from typing import Final, Protocol
+from typing import Final
 
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.language import say
 from tavern_core.model.nearest import nearest
 from tavern_core.tam.calls import OnError
+from tavern_core.tam.catalogue import Catalogue
 from tavern_core.tam.document import Block, Field
 from tavern_core.tam.expected import shown
 from tavern_core.tam.parameters import Meaning, Parameters
@@ -22,14 +23,6 @@ MOST_ERRORS: Final = 20
 """Maximum problems per code and block: enough to repair it, too few to fill the memory."""
 _LONGEST_REQUEST_ID: Final = 256
 _HINTS: Final = ("json", "base64", "text")
-
-
-class Tools(Protocol):
-    """The look-up of tools; see `catalogue.Catalogue`."""
-
-    def tool(self, name: str) -> Tool | None: ...
-
-    def nearest(self, name: str) -> list[str]: ...
 
 
 @dataclass(slots=True)
@@ -50,7 +43,7 @@ class Step:
 class FieldPlacing:
     """The steps of one block and their fields; `problems` holds the problems."""
 
-    def __init__(self, block: Block, tools: Tools) -> None:
+    def __init__(self, block: Block, tools: Catalogue) -> None:
         self._block = block
         self._tools = tools
         self._steps: dict[int, Step] = {}

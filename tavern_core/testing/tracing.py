@@ -79,7 +79,7 @@ class Tracing:
             done = {
                 "collected": session.testscollected,
                 "failed": session.testsfailed,
-                "troubles": self._guard.troubles[:20],
+                "failures": self._guard.failures[:20],
             }
             self._write({"done": done})
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
-from tavern_core.contract.adapters import Listing, UpstreamTool
+from tavern_core.contract.adapters import UpstreamTool
 from tavern_core.errors import StateDamaged
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.files.atomic_file import make_private_folder, read_text, write_atomic
@@ -209,11 +209,6 @@ def lock_form(hashes: Mapping[str, str]) -> dict[str, str]:
 def is_of_all(locked: Mapping[str, str]) -> bool:
     """Whether it is one hash over all tools."""
     return locked.get(ALL_TOOLS, "").startswith(_OVER_ALL)
-
-
-def listing_of(definitions: Definitions, listed: Listed) -> Listing:
-    """The listing that was kept."""
-    return Listing(tuple(definitions.tools.values()), listed.ttl_ms, listed.etag, definitions.left_out)
 
 
 def tool_json(tool: UpstreamTool) -> dict[str, Any]:

@@ -223,12 +223,12 @@ def test_a_folder_of_the_profile_is_knowledge_with_its_own_citations(tmp_path):
     with shop(tmp_path, brewer=profile) as (_, builder):
         prompt = builder.build("brewer", "How hot is water for green tea?")
     assert [passage.citation for passage in prompt.sources] == ["kb:./notes/tea.md#tea"]
-    assert not prompt.is_untrusted
+    assert all(passage.trusted for passage in prompt.sources)
 
 
 def test_untrusted_knowledge_is_marked(build):
     prompt = build.build("short", "what does a competitor sell for euros")
-    assert prompt.is_untrusted
+    assert not all(passage.trusted for passage in prompt.sources)
     assert (
         'source="kb:handbook/web/prices.md#prices-elsewhere" heading="Prices elsewhere" untrusted="true"'
         in prompt.system

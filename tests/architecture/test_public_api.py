@@ -55,8 +55,8 @@ def test_every_error_class_has_a_code_of_the_table() -> None:
 
 
 def test_the_codes_of_calls_are_the_codes_of_call_errors() -> None:
-    told = {cls.code for cls in subclasses(CallError)}
-    assert told == {code for code, row in ERROR_CODES.items() if row.call}
+    reported = {cls.code for cls in subclasses(CallError)}
+    assert reported == {code for code, row in ERROR_CODES.items() if row.call}
 
 
 def test_every_code_is_documented_with_a_repair_and_an_exit_code() -> None:

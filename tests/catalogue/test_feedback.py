@@ -104,7 +104,7 @@ def test_every_kind_of_result_is_reported(result, lines):
 
 
 @pytest.mark.parametrize(
-    ("language", "side", "told"),
+    ("language", "side", "reported"),
     [
         ("zh", "caller", "修复: 此调用者没有 write:fs, net 权限；换一种做法，或请用户授权"),
         ("en", "caller", "Fix: this caller has no write:fs, net; do it another way, or ask the user to grant it"),
@@ -112,24 +112,24 @@ def test_every_kind_of_result_is_reported(result, lines):
         ("en", "host", "Fix: write:fs, net is not allowed here; do it another way, or ask the user to allow it"),
     ],
 )
-def test_missing_rights_are_reported_so_that_a_model_can_act_on_them(language, side, told):
+def test_missing_rights_are_reported_so_that_a_model_can_act_on_them(language, side, reported):
     details = {"missing": ["write:fs", "net"], "side": side}
     denied = failed("POLICY_DENIED", "no", details=details, fix="pass CallContext(permissions={'write:fs', 'net'})")
     feedback = render_feedback([step(result=denied)], language=language)
-    assert told in feedback
+    assert reported in feedback
     assert "CallContext" not in feedback
 
 
 @pytest.mark.parametrize(
-    ("language", "told"),
+    ("language", "reported"),
     [("zh", "修复: 工具自身出错；换一组参数"), ("en", "Fix: the tool itself broke; try other arguments")],
 )
-def test_a_model_gets_no_advice_to_read_logs_for_a_bug_of_a_tool(language, told):
+def test_a_model_gets_no_advice_to_read_logs_for_a_bug_of_a_tool(language, reported):
     broken = failed(
         "UPSTREAM_ERROR", "no", details={"exception": "KeyError"}, fix="report it; the log has the traceback"
     )
     feedback = render_feedback([step(result=broken)], language=language)
-    assert told in feedback
+    assert reported in feedback
     assert "traceback" not in feedback
 
 

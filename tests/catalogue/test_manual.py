@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,6 +46,10 @@ COUNT = ToolSpec(
 TIME = ToolSpec("system:get_current_time", "Tell the time.", plugin="core")
 
 
+def without_examples(*tools: ToolSpec) -> list[ToolSpec]:
+    return [dataclasses.replace(tool, examples=()) for tool in tools]
+
+
 def test_the_layout_is_that_of_the_original_document():
     assert render_manual([APPLY_EDIT]) == (
         "- Tool ID: FileOperator.ApplyEdit\n"
@@ -56,7 +62,7 @@ def test_the_layout_is_that_of_the_original_document():
 
 
 def test_choices_defaults_and_tools_without_parameters_are_described():
-    assert render_manual([COUNT, TIME], language="en", examples=False) == (
+    assert render_manual(without_examples(COUNT, TIME), language="en") == (
         "- Tool ID: text:count\n"
         "  - Description: Count words or characters.\n"
         "  - Parameters:\n"
@@ -245,7 +251,7 @@ def test_any_text_of_a_plugin_stays_text(one, other):
     tool = ToolSpec(
         "a:b", one + other, input_schema={"properties": {other: {"description": one}, one: {"default": other}}}
     )
-    manual = render_manual([tool], examples=False)
+    manual = render_manual(without_examples(tool))
     assert tam.parse(manual).blocks == ()
     assert len(manual.splitlines()) <= 6
 
@@ -266,7 +272,7 @@ def test_what_goes_first_is_least_needed():
     """Each time the budget is one character too small, the next thing goes; the parameters go tool by tool, the last first."""
     seen, size = [], 10**6
     while not seen or seen[-1][-1]:
-        text = render_manual(MANY, max_chars=size, language="en", examples=False)
+        text = render_manual(without_examples(*MANY), max_chars=size, language="en")
         kept = ("An argument" in text, LENGTHY in text, text.count("- x (string"), "- Tool ID: many:tool_039" in text)
         seen.append(kept)
         size = len(text) - 1
@@ -293,8 +299,8 @@ def test_the_budget_is_never_exceeded_and_the_text_is_the_same_each_time(size, l
 
 
 def test_examples_fill_what_the_budget_leaves():
-    without = len(render_manual(MANY, max_chars=10**6, examples=False))
-    one = len(render_manual(MANY[:1], max_chars=10**6)) - len(render_manual(MANY[:1], examples=False))
+    without = len(render_manual(without_examples(*MANY), max_chars=10**6))
+    one = len(render_manual(MANY[:1], max_chars=10**6)) - len(render_manual(without_examples(MANY[0])))
     assert render_manual(MANY, max_chars=without).count("示例") == 0
     assert render_manual(MANY, max_chars=without + 3 * one + 5).count("示例") == 3
     assert render_manual(MANY, max_chars=10**6).count("示例") == 40

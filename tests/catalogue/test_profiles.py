@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tavern_core.errors import NameConflict, ProfileInvalid
+from tavern_core.errors import ProfileInvalid
 from tavern_core.kernel.access.profile_files import ProfileFiles
 from tavern_core.kernel.access.profiles import parse_profile, profile_schema, resolve_profile
 from tavern_core.kernel.catalogue import written_profiles
@@ -277,26 +277,6 @@ def test_a_file_that_cannot_be_opened_is_an_answer(tmp_path):
     os.mkfifo(tmp_path / "pipe.json")
     write(tmp_path, "dir.json/x", "")
     assert ProfileFiles([tmp_path]).names() == []
-
-
-def test_plugins_bring_profiles_and_files_go_first(tmp_path):
-    write(tmp_path, "writer.json", {"tool_ids_inventory": ["mine:own"]})
-    profiles = ProfileFiles([tmp_path])
-    profiles.put({"name": "painter", "tool_ids_inventory": ["a:b"]}, "art")
-    profiles.put(AgentProfile(name="writer"), "art")
-    assert profiles.names() == ["painter", "writer"]
-    assert profiles.get("painter")[0].tool_ids_inventory == ("a:b",)
-    assert profiles.get("writer")[0].tool_ids_inventory == ("mine:own",)
-    with pytest.raises(NameConflict, match="art keeps it"):
-        profiles.put({"name": "painter"}, "other")
-    profiles.drop("art")
-    assert profiles.names() == ["writer"]
-
-
-@pytest.mark.parametrize("profile", [{}, {"name": "x", "tool_ids_inventory": 3}, {"name": 1}, 7, "x", {"name": ""}])
-def test_a_wrong_profile_of_a_plugin_is_refused_with_its_owner(profile):
-    with pytest.raises(ProfileInvalid, match="art"):
-        ProfileFiles().put(profile, "art")
 
 
 def test_the_published_schema_fits_the_example_of_the_original_and_refuses_wildcards():

@@ -148,8 +148,6 @@ def test_filters_hold_for_names_and_words_and_the_blank_query():
         assert sorted(ids(index.search(query, capability="read:fs"))) == ["a:read", "a:write"]
         assert sorted(ids(index.search(query, capability="write:*"))) == ["a:write"]
         assert sorted(ids(index.search(query, tag="FILES"))) == ["a:read", "a:write"]
-        assert sorted(ids(index.search(query, within=["read:*"]))) == ["a:look", "a:read"]
-        assert sorted(ids(index.search(query, within=["*"]))) == ["a:look", "a:read", "a:write"]
         assert sorted(ids(index.search(query, among={"a:look", "gone:gone"}))) == ["a:look"]
         assert ids(index.search(query, among=())) == []
     assert ids(index.search("a:read", among={"a:write"})) == []
@@ -202,9 +200,8 @@ def test_tools_come_and_go_and_change(catalogue):
     catalogue.add(ToolSpec("zoo:zebra", "horse"))
     assert ids(catalogue.search("stripes")) == []
     assert ids(catalogue.search("horse")) == ["zoo:zebra"]
-    catalogue.remove("zoo:zebra", "never:there")
-    assert ids(catalogue.search("zebra")) == ids(catalogue.search("horse")) == []
     catalogue.sync([*TOOLS[:3], ToolSpec("zoo:lion", "mane")])
+    assert ids(catalogue.search("zebra")) == ids(catalogue.search("horse")) == []
     assert len(catalogue) == 4
     assert ids(catalogue.search("mane")) == ["zoo:lion"]
     assert ids(catalogue.search("天气")) == []
@@ -245,7 +242,7 @@ def test_hostile_specifications_are_indexed():
     assert len(index.search("again w half circle", limit=10)) >= 3
 
 
-def test_threads_may_search_while_tools_come_and_go():
+def test_threads_may_search_while_tools_come_and_change():
     index = ToolIndex(TOOLS)
     failures: list[BaseException] = []
 
@@ -253,7 +250,7 @@ def test_threads_may_search_while_tools_come_and_go():
         for n in range(60):
             index.add(ToolSpec(f"t{number}:tool{n}", "thread weather 天气"))
             if n % 3 == 0:
-                index.remove(f"t{number}:tool{n}")
+                index.add(ToolSpec(f"t{number}:tool{n}", "yarn"))
 
     def look() -> None:
         try:

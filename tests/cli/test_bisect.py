@@ -124,9 +124,9 @@ def test_a_tool_call_that_a_gate_breaks_leads_to_the_gate(project: Path) -> None
     before = stored(project)
     done = run(project, "plugins", "bisect", "--json", "alpha:ok")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["guilty"] == ["guard"]
-    assert all("beta" in each["on"] for each in told["tries"] if "guard" in each["on"])
+    reported = json.loads(done.stdout)
+    assert reported["guilty"] == ["guard"]
+    assert all("beta" in each["on"] for each in reported["tries"] if "guard" in each["on"])
     assert stored(project) == before
 
 

@@ -262,9 +262,9 @@ def test_each_call_is_explained_with_who_why_and_what_came_of_it(
 ) -> None:
     """Granted nothing: `count` needs read:fs."""
     call = tavern("tools", "call", *argv, "--purpose", "为了测试", "--json").json["meta"]["callId"]
-    told = tavern("logs", "explain", call, "--json").json
-    assert [r["type"] for r in told["records"]] == types
-    known = told["call"]
+    reported = tavern("logs", "explain", call, "--json").json
+    assert [r["type"] for r in reported["records"]] == types
+    known = reported["call"]
     assert (known["tool"], known["principal"], known["door"], known["purpose"]) == (argv[0], "host", "cli", "为了测试")
     assert (known["outcome"], known["error"], known["refusedBy"]) == (outcome, error, by)
     assert known.get("plugin") == (None if outcome == "failed" and error == "TOOL_NOT_FOUND" else "text")

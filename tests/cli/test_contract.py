@@ -66,8 +66,8 @@ def test_the_manual_has_every_command_with_every_option(name: str) -> None:
 
 
 def test_the_manual_has_no_command_that_does_not_exist() -> None:
-    told = {m[1] for m in re.finditer(r"^#+ `(tavern(?: [a-z]+)+)", MANUAL, re.M)}
-    assert {t for t in told if not any(t == name or t.startswith(f"{name} ") for name in TREE)} == set()
+    reported = {m[1] for m in re.finditer(r"^#+ `(tavern(?: [a-z]+)+)", MANUAL, re.M)}
+    assert {t for t in reported if not any(t == name or t.startswith(f"{name} ") for name in TREE)} == set()
 
 
 PAGES = sorted(
@@ -232,11 +232,11 @@ def test_doctor_says_state_reason_and_fix_of_everything(tavern: Run, home: Path)
     assert found["bad"]["fix"] == "did you mean 'hook:server:tool:check'?"
     assert found["text"]["fix"] == "tavern plugins grant text"
     assert [t["id"] for t in report["hiddenTools"]] == ["text:fail"]
-    told = tavern("doctor").out
-    row = next(line for line in told.splitlines() if line.startswith("bad "))
+    reported = tavern("doctor").out
+    row = next(line for line in reported.splitlines() if line.startswith("bad "))
     assert re.search("unknown hook permission 'hook:server:tool:chek' +did you mean 'hook:server:tool:check'[?]$", row)
     for word in ("bad", "hook:server:tool:chek", "tavern plugins grant text", str(home)):
-        assert word in told
+        assert word in reported
 
 
 def test_doctor_is_content_where_nothing_is_wrong(tavern: Run, project: Path) -> None:

@@ -92,9 +92,9 @@ def test_the_exit_code_says_how_it_ended(tavern: Run, argv: tuple[str, ...], cod
 def test_codes_of_errors_and_exit_codes_are_one_table(tavern: Run) -> None:
     for argv in (("tools", "call", "text:cuont"), ("plugins", "check", "bad"), ("tools", "call", "text:fail")):
         answer = tavern(*argv)
-        told = re.search(r"error\[([A-Z_]+)\]", answer.err)
-        assert told is not None
-        assert ERROR_CODES[told[1]].exit_code == answer.code
+        reported = re.search(r"error\[([A-Z_]+)\]", answer.err)
+        assert reported is not None
+        assert ERROR_CODES[reported[1]].exit_code == answer.code
 
 
 def test_an_error_shows_file_line_column_and_a_caret(tavern: Run, project: Path) -> None:
@@ -135,9 +135,9 @@ def test_a_traceback_is_shown_with_debug_only(tavern: Run) -> None:
 def test_where_a_tool_failed_is_shown_with_debug_only_and_without_its_values(tavern: Run) -> None:
     call = ("tools", "call", "text:trip", "password=open-sesame-77")
     assert "Traceback" not in tavern(*call).err
-    told = tavern("--debug", *call).err
-    assert 'return {}["lost " + password]' in told and "__init__.py" in told
-    assert "open-sesame" not in told
+    reported = tavern("--debug", *call).err
+    assert 'return {}["lost " + password]' in reported and "__init__.py" in reported
+    assert "open-sesame" not in reported
 
 
 @pytest.mark.parametrize("command", [["tools"], ["plugins"], ["config"]])

@@ -62,11 +62,11 @@ def test_who_implements_a_hook_stands_in_the_order_of_the_calls_with_its_state(t
     [line] = [line for line in tavern("hooks").out.splitlines() if line.startswith("tavern_check_call ")]
     assert "guard-b, guard-a, " in line.replace("core-addresses, core-capabilities, core-paths, core-sql, ", "")
     assert "guard-d (resting), bomb (not granted), guard-c (not granted)" in line
-    told = tavern("hooks", "tavern_check_call").out
+    reported = tavern("hooks", "tavern_check_call").out
     assert (
-        "guard-d" in told
-        and "tavern plugins grant guard-c hook:server:tool:check" in told
-        and HOOKS["tavern_check_call"].contract in told
+        "guard-d" in reported
+        and "tavern plugins grant guard-c hook:server:tool:check" in reported
+        and HOOKS["tavern_check_call"].contract in reported
     )
 
 

@@ -10,10 +10,10 @@ from tests.cli.conftest import Run
 
 
 def test_help_names_them_without_importing_their_plugins(tavern: Run, tmp_path: Path) -> None:
-    told = tavern("--help").out
+    reported = tavern("--help").out
     for name in ("greet", "grumble", "numb", "boom"):
-        assert name in told
-    assert "from the plugin greeter" in told
+        assert name in reported
+    assert "from the plugin greeter" in reported
     assert not (tmp_path / "bomb-trace").exists()
 
 

@@ -40,11 +40,11 @@ def test_the_review_shows_what_the_right_to_read_covers(project: Path, tavern: R
         (plugins / name).mkdir(parents=True)
         (plugins / name / "plugin.yaml").write_text(f"name: {name}\nversion: '1'\n{manifest}\n")
     (plugins / "boxes" / "__init__.py").write_text(BRINGS.format(trace=trace, methods=methods))
-    told = {
+    reported = {
         row["permission"]: row["reaches"]
         for row in tavern("plugins", "review", "user", "--json").json["plugins"][0]["permissions"]
     }
-    assert told == {
+    assert reported == {
         "service:use:box": reaches,
         "service:use:systemClock": ["now", "timezone"],
         "service:use:gone": None,

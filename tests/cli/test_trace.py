@@ -173,7 +173,7 @@ def big(tmp_path_factory: pytest.TempPathFactory, outside: Path, server: int) ->
     return {**found, "code": code.splitlines()}
 
 
-def told(big: dict[str, Any], name: str) -> list[str]:
+def reported(big: dict[str, Any], name: str) -> list[str]:
     """What was told of one function, each once."""
     at = big["code"].index(f"def {function(name)}(f, d, p, callback, ctx=None):") + 1
     lines = {at, at + 1, at + 2} & {use["line"] for use in big["trace"]["uses"]}
@@ -188,7 +188,7 @@ def told(big: dict[str, Any], name: str) -> list[str]:
 def test_what_the_plugin_does_is_reported(big: dict[str, Any], outside: Path, server: int, name: str) -> None:
     folder = outside / function(name)
     values = {"f": folder / "f", "d": folder, "p": server, "python": Path(sys.executable).name}
-    found = told(big, name)
+    found = reported(big, name)
     if "$TMP" in "".join(SEEN[name][1]):
         found = [text for text in found if text.startswith("write $TMP/")]
         assert found
@@ -198,7 +198,7 @@ def test_what_the_plugin_does_is_reported(big: dict[str, Any], outside: Path, se
 
 @pytest.mark.parametrize("name", UNSEEN)
 def test_what_is_not_the_plugins_doing_is_not_reported(big: dict[str, Any], name: str) -> None:
-    assert told(big, name) == []
+    assert reported(big, name) == []
 
 
 def test_every_use_that_needs_a_permission_is_a_finding_with_its_line(big: dict[str, Any]) -> None:
@@ -350,7 +350,7 @@ SHELF: dict[str, tuple[str, str, list[str], str]] = {
 
 @pytest.mark.parametrize("what", SHELF)
 def test_calling_what_is_not_marked_as_looking_needs_the_right_to_write(tmp_path: Path, what: str) -> None:
-    method, asked, told, proposed = SHELF[what]
+    method, asked, reported, proposed = SHELF[what]
     folder = tmp_path / "plugins" / "words"
     plugin(
         folder,
@@ -359,7 +359,7 @@ def test_calling_what_is_not_marked_as_looking_needs_the_right_to_write(tmp_path
         SHELVED.replace("ROOT", str(folder.parent)),
     )
     found = json.loads(run(folder, tmp_path / "home", "--trace", "--json").stdout)
-    assert [f["message"] for f in found["findings"] if f["code"] == "USE_UNDECLARED"] == told, found
+    assert [f["message"] for f in found["findings"] if f["code"] == "USE_UNDECLARED"] == reported, found
     assert found["trace"]["permissions"] == f"permissions:\n  services:\n    {proposed}\n"
 
 
@@ -432,10 +432,10 @@ def test_what_an_import_does_is_reported_once(tmp_path: Path) -> None:
         PASSING,
     )
     done = run(folder, tmp_path / "home", "--trace", "--json")
-    told = [
+    reported = [
         f["message"].partition(":")[0] for f in json.loads(done.stdout)["findings"] if f["code"] == "IMPORT_NOT_PURE"
     ]
-    assert told == ["importing it starts true", "importing it starts a thread"]
+    assert reported == ["importing it starts true", "importing it starts a thread"]
 
 
 def test_a_project_is_traced_without_being_installed(tmp_path: Path) -> None:

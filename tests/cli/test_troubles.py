@@ -29,7 +29,7 @@ def add(project: Path, name: str, manifest: str, code: str = "") -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "reported"),
     [
         ("tools list", ONE),
         ("tools call system:get_current_time", ONE),
@@ -40,9 +40,9 @@ def add(project: Path, name: str, manifest: str, code: str = "") -> None:
         ("plugins list", ""),
     ],
 )
-def test_one_line_names_the_plugin_and_a_json_document_none(tavern: Run, line: str, told: str) -> None:
+def test_one_line_names_the_plugin_and_a_json_document_none(tavern: Run, line: str, reported: str) -> None:
     answer = tavern(*line.split())
-    assert (answer.code, answer.err) == (0, told)
+    assert (answer.code, answer.err) == (0, reported)
 
 
 def test_several_are_counted_and_shown_one_by_one_when_asked_for(tavern: Run, project: Path) -> None:

@@ -365,8 +365,8 @@ def test_a_broken_distribution_stops_no_discovery_and_is_named(
         (info / "METADATA").write_bytes(metadata)
     found = places.discover()
     assert [p.name for p in found.plugins if not p.is_failed] == ["fine"]
-    told = [d.message for d in found.diagnostics] + [reason(p) for p in found.plugins if p.is_failed]
-    assert any("broken" in text or " x" in text for text in told)
+    reported = [d.message for d in found.diagnostics] + [reason(p) for p in found.plugins if p.is_failed]
+    assert any("broken" in text or " x" in text for text in reported)
 
 
 def test_other_groups_comments_and_extras_are_understood(places: Places) -> None:
@@ -591,8 +591,8 @@ def test_no_file_of_a_plugin_lies_behind_a_link_that_leaves_it(places: Places, l
     before = sorted(outside.iterdir())
 
     report = check_plugin(folder)
-    told = [f for f in report.findings if "a link that leaves the plugin's folder" in f.message]
-    assert {f.where.line for f in told if f.where} >= {3, 4, 6, 7}, report.findings
+    reported = [f for f in report.findings if "a link that leaves the plugin's folder" in f.message]
+    assert {f.where.line for f in reported if f.where} >= {3, 4, 6, 7}, report.findings
     with pytest.raises(ManifestInvalid):
         write_tools(folder, ["fresh"])
     with Tavern.open(

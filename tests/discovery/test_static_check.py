@@ -30,7 +30,7 @@ def check(places: Places, source: str, manifest: str = "", **files: str) -> Chec
     return check_plugin(folder)
 
 
-def told(report: CheckReport) -> list[str]:
+def reported(report: CheckReport) -> list[str]:
     return [f"{f.severity} {f}" for f in report.findings]
 
 
@@ -74,7 +74,7 @@ def test_hookimpls_in_classes_submodules_branches_and_under_another_name_are_fou
         "permissions: {hooks: ['hook:server:events']}\n",
         inner__deep_py="from tavern_core import hookimpl\n@hookimpl(specname='tavern_on_event')\ndef seen(event): ...\n",
     )
-    assert told(report) == []
+    assert reported(report) == []
     assert [(h.name, h.file) for h in report.hooks_found] == [
         ("tavern_start", "__init__.py"), ("tavern_stop", "__init__.py"), ("tavern_on_event", "inner/deep.py"),
     ]  # fmt: skip
@@ -123,7 +123,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("source", "manifest", "expected"), WRONG)
 def test_one_mistake_gives_one_finding(places: Places, source: str, manifest: str, expected: str) -> None:
-    assert told(check(places, H + source if "@" in source else "\n" + source, manifest)) == [expected]
+    assert reported(check(places, H + source if "@" in source else "\n" + source, manifest)) == [expected]
 
 
 def test_a_sensitive_argument_needs_its_right(places: Places) -> None:
@@ -165,7 +165,7 @@ def declared(*names: str) -> str:
 
 def test_returned_tools_are_seen_and_compared(places: Places) -> None:
     rights = "permissions: {capabilities: [read:fs]}\n"
-    assert told(check(places, TOOLS, declared(*NAMES) + rights)) == []
+    assert reported(check(places, TOOLS, declared(*NAMES) + rights)) == []
     report = check(places, TOOLS, declared(*NAMES[1:], "gone") + rights)
     assert [f.message for f in report.findings] == [
         "the tool 'count' is returned, but plugin.yaml does not declare it: it is left out",
@@ -190,7 +190,7 @@ def test_nothing_is_concluded_from_what_is_computed(places: Places) -> None:
 
 def test_a_capability_in_the_code_must_be_asked_for(places: Places) -> None:
     report = check(places, TOOLS, declared(*NAMES))
-    assert told(report) == [
+    assert reported(report) == [
         "error __init__.py:8:1: the tool 'upper-case' needs 'read:fs', which plugin.yaml does not request "
         "(add to permissions.capabilities in plugin.yaml the line `- read:fs`)"
     ]

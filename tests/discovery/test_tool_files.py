@@ -60,7 +60,7 @@ def spec(tool: dict[str, Any] | str, of: Manifest | None = None) -> ToolSpec:
     return made.spec
 
 
-def told(tool: dict[str, Any] | str, of: Manifest | None = None) -> list[str]:
+def reported(tool: dict[str, Any] | str, of: Manifest | None = None) -> list[str]:
     reading = read_tool_file(tool if isinstance(tool, str) else json.dumps(tool), "a.tool.json")
     if reading.definition is None:
         return [str(f) for f in reading.findings]
@@ -83,7 +83,7 @@ def test_the_first_tool_of_the_design_documents() -> None:
 
 
 def test_a_foreign_prefix_without_an_alias_is_refused_with_both_repairs() -> None:
-    assert told(BILIBILI, manifest("bilibili-fetcher")) == [
+    assert reported(BILIBILI, manifest("bilibili-fetcher")) == [
         "a.tool.json:2:9: id: the prefix 'BilibiliFetch' of 'BilibiliFetch:getSubtitle' is not this plugin's name "
         "(bilibili-fetcher) (write bilibili-fetcher:getSubtitle, or keep the id with "
         '`aliases: {"BilibiliFetch:getSubtitle": getSubtitle}` in plugin.yaml)'
@@ -162,18 +162,18 @@ def test_the_richer_dialect() -> None:
     assert found.output_schema == {"type": "integer"}
 
 
-def test_python_without_parameters_is_a_sketch_that_keeps_what_is_declared() -> None:
+def test_python_without_parameters_is_a_draft_that_keeps_what_is_declared() -> None:
     made = make({"id": "count", "implementation": {"type": "python"}, "description": "d"})
-    assert (made.id, made.is_sketch, made.findings) == ("text:count", True, ())
+    assert (made.id, made.is_draft, made.findings) == ("text:count", True, ())
     assert made.spec is not None
     assert made.spec.description == "d"
     handled = make({"id": "x", "handler": "a:b", "tags": ["t"], "configSchema": [{"key": "k", "type": "string"}]})
     assert handled.spec is not None
-    assert (handled.is_sketch, handled.spec.tags) == (True, ("t",))
+    assert (handled.is_draft, handled.spec.tags) == (True, ("t",))
     assert [item["key"] for item in handled.spec.config_schema] == ["k"]
     known = make({"id": "y", "implementation": {"type": "python"}, "parameters": {"type": "object"}})
     assert known.spec is not None
-    assert not known.is_sketch
+    assert not known.is_draft
 
 
 SCRIPT = {"type": "script", "command": ["python", "a.py"]}
@@ -225,19 +225,19 @@ WRONG: list[tuple[dict[str, Any] | str, str]] = [
 
 @pytest.mark.parametrize(("tool", "words"), WRONG)
 def test_one_mistake_gives_a_located_finding(tool: dict[str, Any] | str, words: str) -> None:
-    found = told(tool)
+    found = reported(tool)
     assert any(words in f for f in found), found
     assert all(f.startswith("a.tool.json:1:") for f in found)
 
 
 def test_lines_are_those_of_the_file() -> None:
     text = BILIBILI.replace('"stdio"', '"http"')
-    assert told(text) == ["a.tool.json:8:17: implementation.protocol: 'http' is none of stdio"]
+    assert reported(text) == ["a.tool.json:8:17: implementation.protocol: 'http' is none of stdio"]
 
 
 def test_a_capability_beyond_the_manifest_says_which_line_to_add() -> None:
     tool = {"id": "x", "handler": "a:b", "capabilities": ["write:fs"]}
-    assert told(tool, manifest(more="permissions: {capabilities: [read:fs]}\n")) == [
+    assert reported(tool, manifest(more="permissions: {capabilities: [read:fs]}\n")) == [
         "a.tool.json:1:48: capabilities.0: the tool needs 'write:fs', which plugin.yaml does not request "
         "(add `- write:fs` under permissions.capabilities in plugin.yaml)"
     ]
@@ -268,7 +268,7 @@ def test_an_unknown_kind_is_a_typing_error_if_one_is_near(kind: str, more: str, 
         f"a.tool.json:1:40: implementation.type: there is no kind of tool {kind!r} "
         f"(did you mean {near!r}? A kind of another plugin needs `dependsOn` in plugin.yaml)"
     ]
-    assert told(tool, manifest(more=more)) == (wanted if near else [])
+    assert reported(tool, manifest(more=more)) == (wanted if near else [])
 
 
 def test_byte_order_mark_and_windows_line_ends_are_fine() -> None:

@@ -171,7 +171,7 @@ def _same(actual: str, expected: str, place: str) -> None:
     got, wanted = (re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE).strip() for text in (actual, expected))
     pattern = ".*".join(re.escape(part) for part in wanted.split("…"))
     if re.fullmatch(pattern, got, re.DOTALL) is None:
-        told = "\n".join(
+        reported = "\n".join(
             difflib.unified_diff(wanted.splitlines(), got.splitlines(), "the page", "what came", lineterm="")
         )
-        raise AssertionError(f"{place}:\n{told}")
+        raise AssertionError(f"{place}:\n{reported}")

@@ -118,6 +118,7 @@ class Bench:
     """Runs workflows on one cache."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.session, self.disk = SessionCache(), DiskCache(folder / "answers.db")
         self.steps: dict[str, Any] = {}
 
@@ -132,7 +133,8 @@ class Bench:
     async def again(self, workflow: Any, *start_at: str, **options: Any) -> Any:
         """Take up the last run, with no other cache."""
         earlier, self.session = Earlier(self.steps, start_at), SessionCache()
-        self.disk.clear()
+        self.disk.close()
+        (self.folder / "answers.db").unlink(missing_ok=True)
         return await self.run(workflow, earlier=earlier, **options)
 
 

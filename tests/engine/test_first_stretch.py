@@ -12,7 +12,7 @@ import anyio.lowlevel
 import pytest
 
 from tavern_core.contract.nodes import Out, node
-from tests.engine.workbench import flow, kinds, made, ran, told
+from tests.engine.workbench import flow, kinds, made, ran, reported
 
 pytestmark = pytest.mark.anyio
 
@@ -333,7 +333,7 @@ async def test_a_node_that_swallows_its_cancellation_is_left_behind_and_says_not
     run = made(flow({"s": "t:Stubborn", "n": "t:Next"}, "s.y>n.x"), [stubborn, following])
     run.grace = 0.01
     task = asyncio.create_task(run.execute())
-    await told(run, lambda: "running" in kinds(run, "s"))
+    await reported(run, lambda: "running" in kinds(run, "s"))
     run.cancel()
     result = await task
     assert (result.state, result.states) == ("cancelled", {"s": "interrupted", "n": "interrupted"})
@@ -391,7 +391,7 @@ async def test_the_callers_own_cancellation_is_not_swallowed_by_that_of_the_run(
 
     run = made(flow({"a": "t:Waits"}), [waits])
     task = asyncio.create_task(run.execute())
-    await told(run, lambda: "running" in kinds(run, "a"))
+    await reported(run, lambda: "running" in kinds(run, "a"))
     run.cancel()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

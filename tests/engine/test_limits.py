@@ -12,7 +12,7 @@ import pytest
 
 from tavern_core.contract.nodes import Final, NodeContext, Out, Port, Stream, node
 from tavern_core.errors import UsageError
-from tests.engine.workbench import flow, group, kinds, made, ran, told
+from tests.engine.workbench import flow, group, kinds, made, ran, reported
 
 pytestmark = pytest.mark.anyio
 PATIENCE = 30
@@ -126,7 +126,7 @@ async def test_limited_nodes_that_need_ask_and_wait_for_each_other_do_not_lock()
     run = made(flow(nodes, "o.y>n.a n.y>m.a m.y>t.a n.y>t.b t.y>q.x"), [needs, needs_two, asks, one], concurrency=1)
     task = asyncio.create_task(run.execute())
     for answered in ("r#1", "q#1"):
-        await asyncio.wait_for(told(run, lambda name=answered: name in run.questions), PATIENCE)
+        await asyncio.wait_for(reported(run, lambda name=answered: name in run.questions), PATIENCE)
         run.answer(answered, 10)
     result = await asyncio.wait_for(task, PATIENCE)
     assert (result.errors, result.outputs) == ((), {"q": {"y": 15}, "r": {"y": 10}})

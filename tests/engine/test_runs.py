@@ -10,7 +10,7 @@ import pytest
 from tavern_core.contract.nodes import Out, node
 from tavern_core.model.node import PassThrough
 from tests.engine.nodes import ALL
-from tests.engine.workbench import flow, group, kinds, made, ran, told
+from tests.engine.workbench import flow, group, kinds, made, ran, reported
 
 pytestmark = pytest.mark.anyio
 
@@ -206,7 +206,7 @@ async def test_cancelling_interrupts_what_runs_and_what_never_began() -> None:
     run = made(flow({"w": {"type": "t:Wait", "ms": 60_000}, "d": "t:Inc"}, "w.y>d.x"), ALL)
     before = asyncio.all_tasks()
     task = asyncio.create_task(run.execute())
-    await told(run, lambda: "running" in kinds(run, "w"))
+    await reported(run, lambda: "running" in kinds(run, "w"))
     assert run.cancel()
     result = await task
     assert (result.state, result.states) == ("cancelled", {"w": "interrupted", "d": "interrupted"})
@@ -216,7 +216,7 @@ async def test_cancelling_interrupts_what_runs_and_what_never_began() -> None:
 async def test_a_question_holds_up_its_own_branch_only() -> None:
     run = made(flow({"q": "t:Ask", "t": "t:Text", "a": "t:Inc"}, "q.answer>t.value"), ALL)
     task = asyncio.create_task(run.execute())
-    await told(run, lambda: bool(run.questions) and run.states.get("a") == "complete")
+    await reported(run, lambda: bool(run.questions) and run.states.get("a") == "complete")
     assert (run.states["q"], [q.path for q in run.questions.values()]) == ("waiting", ["q"])
     assert run.answer("q#1", "yes")
     assert (await task).outputs["t"] == {"text": "yes"}

@@ -148,7 +148,7 @@ def kinds(run: Run, path: str) -> list[str]:
     return [event.kind for event in run.events() if event.path == path]
 
 
-async def told(run: Run, condition: Callable[[], bool]) -> None:
+async def reported(run: Run, condition: Callable[[], bool]) -> None:
     """Wait until a condition holds; looked at after each event of the run."""
     happened = asyncio.Event()
     stop = run.listen(happened.set)

@@ -85,8 +85,8 @@ def test_the_tool_is_the_hosts_and_reads_only() -> None:
         frozenset(),
     )
     before = datetime.now(UTC).replace(microsecond=0)
-    told: Any = PythonExecutor().bind(tool, home()).run({"timezone": "Asia/Tokyo"}, None)
-    assert before <= datetime.fromisoformat(told) <= datetime.now(UTC)
+    reported: Any = PythonExecutor().bind(tool, home()).run({"timezone": "Asia/Tokyo"}, None)
+    assert before <= datetime.fromisoformat(reported) <= datetime.now(UTC)
 
 
 def test_every_built_in_is_a_module_of_hookimpls() -> None:

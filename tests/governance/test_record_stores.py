@@ -160,10 +160,10 @@ def test_any_text_comes_back_as_it_was(opener: Opener, text: str, key: str) -> N
 def test_a_file_that_is_no_database_is_kept_and_a_new_one_begun(tmp_path: Path) -> None:
     path = tmp_path / "state.sqlite"
     path.write_bytes(b"this is not a database" * 100)
-    told: list[tuple[Path, Path]] = []
-    store = SqliteRecords(path, lambda old, new: told.append((old, new)))
+    reported: list[tuple[Path, Path]] = []
+    store = SqliteRecords(path, lambda old, new: reported.append((old, new)))
     assert store.add(record("a")) is None
-    assert told == [(path, tmp_path / "state.sqlite.damaged")]
+    assert reported == [(path, tmp_path / "state.sqlite.damaged")]
     assert (tmp_path / "state.sqlite.damaged").read_bytes().startswith(b"this is not")
     store.close()
 

@@ -12,7 +12,7 @@ import pytest
 
 from tavern_core import Plugin, Tavern, hookimpl, tool
 
-from .workshop import HELLO, TOOL, Workshop, codes, hooks_of, ids, setting_keys, told
+from .workshop import HELLO, TOOL, Workshop, codes, hooks_of, ids, reported, setting_keys
 
 START = f"{HELLO}\nstart: true\n"
 
@@ -301,7 +301,7 @@ def test_a_hook_that_is_no_function_is_not_left_out_in_silence(what: str) -> Non
         assert host.plugins["odd"].state == state
         if state == "failed":
             assert "hooks are functions or methods" in host.plugins["odd"].reason
-        assert ("no @hookimpl" in told(host, "HOOK_UNMARKED")) is (state == "active" and name != "helper")
+        assert ("no @hookimpl" in reported(host, "HOOK_UNMARKED")) is (state == "active" and name != "helper")
         assert host.invoke_sync("good:fine").ok
 
 
@@ -321,14 +321,14 @@ def test_an_object_that_answers_no_question_keeps_no_host_from_opening() -> None
 
 def test_a_hook_without_its_decorator_is_pointed_out(workshop: Workshop) -> None:
     workshop.folder("one", TOOL + "\ndef tavern_check_call(call): pass\n", START)
-    assert "write @hookimpl above it" in told(workshop.open(), "HOOK_UNMARKED")
+    assert "write @hookimpl above it" in reported(workshop.open(), "HOOK_UNMARKED")
 
 
 def test_a_reserved_hook_is_a_diagnostic(workshop: Workshop) -> None:
     workshop.folder("one", TOOL + "\n@hookimpl\ndef tavern_register_routes(): return []\n", START)
     host = workshop.open()
     assert host.plugins["one"].state == "active"
-    assert "tavern_register_routes" in told(host, "HOOK_RESERVED")
+    assert "tavern_register_routes" in reported(host, "HOOK_RESERVED")
 
 
 HANGING: dict[str, str] = {

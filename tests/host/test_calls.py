@@ -321,7 +321,7 @@ def test_async_work_that_interrupts_ends_no_other_work(opened: Opened) -> None:
 
 def test_cancelling_the_caller_cancels_the_tool_and_is_recorded(opened: Opened) -> None:
     ended = []
-    told: list[Any] = []
+    reported: list[Any] = []
 
     begun = asyncio.Event()
 
@@ -334,7 +334,7 @@ def test_cancelling_the_caller_cancels_the_tool_and_is_recorded(opened: Opened) 
             ended.append(1)
 
     host = opened(tools(hang))
-    host.events.subscribe(told.append, "TOOL_RESULT")
+    host.events.subscribe(reported.append, "TOOL_RESULT")
 
     async def cancel() -> None:
         task = asyncio.create_task(host.invoke("t:hang"))
@@ -345,7 +345,7 @@ def test_cancelling_the_caller_cancels_the_tool_and_is_recorded(opened: Opened) 
 
     run(cancel())
     assert ended == [1]
-    assert told[-1].data["error"]["kind"] == "CANCELLED"
+    assert reported[-1].data["error"]["kind"] == "CANCELLED"
     assert calls_running(host) == []
 
 
@@ -893,12 +893,12 @@ def test_a_marked_argument_leaves_the_call_in_no_result_error_or_record(opened: 
         return {"said": f"<{token}>"}
 
     host = opened(tools(echo))
-    told: list[Any] = []
-    host.events.subscribe(told.append)
+    reported: list[Any] = []
+    host.events.subscribe(reported.append)
     results = [host.invoke_sync("t:echo", {"token": "open-sesame-77", "n": n}) for n in (0, 1)]
     assert results[0].value == {"said": "<***>"}
     assert "open-sesame" not in str([r.to_json() for r in results])
-    assert "open-sesame" not in str(told)
+    assert "open-sesame" not in str(reported)
     assert "open-sesame" not in (home / "audit" / "audit.jsonl").read_text("utf-8")
 
 
@@ -920,8 +920,8 @@ def test_a_refused_call_is_recorded_with_who_wanted_what_and_why(opened: Opened,
         """Write."""
 
     host = opened(tools(write))
-    told: list[Any] = []
-    host.events.subscribe(told.append)
+    reported: list[Any] = []
+    host.events.subscribe(reported.append)
     name, arguments = {
         "denied": ("t:write", {"text": "x"}),
         "invalid": ("t:write", {"text": 1}),
@@ -930,7 +930,7 @@ def test_a_refused_call_is_recorded_with_who_wanted_what_and_why(opened: Opened,
     caller = CallContext(principal="user:eve", task_id="task-1", trace_id="trace-1")
     both_ways = [host.invoke_sync(name, arguments, context=caller, purpose="curiosity")]
     both_ways.append(run(host.invoke(name, arguments, context=caller, purpose="curiosity")))
-    records = [e for e in told if "principal" in e.data]
+    records = [e for e in reported if "principal" in e.data]
     assert len(records) == 2
     for record, result in zip(records, both_ways, strict=True):
         assert record.call_id == result.call_id

@@ -59,9 +59,9 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...], tuple[str, ...], dict[st
 
 @pytest.mark.parametrize("what", CASES)
 def test_the_console_gets_what_was_granted_and_nothing_else(tmp_path: Path, what: str) -> None:
-    asked, granted, refused, told, is_served = CASES[what]
+    asked, granted, refused, reported, is_served = CASES[what]
     info = looks(tmp_path, asked, *granted, refused=refused)
-    assert info["permissions"] == told
+    assert info["permissions"] == reported
     assert info["frontend"] == (SERVED if is_served else None)
     everything = {WRAP, INJECT, OVERRIDE, LOGIN} if asked else set()
     assert set(info["withheld"]) == everything - set(granted)

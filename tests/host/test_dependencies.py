@@ -9,7 +9,7 @@ import pytest
 
 from tavern_core import Plugin, tool
 
-from .workshop import HELLO, TOOL, Workshop, codes, ids, told
+from .workshop import HELLO, TOOL, Workshop, codes, ids, reported
 
 LIFE = """
 @hookimpl
@@ -160,7 +160,7 @@ def test_a_slot_has_one_plugin(workshop: Workshop, chosen: dict[str, str], winne
     assert f"slots: {{memory: {loser}}}" in host.plugins[loser].reason
     assert ids(host) == [f"{winner}:hello"]
     if chosen.get("memory") == "secnd":
-        assert "did you mean 'second'" in told(host, "SLOT_UNFILLED")
+        assert "did you mean 'second'" in reported(host, "SLOT_UNFILLED")
     host.plugins.disable_sync(winner)
     others = [n for n in ("first", "second", "third") if n != winner]
     assert host.plugins[others[0]].state == "granted"
@@ -181,15 +181,15 @@ def test_one_name_twice_is_won_by_the_source_and_both_are_named(workshop: Worksh
     host = workshop.open(Plugin([hello], name="one"))
     assert host.plugins["one"].source == "object"
     assert host.invoke_sync("one:hello").value == "object"
-    clashes = told(host, "NAME_CONFLICT")
+    clashes = reported(host, "NAME_CONFLICT")
     assert str(folder) in clashes
     assert "tavern-plugin-one" in clashes
     workshop.close(host)
     host = workshop.open()
     assert host.plugins["one"].source == "folder"
-    assert "tavern-plugin-one" in told(host, "NAME_CONFLICT")
+    assert "tavern-plugin-one" in reported(host, "NAME_CONFLICT")
     host.invoke_sync("one:hello")
-    assert "tavern-plugin-one" in told(host, "NAME_CONFLICT")  # activating does not make it disappear
+    assert "tavern-plugin-one" in reported(host, "NAME_CONFLICT")  # activating does not make it disappear
 
 
 def test_the_project_folder_beats_further_roots_and_the_distribution_name_decides_last(workshop: Workshop) -> None:
@@ -205,8 +205,8 @@ def test_the_project_folder_beats_further_roots_and_the_distribution_name_decide
     assert host.plugins["one"].version == "1.0"
     assert host.plugins["three"].distribution == "aa-three"
     assert host.invoke_sync("three:hello").value == "aa World"
-    assert "zz-three" in told(host, "NAME_CONFLICT")
-    assert "further" in told(host, "NAME_CONFLICT")
+    assert "zz-three" in reported(host, "NAME_CONFLICT")
+    assert "further" in reported(host, "NAME_CONFLICT")
 
 
 def offering(name: str, *tool_ids: str) -> Plugin:
@@ -233,7 +233,7 @@ def test_tool_ids_that_read_the_same_clash_and_only_that_tool_is_left_out(
     lost = host.invoke_sync(f"{loser}:do_it")
     assert lost.error.kind == "TOOL_NOT_FOUND"
     why = host.tools.why(f"{loser}:do_it")
-    for text in (lost.error.message, why.reason, told(host, "NAME_CONFLICT")):
+    for text in (lost.error.message, why.reason, reported(host, "NAME_CONFLICT")):
         assert repr(f"{winner}:do_it") in text
         assert repr(f"{loser}:do_it") in text
     assert not why.visible
@@ -258,7 +258,7 @@ def test_found_plugins_whose_names_read_the_same_are_one(workshop: Workshop, ord
         workshop.folder(name, TOOL, HELLO)
     host = workshop.open()
     assert ids(host) == ["my-plugin:hello"]
-    assert "myplugin" in told(host, "NAME_CONFLICT")
+    assert "myplugin" in reported(host, "NAME_CONFLICT")
 
 
 def test_an_alias_that_two_plugins_want_stays_with_the_first_by_rank(workshop: Workshop) -> None:
@@ -268,8 +268,8 @@ def test_an_alias_that_two_plugins_want_stays_with_the_first_by_rank(workshop: W
         host = workshop.open()
         host.invoke_sync("two:hello")  # the loser is active first
         assert host.tools.get("Old:hello").id == "one:hello"
-        assert "one" in told(host, "NAME_CONFLICT")
-        assert "two" in told(host, "NAME_CONFLICT")
+        assert "one" in reported(host, "NAME_CONFLICT")
+        assert "two" in reported(host, "NAME_CONFLICT")
         host.plugins.disable_sync("one")
         assert host.tools.get("Old:hello").id == "two:hello"
         workshop.close(host)
@@ -319,12 +319,12 @@ def test_a_plugin_may_not_have_the_name_of_a_core_tool(workshop: Workshop, name:
 def test_of_two_given_objects_of_one_name_the_first_is_used(workshop: Workshop) -> None:
     host = workshop.open(offering("one", "x"), offering("one", "y"))
     assert ids(host) == ["one:x"]
-    said = told(host, "NAME_CONFLICT")
+    said = reported(host, "NAME_CONFLICT")
     assert "the given object 1" in said
     assert "the given object 2" in said
     assert "Plugin(thing, name='one-2')" in said
     host.tools.refresh()
-    assert told(host, "NAME_CONFLICT") == said
+    assert reported(host, "NAME_CONFLICT") == said
     assert host.invoke_sync("one:x").value == "one"
 
 

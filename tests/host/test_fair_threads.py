@@ -135,8 +135,8 @@ def test_stuck_calls_are_reported_and_take_nothing_from_others(opened: Opened, s
     barrier = threading.Barrier(THREADS - 1)
     meets = tool(name="meets")(lambda: barrier.wait(WITHIN))
     host = opened(Plugin([slow], name="slow"), tools(meets, name="meeting"), config=CONFIG)
-    told: list[Any] = []
-    host.events.subscribe(lambda event: told.append((event.plugin, dict(event.data))), "THREADS_STUCK")
+    reported: list[Any] = []
+    host.events.subscribe(lambda event: reported.append((event.plugin, dict(event.data))), "THREADS_STUCK")
 
     async def stuck() -> None:
         calls = [
@@ -156,8 +156,8 @@ def test_stuck_calls_are_reported_and_take_nothing_from_others(opened: Opened, s
         assert all(result.ok for result in met), met
 
     run(stuck())
-    assert ("slow", {"of": "slow:slow", "threads": 1}) in told
-    assert ("slow", {"of": "slow:slow", "threads": 2}) in told
+    assert ("slow", {"of": "slow:slow", "threads": 1}) in reported
+    assert ("slow", {"of": "slow:slow", "threads": 2}) in reported
     [noticed] = [d for d in host.diagnostics if d.code == "THREADS_STUCK"]
     assert (noticed.plugin, noticed.details["of"]) == ("slow", "slow:slow")
     assert "still runs after its caller stopped waiting" in host.tools.why("slow:slow").reason

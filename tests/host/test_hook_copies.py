@@ -90,7 +90,7 @@ class Scribbler:
 
 @pytest.mark.parametrize("what", SCRIBBLES)
 def test_writing_into_what_a_hook_is_handed_changes_nothing(tmp_path: Path, what: str) -> None:
-    def told(*more: Plugin) -> Any:
+    def reported(*more: Plugin) -> Any:
         diary = Diary()
         (tmp_path / "mine").mkdir(exist_ok=True)
         context = CallContext(permissions=frozenset({"read:fs"}), scopes={"read:fs": (str(tmp_path / "mine"),)})
@@ -104,7 +104,7 @@ def test_writing_into_what_a_hook_is_handed_changes_nothing(tmp_path: Path, what
         assert outside.error is not None and failed.error is not None
         return schema, inside.value, outside.error.kind, failed.error.to_json(), dict(context.scopes), diary.ran
 
-    assert told(Plugin(Scribbler(SCRIBBLES[what]), name="a-scribbler")) == told()
+    assert reported(Plugin(Scribbler(SCRIBBLES[what]), name="a-scribbler")) == reported()
 
 
 def test_no_hook_is_handed_the_code_of_another_plugin(tmp_path: Path) -> None:
@@ -154,11 +154,11 @@ def test_a_definition_may_be_changed_and_tightened_and_changes_are_reported(tmp_
     context = CallContext(permissions=frozenset({"danger:destructive", "read:fs"}))
     with Tavern.open({}, plugins=plugins, home=tmp_path, approve=lambda _: True) as tavern:
         result = tavern.invoke_sync("diary:burn", context=context)
-        [told] = [d for d in tavern.diagnostics if d.code in ("TOOL_CHANGED", "TOOL_LEFT_OUT")]
-    assert (told.code, told.plugin, result.ok, diary.ran) == (
+        [reported] = [d for d in tavern.diagnostics if d.code in ("TOOL_CHANGED", "TOOL_LEFT_OUT")]
+    assert (reported.code, reported.plugin, result.ok, diary.ran) == (
         ("TOOL_CHANGED", "review", True, ["burn"]) if is_taken else ("TOOL_LEFT_OUT", "review", False, [])
     )
-    assert said in told.message
+    assert said in reported.message
 
 
 def test_a_tool_that_writes_into_its_arguments_hides_nothing_from_observers(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tavern_core import Tavern
 from tavern_core.contract.hookspecs import HOOKS, Hook
 
-from .workshop import Workshop, codes, told
+from .workshop import Workshop, codes, reported
 
 PERMITTED = [hook for hook in HOOKS.values() if hook.permissions]
 CALLED = [hook for hook in PERMITTED if hook.is_called]
@@ -75,7 +75,7 @@ def test_a_declared_hook_is_used_when_it_is_granted(workshop: Workshop, hook: Ho
         assert "HOOK_NOT_GRANTED" not in codes(host, f"granted-{form}")
         declared = f"declared-{form}"
         assert declared not in host.hooks[hook.name]
-        said = told(host, "HOOK_NOT_GRANTED") + host.plugins[declared].reason
+        said = reported(host, "HOOK_NOT_GRANTED") + host.plugins[declared].reason
         assert f"tavern plugins grant {declared} {hook.permissions[0]}" in said
 
 
@@ -117,7 +117,7 @@ def test_tryfirst_must_be_declared_and_does_nothing_ungranted(workshop: Workshop
 def test_tryfirst_without_its_grant_runs_in_its_usual_place(workshop: Workshop) -> None:
     host = opened(workshop, code(HOOK, "tryfirst"), manifest(HOOK, tryfirst=True), HOOK.permissions[0])
     assert "asks" in host.hooks["tavern_check_call"]
-    assert "tavern plugins grant asks tryfirst" in told(host, "HOOK_NOT_GRANTED")
+    assert "tavern plugins grant asks tryfirst" in reported(host, "HOOK_NOT_GRANTED")
 
 
 SENSITIVE = HOOKS["tavern_before_prompt"]
@@ -147,7 +147,7 @@ def test_a_sensitive_argument_must_be_granted(
     host = opened(workshop, code(HOOK, arguments="call"), manifest(HOOK, data=kind), *grants)
     assert ("asks" in host.hooks["tavern_check_call"]) == used
     if not used:
-        assert f"tavern plugins grant asks {kind}" in told(host, "HOOK_NOT_GRANTED")
+        assert f"tavern plugins grant asks {kind}" in reported(host, "HOOK_NOT_GRANTED")
 
 
 def test_a_revoked_hook_is_not_called_any_more(workshop: Workshop) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tavern_core import CallContext, Plugin, Tavern, ToolResult, deny, hookimpl, require_approval, tool
 
 from .conftest import Opened, run
-from .workshop import HELLO, TOOL, Workshop, codes, told
+from .workshop import HELLO, TOOL, Workshop, codes, reported
 
 QUICK = {"limits": {"hookTimeoutMs": 150}}
 
@@ -476,7 +476,7 @@ def test_a_condition_that_breaks_is_no_way_around_a_gate(opened: Opened) -> None
 
     host = host_with(opened, Plugin(Broken(), name="broken"))
     assert "closed" in host.invoke_sync("t:echo").error.message
-    assert "ZeroDivisionError" in told(host, "HOOK_FAILED")
+    assert "ZeroDivisionError" in reported(host, "HOOK_FAILED")
 
 
 def test_the_hook_may_be_named_apart_from_the_function(opened: Opened) -> None:
@@ -720,7 +720,7 @@ def test_a_declared_hook_is_used_only_when_granted_and_from_the_next_call_on(wor
     host = workshop.open()
     assert host.plugins["change"].state == "pending_consent"
     assert host.invoke_sync("one:hello").value == "hello World"
-    assert "tavern plugins grant change hook:server:tool:before-execute" in told(host, "HOOK_NOT_GRANTED")
+    assert "tavern plugins grant change hook:server:tool:before-execute" in reported(host, "HOOK_NOT_GRANTED")
     for _ in range(2):
         host.grant("change", "hook:server:tool:before-execute")
         assert host.plugins["change"].state == "active"
@@ -761,7 +761,7 @@ def test_tryfirst_without_the_grant_runs_in_its_usual_place(workshop: Workshop, 
         host.grant("z-first", "hook:server:tool:before-execute", *(["tryfirst"] if granted else []))
     host = workshop.open()
     assert host.invoke_sync("one:hello", {"name": ""}).value == ("hello za" if granted else "hello az")
-    assert ("tryfirst" in told(host, "HOOK_NOT_GRANTED")) is not granted
+    assert ("tryfirst" in reported(host, "HOOK_NOT_GRANTED")) is not granted
 
 
 # Definitions of tools ----------------------------------------------------------------------------------------------------
@@ -823,7 +823,7 @@ def test_a_tool_is_left_out_when_its_review_says_so_or_breaks(opened: Opened, wh
     assert [s.id for s in host.tools.list() if s.plugin == "t"] == ["t:broken", "t:echo"]
     assert kind(host.invoke_sync("t:number")) in ("POLICY_DENIED", "TOOL_NOT_FOUND")
     assert "review" in host.tools.why("t:number").reason
-    assert "t:number" in told(host, "TOOL_LEFT_OUT")
+    assert "t:number" in reported(host, "TOOL_LEFT_OUT")
     host.plugins.disable_sync("review")
     assert host.invoke_sync("t:number").ok
 

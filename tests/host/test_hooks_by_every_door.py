@@ -80,10 +80,10 @@ def by_command_line(workshop: Workshop, name: str) -> Answer:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         code = main([*words, "tools", "call", "one:hello", f"name={name}", "--json"])
-    told = json.loads(out.getvalue())
-    error = told["error"]
+    reported = json.loads(out.getvalue())
+    error = reported["error"]
     assert code == (3 if error else 0)  # 3: denied, or somebody must approve
-    return (error["kind"], error["message"]) if error else ("ok", told["value"])
+    return (error["kind"], error["message"]) if error else ("ok", reported["value"])
 
 
 DOORS = {"api": by_api, "sync api": by_sync_api, "tam": by_text, "cli": by_command_line}

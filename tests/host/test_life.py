@@ -21,7 +21,7 @@ from tests.counting import calls_made
 
 from .conftest import run
 from .test_listing import edited
-from .workshop import HELLO, TOOL, Workshop, calls_running, codes, hooks_of, ids, setting_keys, told
+from .workshop import HELLO, TOOL, Workshop, calls_running, codes, hooks_of, ids, reported, setting_keys
 
 GATE = "@hookimpl\ndef tavern_check_call(call):\n    return deny('the gate') if call.arguments.get('name') == 'no' else None\n"
 GATED = 'permissions: {hooks: ["hook:server:tool:check"]}'
@@ -311,7 +311,7 @@ def test_a_call_that_does_not_end_is_left_behind_after_the_deadline(workshop: Wo
         call = pool.submit(host.invoke_sync, "one:hang")
         until(lambda: calls_running(host) == ["one"])
         host.plugins.disable_sync("one")
-        assert "1 calls were still running" in told(host, "CALLS_STILL_RUNNING")
+        assert "1 calls were still running" in reported(host, "CALLS_STILL_RUNNING")
         release.set()
         assert call.result().value == "late"
 
@@ -328,7 +328,7 @@ def test_tavern_stop_that_fails_or_hangs_stops_the_plugin_all_the_same(workshop:
     assert host.plugins.disable_sync("one").state == "disabled"
     assert host.plugins.disable_sync("two").state == "disabled"
     assert "stopped" in workshop.notes()
-    assert "tavern_stop" in told(host, "HOOK_FAILED")
+    assert "tavern_stop" in reported(host, "HOOK_FAILED")
     assert not ids(host)
 
 

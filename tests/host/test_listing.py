@@ -11,7 +11,7 @@ import pytest
 from tavern_core import Plugin, Tavern, tool
 from tavern_core.schema.schema_check import check_schema
 
-from .workshop import HELLO, TOOL, Workshop, codes, ids, told
+from .workshop import HELLO, TOOL, Workshop, codes, ids, reported
 
 
 def edited(file: Path, text: str) -> None:
@@ -115,7 +115,7 @@ def test_a_plugin_that_declares_no_ids_is_activated_at_open_with_a_hint(workshop
     host = workshop.open()
     assert ids(host) == ["one:hello"]
     assert host.plugins["one"].state == "active"
-    assert "plugins check one --write" in told(host, "TOOLS_UNDECLARED")
+    assert "plugins check one --write" in reported(host, "TOOLS_UNDECLARED")
 
 
 def test_tools_registered_by_a_submodule_are_known_too(workshop: Workshop) -> None:
@@ -133,7 +133,7 @@ def test_a_returned_tool_that_is_not_declared_is_left_out_with_the_line_to_add(w
     assert host.invoke_sync("one:hello").ok
     assert ids(host) == ["one:hello"]
     assert host.invoke_sync("one:extra").error.kind == "TOOL_NOT_FOUND"
-    assert "- {id: extra, implementation: {type: python}}" in told(host, "TOOL_UNDECLARED")
+    assert "- {id: extra, implementation: {type: python}}" in reported(host, "TOOL_UNDECLARED")
     assert "not declared" in host.tools.why("one:extra").reason
 
 

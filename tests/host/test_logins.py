@@ -36,7 +36,7 @@ def opened(workshop: Workshop, isolation: str = "none", code: str = CODE) -> Tav
     return workshop.open()
 
 
-def told(workshop: Workshop) -> list[str]:
+def reported(workshop: Workshop) -> list[str]:
     return [line for file in workshop.root.rglob("told.txt") for line in file.read_text("utf-8").splitlines()]
 
 
@@ -45,13 +45,13 @@ def told(workshop: Workshop) -> list[str]:
 def test_a_login_is_reported_only_to_plugins_with_the_grant(workshop: Workshop, isolation: str) -> None:
     tavern = opened(workshop, isolation)
     tavern.wait(tavern.user_logged_in(ANN))
-    assert told(workshop) == []  # asked for, and not granted yet
+    assert reported(workshop) == []  # asked for, and not granted yet
     tavern.grant("door", "hook:client:auth:login")
     tavern.wait(tavern.user_logged_in(ANN))
-    assert told(workshop) == ["CallContext user:ann ann ['admin', '编辑'] None [] None"]
+    assert reported(workshop) == ["CallContext user:ann ann ['admin', '编辑'] None [] None"]
     tavern.revoke("door")
     tavern.wait(tavern.user_logged_in(ANN))
-    assert len(told(workshop)) == 1
+    assert len(reported(workshop)) == 1
 
 
 def test_a_login_is_on_the_record(workshop: Workshop) -> None:

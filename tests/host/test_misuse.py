@@ -124,9 +124,9 @@ MISUSED: dict[str, tuple[Callable[[Tavern], Any], str]] = {
 @pytest.mark.parametrize("what", MISUSED)
 def test_an_argument_of_the_wrong_kind_is_an_error_of_this_package(opened: Opened, what: str) -> None:
     use, message = MISUSED[what]
-    with pytest.raises(TavernError) as told:
+    with pytest.raises(TavernError) as reported:
         use(opened())
-    assert message in str(told.value)
+    assert message in str(reported.value)
 
 
 @tool

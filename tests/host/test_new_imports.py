@@ -19,7 +19,7 @@ from tavern_core.review.probe_result import Import
 from tests.programs import Program
 
 from .test_life import until
-from .workshop import HELLO, TOOL, Workshop, told
+from .workshop import HELLO, TOOL, Workshop, reported
 
 EXIT = "import os\ngetattr(os, '_' + 'exit')(3)\n"
 """Ends the process in a way that reading the source does not show."""
@@ -405,7 +405,7 @@ def test_where_no_process_can_be_started_only_a_plugin_that_ended_one_is_refused
     )
     host = workshop.open()
     assert host.invoke_sync("good:hello").ok
-    assert "could not be tried first" in told(host, "PROBE_UNAVAILABLE")
+    assert "could not be tried first" in reported(host, "PROBE_UNAVAILABLE")
     error = host.invoke_sync("bad:hello").error
     assert error is not None
     assert "its import ended an earlier process, and it cannot be tried in another" in error.message

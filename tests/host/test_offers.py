@@ -16,7 +16,7 @@ from tavern_core.contract.targets import PythonTarget
 from tavern_core.contract.tools import Tool, ToolMark
 
 from .conftest import Opened, run, tools
-from .workshop import Workshop, codes, ids, told
+from .workshop import Workshop, codes, ids, reported
 
 EMPTY: dict[str, Any] = {"type": "object", "properties": {}}
 
@@ -289,7 +289,7 @@ def test_several_factories_without_names_share_the_declared_ids(opened: Opened) 
 def test_a_factory_of_which_no_id_is_known_is_pointed_out(opened: Opened) -> None:
     host = opened(offering(factory(for_bots), plain))
     assert ids(host) == ["p:plain"]
-    assert "names=[...]" in told(host, "FACTORY_NAMES")
+    assert "names=[...]" in reported(host, "FACTORY_NAMES")
 
 
 def test_the_context_of_a_factory_has_the_configuration(opened: Opened) -> None:
@@ -347,7 +347,7 @@ def test_names_of_a_factory_must_match_what_comes_out(opened: Opened) -> None:
     assert host.invoke_sync("p:plain").ok
     assert host.invoke_sync("p:absent").error.kind == "TOOL_NOT_FOUND"
     assert host.invoke_sync("p:renamed").error.kind == "TOOL_NOT_FOUND"
-    text = told(host, "FACTORY_NAMES")
+    text = reported(host, "FACTORY_NAMES")
     assert "p:renamed" in text
     assert "p:absent" in text
 

@@ -384,9 +384,9 @@ def test_misuse_is_a_kind_of_its_own(home: Path) -> None:
             host.invoke_sync("t:add", {"a": 1}, purpose=5),
             host.invoke_sync("t:add", {"a": 1}, idempotency_key=5),
         ]
-        with pytest.raises(TavernError) as told:
+        with pytest.raises(TavernError) as reported:
             host.run_text_sync("", context=5)
-        assert told.value.code == "USAGE"
+        assert reported.value.code == "USAGE"
     found += [host.invoke_sync("t:add", {"a": 1}), run(as_coroutine(host, {})), *run(host.run_text("hello")).results]
     assert [(r.error.kind, r.error.outcome, bool(r.error.fix)) for r in found] == [("USAGE", "none", True)] * len(found)
 
@@ -412,9 +412,9 @@ def test_a_closed_host_refuses_also_what_is_awaited(home: Path, what: str) -> No
     async def awaited() -> None:
         await AWAITED[what](host)
 
-    with pytest.raises(TavernError, match="this host is closed") as told:
+    with pytest.raises(TavernError, match="this host is closed") as reported:
         run(awaited())
-    assert told.value.code == "USAGE"
+    assert reported.value.code == "USAGE"
 
 
 async def as_coroutine(host: Tavern, options: dict[str, Any]) -> ToolResult:
@@ -429,9 +429,9 @@ async def inside(host: Tavern) -> ToolResult:
     "given", [{"budget": 5}, {"budget": {"timeoutMs": 5}}, {"profile": 5}, {"config": 5}, {"scopes": 5}], ids=repr
 )
 def test_a_context_of_wrong_parts_cannot_be_made(given: dict[str, Any]) -> None:
-    with pytest.raises(TavernError) as told:
+    with pytest.raises(TavernError) as reported:
         CallContext(**given)
-    assert told.value.code == "USAGE"
+    assert reported.value.code == "USAGE"
 
 
 def test_a_result_is_true_when_its_call_succeeded_and_gives_its_value_or_raises(opened: Opened) -> None:
@@ -444,9 +444,9 @@ def test_a_result_is_true_when_its_call_succeeded_and_gives_its_value_or_raises(
     host = opened(tools(add, fails))
     good, bad = host.invoke_sync("t:add", {"a": 0}), host.invoke_sync("t:fails")
     assert (bool(good), good.unwrap(), bool(bad)) == (True, 0, False)
-    with pytest.raises(ToolFailed, match="no station") as told:
+    with pytest.raises(ToolFailed, match="no station") as reported:
         bad.unwrap()
-    error = told.value
+    error = reported.value
     assert (error.hint, error.retryable, error.outcome, error.retry_after_ms) == ("name a city", True, "done", 7)
     assert error.details["city"] == "Atlantis"
     for kind in (
@@ -458,9 +458,9 @@ def test_a_result_is_true_when_its_call_succeeded_and_gives_its_value_or_raises(
 
 
 def test_a_traceback_shows_how_to_repair_what_went_wrong(home: Path) -> None:
-    with pytest.raises(TavernError) as told:
+    with pytest.raises(TavernError) as reported:
         Tavern.open(QUIET, home=home, activate="al")
-    assert "did you mean 'all'?" in "".join(traceback.format_exception(told.value)).splitlines()
+    assert "did you mean 'all'?" in "".join(traceback.format_exception(reported.value)).splitlines()
 
 
 ANSWERS = '''

@@ -13,7 +13,7 @@ from tavern_core.errors import PolicyDenied, ToolFailed
 from tavern_core.kernel.plugins.service_overrides import differences
 
 from .conftest import Opened
-from .workshop import Workshop, codes, told
+from .workshop import Workshop, codes, reported
 
 
 class Speaking(Protocol):
@@ -143,13 +143,13 @@ def test_one_of_several_wins_whatever_comes_first_and_the_next_stands_by(opened:
     host = opened(original(), replacing("b"), replacing("a"), plugin)  # objects: in the order in which they were passed
     view = uses.ctx.service("voice")
     assert view.word() == "b"
-    assert "'voice' is overridden by b, a; that of b is used" in told(host, "SERVICE_OVERRIDE_CONFLICT")
+    assert "'voice' is overridden by b, a; that of b is used" in reported(host, "SERVICE_OVERRIDE_CONFLICT")
     host.plugins.disable_sync("b")
     assert view.word() == "a"
-    assert told(host, "SERVICE_OVERRIDE_CONFLICT") == ""
+    assert reported(host, "SERVICE_OVERRIDE_CONFLICT") == ""
     host.plugins.enable_sync("b")
     assert view.word() == "b"
-    assert "overridden by b, a" in told(host, "SERVICE_OVERRIDE_CONFLICT")
+    assert "overridden by b, a" in reported(host, "SERVICE_OVERRIDE_CONFLICT")
     host.plugins.disable_sync("a")
     assert view.word() == "b"
 
@@ -184,7 +184,7 @@ def test_an_override_that_was_activated_without_its_grant_is_not_used_and_says_s
     plugin, uses = using()
     host = workshop.open(original(), plugin)
     assert uses.ctx.service("voice").word() == "original"
-    assert "tavern plugins grant other service:override:voice" in told(host, "SERVICE_NOT_GRANTED")
+    assert "tavern plugins grant other service:override:voice" in reported(host, "SERVICE_NOT_GRANTED")
 
 
 def test_a_service_of_a_taken_name_is_a_conflict_that_says_how_to_replace(workshop: Workshop) -> None:
@@ -284,7 +284,7 @@ def test_an_override_that_does_not_fit_fails_and_the_original_is_used(opened: Op
     plugins = [replacing("mute", Mute()), original()]
     host = opened(*(plugins if first else plugins[::-1]), plugin)
     assert uses.ctx.service("voice").word() == "original"
-    said = host.plugins["mute"].reason + told(host, "SERVICE_OVERRIDE_MISFIT")
+    said = host.plugins["mute"].reason + reported(host, "SERVICE_OVERRIDE_MISFIT")
     assert "no method say(text, *, times=...)" in said
     assert "word(loud)" in said
 

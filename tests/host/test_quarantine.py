@@ -16,7 +16,7 @@ from tavern_core.errors import SettingsInvalid
 from tests.programs import tavern
 
 from .conftest import Opened
-from .workshop import Workshop, told
+from .workshop import Workshop, reported
 
 SOON = {"limits": {"hookFailures": 3, "hookRestMs": 150}}
 LONG = {"limits": {"hookFailures": 3}}
@@ -74,7 +74,7 @@ def test_a_hook_that_fails_often_is_not_run_any_more(opened: Opened, hook: str) 
     (resting,) = host.plugins["weak"].resting
     assert (resting.hook, "no luck" in resting.reason, resting.until > resting.since) == (hook, True, True)
     assert resting.where.rpartition(":")[0].endswith("test_quarantine.py")
-    assert resting.until in told(host, "HOOK_QUARANTINED")
+    assert resting.until in reported(host, "HOOK_QUARANTINED")
     if hook in CLOSED:
         error = results[-1].error
         assert error is not None
@@ -99,7 +99,7 @@ def test_after_its_rest_it_is_tried_once_and_released_when_it_works(opened: Open
     until(lambda: bool(calls(host, 1)) and plugin.ran == 5)
     assert events[-1].type == "HOOK_RELEASED"
     assert host.plugins["weak"].resting == ()
-    assert told(host, "HOOK_QUARANTINED") == ""
+    assert reported(host, "HOOK_QUARANTINED") == ""
     assert calls(host, 2)[-1].ok
 
 
@@ -316,7 +316,7 @@ def test_a_corrupt_file_counts_as_empty_and_is_reported(commands: Commands) -> N
     commands.kept.write_text("{cut")
     host = commands.workshop.open(config=LONG)
     assert host.plugins["weak"].resting == ()
-    assert str(commands.kept) in told(host, "STATE_DAMAGED")
+    assert str(commands.kept) in reported(host, "STATE_DAMAGED")
     commands.workshop.close(host)
     assert commands.call(fails=True) == ()
     assert [p.read_text() for p in commands.kept.parent.glob("quarantine.json.*")] == ["{cut"]
@@ -331,7 +331,7 @@ def test_failures_of_hosts_that_run_at_once_add_up_and_a_success_elsewhere_excus
         assert host.plugins["weak"].resting == ()
         host.invoke_sync("weak:echo")
     assert [len(host.plugins["weak"].resting) for host in (one, two)] == [1, 1]
-    assert "quarantined" in told(one, "HOOK_QUARANTINED")
+    assert "quarantined" in reported(one, "HOOK_QUARANTINED")
 
 
 def test_where_nothing_can_be_kept_each_host_counts_for_itself(

@@ -268,14 +268,14 @@ UNUSED: list[tuple[dict[str, str], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("aliases", "key", "told"), UNUSED)
+@pytest.mark.parametrize(("aliases", "key", "reported"), UNUSED)
 def test_an_alias_that_means_nothing_or_two_things_is_reported_and_not_used(
-    opened: Opened, aliases: dict[str, str], key: str, told: str
+    opened: Opened, aliases: dict[str, str], key: str, reported: str
 ) -> None:
     host = aliased(opened, aliases)
     host.tools.list()
     [found] = [d for d in host.diagnostics if d.code == "CONFIG_INVALID"]
-    assert told in found.message
+    assert reported in found.message
     assert f"tools.aliases.{key}" in found.message
     assert host.tools["t:one"].aliases == ()
     assert host.tools["u:one"].id == "u:one"
@@ -297,13 +297,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("aliases", "told"), REFUSED)
+@pytest.mark.parametrize(("aliases", "reported"), REFUSED)
 def test_an_alias_that_can_never_be_right_is_refused_with_its_place(
-    home: Path, aliases: dict[str, Any], told: str
+    home: Path, aliases: dict[str, Any], reported: str
 ) -> None:
     with pytest.raises(ConfigInvalid) as refused:
         Tavern.open({"tools": {"aliases": aliases}}, home=home)
-    assert told in refused.value.message
+    assert reported in refused.value.message
     assert "tools.aliases" in refused.value.message
 
 

@@ -76,16 +76,16 @@ class Talker:
 def test_a_secret_is_never_reported(
     tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[Any] = []
+    reported: list[Any] = []
 
     class Listener:
         @hookimpl
         def tavern_on_event(self, event: Any) -> None:
-            told.append(event)
+            reported.append(event)
 
         @hookimpl
         def tavern_after_workflow(self, outputs: Any) -> None:
-            told.append(outputs)
+            reported.append(outputs)
 
     plugins = [Plugin(Listener(), name="listener"), Plugin(Talker(place), name="talker", manifest=MANIFEST)]
     config = {"secrets": {"key": PLANTED}, "limits": {"hookFailures": 2}}
@@ -103,8 +103,8 @@ def test_a_secret_is_never_reported(
     with Tavern.open(config, plugins=plugins, home=tmp_path / "home", activate="all") as host:
         for door in doors:
             with contextlib.suppress(TavernError):
-                told.append(door(host))
-    assert PLANTED not in repr(told)
+                reported.append(door(host))
+    assert PLANTED not in repr(reported)
     assert PLANTED not in caplog.text + "".join(capsys.readouterr())
     assert [
         file for file in (tmp_path / "home").rglob("*") if file.is_file() and PLANTED.encode() in file.read_bytes()

@@ -12,7 +12,7 @@ from tavern_core.contract.protocols import Service
 from tavern_core.errors import PolicyDenied, SettingsInvalid, ToolFailed
 
 from .conftest import Opened, run
-from .workshop import HELLO, TOOL, Workshop, codes, told
+from .workshop import HELLO, TOOL, Workshop, codes, reported
 
 CLOCKS = """
 from tavern_core.contract.protocols import Service
@@ -424,4 +424,4 @@ def test_a_service_of_a_name_that_is_taken_fails_the_second_plugin(opened: Opene
     assert host.plugins["b-keeper"].error_code == "NAME_CONFLICT"
     assert "a-keeper" in host.plugins["b-keeper"].reason
     assert host.plugins["c"].state == "active"
-    assert told(host, "NAME_CONFLICT")
+    assert reported(host, "NAME_CONFLICT")

@@ -392,12 +392,12 @@ def test_references_are_off_by_default_and_explicit(opened: Opened, notes: Notes
 
 
 def test_request_id_names_the_calls_of_its_block(host: Tavern) -> None:
-    told: list[Any] = []
-    host.events.subscribe(told.append, "TOOL_CALLED")
+    reported: list[Any] = []
+    host.events.subscribe(reported.append, "TOOL_CALLED")
     text = "<|[REQUEST_TOOL]|>\ncommand:»»»notes:write«««\ntext:»»»x«««\nrequest_id:»»»r-7«««\n<|[END_TOOL]|>"
     said(host, text, context=CallContext(principal="agent:a"))
     said(host, text)
-    assert [(e.data["requestId"], e.data["idempotencyKey"], e.data["door"]) for e in told] == [
+    assert [(e.data["requestId"], e.data["idempotencyKey"], e.data["door"]) for e in reported] == [
         ("r-7", "r-7:1", "tam")
     ] * 2
 
@@ -411,11 +411,11 @@ def test_two_texts_at_once_do_not_mix(host: Tavern) -> None:
 
 
 def test_refused_blocks_are_on_the_record(host: Tavern) -> None:
-    told: list[Any] = []
-    host.events.subscribe(told.append, "TOOL_RESULT")
+    reported: list[Any] = []
+    host.events.subscribe(reported.append, "TOOL_RESULT")
     outcome = said(host, block(("command", "notes:wriet")))
-    assert told[-1].data["tool"] == "notes:wriet"
-    assert told[-1].call_id == outcome.results[0].call_id
+    assert reported[-1].data["tool"] == "notes:wriet"
+    assert reported[-1].call_id == outcome.results[0].call_id
 
 
 @pytest.mark.slow

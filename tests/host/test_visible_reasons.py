@@ -12,7 +12,7 @@ from tavern_core import Plugin, Tavern, tool
 from tavern_core.errors import ToolNotFound
 
 from .conftest import Opened, tools
-from .workshop import HELLO, TOOL, Workshop, ids, told
+from .workshop import HELLO, TOOL, Workshop, ids, reported
 
 NOTHING: dict[str, Any] = {"type": "object", "properties": {}}
 
@@ -122,8 +122,10 @@ def test_a_failed_plugin_is_a_diagnostic(workshop: Workshop, what: str) -> None:
     manifest, code, text = FAILED[what]
     workshop.folder("p", TOOL, f"{HELLO}\n{manifest}")
     host = workshop.open()
-    [told] = [d for d in host.diagnostics if d.plugin == "p"]
-    assert (told.code, told.severity, text in f"{told.message} {told.hint}") == (code, "error", True), told
+    [reported] = [d for d in host.diagnostics if d.plugin == "p"]
+    assert (reported.code, reported.severity, text in f"{reported.message} {reported.hint}") == (code, "error", True), (
+        reported
+    )
     assert workshop.notes() == []
 
 
@@ -131,21 +133,21 @@ def test_a_failed_plugin_is_a_diagnostic(workshop: Workshop, what: str) -> None:
 def test_a_plugin_with_a_name_of_the_host_is_a_diagnostic(workshop: Workshop, name: str, code: str) -> None:
     workshop.folder(name, TOOL, HELLO)
     host = workshop.open()
-    [told] = [d for d in host.diagnostics if d.plugin == name]
-    assert (told.code, told.severity) == (code, "error")
+    [reported] = [d for d in host.diagnostics if d.plugin == name]
+    assert (reported.code, reported.severity) == (code, "error")
 
 
 def test_a_warning_about_a_manifest_is_a_diagnostic(workshop: Workshop) -> None:
     workshop.folder("p", TOOL, f"{HELLO}\ndescripton: typing error\n")
     host = workshop.open()
-    [told] = [d for d in host.diagnostics if d.plugin == "p"]
-    assert (told.severity, told.hint, "plugin.yaml:4" in told.message) == (
+    [reported] = [d for d in host.diagnostics if d.plugin == "p"]
+    assert (reported.severity, reported.hint, "plugin.yaml:4" in reported.message) == (
         "warning",
         "did you mean 'description'?",
         True,
     )
     assert host.invoke_sync("p:hello").ok
-    assert told in host.diagnostics
+    assert reported in host.diagnostics
 
 
 def test_what_is_repaired_is_no_diagnostic_any_more(workshop: Workshop) -> None:
@@ -411,4 +413,4 @@ def test_a_reason_is_shown_once_after_the_name_and_with_the_fix(opened: Opened) 
 def test_a_profile_given_as_a_mapping_is_read_like_a_file(opened: Opened, profile: dict[str, Any], said: str) -> None:
     host = opened(tools(tool(name="x")(lambda: 1)))
     assert host.tools.list(profile) == ()
-    assert said in told(host, "PROFILE_INVALID")
+    assert said in reported(host, "PROFILE_INVALID")

@@ -148,7 +148,7 @@ def codes(host: Tavern, plugin: str | None = None) -> set[str]:
     return {d.code for d in host.diagnostics if plugin is None or d.plugin == plugin}
 
 
-def told(host: Tavern, code: str) -> str:
+def reported(host: Tavern, code: str) -> str:
     """Message and hint of the diagnostics with this code."""
     return "\n".join(f"{d.message} | {d.hint}" for d in host.diagnostics if d.code == code)
 

@@ -26,7 +26,7 @@ import traceback
 from typing import Any
 
 from tavern_core.box import syscalls
-from tavern_core.box.confine import confine
+from tavern_core.box.confine import close_others, confine
 from tavern_core.box.policy import BoxPolicy
 from tavern_core.box.syscall_numbers import NUMBERS
 
@@ -91,7 +91,8 @@ def attempt(code: str, facts: dict[str, Any], policy: BoxPolicy | None) -> str:
             keep = [writer, scope["inotify"], scope["socket_pair"].fileno(), scope["terminal"]]
             os.chdir(facts["work"])
             if policy is not None:
-                said = f"confined by {confine(policy, keep=keep)}"
+                close_others(keep)
+                said = f"confined by {confine(policy)}"
             exec(code, scope)
             said = ""
         except BaseException as error:

@@ -232,7 +232,7 @@ def test_a_refusal_names_plugin_place_permission_and_command_and_is_on_record(pl
             events: list[Any] = []
             tavern.events.subscribe(events.append, "POLICY_DENIED")
             answers = ran(place, tavern, code)
-            told = [d for d in tavern.diagnostics if d.code == "NETWORK_REFUSED"]
+            reported = [d for d in tavern.diagnostics if d.code == "NETWORK_REFUSED"]
         assert not other.asked
     said = f"demo may not connect to {other.place}: {other.place} is not in the scope ({site.place})"
     for answer in answers:
@@ -244,7 +244,7 @@ def test_a_refusal_names_plugin_place_permission_and_command_and_is_on_record(pl
                 in text
             )
             assert "tavern plugins grant demo network" in text
-    assert [(d.plugin, d.message, "tavern plugins grant demo network" in d.hint) for d in told] == [
+    assert [(d.plugin, d.message, "tavern plugins grant demo network" in d.hint) for d in reported] == [
         ("demo", said, True)
     ]
     assert [(e.plugin, e.data["tool"], e.data["reason"], e.data["target"]) for e in events] == [

@@ -93,13 +93,12 @@ def test_what_is_for_one_hop_does_not_go_on() -> None:
             "GET http://a.org/ HTTP/1.1\nHost: x\nConnection: keep-alive, X-Mine\nx-mine: 1\nKeep-Alive: 5\nTE: trailers\nUpgrade: h2c\nX: y\nContent-Length: 0"
         )
     )
-    assert end_to_end(found.headers, framing=True) == [(b"x", b"y"), (b"content-length", b"0")]
-    assert end_to_end(found.headers, framing=False) == [(b"x", b"y")]
+    assert end_to_end(found.headers) == [(b"x", b"y"), (b"content-length", b"0")]
 
 
 def test_a_program_cannot_have_the_length_of_its_body_dropped() -> None:
     found = read_head(head("POST http://a.org/ HTTP/1.1\nHost: x\nConnection: content-length, host\nContent-Length: 3"))
-    assert end_to_end(found.headers, framing=True) == [(b"content-length", b"3")]
+    assert end_to_end(found.headers) == [(b"content-length", b"3")]
 
 
 PIECES = st.sampled_from(

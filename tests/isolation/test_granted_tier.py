@@ -111,9 +111,9 @@ def test_a_review_shows_the_lower_tier_as_a_line_of_the_highest_risk(stage: Stag
     )
     assert "host's own process" in first.permission.sentence and first.permission.sentence_zh
     assert review.command == "tavern plugins grant p tier:host"
-    told = review.to_json()
-    assert (told["tier"], told["grantedTier"], told["waits"]) == ("host", "process", True)
-    assert "tier:host" in told["note"]
+    reported = review.to_json()
+    assert (reported["tier"], reported["grantedTier"], reported["waits"]) == ("host", "process", True)
+    assert "tier:host" in reported["note"]
 
 
 @pytest.mark.slow
@@ -308,19 +308,19 @@ def test_the_command_line_reviews_grants_and_checks_the_tier(
     def tavern(*words: str) -> tuple[int, str]:
         capsys.readouterr()
         code = main([*words, "--home", str(stage.shop.home)])
-        told = capsys.readouterr()
-        return code, told.out + told.err
+        reported = capsys.readouterr()
+        return code, reported.out + reported.err
 
     monkeypatch.chdir(stage.shop.root)
     stage.write(version="2.0")
     (stage.shop.root / "tavern.yaml").write_text("plugins: {roots: [plugins], entryPoints: false}\n")
     lock = stage.shop.root / "tavern.lock"
     lock.write_text(stage.lock.read_text())
-    code, told = tavern("plugins", "review", "p")
+    code, reported = tavern("plugins", "review", "p")
     assert code == 3
-    assert "tier host" in told and re.search(r"\+ +tier:host +highest +pending", told)
-    code, told = tavern("plugins", "grant", "p")
-    assert (code, "tavern plugins grant p tier:host" in told) == (3, True)
+    assert "tier host" in reported and re.search(r"\+ +tier:host +highest +pending", reported)
+    code, reported = tavern("plugins", "grant", "p")
+    assert (code, "tavern plugins grant p tier:host" in reported) == (3, True)
     assert tavern("plugins", "lock", "--check")[0] == 1
     assert tavern("plugins", "grant", "p", "tier:host")[0] == 0
     assert "tier: host" in lock.read_text()

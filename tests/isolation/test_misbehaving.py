@@ -21,7 +21,7 @@ import tavern_core.host
 from tavern_core import Budget, CallContext, Tavern, ToolResult
 from tests import programs
 
-from ..host.workshop import Workshop, told
+from ..host.workshop import Workshop, reported
 
 PROJECT = Path(__file__).parents[2] / "example_plugins" / "misbehaving"
 PACKAGE = "tavern_plugin_misbehaving"
@@ -219,7 +219,7 @@ def test_a_hidden_hook_is_refused_in_every_tier(workshop: Workshop, victim: Vict
         assert host.hooks.get("tavern_before_execute", ()) == ()
         call(host, victim, "change_arguments")
         assert host.hooks.get("tavern_before_execute", ()) == ()
-        assert "tavern_before_execute" in told(host, "HOOK_REFUSED")
+        assert "tavern_before_execute" in reported(host, "HOOK_REFUSED")
         workshop.close(host)
 
 
@@ -331,14 +331,17 @@ def test_the_audit_guard_names_each_misdeed_and_its_line(tmp_path: Path) -> None
     )
     found = traced(project, tmp_path / "home")
     assert found["trace"]["complete"], found
-    told = [(f["message"], f["code"], function_at(project / PACKAGE, f)) for f in found["findings"]]
+    reported = [(f["message"], f["code"], function_at(project / PACKAGE, f)) for f in found["findings"]]
     for words, (code, function) in NAMED.items():
-        assert [(c, at) for message, c, at in told if words in message and at == function] == [(code, function)], (
+        assert [(c, at) for message, c, at in reported if words in message and at == function] == [(code, function)], (
             words,
-            told,
+            reported,
         )
-    assert {at for message, _, at in told if message.startswith("it connects to 127")} == {"connect_tcp", "send_udp"}
-    assert {at for message, _, at in told if message.startswith("it reads $workspace")} == {
+    assert {at for message, _, at in reported if message.startswith("it connects to 127")} == {
+        "connect_tcp",
+        "send_udp",
+    }
+    assert {at for message, _, at in reported if message.startswith("it reads $workspace")} == {
         "read_file",
         "work_in_thread",
     }
@@ -372,19 +375,19 @@ def test_the_audit_guard_says_where_a_deadly_test_was(
 def test_the_audit_guard_sees_what_an_import_does(tmp_path: Path, victim: Victim) -> None:
     switches = [_switch(misdeed, victim) for misdeed in ("write", "connect", "start", "thread", "hook")]
     found = traced(copied(tmp_path / "misbehaving", *switches), tmp_path / "home")
-    told = {
+    reported = {
         (f["code"], f["message"].partition(":")[0])
         for f in found["findings"]
         if f["code"] in ("IMPORT_NOT_PURE", "HOOK_REFUSED")
     }
-    assert {code for code, _ in told} == {"IMPORT_NOT_PURE", "HOOK_REFUSED"}
+    assert {code for code, _ in reported} == {"IMPORT_NOT_PURE", "HOOK_REFUSED"}
     for words in (
         "importing it writes ",
         "importing it connects to 127.0.0.1",
         "importing it starts python",
         "importing it starts a thread",
     ):
-        assert [text for _, text in told if text.startswith(words)], (words, told)
+        assert [text for _, text in reported if text.startswith(words)], (words, reported)
     assert {f["file"] for f in found["findings"] if f["code"] in ("IMPORT_NOT_PURE", "HOOK_REFUSED")} == {
         "at_import.py"
     }

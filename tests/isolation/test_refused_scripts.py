@@ -32,7 +32,7 @@ def failed(place: Place, body: str, tavern: Tavern, **context: Any) -> ToolError
 
 
 @pytest.mark.parametrize(
-    ("capabilities", "body", "told", "untold"),
+    ("capabilities", "body", "reported", "untold"),
     [
         ([], SHADOW, ["nothing granted", "read:fs to read files", LINE % "NAME", COMMAND % "NAME"], ["network"]),
         ([HERE], SHADOW, ["read:fs (", "/granted) granted", "a wider scope of read:fs", COMMAND % "read:fs"], ["read:fs to"]),
@@ -55,12 +55,12 @@ def failed(place: Place, body: str, tavern: Tavern, **context: Any) -> ToolError
     ],
 )  # fmt: skip
 def test_a_failed_script_says_what_may_have_been_refused_and_what_would_allow_it(
-    place: Place, capabilities: list[Any], body: str, told: list[str], untold: list[str]
+    place: Place, capabilities: list[Any], body: str, reported: list[str], untold: list[str]
 ) -> None:
     with place.open(*capabilities, tier="none") as tavern:
         error = failed(place, body, tavern)
     assert error.kind in ("UPSTREAM_ERROR", "TOOL_ERROR")
-    for text in told:
+    for text in reported:
         assert text in error.fix
     for text in untold:
         assert text not in error.fix

@@ -269,9 +269,9 @@ def test_best_effort_runs_without_and_says_so_once(place: Place, layer: str, how
     level = {"level": "best-effort"} if how == "level" else {}
     with place.open(*asked, isolation={"without": [layer], **level}) as tavern:
         assert all(place.run(tavern, "answer = 1").ok for _ in range(2))
-        told = [d for d in tavern.diagnostics if d.code == "ISOLATION_WEAK"]
-    assert len(told) == 1
-    assert (told[0].plugin, layer in told[0].message, "required" in told[0].hint) == ("demo", True, True)
+        reported = [d for d in tavern.diagnostics if d.code == "ISOLATION_WEAK"]
+    assert len(reported) == 1
+    assert (reported[0].plugin, layer in reported[0].message, "required" in reported[0].hint) == ("demo", True, True)
 
 
 @pytest.mark.parametrize("layer", LAYERS)

@@ -132,8 +132,8 @@ def test_a_variable_that_loads_code_is_refused_before_anything_runs(
     assert host.plugins["r"].state == "failed" and host.plugins["r"].error_code == "MANIFEST_INVALID"
     for folder in (workshop.plugins / "p", plugin_with_request):
         assert main(["plugins", "check", str(folder)]) != 0
-        told = capsys.readouterr()
-        assert name in told.out + told.err and "never passed on" in told.out + told.err
+        reported = capsys.readouterr()
+        assert name in reported.out + reported.err and "never passed on" in reported.out + reported.err
 
 
 @pytest.mark.parametrize("tier", TIERS)

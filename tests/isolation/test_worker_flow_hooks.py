@@ -101,7 +101,7 @@ def host(request: pytest.FixtureRequest, workshop: Workshop) -> Tavern:
     return tavern
 
 
-def told(workshop: Workshop) -> list[str]:
+def reported(workshop: Workshop) -> list[str]:
     [file] = workshop.root.rglob("told.txt")
     return file.read_text("utf-8").splitlines()
 
@@ -109,7 +109,7 @@ def told(workshop: Workshop) -> list[str]:
 def test_hooks_see_and_change_runs_and_nodes(host: Tavern, workshop: Workshop) -> None:
     result = host.workflows.run_sync(FLOW, {"text": "\u56db"})
     assert (result.ok, dict(result.outputs)) == (True, {"count": 6}), result.errors
-    assert told(workshop) == [
+    assert reported(workshop) == [
         'before RunInfo  host running {"text": "\\u56db"}',
         "node raw n:raw n  [('text', \"'\u56db!'\")]",
         "gave raw [('result', \"b'\\\\xe5\\\\x9b\\\\x9b!'\")]",

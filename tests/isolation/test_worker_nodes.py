@@ -94,8 +94,8 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
 
 
 def plain(result: ToolResult) -> Any:
-    told = {"ok": result.ok, "value": result.value, "error": result.error and result.error.to_json()}
-    return json.loads(re.sub(r"run-\w+", "RUN", json.dumps(told)))
+    reported = {"ok": result.ok, "value": result.value, "error": result.error and result.error.to_json()}
+    return json.loads(re.sub(r"run-\w+", "RUN", json.dumps(reported)))
 
 
 @pytest.mark.slow

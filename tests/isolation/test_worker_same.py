@@ -227,10 +227,10 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
 
 def plain(result: ToolResult) -> Any:
     """A result without what differs from call to call."""
-    told = result.to_json()
-    told["meta"] = {k: v for k, v in told["meta"].items() if k not in ("callId", "startedAt", "durationMs")}
-    told["evidence"] = [[e["type"], e["ref"].partition("#")[0]] for e in told["evidence"]]
-    return json.loads(json.dumps(told))
+    reported = result.to_json()
+    reported["meta"] = {k: v for k, v in reported["meta"].items() if k not in ("callId", "startedAt", "durationMs")}
+    reported["evidence"] = [[e["type"], e["ref"].partition("#")[0]] for e in reported["evidence"]]
+    return json.loads(json.dumps(reported))
 
 
 def both(

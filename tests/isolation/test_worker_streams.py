@@ -372,8 +372,8 @@ def test_a_stream_that_ends_badly_is_reported_and_the_next_one_works(
         "configValues": {"$exec": {"timeoutMs": 700 if kind == "TIMEOUT" else 20_000}},
     }
     result = host.workflows.run_sync(flow(writer, node("j", "p:Join"), edges="w.result>j.words", out="text=j.result"))
-    told = {e.path: (e.kind, e.message) for e in result.errors}
-    assert (result.state, told["w"][0], message in told["w"][1]) == ("error", kind, True), told
+    reported = {e.path: (e.kind, e.message) for e in result.errors}
+    assert (result.state, reported["w"][0], message in reported["w"][1]) == ("error", kind, True), reported
     assert lives is None or (pid_of(host) == before) == lives
     assert host.workflows.run_sync(FLOWS["a stream and a last answer"]).outputs["count"] == 3
 

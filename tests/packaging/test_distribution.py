@@ -51,13 +51,13 @@ def test_the_metadata_say_what_the_project_is(wheels: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (metadata,) = [n for n in archive.namelist() if n.endswith(".dist-info/METADATA")]
         (points,) = [n for n in archive.namelist() if n.endswith("entry_points.txt")]
-        told = Parser().parsestr(archive.read(metadata).decode())
+        reported = Parser().parsestr(archive.read(metadata).decode())
         entry_points = archive.read(points).decode()
-    assert told["Name"] == "tavern-core"
-    assert told["License-Expression"] == "MIT"
-    assert told["Requires-Python"] == ">=3.11"
-    assert "Typing :: Typed" in told.get_all("Classifier", [])
-    assert told.get_payload().strip().startswith("# tavern_core")
+    assert reported["Name"] == "tavern-core"
+    assert reported["License-Expression"] == "MIT"
+    assert reported["Requires-Python"] == ">=3.11"
+    assert "Typing :: Typed" in reported.get_all("Classifier", [])
+    assert reported.get_payload().strip().startswith("# tavern_core")
     assert "tavern = tavern_core.__main__:main" in entry_points
     assert "tavern_core = tavern_core.testing.plugin" in entry_points
 

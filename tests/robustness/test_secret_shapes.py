@@ -190,8 +190,8 @@ def test_a_secret_is_found_nowhere_however_it_is_printed(
         log.seek(before)
         seen["the record"] = [log.read().decode("utf-8")]
     traces = {secret, CORE, *printed(secret).values()} if CORE in secret else {secret}
-    told = {where: trace for where, said in seen.items() for text in said for trace in traces if trace in text}
-    assert told == {}
+    reported = {where: trace for where, said in seen.items() for text in said for trace in traces if trace in text}
+    assert reported == {}
 
 
 @pytest.mark.parametrize("cut", [8, 12, 17, 500])
@@ -258,9 +258,9 @@ def test_nothing_beside_the_answer_holds_a_secret(tmp_path: Path, shape: str, ok
         result = tavern.invoke_sync("p:rich", {})
     assert result.ok is ok
     assert result.raw is None
-    told = json.dumps(result.to_json(), ensure_ascii=False) + repr(result) + repr(result.evidence)
-    assert CORE not in told
-    assert told.count(MASK) >= 8
+    reported = json.dumps(result.to_json(), ensure_ascii=False) + repr(result) + repr(result.evidence)
+    assert CORE not in reported
+    assert reported.count(MASK) >= 8
 
 
 def test_what_a_tool_tells_beside_its_answer_is_plain_json(tmp_path: Path) -> None:
@@ -270,8 +270,8 @@ def test_what_a_tool_tells_beside_its_answer_is_plain_json(tmp_path: Path) -> No
 
     with Tavern.open(config={}, home=tmp_path / "home", plugins=[Plugin([odd], name="p")]) as tavern:
         result = tavern.invoke_sync("p:odd", {})
-    told = json.loads(json.dumps(result.to_json()))
-    assert (told["meta"]["when"], told["meta"]["n"], told["evidence"][1]["ref"]) == ("/x", [1, 2], "3")
+    reported = json.loads(json.dumps(result.to_json()))
+    assert (reported["meta"]["when"], reported["meta"]["n"], reported["evidence"][1]["ref"]) == ("/x", [1, 2], "3")
 
 
 def test_values_that_tell_of_secrets_stay_of_the_type_they_are(tavern: Tavern) -> None:

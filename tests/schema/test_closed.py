@@ -84,8 +84,8 @@ def test_an_output_schema_means_exactly_what_it_says() -> None:
 
 def test_the_refusal_names_the_argument_and_the_known_ones() -> None:
     schema = {"allOf": [A, B], "properties": {"p": {"properties": {"path": {}}}}}
-    told = [str(problem) for problem in compile_validator(schema).problems({"p": {"pth": 1}, "zz": 1})]
-    assert told == [
+    reported = [str(problem) for problem in compile_validator(schema).problems({"p": {"pth": 1}, "zz": 1})]
+    assert reported == [
         "/p/pth: unknown argument 'pth' (did you mean 'path'?)",
         "/zz: unknown argument 'zz' (known are a, b, p)",
     ]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tavern_core.errors import NameConflict, UsageError
 from tavern_core.model.tool import ToolSpec
-from tavern_core.schema.dialects import DIALECTS, WireNames, export_tool, openai_strict, wire_name
+from tavern_core.schema.dialects import DIALECTS, WireNames, export_tool, wire_name
 from tavern_core.schema.schema_check import check_schema
 
 SUMMARIZE = ToolSpec(
@@ -129,22 +129,6 @@ def test_there_is_one_plain_object_at_the_top(schema: Any, properties: Any, requ
     assert found["properties"] == properties
     assert sorted(found.get("required", [])) == required
     assert not found.keys() & {"anyOf", "oneOf", "allOf", "not", "enum", "$ref", "if"}
-
-
-@pytest.mark.parametrize(
-    ("schema", "strict"),
-    [
-        ({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}, True),
-        ({"type": "object", "properties": {"a": {"type": "integer"}}}, False),
-        ({"type": "object", "properties": {"a": {"type": "object"}}, "required": ["a"]}, False),
-        ({"type": "object", "properties": {}, "additionalProperties": True}, False),
-    ],
-)
-def test_openai_strict_is_only_claimed_where_it_holds(schema: Any, strict: bool) -> None:
-    function = openai_strict(tool(schema))["function"]
-    assert function["strict"] is strict
-    assert (function["parameters"].get("additionalProperties") is False) is strict
-    assert "strict" not in export_tool(tool(schema), "openai")["function"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tavern_core.schema.redact import MASK, compile_redactor, named_secrets, redact_text, summary
+from tavern_core.schema.redact import MASK, compile_redactor, named_secrets, redact_text
 from tavern_core.schema.secret_names import is_secret_name
 
 # Made up of pieces, so that no scanner takes this file for a leak.
@@ -550,15 +550,6 @@ def test_a_secret_at_the_edge_of_what_is_shown_does_not_shine_through() -> None:
         assert secret[:12] not in shown
 
 
-def test_a_summary_is_one_short_line() -> None:
-    assert summary({"a": 1, "password": "x"}) == '{"a": 1, "password": "***"}'
-    assert summary("a\n  b") == "a b"
-    long = summary({"a": "中" * 500}, 100)
-    assert len(long) <= 100
-    assert long.endswith("(509 characters)")
-    assert summary(["the secret"], known_secrets=["the secret"]) == '["***"]'
-
-
 anything = st.recursive(
     st.one_of(
         st.none(),
@@ -585,7 +576,6 @@ def test_no_planted_secret_survives_and_nothing_raises(value: Any) -> None:
     text = json.dumps(clean, allow_nan=False, ensure_ascii=False)
     assert not any(secret in text for secret in SECRETS.values())
     assert compile_redactor(MARKED)(clean) == clean
-    summary(value, 50).encode("utf-8")
 
 
 @pytest.mark.slow

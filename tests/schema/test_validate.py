@@ -73,9 +73,9 @@ def test_a_refusal_names_the_place_the_expectation_and_the_repair(value: Any, ex
         assert compile_validator(TWO).is_valid(value)
         assert compile_validator(TWO).problems(value) == []
     else:
-        told = tell(TWO, value)
-        assert told == (expected or told)
-        assert all(len(line) < 200 for line in told)
+        reported = tell(TWO, value)
+        assert reported == (expected or reported)
+        assert all(len(line) < 200 for line in reported)
 
 
 @pytest.mark.parametrize(
@@ -129,12 +129,12 @@ def test_of_several_alternatives_the_one_that_came_closest_is_explained() -> Non
     [{"type": "integer", "writeOnly": True}, {"type": "integer", "format": "password"}, {"type": "integer", "x-tavern": {"secret": True}}],
 )  # fmt: skip
 def test_a_secret_is_never_part_of_an_explanation(part: dict[str, Any]) -> None:
-    told = compile_validator({"type": "object", "properties": {"value": part}}).problems({"value": "hunter2"})
-    assert "hunter2" not in repr(told)
-    told = compile_validator({"type": "object", "properties": {"apiKey": {"type": "integer"}}}).problems(
+    reported = compile_validator({"type": "object", "properties": {"value": part}}).problems({"value": "hunter2"})
+    assert "hunter2" not in repr(reported)
+    reported = compile_validator({"type": "object", "properties": {"apiKey": {"type": "integer"}}}).problems(
         {"apiKey": "hunter2"}
     )
-    assert "hunter2" not in repr(told)
+    assert "hunter2" not in repr(reported)
 
 
 @pytest.mark.parametrize(

@@ -603,16 +603,16 @@ def test_the_writer_of_a_new_file_waits_for_the_last_record_of_the_full_one(tmp_
 @pytest.mark.parametrize("rounds", [25, pytest.param(200, marks=pytest.mark.soak)])
 def test_after_any_kill_every_acknowledged_record_is_there(tmp_path: Path, rounds: int) -> None:
     path = tmp_path / "audit.jsonl"
-    told = [tuple(map(int, line.split())) for line in run(_KILL, path, rounds, 7, seconds=300).splitlines()]
+    reported = [tuple(map(int, line.split())) for line in run(_KILL, path, rounds, 7, seconds=300).splitlines()]
     with EventLog(path) as log:
         log.check()
     kept = {(r.get("round"), r.get("n")) for r in records(path)}
     # The first byte of each round's first line was read as the sign that it writes.
-    lost = [one for one in told if (one[0], one[2]) not in kept and one[2] != 1]
+    lost = [one for one in reported if (one[0], one[2]) not in kept and one[2] != 1]
     assert lost == []
     report = verify(path)
     assert report.ok, report.problems[:3]
-    assert len(told) >= rounds
+    assert len(reported) >= rounds
 
 
 # The disk ---------------------------------------------------------------------------------------------------------------------

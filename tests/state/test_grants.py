@@ -67,9 +67,7 @@ def test_only_what_is_declared_and_granted_and_not_refused_is_usable(
 
 
 def test_without_a_record_nothing_is_usable_and_everything_waits() -> None:
-    assert decide(facts(CHECK, READ), None) == Decision(
-        undecided=frozenset({CHECK, READ}), added=frozenset({CHECK, READ})
-    )
+    assert decide(facts(CHECK, READ), None) == Decision(undecided=frozenset({CHECK, READ}))
     assert not decide(facts(), None).is_pending
 
 

@@ -118,8 +118,8 @@ HUGE = {
 def test_a_huge_file_gets_a_bounded_report_and_an_invalid_one_stays_invalid(what: str) -> None:
     text, errors, warnings = HUGE[what]
     grants = parse_lock(text, "tavern.lock")
-    told = Counter(finding.severity for finding in grants.findings)
-    assert (told["error"], told["warning"], grants.is_damaged) == (errors, warnings, errors > 0)
+    reported = Counter(finding.severity for finding in grants.findings)
+    assert (reported["error"], reported["warning"], grants.is_damaged) == (errors, warnings, errors > 0)
 
 
 @pytest.mark.slow

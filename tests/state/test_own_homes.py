@@ -125,9 +125,9 @@ def test_what_earlier_versions_kept_for_all_projects_is_named_once(machine: Mach
     (machine.data / "audit").mkdir(parents=True)
     (machine.data / "tavern.lock").write_text("version: 1\nplugins: {}\n", "utf-8")
     first = machine.program(str(machine.folders[0] / "app.py"), cwd=tmp_path)
-    (told,) = first["diagnostics"]
+    (reported,) = first["diagnostics"]
     for part in (str(Path(first["log"]).parents[1]), "tavern.lock, audit", f"TAVERN_HOME={machine.data}"):
-        assert part in told
+        assert part in reported
     assert machine.program(str(machine.folders[0] / "app.py"), cwd=tmp_path)["diagnostics"] == []
     assert sorted(p.name for p in machine.data.iterdir()) == ["audit", "projects", "tavern.lock"]
 

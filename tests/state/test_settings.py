@@ -139,8 +139,8 @@ def test_the_same_declaration_again_is_fine_and_another_plugin_has_its_own_name(
 
 def test_a_withdrawn_plugin_has_no_settings_and_finds_its_values_again(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    told: list[Any] = []
-    store.on_change(KEY + "name", told.append, owner="p")
+    reported: list[Any] = []
+    store.on_change(KEY + "name", reported.append, owner="p")
     store.save({KEY + "name": "saved"})
     store.withdraw("p")
     assert store.keys() == []
@@ -149,7 +149,7 @@ def test_a_withdrawn_plugin_has_no_settings_and_finds_its_values_again(tmp_path:
     store.declare("p", OPTIONS)
     assert store.get(KEY + "name") == "saved"
     store.save({KEY + "name": "again"})
-    assert told == ["saved"]
+    assert reported == ["saved"]
 
 
 # Saving --------------------------------------------------------------------------------------------------------------------
@@ -299,15 +299,15 @@ def test_a_stored_value_that_is_not_allowed_is_reported_and_the_layer_below_coun
     (tmp_path / "settings.json").write_text(
         json.dumps({"version": 1, "values": {KEY + "maxItems": 99, KEY + "nmae": 1}})
     )
-    told: list[Finding] = []
-    store = opened(tmp_path, {KEY + "maxItems": 20, KEY + "on": "maybe", "other": 1}, on_finding=told.append)
+    reported: list[Finding] = []
+    store = opened(tmp_path, {KEY + "maxItems": 20, KEY + "on": "maybe", "other": 1}, on_finding=reported.append)
     assert (store.get(KEY + "maxItems"), store.get(KEY + "on")) == (20, True)
-    said = "\n".join(map(str, told))
+    said = "\n".join(map(str, reported))
     assert f"{tmp_path}/settings.json: {KEY}maxItems: 99 is larger than max 50; it is not used" in said
     assert f"{KEY}on: must be true or false" in said
     assert f"{KEY}nmae: there is no such setting (did you mean '{KEY}name'" in said
     assert "other: there is no such setting" in said
-    assert len(told) == len(set(map(str, told))) == 4
+    assert len(reported) == len(set(map(str, reported))) == 4
     assert "99 is larger" in next(s.problem for s in store.describe() if s.key == KEY + "maxItems")
 
 
@@ -333,27 +333,27 @@ def test_values_of_plugins_that_are_not_there_are_kept_without_a_word(tmp_path: 
 def test_a_corrupt_file_costs_its_values_and_is_kept_at_the_next_save(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "settings.json"
     path.write_bytes(content)
-    told: list[Finding] = []
-    store = opened(tmp_path, {KEY + "name": "instance"}, on_finding=told.append)
+    reported: list[Finding] = []
+    store = opened(tmp_path, {KEY + "name": "instance"}, on_finding=reported.append)
     assert store.get(KEY + "name") == "instance"
-    assert told[0].code == "STATE_DAMAGED"
-    assert told[0].where is not None
-    assert told[0].where.file == str(path)
+    assert reported[0].code == "STATE_DAMAGED"
+    assert reported[0].where is not None
+    assert reported[0].where.file == str(path)
     store.save({KEY + "name": "new"})
     assert stored(tmp_path) == {KEY + "name": "new"}
     assert [p.read_bytes() for p in tmp_path.glob("settings.json.damaged-*")] == [content]
-    assert any("was renamed to" in str(f) for f in told)
+    assert any("was renamed to" in str(f) for f in reported)
     assert opened(tmp_path).findings() == ()
 
 
 def test_a_save_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    told: list[Any] = []
-    store.on_change(KEY + "name", told.append)
+    reported: list[Any] = []
+    store.on_change(KEY + "name", reported.append)
     (tmp_path / ".settings.json.lock").mkdir()
     with pytest.raises(StateDamaged, match="cannot lock"):
         store.save({KEY + "name": "x"})
-    assert (told, store.get(KEY + "name")) == ([], "World")
+    assert (reported, store.get(KEY + "name")) == ([], "World")
 
 
 # Telling -------------------------------------------------------------------------------------------------------------------
@@ -361,38 +361,38 @@ def test_a_save_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
 
 def test_callbacks_come_in_order_once_for_what_really_changed(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    told: list[Any] = []
+    reported: list[Any] = []
     for option in ("maxItems", "name", "on"):
-        store.on_change(KEY + option, lambda value, option=option: told.append((option, value)), owner="p")
-    stop = store.on_change(KEY + "name", lambda value: told.append(("second", value)))
+        store.on_change(KEY + option, lambda value, option=option: reported.append((option, value)), owner="p")
+    stop = store.on_change(KEY + "name", lambda value: reported.append(("second", value)))
     saved = store.save({KEY + "name": "x", KEY + "maxItems": 10, KEY + "on": False}, by="alice")
-    assert told == [("name", "x"), ("on", False), ("second", "x")]
+    assert reported == [("name", "x"), ("on", False), ("second", "x")]
     assert ([(c.key, c.old, c.new) for c in saved.changes], saved.by) == (
         [(KEY + "name", "World", "x"), (KEY + "on", True, False)],
         "alice",
     )
     stop()
-    told.clear()
+    reported.clear()
     assert store.save({KEY + "name": "x"}).keys == ()
     store.save({KEY + "name": "y"})
-    assert told == [("name", "y")]
+    assert reported == [("name", "y")]
 
 
 def test_the_recorder_gets_the_changes_without_secrets(tmp_path: Path) -> None:
-    told: list[Any] = []
-    store = opened(tmp_path, on_saved=told.append)
+    reported: list[Any] = []
+    store = opened(tmp_path, on_saved=reported.append)
     store.save({KEY + "name": "x", KEY + "cookie": "s3cret"}, by="alice")
     store.save({KEY + "name": "x"})
     opened(tmp_path).save({KEY + "name": "theirs"})
     store.reload()
-    assert [(saved.by, [(c.key, c.old, c.new) for c in saved.changes]) for saved in told] == [
+    assert [(saved.by, [(c.key, c.old, c.new) for c in saved.changes]) for saved in reported] == [
         ("alice", [(KEY + "name", "World", "x"), (KEY + "cookie", None, "***")]),
         ("", [(KEY + "name", "x", "theirs")]),
     ]
 
 
 def test_a_failing_callback_is_a_finding_and_the_others_are_called(tmp_path: Path) -> None:
-    told: list[Any] = []
+    reported: list[Any] = []
     findings: list[Finding] = []
     store = opened(tmp_path, on_finding=findings.append)
     store.save({KEY + "cookie": "s3cret-value"})
@@ -401,9 +401,9 @@ def test_a_failing_callback_is_a_finding_and_the_others_are_called(tmp_path: Pat
         raise RuntimeError("no: s3cret-value")
 
     store.on_change(KEY + "name", fail, owner="p")
-    store.on_change(KEY + "name", told.append)
+    store.on_change(KEY + "name", reported.append)
     store.save({KEY + "name": "x"})
-    assert (told, store.get(KEY + "name")) == (["x"], "x")
+    assert (reported, store.get(KEY + "name")) == (["x"], "x")
     assert [f.details["plugin"] for f in findings] == ["p"]
     assert "RuntimeError: no: ***" in findings[0].message
 
@@ -426,11 +426,11 @@ def test_a_plugin_watches_its_own_settings_only(tmp_path: Path) -> None:
 
 def test_a_save_of_another_process_is_read_at_once_and_reported_at_reload(tmp_path: Path) -> None:
     one, two = opened(tmp_path), opened(tmp_path)
-    told: list[Any] = []
-    one.on_change(KEY + "name", told.append)
+    reported: list[Any] = []
+    one.on_change(KEY + "name", reported.append)
     two.save({KEY + "name": "theirs"})
-    assert (one.get(KEY + "name"), told) == ("theirs", [])
-    assert (one.reload().keys, told) == ((KEY + "name",), ["theirs"])
+    assert (one.get(KEY + "name"), reported) == ("theirs", [])
+    assert (one.reload().keys, reported) == ((KEY + "name",), ["theirs"])
     assert one.reload().keys == ()
     one.save({KEY + "maxItems": 5})
     assert two.effective("p")["maxItems"] == 5

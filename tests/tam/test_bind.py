@@ -69,7 +69,7 @@ def test_a_problem_says_what_to_repair_and_where(lines: list[str], code: str, wo
 
 
 @pytest.mark.parametrize(
-    ("kind", "written", "told"),
+    ("kind", "written", "reported"),
     [
         ("boolean", "True", "write true or false"),
         ("boolean", "FALSE", "write true or false"),
@@ -98,12 +98,12 @@ def test_a_problem_says_what_to_repair_and_where(lines: list[str], code: str, wo
         ("object", "", "expected object, got ''"),
     ],
 )
-def test_a_value_in_a_foreign_notation_gets_a_hint_with_the_right_one(kind: Any, written: str, told: str) -> None:
+def test_a_value_in_a_foreign_notation_gets_a_hint_with_the_right_one(kind: Any, written: str, reported: str) -> None:
     schema = {"type": "object", "properties": {"v": {"type": kind}}}
     (problem,) = tam.bind(tam.parse(block("command:「始」t「末」", f"v:「始」{written}「末」")), {"t": schema}).problems
-    assert told in problem.message, problem.message
-    if told.startswith("write ") and "true" not in told:
-        fixed = block("command:「始」t「末」", f"v:「始」{told.removeprefix('write ')}「末」")
+    assert reported in problem.message, problem.message
+    if reported.startswith("write ") and "true" not in reported:
+        fixed = block("command:「始」t「末」", f"v:「始」{reported.removeprefix('write ')}「末」")
         assert tam.bind(tam.parse(fixed), {"t": schema}).calls
 
 

@@ -112,7 +112,7 @@ def test_positions_point_into_the_text() -> None:
     assert text[found.start : found.end] == found.text
     assert (found.line, found.column, found.number, found.dialect) == (2, 1, 1, "tam2")
     assert [text[f.start : f.end] for f in found.fields] == ["x:「始」1\n2「末」", "y:»»» z «««"]
-    assert [text[slice(*f.value_span)] for f in found.fields] == ["1\n2", " z "]
+    assert [text[f.value_start : f.value_end] for f in found.fields] == ["1\n2", " z "]
     assert [f.line for f in found.fields] == [4, 6]
     assert [found.place(f.start) for f in found.fields] == [(4, 3), (6, 1)]
     assert [(c.text, c.line, text[c.start]) for c in found.comments] == [("# why", 3, "#")]

@@ -264,18 +264,18 @@ def test_events_are_recorded(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reported"),
     [
         ({"installed": False}, "is not installed in this environment*"),
         ({"manifest": "name: text\nversoin: 1\n"}, "the plugin under test is failed: *"),
     ],
 )
 def test_what_is_wrong_with_the_plugin_is_reported_in_one_line(
-    project: Project, changes: dict[str, object], told: str
+    project: Project, changes: dict[str, object], reported: str
 ) -> None:
     done = project("def test_it(call_tool):\n    call_tool('shout', {'text': 'a'})\n", **changes)
     assert done.parseoutcomes().get("passed", 0) == 0
-    done.stdout.fnmatch_lines([f"*{told}"])
+    done.stdout.fnmatch_lines([f"*{reported}"])
     assert "site-packages/tavern_core/testing" not in done.stdout.str()
 
 
@@ -299,7 +299,7 @@ def test_invalid_options_are_reported(project: Project) -> None:
     tests = (f"@pytest.mark.tavern({mark})\ndef test_{at}(tavern):\n    pass\n" for at, mark in enumerate(marks))
     done = project("import pytest\n" + "\n".join(tests))
     done.assert_outcomes(errors=len(marks))
-    done.stdout.fnmatch_lines([f"*{told}*" for told in marks.values()])
+    done.stdout.fnmatch_lines([f"*{reported}*" for reported in marks.values()])
 
 
 def test_a_call_that_fails_says_everything(project: Project) -> None:
@@ -391,9 +391,9 @@ def test_without_a_project_the_plugin_under_test_says_what_to_do(pytester: pytes
 
 
 def test_options_and_fixtures_are_described(pytester: pytest.Pytester) -> None:
-    told = pytester.runpytest_subprocess("--help").stdout.str()
+    reported = pytester.runpytest_subprocess("--help").stdout.str()
     for option in ("--tavern-core-plugin", "--tavern-core-grants", "tavern_core_plugin", "tavern_core_grants"):
-        assert option in told
+        assert option in reported
     fixtures = pytester.runpytest_subprocess("--fixtures").stdout.str()
     for name in (
         "tavern",

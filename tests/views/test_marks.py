@@ -14,7 +14,7 @@ from tavern_core.contract.publishing import changing_methods, unmarked_methods
 from tavern_core.errors import PolicyDenied
 
 from ..host.conftest import Opened, home, opened  # noqa: F401 - fixtures
-from ..host.workshop import codes, told
+from ..host.workshop import codes, reported
 
 
 class Shelf:
@@ -167,7 +167,7 @@ def test_only_marked_methods_are_reached_with_the_right_to_look(opened: Opened, 
         assert denied.value.details == facts
     assert brings.ctx.service("shelf").put() == "put"  # who brought it uses all of it
     assert ("SERVICE_UNMARKED" in codes(host, "owner")) == bool(unmarked)
-    assert all(name in told(host, "SERVICE_UNMARKED") for name in unmarked)
+    assert all(name in reported(host, "SERVICE_UNMARKED") for name in unmarked)
 
 
 @pytest.mark.parametrize("what", SERVICES)

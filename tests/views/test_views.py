@@ -384,13 +384,13 @@ def test_the_view_of_an_executor_leads_to_no_object_of_the_host(opened: Opened, 
     host = opened(Plugin(keeper, name="keeper"), Plugin(Runner(), name="runner", manifest={
         "executors": ["odd"], "permissions": {"services": {"write": ["store"]}}, "tools": [{"id": "go", "implementation": {"type": "odd"}}]}))  # fmt: skip
     assert host.invoke_sync("runner:go").value == [1, [2]]
-    [told] = homes
-    assert told.sandbox.level in ("required", "best-effort", "none")
+    [reported] = homes
+    assert reported.sandbox.level in ("required", "best-effort", "none")
     assert (
         leaks(
             [*keeper.secrets, host, host.services, host.plugins, host.workflows],
-            told,
-            *(getattr(told, name) for name in own),
+            reported,
+            *(getattr(reported, name) for name in own),
         )
         == []
     )

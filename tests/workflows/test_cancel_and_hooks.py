@@ -256,9 +256,9 @@ async def test_inputs_that_a_hook_changed_are_kept_as_the_answer_of_the_changed_
         for factor[0] in (10, 10, 20, 1):
             result = await tavern.workflows.run("one")
             found.append((result.outputs["a"]["y"], result.states["a"]))
-        told = [e.data for e in tavern.workflows.events(result.run_id) if e.kind == "changed"]
+        reported = [e.data for e in tavern.workflows.events(result.run_id) if e.kind == "changed"]
     assert found == [(11, "complete"), (11, "cached"), (21, "complete"), (2, "complete")]
-    assert told == []
+    assert reported == []
 
 
 async def test_a_hook_that_fails_too_often_is_named_and_refuses_until_it_is_disabled(flows: Flows) -> None:

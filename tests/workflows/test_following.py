@@ -99,7 +99,7 @@ ENDS = {
 }
 
 
-def told(events: list[Any]) -> list[str]:
+def reported(events: list[Any]) -> list[str]:
     return [f"{event.kind} {event.path}".strip() for event in events]
 
 
@@ -113,12 +113,12 @@ async def test_a_run_of_another_process_is_followed_to_its_end_whatever_that_is(
             seen.append(event)
             if len(seen) == len(BEFORE) + (what == "asks"):
                 other.let_go()
-        assert told(seen) == [*BEFORE, *ENDS[what]]
+        assert reported(seen) == [*BEFORE, *ENDS[what]]
         assert [event.seq for event in seen] == list(range(1, len(seen) + 1))
         state = ENDS[what][-1].removeprefix("run:")
         assert [kept.state for kept in tavern.workflows.kept()] == [state]
-        assert told([event async for event in tavern.workflows.follow("one")]) == [*BEFORE, *ENDS[what]]
-        assert told([event async for event in tavern.workflows.follow("one", after=len(BEFORE))]) == ENDS[what]
+        assert reported([event async for event in tavern.workflows.follow("one")]) == [*BEFORE, *ENDS[what]]
+        assert reported([event async for event in tavern.workflows.follow("one", after=len(BEFORE))]) == ENDS[what]
         with pytest.raises(RunNotFound):
             await anext(tavern.workflows.follow("two"))
     other.end()
@@ -161,10 +161,10 @@ async def test_the_events_of_a_killed_process_are_not_lost(flows: Flows) -> None
         record = await tavern.workflows.record("one")
         events = tavern.workflows.events("one")
         assert (record.nodes["a"].state, dict(record.nodes["a"].outputs)) == ("complete", {"y": "first"})
-        assert told(events)[: len(BEFORE) - 2] == BEFORE[:-2]
+        assert reported(events)[: len(BEFORE) - 2] == BEFORE[:-2]
         assert record.nodes["a"].started > 0
         await_again = [event async for event in tavern.workflows.follow("one")]
-        assert told(await_again)[-1] == "run:interrupted"
+        assert reported(await_again)[-1] == "run:interrupted"
 
 
 async def test_what_a_node_gave_and_what_happened_until_then_are_seen_elsewhere_before_what_follows_begins(
@@ -181,7 +181,7 @@ async def test_what_a_node_gave_and_what_happened_until_then_are_seen_elsewhere_
             found.extend(
                 [
                     kept.state,
-                    told(other.workflows.events(kept.run_id)),
+                    reported(other.workflows.events(kept.run_id)),
                     dict(record.nodes["a"].outputs),
                     record.nodes["a"].state,
                 ]
@@ -208,9 +208,9 @@ async def test_a_run_that_another_host_resumed_is_reported_as_it_continued_there
         assert (await handle).state == "error"
         result = await second.workflows.resume(handle.id, {"q#1": "{}"})
         assert result.state == "complete"
-        assert told(first.workflows.events(handle.id)) == told(second.workflows.events(handle.id))
-        assert told([event async for event in first.workflows.follow(handle.id)])[-1] == "run:complete"
-        assert told([event async for event in second.workflows.follow(handle.id)])[-1] == "run:complete"
+        assert reported(first.workflows.events(handle.id)) == reported(second.workflows.events(handle.id))
+        assert reported([event async for event in first.workflows.follow(handle.id)])[-1] == "run:complete"
+        assert reported([event async for event in second.workflows.follow(handle.id)])[-1] == "run:complete"
         with pytest.raises(RunNotFound, match="in this host"):
             first.workflows.questions(handle.id)
 

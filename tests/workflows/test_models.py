@@ -100,11 +100,11 @@ def test_a_question_is_hooked_and_recorded_like_a_call(
     opened: Callable[..., Tavern], hooks: Hooks, type_: str, model: str, said: str
 ) -> None:
     with opened() as host:
-        told: list[Any] = []
-        host.events.subscribe(told.append)
+        reported: list[Any] = []
+        host.events.subscribe(reported.append)
         assert next(iter(host.workflows.run_sync(asking(type_, model=model)).outputs["a"].values())) == said
     assert hooks.seen == [("before", "core:LLM", "host"), ("after", "core:LLM", "True")]
-    assert [event.type for event in told if event.data.get("tool") == "core:LLM"] == ["TOOL_CALLED", "TOOL_RESULT"]
+    assert [event.type for event in reported if event.data.get("tool") == "core:LLM"] == ["TOOL_CALLED", "TOOL_RESULT"]
 
 
 def refusal(host: Tavern, workflow: dict[str, Any], context: CallContext) -> str:

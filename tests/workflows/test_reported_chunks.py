@@ -77,17 +77,17 @@ async def test_reported_chunks_hold_no_secret_wherever_they_are_split(flows: Flo
     )
     async with flows.open(Plugin(Nodes(), name="l"), secrets={"s": SECRET}) as tavern:
         run = await tavern.workflows.start("say")
-        told = [(event.path, event.data) async for event in run.events() if event.kind == "chunk"]
+        reported = [(event.path, event.data) async for event in run.events() if event.kind == "chunk"]
         result = await run
     stored = [(event[3], event[4]) for event in kept(flows.root / "home") if event[2] == "chunk"]
-    assert by_path(told) == by_path(stored) == {"w": clean, "o": clean}
+    assert by_path(reported) == by_path(stored) == {"w": clean, "o": clean}
     assert result.outputs["t"] == clean
 
 
-def by_path(told: list[tuple[str, Any]]) -> dict[str, str]:
+def by_path(reported: list[tuple[str, Any]]) -> dict[str, str]:
     """The text that the events of each node tell."""
     found: dict[str, str] = {}
-    for path, data in told:
+    for path, data in reported:
         found[path] = found.get(path, "") + "".join(data["chunks"].values())
     return found
 

@@ -119,11 +119,11 @@ async def test_events_of_a_kept_run_are_reported_by_another_host(flows: Flows) -
         result = await tavern.workflows.run("chain")
         own = [(e.seq, e.kind, e.path) for e in tavern.workflows.events(result.run_id)]
     async with flows.open() as tavern:
-        told = [(e.seq, e.kind, e.path) for e in tavern.workflows.events(result.run_id)]
+        reported = [(e.seq, e.kind, e.path) for e in tavern.workflows.events(result.run_id)]
         late = tavern.workflows.events(result.run_id, after=len(own) - 1)
         with pytest.raises(RunNotFound):
             tavern.workflows.events("run-0000")
-    assert (told, [e.kind for e in late]) == (own, ["run:complete"])
+    assert (reported, [e.kind for e in late]) == (own, ["run:complete"])
 
 
 FILES: dict[str, tuple[str, str]] = {

@@ -339,10 +339,10 @@ async def test_the_log_tells_each_run_from_begin_to_end_however_it_ended(flows: 
     flows.write("good", {"a": "t:Inc"})
     flows.write("bad", {"a": {"type": "core:JsonParse", "text": "{"}})
     flows.write("waits", {"w": "t:Wait"})
-    told: list[tuple[str, str]] = []
+    reported: list[tuple[str, str]] = []
     async with flows.open() as tavern:
         tavern.events.subscribe(
-            lambda e: told.append((e.type, e.data.get("state", ""))), "WORKFLOW_STARTED", "WORKFLOW_FINISHED"
+            lambda e: reported.append((e.type, e.data.get("state", ""))), "WORKFLOW_STARTED", "WORKFLOW_FINISHED"
         )
         await tavern.workflows.run("good")
         await tavern.workflows.run("bad")
@@ -353,8 +353,8 @@ async def test_the_log_tells_each_run_from_begin_to_end_however_it_ended(flows: 
         assert (await handle).states == {"w": "interrupted"}
         with pytest.raises(UsageError):
             await tavern.workflows.run("good", to=("nowhere",))
-    ends = [state for type_, state in told if type_ == "WORKFLOW_FINISHED"]
-    assert (ends, len(told)) == (["complete", "error", "cancelled", "cancelled"], 8)
+    ends = [state for type_, state in reported if type_ == "WORKFLOW_FINISHED"]
+    assert (ends, len(reported)) == (["complete", "error", "cancelled", "cancelled"], 8)
 
 
 @pytest.mark.parametrize("run_id", ["../up", "", "a/b", "x" * 101, "taken"])

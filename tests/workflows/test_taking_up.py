@@ -387,12 +387,12 @@ async def test_a_run_that_is_taken_up_stays_the_same_run(flows: Flows) -> None:
         own = tavern.workflows.events(run)
     async with opened(flows) as tavern:
         [kept] = tavern.workflows.kept()
-        told = tavern.workflows.events(run)
+        reported = tavern.workflows.events(run)
         record = await tavern.workflows.record(run)
     assert (kept.state, kept.questions, kept.errors, kept.answers) == ("complete", (), (), {"q#1": "{}"})
-    assert [(event.seq, event.kind) for event in told] == [(event.seq, event.kind) for event in own]
-    assert [event.seq for event in told] == list(range(1, len(told) + 1))
-    assert [event.kind for event in told][: len(before)] == before
+    assert [(event.seq, event.kind) for event in reported] == [(event.seq, event.kind) for event in own]
+    assert [event.seq for event in reported] == list(range(1, len(reported) + 1))
+    assert [event.kind for event in reported][: len(before)] == before
     assert {path: (found.state, found.error) for path, found in record.nodes.items()} == {
         "a": ("cached", None), "q": ("complete", None), "f": ("complete", None),
     }  # fmt: skip

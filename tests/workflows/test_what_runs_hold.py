@@ -233,10 +233,10 @@ async def test_a_record_tells_every_node_in_another_host_too(flows: Flows) -> No
         record = await other.workflows.record(run)
     assert record == first
     assert (record.state, record.inputs, [error["path"] for error in record.errors]) == ("error", {"x": 4}, ["p"])
-    told = {
+    reported = {
         path: (node.state, dict(node.inputs), dict(node.outputs)) for path, node in record.nodes.items() if path != "i"
     }
-    assert told == {
+    assert reported == {
         "k": ("complete", {"x": 4}, {"y": 5}),
         "p": ("error", {"how": "fail"}, {}),
         "l": ("skipped", {}, {}),
@@ -364,5 +364,5 @@ async def test_what_runs_gave_is_held_within_bounds(flows: Flows, monkeypatch: p
         assert tavern.workflows.runs() == ids[-1:]
         assert len(tavern.workflows.kept()) < 7
         again = await tavern.workflows.resume(tavern.workflows.kept()[1].run_id)
-        told = [(e.path, e.data["why"]) for e in tavern.workflows.events(again.run_id) if e.kind == "again"]
-        assert (again.states, told) == ({"b": "cached", "c": "complete"}, [("c", "size")])
+        reported = [(e.path, e.data["why"]) for e in tavern.workflows.events(again.run_id) if e.kind == "again"]
+        assert (again.states, reported) == ({"b": "cached", "c": "complete"}, [("c", "size")])

@@ -140,7 +140,7 @@ def _settings(wanted: Mapping[str, Any]) -> tuple[Any, ModelRequestParameters]:
     settings = {key: value for key, value in wanted.items() if key not in ("tools", "schema", "stop")}
     if (stop := wanted.get("stop")) is not None:
         settings["stop_sequences"] = [stop] if isinstance(stop, str) else list(stop)
-    functions = [_part(_part(tool, "a tool"), "a tool", "function") for tool in wanted.get("tools") or ()]
+    functions = [_part(_part(tool), "function") for tool in wanted.get("tools") or ()]
     tools = [
         ToolDefinition(
             name=str(function.get("name")),
@@ -189,11 +189,11 @@ def _messages(messages: Sequence[Message]) -> list[ModelMessage]:
     return written
 
 
-def _part(value: Any, what: str, key: str = "") -> Mapping[str, Any]:
+def _part(value: Any, key: str = "") -> Mapping[str, Any]:
     found = value.get(key) if key else value
     if not isinstance(found, Mapping):
         raise InputInvalid(
-            f"{what} is not in the format of OpenAI", hint='{"type": "function", "function": {"name": …}}'
+            "a tool is not in the format of OpenAI", hint='{"type": "function", "function": {"name": …}}'
         )
     return found
 

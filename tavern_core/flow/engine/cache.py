@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 import zlib
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tavern_core.contract.nodes import Skip
+from tavern_core.errors import StateDamaged
 from tavern_core.flow.engine.cache_keys import joined_key
 from tavern_core.flow.engine.node_outputs import SKIPPED, Outputs
 from tavern_core.flow.engine.node_values import fresh, is_large, size, weight, written
 from tavern_core.flow.engine.plan_tables import Work
+from tavern_core.kernel.limits.lru_cache import LruCache
 from tavern_core.kernel.nodes.json_values import from_plain
-from tavern_core.kernel.stores.sqlite_file import is_damaged, put_aside
-
-if TYPE_CHECKING:
-    import sqlite3
+from tavern_core.kernel.stores.sqlite_file import SqliteFile
 
 Kept = tuple[bytes, bytes, Outputs]
 """(key, mark, outputs) of a node."""
@@ -31,45 +28,20 @@ _SOURCES: Final = "\0untrusted"
 MOST_ANSWERS: Final = 10_000
 MOST_BYTES: Final = 256_000_000
 """Maximum bytes of the answers in the host, and of the cache on disk; the oldest are removed first."""
-_COLUMNS: Final = ["key", "outputs", "crc", "size", "made"]
+_SCHEMA: Final = (
+    "CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, outputs TEXT, crc INTEGER, size INTEGER, made REAL)"
+)
 
 
-class SessionCache:
-    """Answers cached in the host while it is open; the least used are removed first. Thread-safe."""
+class SessionCache(LruCache[bytes, Outputs]):
+    """Answers cached in the host while it is open."""
 
     def __init__(self, most: int = MOST_ANSWERS, most_bytes: int = MOST_BYTES) -> None:
-        self._most = most
-        self._most_bytes = most_bytes
-        self._bytes = 0
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[bytes, tuple[Outputs, int]] = OrderedDict()
-
-    def find(self, key: bytes) -> Outputs | None:
-        with self._lock:
-            found = self._kept.get(key)
-            if found is not None:
-                self._kept.move_to_end(key)
-        return found[0] if found is not None else None
+        super().__init__(most, most_bytes)
 
     def keep(self, key: bytes, outputs: Outputs, size: int | None = None) -> None:
         """Cache an answer. `size`: its approximate bytes, if known."""
-        size = weight(outputs) if size is None else size
-        if size > self._most_bytes:
-            return
-        with self._lock:
-            if (before := self._kept.pop(key, None)) is not None:
-                self._bytes -= before[1]
-            self._kept[key] = outputs, size
-            self._bytes += size
-            while len(self._kept) > self._most or self._bytes > self._most_bytes:
-                _, (_, gone) = self._kept.popitem(last=False)
-                self._bytes -= gone
-
-    def clear(self) -> None:
-        """Remove everything."""
-        with self._lock:
-            self._kept.clear()
-            self._bytes = 0
+        self.put(key, outputs, weight(outputs) if size is None else size)
 
 
 class DiskCache:
@@ -80,16 +52,12 @@ class DiskCache:
     """
 
     def __init__(self, path: Path, is_secret: Callable[[Any], bool] = lambda plain: False) -> None:
-        self._path = path
+        self._file = SqliteFile(path, _SCHEMA, is_cache=True)
         self._is_secret = is_secret
-        self._lock = threading.Lock()
-        self._db: sqlite3.Connection | None = None
 
     def find(self, key: bytes) -> Outputs | None:
-        import sqlite3
-
-        with self._lock, self._forgiving(sqlite3):
-            row = self._open().execute("SELECT outputs, crc FROM answers WHERE key = ?", (key,)).fetchone()
+        with suppress(StateDamaged, ValueError), self._file.open() as db:
+            row = db.execute("SELECT outputs, crc FROM answers WHERE key = ?", (key,)).fetchone()
             if row is not None and isinstance(row[0], str) and _crc(key, row[0]) == row[1]:
                 found: Outputs = from_plain(json.loads(row[0]))
                 return found
@@ -109,90 +77,23 @@ class DiskCache:
             text, size = made.decode(), len(made)
         except ValueError:  # surrogates cannot be stored
             return
-        import sqlite3
-
-        with self._lock, self._forgiving(sqlite3):
-            db = self._open()
-            with db:
+        with suppress(StateDamaged), self._file.open() as db, db:
+            db.execute(
+                "INSERT OR REPLACE INTO answers (key, outputs, crc, size, made) VALUES (?, ?, ?, ?, ?)",
+                (key, text, _crc(key, text), size, time.time()),
+            )
+            (size,) = db.execute("SELECT coalesce(sum(size), 0) FROM answers").fetchone()
+            if size > MOST_BYTES:
                 db.execute(
-                    "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?)",
-                    (key, text, _crc(key, text), size, time.time()),
+                    "DELETE FROM answers WHERE key IN (SELECT key FROM answers ORDER BY made LIMIT (SELECT count(*) / 4 + 1 FROM answers))"
                 )
-                (size,) = db.execute("SELECT coalesce(sum(size), 0) FROM answers").fetchone()
-                if size > MOST_BYTES:
-                    db.execute(
-                        "DELETE FROM answers WHERE key IN (SELECT key FROM answers ORDER BY made LIMIT (SELECT count(*) / 4 + 1 FROM answers))"
-                    )
-
-    def clear(self) -> None:
-        """Remove everything."""
-        import sqlite3
-
-        with self._lock, self._forgiving(sqlite3):
-            db = self._open()
-            with db:
-                db.execute("DELETE FROM answers")
 
     def close(self) -> None:
-        with self._lock:
-            if self._db is not None:
-                self._db.close()
-                self._db = None
-
-    @contextmanager
-    def _forgiving(self, sqlite3: Any) -> Iterator[None]:
-        """An unusable cache is skipped; a corrupt one is replaced the next time."""
-        try:
-            yield
-        except (ValueError, OSError):
-            return
-        except sqlite3.Error as error:
-            if is_damaged(error) and self._db is not None:
-                self._db.close()
-                self._db = None
-                put_aside(self._path)
-
-    def _open(self) -> sqlite3.Connection:
-        import sqlite3
-
-        if self._db is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                self._db = _connect(self._path)
-            except (sqlite3.DatabaseError, _Foreign) as error:
-                if isinstance(error, sqlite3.DatabaseError) and not is_damaged(error):
-                    raise
-                put_aside(self._path)
-                self._db = _connect(self._path)
-        return self._db
-
-
-class _Foreign(ValueError):
-    """Another application's database, or another version."""
+        self._file.close()
 
 
 def _crc(key: bytes, text: str) -> int:
     return zlib.crc32(text.encode(), zlib.crc32(key))
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    import sqlite3
-
-    db = sqlite3.connect(path, timeout=5, check_same_thread=False)
-    try:
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = OFF")
-        db.execute(
-            "CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, outputs TEXT, crc INTEGER, size INTEGER, made REAL)"
-        )
-        if [row[1] for row in db.execute("PRAGMA table_info(answers)")] != _COLUMNS:
-            raise _Foreign(f"{path} holds something else")
-    except BaseException:
-        db.close()
-        raise
-    with suppress(OSError):
-        path.chmod(0o600)
-    return db
 
 
 class Earlier:

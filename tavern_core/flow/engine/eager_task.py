@@ -1,7 +1,7 @@
 """Coroutines start immediately, and get a task only when they first wait for something.
 
 asyncio creates a task for every concurrent coroutine: 5 µs and more, for work that may never wait. Here,
-the first part of a coroutine runs immediately. While it runs, `asyncio.current_task()` is a `Standin`, a proxy; when the
+the first part of a coroutine runs immediately. While it runs, `asyncio.current_task()` is a `TaskProxy`, a proxy; when the
 coroutine waits, a real task takes over, and the coroutine still sees the proxy as its task, so that
 `asyncio.timeout`, `TaskGroup` and anyio's cancel scopes, which store their task, keep working.
 
@@ -21,7 +21,7 @@ Then = Callable[[N, Any, BaseException | None], None]
 """(the argument of `start`, the value, the error): called when a coroutine that had to wait has ended."""
 
 
-class Standin:
+class TaskProxy:
     """The proxy that a coroutine sees as its task: it has the methods of tasks, and forwards to the real one once it exists."""
 
     __slots__ = ("__weakref__", "_callbacks", "_cancelled", "_coroutine", "_is_over", "_loop", "_name", "task")
@@ -151,7 +151,7 @@ class Starter(Generic[N]):
             BaseException: any error of the coroutine before its first wait.
         """
         loop = self._loop
-        me = Standin(loop, coroutine)
+        me = TaskProxy(loop, coroutine)
         _enter_task(loop, me)  # type: ignore[arg-type]
         try:
             waiting = context.run(coroutine.send, None)
@@ -179,7 +179,9 @@ class _Rest(Coroutine[Any, Any, None], Generic[N]):
 
     __slots__ = ("__name__", "__qualname__", "_coroutine", "_has_begun", "_me", "_name", "_then", "_waiting")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], waiting: Any, me: Standin, then: Then[N], name: N) -> None:
+    def __init__(
+        self, coroutine: Coroutine[Any, Any, Any], waiting: Any, me: TaskProxy, then: Then[N], name: N
+    ) -> None:
         self._coroutine, self._waiting, self._me, self._then, self._name = coroutine, waiting, me, then, name
         self._has_begun = False
         self.__name__ = self.__qualname__ = getattr(coroutine, "__qualname__", "node")

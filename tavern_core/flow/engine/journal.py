@@ -31,7 +31,7 @@ from tavern_core.kernel.files.file_lock import release, take
 from tavern_core.kernel.files.regular_file import open_regular
 
 _ENDING: Final = ".steps"
-_WISH: Final = ".cancel"
+_CANCEL_MARK: Final = ".cancel"
 """A file of another process next to it: a request to cancel the run."""
 _ANSWER: Final = ".answer"
 """A file of another process next to it: an answer to a question, named by its hash."""
@@ -76,8 +76,8 @@ class Journal:
             ):
                 os.write(self._descriptor, b"\n")  # its process was killed in the middle of a line
         self._is_open = True
-        self._wish = _place(folder, run_id, _WISH)
-        self._wish.unlink(missing_ok=True)  # of a process that has ended
+        self._cancel_mark = _place(folder, run_id, _CANCEL_MARK)
+        self._cancel_mark.unlink(missing_ok=True)  # of a process that has ended
 
     def add(self, *texts: bytes) -> None:
         """Write records, each as JSON, in one call. Raises StateDamaged (STATE_DAMAGED)."""
@@ -94,7 +94,7 @@ class Journal:
     @property
     def is_asked_to_end(self) -> bool:
         """Whether another process requested to cancel the run."""
-        return self._wish.exists()
+        return self._cancel_mark.exists()
 
     def answer_to(self, question: str) -> Any:
         """Remove and return the answer of another process to a question, as {"question", "value"}; None: there is none."""
@@ -110,7 +110,7 @@ class Journal:
         if self._is_open:
             self._is_open = False
             with suppress(OSError):
-                self._wish.unlink(missing_ok=True)
+                self._cancel_mark.unlink(missing_ok=True)
             os.close(self._descriptor)
 
 
@@ -184,9 +184,9 @@ def is_going_on(folder: Path, run_id: str) -> bool:
 
 def ask_to_end(folder: Path, run_id: str) -> None:
     """Request its process to cancel it. Raises StateDamaged (STATE_DAMAGED)."""
-    wish = _place(folder, run_id, _WISH)
-    with state_errors(wish, "write"):
-        os.close(os.open(wish, _FLAGS, PRIVATE_FILE))
+    place = _place(folder, run_id, _CANCEL_MARK)
+    with state_errors(place, "write"):
+        os.close(os.open(place, _FLAGS, PRIVATE_FILE))
 
 
 def leave_answer(folder: Path, run_id: str, question: str, value: Any) -> bool:
@@ -242,7 +242,7 @@ def size(folder: Path, run_id: str) -> int:
 
 def forget(folder: Path, run_id: str) -> None:
     """Remove all files of a run."""
-    for place in (_place(folder, run_id), _place(folder, run_id, _WISH), *_answers(folder, run_id)):
+    for place in (_place(folder, run_id), _place(folder, run_id, _CANCEL_MARK), *_answers(folder, run_id)):
         place.unlink(missing_ok=True)
 
 

@@ -31,9 +31,9 @@ class GroupFailed(Exception):
         self.errors, self.outputs = errors, outputs
 
 
-def node_error(error: BaseException, path: str, work: Work, attempts: int = 1) -> NodeError:
+def node_error(error: BaseException, path: str, work: Work) -> NodeError:
     """The error of a node as a value; it names the path, the type, and the input that caused it, if any."""
-    attempts = getattr(error, "__tavern_attempts__", attempts)
+    attempts = getattr(error, "__tavern_attempts__", 1)
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]  # of a task group: its cause
     type_ = work.step.type

@@ -235,8 +235,8 @@ def _gives(key: str, slot: Slot, code: NodeCode | None) -> Gives:
 
 
 def _is_kept(step: Step) -> bool:
-    wish = step.exec.cache
-    return step.kind == "node" and (wish != "none" if wish is not None else step.spec.cache)
+    wanted = step.exec.cache
+    return step.kind == "node" and (wanted != "none" if wanted is not None else step.spec.cache)
 
 
 def _one(binding: Binding, step: Step, is_shared: bool) -> One:

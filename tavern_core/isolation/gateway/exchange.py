@@ -35,7 +35,7 @@ async def exchange(client: Side, server: Side, head: Head) -> None:
     asking = h11.Connection(h11.CLIENT, max_incomplete_event_size=_LARGEST_ANSWER)
     asked.receive_data(head.raw)
     asked.next_event()  # the head, which was already read
-    headers = [(b"host", head.target.netloc.encode()), *end_to_end(head.headers, framing=True), _CLOSE]
+    headers = [(b"host", head.target.netloc.encode()), *end_to_end(head.headers), _CLOSE]
     await server.write(asking.send(h11.Request(method=head.method, target=head.path, headers=headers)))
     await both(_send(client, server, asked, asking), _answer(client, server, asked, asking), until_other=True)
 
@@ -78,7 +78,7 @@ def _anew(response: h11.Response) -> h11.Response:
     is_chunked = any(name == b"transfer-encoding" for name, _ in headers)
     kept = [
         (n, v)
-        for n, v in end_to_end(headers, framing=True)
+        for n, v in end_to_end(headers)
         if n != b"transfer-encoding" and not (is_chunked and n == b"content-length")
     ]
     return h11.Response(status_code=response.status_code, headers=[*kept, _CLOSE], reason=bytes(response.reason))

@@ -112,14 +112,10 @@ def _check_framing(method: str, headers: Headers, *, is_old: bool) -> None:
         raise BadRequest("a CONNECT has no body")
 
 
-def end_to_end(headers: Headers, *, framing: bool) -> list[tuple[bytes, bytes]]:
-    """The headers for the other end.
-
-    Args:
-        framing: also those for the length of the body.
-    """
+def end_to_end(headers: Headers) -> list[tuple[bytes, bytes]]:
+    """The headers for the other end."""
     named = {
         name.strip().lower() for value in (v for n, v in headers if n == b"connection") for name in value.split(b",")
     }
-    own = (_OF_ONE_HOP | named).difference(_FRAMING) if framing else _OF_ONE_HOP | named | set(_FRAMING)
+    own = (_OF_ONE_HOP | named).difference(_FRAMING)
     return [(name, value) for name, value in headers if name not in own]

@@ -199,33 +199,33 @@ class _FarContext(NodeContext):
 
     @property
     def is_cancelled(self) -> bool:
-        return bool(self._host_client.ask("node", token=self._token, wish="is_cancelled", given=[]))
+        return bool(self._host_client.ask("node", token=self._token, method="is_cancelled", given=[]))
 
     def progress(self, done: float, total: float = 1.0, text: str = "") -> None:
-        self._host_client.ask("node", token=self._token, wish="progress", given=[done, total, text])
+        self._host_client.ask("node", token=self._token, method="progress", given=[done, total, text])
 
     def keep(self, data: Any, media_type: str = "application/octet-stream", name: str = "") -> dict[str, Any]:
         from tavern_core.kernel.artifacts.artifacts import chunks_of  # of use to few nodes
 
         given = [VALUES.encode(b"".join(chunks_of(data))), media_type, name]
-        link: dict[str, Any] = self._host_client.ask("node", token=self._token, wish="keep", given=given)
+        link: dict[str, Any] = self._host_client.ask("node", token=self._token, method="keep", given=given)
         return link
 
     async def need(self, key: str) -> Any:
-        found = await self._host_client.ask_later("node", token=self._token, wish="need", given=[key])
+        found = await self._host_client.ask_later("node", token=self._token, method="need", given=[key])
         if found == NOTHING:
             raise _NothingCame(key)
         return adapted(self._adapters, key, VALUES.decode(found), _misfit)
 
     async def invoke(self, tool: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> ToolResult:
         given = [tool, None if arguments is None else dict(arguments), options]
-        packed = await self._host_client.ask_later("node", token=self._token, wish="invoke", given=given)
+        packed = await self._host_client.ask_later("node", token=self._token, method="invoke", given=given)
         result: ToolResult = CALLS.decode(packed, {"trusted": True})
         return result
 
     async def ask(self, schema: Mapping[str, Any], prompt: str = "") -> Any:
         return VALUES.decode(
-            await self._host_client.ask_later("node", token=self._token, wish="ask", given=[dict(schema), prompt])
+            await self._host_client.ask_later("node", token=self._token, method="ask", given=[dict(schema), prompt])
         )
 
     def llm(self, name: str = "") -> LLM:
@@ -245,5 +245,5 @@ class _FarModel:
 
     async def complete(self, messages: Sequence[Message], /, **options: Any) -> LLMAnswer:
         given = [self._name, [dict(message) for message in messages], options]
-        reply = await self._host_client.ask_later("node", token=self._token, wish="llm", given=given)
+        reply = await self._host_client.ask_later("node", token=self._token, method="llm", given=given)
         return answer_of(reply)

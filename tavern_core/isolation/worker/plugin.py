@@ -6,7 +6,9 @@ same code as for plugins in the host, so that a plugin is the same here and ther
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import io
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from itertools import islice
@@ -151,7 +153,7 @@ class WorkerPlugin:
         if hook.name == "tavern_register_tools":
             return [
                 self.tools.report(item, f"{number}.{place}")
-                for place, item in enumerate(describe(answer, self.tools.owner(), sketches=True))
+                for place, item in enumerate(describe(answer, self.tools.owner(), drafts=True))
             ]
         if hook.name == "tavern_register_settings":
             return [_setting(item) for item in answer or ()]
@@ -240,7 +242,6 @@ class WorkerPlugin:
 
     def command(self, name: str, arguments: list[str]) -> dict[str, Any]:
         """Run a command of the command line; returns its output and its exit code."""
-        from tavern_core.isolation.worker.commands import run_command
 
         return run_command(self._commands[name], arguments, self._limits.output_bytes)
 
@@ -268,3 +269,34 @@ def _setting(item: Any) -> Any:
         if isinstance(item, SettingItem)
         else dict(item)
     )
+
+
+SHORTENED: Final = "… (shortened)\n"
+
+
+def run_command(command: Command, arguments: list[str], limit: int) -> dict[str, Any]:
+    """Run it with `arguments`; returns its output, at most `limit` characters, and its exit code.
+
+    Raises:
+        ActivationFailed: the plugin did not build a click command (ACTIVATION_FAILED).
+    """
+    import click
+
+    built = command.build()
+    if not isinstance(built, click.Command):
+        text = f"the command {command.name!r} is not a click command but {type(built).__name__}"
+        raise ActivationFailed(text, hint="return it from `build`")
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            built.main(args=arguments, prog_name=f"tavern {command.name}")
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
+            if isinstance(ended.code, str):
+                err.write(f"{ended.code}\n")
+    return {"out": _bounded(out, limit), "err": _bounded(err, limit), "code": code}
+
+
+def _bounded(written: io.StringIO, limit: int) -> str:
+    text = written.getvalue().encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= limit else text[:limit] + SHORTENED

@@ -22,7 +22,7 @@ from tavern_core.isolation.worker_setup import Setup
 from tavern_core.kernel.calls.normalise import plain, plain_parts
 from tavern_core.kernel.plugins.executor_facilities import load_handler
 from tavern_core.kernel.plugins.tool_merge import of_handler
-from tavern_core.kernel.plugins.tool_offers import SKETCH, Described, Owner, spec_from_mapping, specs_of
+from tavern_core.kernel.plugins.tool_offers import DRAFT, Described, Owner, spec_from_mapping, specs_of
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.result import ToolResult
@@ -75,11 +75,11 @@ class WorkerTools:
             }
         assert item.spec is not None
         self._tools[item.spec.name] = item.spec
-        spec, is_sketch = item.spec, item.spec.impl is SKETCH
+        spec, is_draft = item.spec, item.spec.impl is DRAFT
         return {
             "tool": pack_tool(spec),
-            "key": None if spec.impl is None or is_sketch else spec.name,
-            "sketch": is_sketch,
+            "key": None if spec.impl is None or is_draft else spec.name,
+            "draft": is_draft,
             "preview": _preview_of(spec) is not None,
         }
 
@@ -108,10 +108,10 @@ class WorkerTools:
             self._bound.pop(key, None)
             self._bound.pop(preview_key(key), None)
 
-    def handler(self, target: str, sketch: Any) -> Any:
+    def handler(self, target: str, draft: Any) -> Any:
         """The tool of a handler whose tool file has no parameters."""
         thing = load_handler(self._record, target)
-        spec = of_handler(thing, unpack_tool(sketch), self.owner())
+        spec = of_handler(thing, unpack_tool(draft), self.owner())
         self._tools[key := f"handler {target} {spec.name}"] = spec
         return {"tool": pack_tool(spec), "key": key, "preview": _preview_of(spec) is not None}
 

@@ -1,4 +1,4 @@
-"""Where profiles come from: the folders of tavern.yaml, and plugins.
+"""Where profiles come from: the folders of tavern.yaml.
 
 A folder holds ``<name>.json`` or ``<name>/agent_profile.json``. Names are looked up among the files that are there: no
 path is ever made from a name, so none can leave the folders. Files are read on request, and again after a change.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
-from tavern_core.errors import Finding, Location, NameConflict, ProfileInvalid
+from tavern_core.errors import Finding, Location, ProfileInvalid
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.kernel.text.document_limits import LARGEST_FILE
 from tavern_core.model.nearest import did_you_mean
@@ -36,48 +36,21 @@ class ProfileFiles:
 
     def __init__(self, folders: Iterable[Path] = ()) -> None:
         self._folders = tuple(folders)
-        self._brought: dict[str, tuple[str, AgentProfile]] = {}
         self._read: dict[tuple[Path, bool], tuple[_Stamp, AgentProfile, tuple[Finding, ...]]] = {}
         self._lock = threading.Lock()
 
-    def put(self, profile: AgentProfile | Mapping[str, Any], owner: str) -> AgentProfile:
-        """Add a profile that the plugin `owner` contributes.
-
-        Raises:
-            ProfileInvalid: it has no name or does not fit (PROFILE_INVALID).
-            NameConflict: another plugin has contributed one of this name (NAME_CONFLICT).
-        """
-        checked = profile_of(profile, owner)
-        if not checked.name:
-            raise ProfileInvalid(f"{owner}: a profile of a plugin needs a name", hint='add "name"')
-        with self._lock:
-            other, _ = self._brought.get(checked.name, (owner, checked))
-            if other != owner:
-                message = f"profile {checked.name!r} of {owner} has the name of one of {other}; {other} keeps it"
-                raise NameConflict(message, hint="rename one, or disable the other plugin")
-            self._brought[checked.name] = (owner, checked)
-        return checked
-
-    def drop(self, owner: str) -> None:
-        """Remove what the plugin `owner` contributed."""
-        with self._lock:
-            self._brought = {name: item for name, item in self._brought.items() if item[0] != owner}
-
     def names(self) -> list[str]:
         """All names, sorted; files that cannot be read count by their file name."""
-        return sorted({*self._files(), *self._brought})
+        return sorted(self._files())
 
     def get(self, name: str) -> tuple[AgentProfile, tuple[Finding, ...]]:
-        """A profile and the warnings about its file. A file goes before a plugin's profile of the same name.
+        """A profile and the warnings about its file.
 
         Raises:
             ProfileInvalid: no profile has this name (the error names the nearest), or its file is invalid (PROFILE_INVALID).
         """
         if (path := self._files().get(name)) is not None:
             return self._load(path, name, is_bound=True)
-        with self._lock:
-            if name in self._brought:
-                return self._brought[name][1], ()
         known = self.names()
         hint = did_you_mean(name[:200], known) or (f"there are: {', '.join(known[:10])}" if known else self._nowhere())
         raise ProfileInvalid(f"there is no profile {name[:200]!r}", hint=hint, known=known[:100])

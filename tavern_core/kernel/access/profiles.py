@@ -149,8 +149,6 @@ def resolve_profile(
     find: Callable[[str], str | None],
     known: Iterable[str],
     namespaces: Mapping[str, NamespaceResolver] | None = None,
-    *,
-    file: str = "",
 ) -> Profile:
     """Find the tools of an inventory. Never fails: what cannot be found is a finding, the rest stands.
 
@@ -159,9 +157,8 @@ def resolve_profile(
         find: the id of a registered tool for any accepted spelling of it, else None.
         known: ids of all registered tools, for suggestions.
         namespaces: prefix → resolver, for tools that no plugin registers (`workflow`, `kb` ...).
-        file: how messages call the profile; default: its name.
     """
-    search = _InventorySearch(profile, find, known, namespaces or {}, file or f"profile {profile.name}")
+    search = _InventorySearch(profile, find, known, namespaces or {}, f"profile {profile.name}")
     tools: dict[str, None] = {}
     findings: list[Finding] = []
     for index, written in enumerate(profile.tool_ids_inventory[:MOST_TOOLS]):

@@ -14,28 +14,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import Finding
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.approval_rules import ApprovalRule, ApprovalRules, tool_entries
 from tavern_core.kernel.access.limit_rules import LimitRules
 from tavern_core.kernel.access.list_review import ListReview
-from tavern_core.kernel.access.tool_selectors import GROUP, Groups, Known, ToolList, ToolNames, normalize_tool_name
+from tavern_core.kernel.access.tool_selectors import GROUP, Known, ToolList, ToolNames, normalize_tool_name
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.config import HostConfig, LimitsConfig
 from tavern_core.model.naming_rules import SEARCH_TOOLS, split_id
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.untrusted import is_source
 
-
-class Inventory(Protocol):
-    """The tools of an agent profile (`profiles.Profile`)."""
-
-    @property
-    def name(self) -> str: ...
-
-    def allows(self, tool_id: str) -> bool: ...
+if TYPE_CHECKING:
+    from tavern_core.kernel.access.profiles import Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +72,7 @@ class ToolAccess:
     is_listed: bool = True
     """False for what is not a tool: only lists that deny speak of it, and no inventory."""
 
-    def verdict(self, context: CallContext, profile: Inventory | None = None) -> Verdict:
+    def verdict(self, context: CallContext, profile: Profile | None = None) -> Verdict:
         """Whether this caller may use the tool. A context without the profile it names is refused."""
         host = self.host
         if not host.allowed and host.rule.startswith("tools.deny"):
@@ -98,7 +92,7 @@ class ToolAccess:
                 return self.not_allowed[key]
         return ALLOWED
 
-    def _keys(self, context: CallContext, profile: Inventory | None) -> list[str]:
+    def _keys(self, context: CallContext, profile: Profile | None) -> list[str]:
         """The rules that fit this caller."""
         keys = caller_keys(context, profile)
         # A principal that reads like a role does not have that role: it does not make the caller known.
@@ -164,7 +158,7 @@ class AccessPolicy:
         """The same for an operation that runs like a tool but is none: a part of a workflow."""
         return _unless_denied(self.for_tool(tool))
 
-    def verdict(self, tool: ToolSpec | str, context: CallContext, profile: Inventory | None = None) -> Verdict:
+    def verdict(self, tool: ToolSpec | str, context: CallContext, profile: Profile | None = None) -> Verdict:
         """Whether this caller may use `tool`. Use `for_tool` where the same tool is checked often."""
         return self.for_tool(tool).verdict(context, profile)
 
@@ -181,7 +175,7 @@ class AccessPolicy:
 
     def tool_groups(self, tools: Iterable[ToolSpec]) -> PluginToolGroups:
         """What the groups of lists mean: ``group:plugins``, a plugin's name, the named ones."""
-        return build_plugin_tool_groups(tools, known=self._known)
+        return build_plugin_tool_groups(tools, self._known)
 
     def _denied(self, tool_id: str, rules: ToolList, index: int) -> Verdict:
         place = f"{rules.place}[{index}]"
@@ -262,7 +256,7 @@ def _id_of(tool: ToolSpec | str) -> str:
     return tool if isinstance(tool, str) else tool.id
 
 
-def caller_keys(context: CallContext, profile: Inventory | None) -> list[str]:
+def caller_keys(context: CallContext, profile: Profile | None) -> list[str]:
     """The keys of `callers` that this caller falls under, sorted by kind and name so that reasons are stable."""
     keys = [context.principal]
     if context.user_id:
@@ -275,7 +269,7 @@ def caller_keys(context: CallContext, profile: Inventory | None) -> list[str]:
     return keys
 
 
-def _inventory_verdict(tool_id: str, wanted: str | None, profile: Inventory | None) -> Verdict:
+def _inventory_verdict(tool_id: str, wanted: str | None, profile: Profile | None) -> Verdict:
     if profile is None:
         reason = f"the caller's agent profile {wanted!r} is not loaded, so no tool of it is known"
         return Verdict(
@@ -310,16 +304,12 @@ class PluginToolGroups:
         }
 
 
-def build_plugin_tool_groups(
-    tools: Iterable[ToolSpec], aliases: Mapping[str, str] | None = None, known: Known | None = None
-) -> PluginToolGroups:
+def build_plugin_tool_groups(tools: Iterable[ToolSpec], known: Known) -> PluginToolGroups:
     """The normalised names of all plugin tools, together, per plugin and per named group, in the order given.
 
     Args:
-        aliases: other names → the names by which tools go here.
         known: which plugins are the host's own, whose tools are left out, and which groups there are.
     """
-    known = known or Known(Groups({}))
     groups = {
         name: ToolList.compile(f"tools.groups.{name}", [f"{GROUP}{name}"], known, wide=False) for name in known.groups
     }
@@ -327,7 +317,7 @@ def build_plugin_tool_groups(
     by_plugin: dict[str, list[str]] = {}
     named: dict[str, list[str]] = {name: [] for name in groups}
     for tool in tools:
-        names, name = ToolNames.of(tool), normalize_tool_name(tool.id, aliases)
+        names, name = ToolNames.of(tool), normalize_tool_name(tool.id)
         if names.plugin not in known.host:
             everything.append(name)
             by_plugin.setdefault((tool.plugin or split_id(tool.id)[0]).lower(), []).append(name)

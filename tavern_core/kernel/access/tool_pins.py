@@ -154,9 +154,9 @@ def definition(tool: ToolSpec) -> dict[str, Any]:
     return found
 
 
-def differences(before: Any, after: Any, path: str = "") -> list[Difference]:
+def differences(before: Any, after: Any) -> list[Difference]:
     """Where two definitions differ; at most fifty places."""
-    return list(_differences(before, after, path))[:_MOST_SHOWN]
+    return list(_differences(before, after, ""))[:_MOST_SHOWN]
 
 
 def _differences(before: Any, after: Any, path: str) -> Iterator[Difference]:

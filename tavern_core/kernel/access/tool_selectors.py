@@ -139,10 +139,6 @@ class ToolList:
                 first = index
         return first if first < len(self.entries) else None
 
-    def entry(self, index: int) -> str:
-        """How the entry is named in messages: ``'text' (tools.deny[0])``."""
-        return f"{self.entries[index]!r} ({self.place}[{index}])"
-
 
 Rank = tuple[int, int]
 """How specifically an entry names a tool; a higher one goes before a lower one."""

@@ -144,7 +144,7 @@ class Availability:
                 if spec.id in ids:
                     return spec, records[spec.plugin], f"made for this caller by a factory of {spec.plugin}"
         prefix = split_id(canonical(tool))[0].strip()
-        if self._namespaces.asleep({prefix}):
+        if self._namespaces.inactive({prefix}):
             self._wait(self._namespaces.wake({prefix}))
         found = self._namespaces.known(tool)
         return None if found is None else (*found, f"known to the namespace {prefix!r} of {found[1].name}")

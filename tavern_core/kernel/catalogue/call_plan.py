@@ -15,7 +15,7 @@ from tavern_core.kernel.hooks.argument_copies import ShownTool
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.limits.limit_table import Governor
 from tavern_core.kernel.log.recorder import Redactor
-from tavern_core.kernel.plugins.running_calls import Usage
+from tavern_core.kernel.plugins.record import Usage
 from tavern_core.model.call import CallContext, Rights
 from tavern_core.model.result import ToolResult
 from tavern_core.model.tool import ToolSpec

@@ -114,7 +114,6 @@ def render_manual(
     *,
     max_chars: int = 60_000,
     language: Language = "zh",
-    examples: bool = True,
     query: str | None = None,
     search_hint: str = "",
     obstacles: Obstacles = Obstacles(),  # noqa: B008 - frozen
@@ -125,7 +124,6 @@ def render_manual(
         tools: the tools of the profile's inventory, in its order.
         max_chars: the budget.
         language: of the labels; ``zh`` is the layout of seed 000 §11.2 to the letter. Tools' own texts stay as they are.
-        examples: whether to show worked calls, as far as the budget goes.
         query: what the agent is about to do: only the examples that fit it best are shown (seed 000 §11.2(3)).
         search_hint: how this agent finds the rest, for the note of a shortened manual (`how_to_search`).
         obstacles: what stands in the way of calls.
@@ -137,7 +135,7 @@ def render_manual(
     for detail in _DETAILS[:-1]:
         room = max_chars if detail == "full" else max_chars - sum(map(len, note)) - len(note)
         if (entries := _entries(tools, language, detail, room, obstacles)) is not None:
-            if detail == "full" and examples:
+            if detail == "full":
                 _add_examples(entries, tools, labels, query, max_chars)
             return "\n".join(entries if detail == "full" else [*entries, *note])
     return _shortened(tools, language, search_hint or labels.search, max_chars, obstacles)
@@ -234,9 +232,7 @@ def _add_examples(entries: list[str], tools: Sequence[ToolSpec], labels: _Labels
             room -= len(text)
 
 
-def best_examples(
-    tools: Sequence[ToolSpec], query: str, most: int = MOST_FOUND_EXAMPLES
-) -> list[tuple[ToolSpec, Example]]:
+def best_examples(tools: Sequence[ToolSpec], query: str) -> list[tuple[ToolSpec, Example]]:
     """The worked calls that fit `query`, best first, by the words of their descriptions, arguments and tools."""
     found = {f"{at:06}.{n:06}": (tool, e) for at, tool in enumerate(tools) for n, e in enumerate(tool.examples)}
     index = FullText()
@@ -253,7 +249,7 @@ def best_examples(
             for key, (tool, example) in found.items()
         ]
     )
-    return [found[key] for key, _ in index.rank(query_words(query), most, lambda key: True)]
+    return [found[key] for key, _ in index.rank(query_words(query), MOST_FOUND_EXAMPLES, lambda key: True)]
 
 
 def _call(tool: ToolSpec, example: Example) -> str:

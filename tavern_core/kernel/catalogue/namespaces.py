@@ -47,7 +47,7 @@ class Namespaces:
         self._resting: dict[str, tuple[Any, float]] = {}
         """Prefix → the resolver that hung, and until when it is left alone (monotonic clock)."""
 
-    def asleep(self, prefixes: Collection[str]) -> list[str]:
+    def inactive(self, prefixes: Collection[str]) -> list[str]:
         """The inactive plugins that may contribute one of these prefixes; those that do not name theirs may contribute any."""
         wanted = {prefix for prefix in prefixes if prefix and self._contributions.get("namespaces", prefix) is None}
         found = []
@@ -60,7 +60,7 @@ class Namespaces:
 
     async def wake(self, prefixes: Collection[str]) -> None:
         """Activate the plugins that contribute these prefixes; the status of one that fails says why."""
-        for name in self.asleep(prefixes):
+        for name in self.inactive(prefixes):
             with suppress(PluginError):
                 await self._specs.lifecycle.activate(name)
 

@@ -112,7 +112,7 @@ class Inventories:
             if found:
                 return found
         try:
-            return self._namespaces.asleep(self._prefixes(given))
+            return self._namespaces.inactive(self._prefixes(given))
         except TavernError:
             return []  # the request for the profile gets this error
 

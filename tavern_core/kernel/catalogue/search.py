@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, insort
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sized
+from collections.abc import Container, Iterable, Iterator, Mapping, Sized
 from threading import Lock
 from typing import Any, Final
 
 from tavern_core.kernel.catalogue.full_text import FullText
 from tavern_core.kernel.catalogue.tokenizer import is_spaceless, query_words, words_of
-from tavern_core.model.capability import missing
 from tavern_core.model.naming_rules import spellings
 from tavern_core.model.nearest import fold
 from tavern_core.model.tool import ToolSpec
@@ -58,13 +57,6 @@ class ToolIndex:
                 self._tools[tool.id] = tool
                 self._changed.add(tool.id)
 
-    def remove(self, *ids: str) -> None:
-        """Take tools out; unknown ids are fine."""
-        with self._lock:
-            for tool_id in ids:
-                self._tools.pop(tool_id, None)
-                self._changed.add(tool_id)
-
     def sync(self, tools: Iterable[ToolSpec]) -> None:
         """Make `tools` all that is in it; what is the same as before is not indexed again."""
         wanted = {tool.id: tool for tool in tools}
@@ -82,7 +74,6 @@ class ToolIndex:
         *,
         capability: str | None = None,
         tag: str | None = None,
-        within: Collection[str] | None = None,
         limit: int = 20,
         among: Container[str] | None = None,
     ) -> list[tuple[str, float]]:
@@ -92,7 +83,6 @@ class ToolIndex:
             query: an id, a name, the beginning of one, or words in any language; blank: all tools by id.
             capability: only tools that need it; ``read:*``: any that begins so.
             tag: only tools with this tag, upper and lower case alike.
-            within: only tools that need at most these capabilities (the caller's own, for example).
             limit: at most so many (never more than 1,000).
             among: only these ids: the tools visible to the caller.
         """
@@ -100,7 +90,7 @@ class ToolIndex:
         if limit <= 0:
             return []
         with self._lock:
-            fits = _Filter(self._tools, capability, tag, within, among)
+            fits = _Filter(self._tools, capability, tag, among)
             if not query.strip():
                 return [(tool_id, 0.0) for tool_id in sorted(filter(fits, self._tools))][:limit]
             index = self._refresh()
@@ -164,10 +154,9 @@ class _Filter:
         tools: Mapping[str, ToolSpec],
         capability: str | None,
         tag: str | None,
-        within: Collection[str] | None,
         among: Container[str] | None,
     ) -> None:
-        self._tools, self._capability, self._within, self._among = tools, capability, within, among
+        self._tools, self._capability, self._among = tools, capability, among
         self._tag = tag.casefold() if tag is not None else None
         self.most = len(among) if isinstance(among, Sized) else len(tools)
         """At most this many tools can match."""
@@ -177,8 +166,6 @@ class _Filter:
             return False
         tool = self._tools[tool_id]
         if self._tag is not None and all(tag.casefold() != self._tag for tag in tool.tags):
-            return False
-        if self._within is not None and missing(self._within, tool.capabilities):
             return False
         wanted = self._capability
         return (

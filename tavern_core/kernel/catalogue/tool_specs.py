@@ -161,10 +161,8 @@ class ToolSpecs:
         """What is known of a tool whose plugin was never active."""
         record = self.lifecycle.records[entry.plugin]
         self.lifecycle.specs(record)
-        sketch = record.sketches.get(entry.id) or ToolSpec(
-            entry.id, version=record.candidate.version, plugin=entry.plugin
-        )
-        return replace(sketch, optional=entry.optional or sketch.optional)
+        draft = record.drafts.get(entry.id) or ToolSpec(entry.id, version=record.candidate.version, plugin=entry.plugin)
+        return replace(draft, optional=entry.optional or draft.optional)
 
     async def decorated(self, spec: ToolSpec, entry: Entry, mode: Mode) -> ToolSpec:
         """Chain `tavern_before_register_tool`: each gets a copy, the result is validated, and every change is reported with its plugin.
@@ -361,8 +359,8 @@ def _pick(made: Any, entry: Entry, record: Record, diagnostics: Diagnostics) -> 
                 hint=f"add {spec.local_name!r} to names=[...]",
             )  # fmt: skip
         elif spec.id == entry.id:
-            sketch = record.sketches.get(spec.id)
-            spec = spec if sketch is None else completed(sketch, spec, candidate.version)
+            draft = record.drafts.get(spec.id)
+            spec = spec if draft is None else completed(draft, spec, candidate.version)
             found = replace(spec, optional=spec.optional or entry.optional)
     if found is None and promised is not None:
         diagnostics.add("FACTORY_NAMES", f"a factory promised {entry.id} and did not make it", plugin=record.name)

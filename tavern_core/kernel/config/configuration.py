@@ -183,13 +183,11 @@ def prepare_home(loaded: LoadedConfig) -> Path:
 def files(
     config: Path | str | None = None,
     *,
-    cwd: Path | None = None,
-    env: Mapping[str, str] | None = None,
     home: Path | str | None = None,
 ) -> ConfigFiles:
     """The sources of the configuration, without checking their content."""
-    cwd = (cwd or _working_folder()).absolute()
-    home_folder, user_file = home_and_user_file(home, os.environ if env is None else env, cwd)
+    cwd = _working_folder().absolute()
+    home_folder, user_file = home_and_user_file(home, os.environ, cwd)
     if config is not None:
         return ConfigFiles(home_folder, user_file, cwd / Path(config).expanduser())
     project, _ = find_project_layer(cwd)

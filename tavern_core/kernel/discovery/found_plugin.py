@@ -33,7 +33,6 @@ from tavern_core.model.plugin_status import Source
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.manifest.manifest_reader import ManifestReading
     from tavern_core.model.manifest import Manifest
 
 MANIFEST_FILE: Final = "plugin.yaml"
@@ -157,13 +156,6 @@ class FoundPlugin:
         from tavern_core.model.manifest import Manifest
 
         return Manifest.model_validate(data)
-
-    def reading(self, *, strict: bool = False) -> ManifestReading | None:
-        """Read plugin.yaml again, with its places in the text; None when it cannot be read."""
-        from tavern_core.kernel.manifest.manifest_reader import read_manifest
-
-        content = self.files.read(MANIFEST_FILE) if self.files is not None else None
-        return None if content is None else read_manifest(content, MANIFEST_FILE, strict=strict)
 
     # Tools -------------------------------------------------------------------------------------------------------------
 

@@ -151,7 +151,7 @@ def pack_tools(tools: DeclaredTools) -> dict[str, Any]:
     """Declared tools as JSON, without their findings, which every start needs."""
     return {
         "specs": [_packed(spec) for spec in tools.specs],
-        "sketches": [_packed(spec) for spec in tools.sketches],
+        "sketches": [_packed(spec) for spec in tools.drafts],
         "stamps": tools.stamps,
     }
 

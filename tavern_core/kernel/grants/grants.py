@@ -101,8 +101,6 @@ class Decision:
     """Requested without a decision; not usable. A capability is here and in `granted` if only its scope grew."""
     refused: frozenset[str] = frozenset()
     """Requested and refused."""
-    added: frozenset[str] = frozenset()
-    """Requested in addition since the review."""
     dropped: frozenset[str] = frozenset()
     """No longer requested."""
     scopes: Scopes = field(default_factory=dict)
@@ -140,7 +138,7 @@ def asked(facts: PluginFacts, record: GrantRecord | None) -> frozenset[str]:
 def decide(facts: PluginFacts, record: GrantRecord | None) -> Decision:
     """What `facts` may use under `record` (None: no decision yet)."""
     if record is None or record.target != facts.target:  # another address or command is another upstream
-        return Decision(undecided=facts.requested, added=facts.requested, tier=facts.tier)
+        return Decision(undecided=facts.requested, tier=facts.tier)
     requested = asked(facts, record)
     refused = record.refused & requested
     allowed = (record.granted & facts.requested) - refused
@@ -169,7 +167,6 @@ def decide(facts: PluginFacts, record: GrantRecord | None) -> Decision:
         granted=granted,
         undecided=undecided,
         refused=refused,
-        added=added,
         dropped=record.requested - facts.requested,
         scopes={name: scope for name, scope in shared.items() if scope},
         changed=changed,

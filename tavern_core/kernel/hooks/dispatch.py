@@ -16,7 +16,7 @@ from tavern_core.errors import PolicyDenied, SettingsInvalid
 from tavern_core.kernel.execution.modes import Mode, TimeLimit
 from tavern_core.kernel.hooks.argument_copies import ShownTool, copied, shown
 from tavern_core.kernel.hooks.execution import HookRuns, facts
-from tavern_core.kernel.hooks.quarantine import Resting
+from tavern_core.kernel.hooks.quarantine import HookPaused
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.log.call_changes import Change
 from tavern_core.model.call import ToolCall
@@ -109,7 +109,7 @@ class HookCalls(HookRuns):
                 if impl.timing.is_watched:
                     self._quarantine.check(impl)
                 answer = await self._run(impl, {"call": shown(call), "result": shown(result)}, mode)
-            except Resting:
+            except HookPaused:
                 continue
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                 self._note(impl, error, "its change was dropped")
@@ -146,11 +146,11 @@ class HookCalls(HookRuns):
                 answer = await self._run(impl, {"changes": copied(dict(changes))}, mode)
                 if impl.timing.is_watched:
                     self._quarantine.worked(impl)
-            except Resting as resting:
+            except HookPaused as paused:
                 hint = (
                     f"correct it and `tavern plugins reload {impl.plugin}`, or `tavern plugins disable {impl.plugin}`"
                 )
-                raise SettingsInvalid(f"not saved: {resting.rest.told}", hint=hint, plugin=impl.plugin) from None
+                raise SettingsInvalid(f"not saved: {paused.rest.summary}", hint=hint, plugin=impl.plugin) from None
             except TimeLimit:
                 self._quarantine.failed(impl, f"took longer than {self._seconds:g} s")
                 raise SettingsInvalid(

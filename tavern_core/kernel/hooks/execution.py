@@ -19,7 +19,7 @@ from tavern_core.errors import CallError, PolicyDenied
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.execution.modes import Mode, TimeLimit, cancellations
 from tavern_core.kernel.hooks.argument_copies import shown
-from tavern_core.kernel.hooks.quarantine import Quarantine, Resting
+from tavern_core.kernel.hooks.quarantine import HookPaused, Quarantine
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.model.safe_text import printed
 from tavern_core.schema.secret_scanning import redact_text
@@ -48,7 +48,7 @@ class HookRuns:
                 await self._run(impl, {name: shown(value) for name, value in values.items()}, mode)
                 if impl.timing.is_watched:
                     self._quarantine.worked(impl)
-            except Resting:
+            except HookPaused:
                 continue
             except Exception as error:  # noqa: BLE001 - whatever a plugin raises
                 self._note(impl, error, "no other code was affected")
@@ -127,8 +127,8 @@ class HookRuns:
             if impl.timing.is_watched:
                 self._quarantine.check(impl)
             answer = await self._run(impl, values, mode)
-        except Resting as resting:
-            raise self._resting(resting, tool) from None
+        except HookPaused as paused:
+            raise self._paused_error(paused, tool) from None
         except TimeLimit:
             self._quarantine.failed(impl, f"took longer than {self._seconds:g} s")
             raise PolicyDenied(
@@ -161,10 +161,10 @@ class HookRuns:
             )
         return answer
 
-    def _resting(self, resting: Resting, tool: str) -> PolicyDenied:
-        rest = resting.rest
+    def _paused_error(self, paused: HookPaused, tool: str) -> PolicyDenied:
+        rest = paused.rest
         return PolicyDenied(
-            f"{tool} was refused: {rest.told}",
+            f"{tool} was refused: {rest.summary}",
             hint=f"see {rest.where}; correct it and `tavern plugins reload {rest.plugin}`, or `tavern plugins disable {rest.plugin}`",
             plugin=rest.plugin,
             quarantinedUntil=rest.until,

@@ -17,60 +17,40 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from tavern_core.errors import Finding, TavernError
 from tavern_core.kernel.files.json_state import JsonStateFile, Signature, Values
+from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.hooks.table import Implementation
+from tavern_core.model.event import HOOK_QUARANTINED, HOOK_RELEASED
 from tavern_core.model.plugin_status import RestingHook
 from tavern_core.model.result import iso_utc
+from tavern_core.schema.redact import redact_text
 
-FILE: Final = "quarantine.json"
+_FILE: Final = "quarantine.json"
 KEPT_S: Final = 7 * 86_400.0
 """How long a hook stays recorded after its last failure, in seconds."""
 _MOST_KEPT: Final = 1000
 """Hooks that the file remembers: those that failed last."""
 
 
-class Report(Protocol):
-    """Where the quarantine says what it does (`quarantine_report.py`)."""
-
-    def quarantined(self, rest: RestingHook) -> None: ...
-
-    def released(self, rest: RestingHook) -> None: ...
-
-    def corrupt(self, findings: Iterable[Finding]) -> None: ...
-
-    def masked(self, reason: str) -> str: ...
-
-
-class Resting(Exception):
+class HookPaused(Exception):
     """An implementation was not run because it rests."""
 
     def __init__(self, rest: RestingHook) -> None:
-        super().__init__(rest.told)
+        super().__init__(rest.summary)
         self.rest = rest
 
 
 class Quarantine:
-    """Who rests, and until when.
+    """Who rests, and until when: after `limits.hookFailures` in a row (0: nobody ever does), for `limits.hookRestMs`."""
 
-    Args:
-        failures: in a row, after which an implementation rests; 0: none ever does.
-        seconds: for how long.
-        report: called for each hook that enters or leaves the quarantine.
-        clock: seconds since the epoch.
-    """
-
-    def __init__(
-        self, path: Path, *, failures: int, seconds: float, report: Report, clock: Callable[[], float] = time.time
-    ) -> None:
-        self._file = JsonStateFile(path, "hooks")
-        self._failures = failures
-        self._seconds = seconds
-        self._report = report
-        self._clock = clock
+    def __init__(self, base: Foundation) -> None:
+        self._file = JsonStateFile(base.home / _FILE, "hooks")
+        self._failures = base.config.limits.hook_failures
+        self._seconds = base.config.limits.hook_rest_ms / 1000
+        self._base = base
         self._lock = threading.Lock()
         self._rows: Mapping[str, RestingHook] = {}
         self._seen: Signature = (0, 0, 0)
@@ -79,7 +59,7 @@ class Quarantine:
         """Let an implementation run, unless it rests.
 
         Raises:
-            Resting: it does.
+            HookPaused: it does.
         """
         timing = impl.timing
         if (
@@ -88,8 +68,8 @@ class Quarantine:
             row = self._known().get(_key(impl))
             if row is not None and row.until:
                 timing.rest, timing.failed_in_a_row = row, self._failures - 1
-        if timing.rest is not None and self._clock() < _seconds(timing.rest.until):
-            raise Resting(timing.rest)
+        if timing.rest is not None and time.time() < _seconds(timing.rest.until):
+            raise HookPaused(timing.rest)
 
     def worked(self, impl: Implementation) -> None:
         """It ran without an error."""
@@ -99,7 +79,8 @@ class Quarantine:
         if rest is not None:
             timing.rest = None
             self._forget(lambda at, row: row == rest)
-            self._report.released(rest)
+            self._base.diagnostics.withdraw("HOOK_QUARANTINED", hook=rest.hook, where=rest.where)
+            self._base.recorder.note(HOOK_RELEASED, {"hook": rest.hook, "where": rest.where}, plugin=rest.plugin)
         elif (row := self._rows.get(key)) is not None and not row.until:
             self._forget(
                 lambda at, row: at == key and not row.until
@@ -111,7 +92,7 @@ class Quarantine:
         timing.is_watched = True
         if not self._failures or impl.is_builtin:
             return
-        now = self._clock()
+        now = time.time()
         key = _key(impl)
 
         def made(before: int) -> RestingHook:
@@ -120,7 +101,9 @@ class Quarantine:
             row = RestingHook(impl.plugin, impl.hook.name, impl.where, "", failures, iso_utc(now))
             if failures < self._failures:
                 return row
-            return replace(row, reason=self._report.masked(reason), until=iso_utc(now + self._seconds))
+            return replace(
+                row, reason=redact_text(reason, self._base.known_secrets.values), until=iso_utc(now + self._seconds)
+            )
 
         def counted(rows: Mapping[str, RestingHook]) -> dict[str, RestingHook]:
             return {**rows, key: made(rows[key].failures if key in rows else 0)}
@@ -131,11 +114,20 @@ class Quarantine:
         timing.failed_in_a_row = row.failures
         if row.until:
             timing.rest = row
-            self._report.quarantined(row)
+            self._report(row)
+
+    def _report(self, rest: RestingHook) -> None:
+        data = rest.to_json()
+        del data["plugin"]
+        hint = f"see {rest.where}; correct it and `tavern plugins reload {rest.plugin}`"
+        self._base.diagnostics.add(
+            "HOOK_QUARANTINED", rest.summary, plugin=rest.plugin, hint=hint, severity="error", details=data
+        )
+        self._base.recorder.note(HOOK_QUARANTINED, data, plugin=rest.plugin)
 
     def of(self, plugin: str) -> tuple[RestingHook, ...]:
         """What rests of one plugin now, in any process that shares the state folder."""
-        return tuple(r for r in self._known().values() if r.plugin == plugin and self._clock() < _seconds(r.until))
+        return tuple(r for r in self._known().values() if r.plugin == plugin and time.time() < _seconds(r.until))
 
     def forget(self, plugin: str) -> None:
         """The operator says that a plugin is to be tried again: it was reloaded or enabled."""
@@ -148,8 +140,13 @@ class Quarantine:
             if self._file.signature() != self._seen:
                 found = self._file.read()
                 self._rows, self._seen = _rows(found.values), found.signature
-                self._report.corrupt(found.findings)
+                self._report_corrupt(found.findings)
             return self._rows
+
+    def _report_corrupt(self, findings: Iterable[Finding]) -> None:
+        """The file cannot be read; it counts as empty."""
+        for finding in findings:
+            self._base.diagnostics.add_finding(finding, severity="warning")
 
     def _forget(self, which: Callable[[str, RestingHook], bool]) -> None:
         self._change(lambda rows: {key: row for key, row in rows.items() if not which(key, row)})
@@ -168,12 +165,12 @@ class Quarantine:
             except (TavernError, OSError):
                 return {}  # this process knows it; problems of the state folder are reported elsewhere
             self._rows, self._seen = made, found.signature
-        self._report.corrupt(found.findings)
+        self._report_corrupt(found.findings)
         return made
 
     def _fresh(self, rows: Mapping[str, RestingHook]) -> dict[str, RestingHook]:
         """Those that are still worth knowing."""
-        now = self._clock()
+        now = time.time()
         kept = [(key, row) for key, row in rows.items() if now < max(_seconds(row.until), _seconds(row.since) + KEPT_S)]
         if len(kept) > _MOST_KEPT:
             kept = sorted(kept, key=lambda pair: _seconds(pair[1].since))[-_MOST_KEPT:]

@@ -163,10 +163,6 @@ class HookTable:
         """Hook → plugins that implement it, in the order in which they run."""
         return {name: tuple(i.plugin for i in found) for name in HOOKS if (found := self.of(name))}
 
-    def of_plugin(self, plugin: str) -> list[Implementation]:
-        """All implementations of one plugin."""
-        return [impl for hook in HOOKS for impl in self.of(hook) if impl.plugin == plugin]
-
     def _ordered(self, implementations: list[Implementation]) -> Iterator[Implementation]:
         """tryfirst, the rest, trylast; inside each `before`/`after`, then the plugin's name. Independent of install order."""
         for group in ((True, False), (False, False), (False, True)):

@@ -11,17 +11,16 @@ import hashlib
 import json
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import Finding, Location, StateDamaged, ToolFailed, UsageError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.tokenizer import is_spaceless, query_words, words_of
-from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder
 from tavern_core.kernel.knowledge.chunking import CODE, Document, read_document
 from tavern_core.kernel.knowledge.folders import MARKDOWN, list_documents, read_file
-from tavern_core.kernel.stores.sqlite_file import is_damaged
+from tavern_core.kernel.stores.sqlite_file import connect, is_damaged, put_aside
 
 if TYPE_CHECKING:
     import sqlite3
@@ -29,14 +28,14 @@ if TYPE_CHECKING:
 _VERSION: Final = 1
 _BATCH: Final = 200
 """Files of one transaction: an interrupted first reading goes on where it stopped."""
-_WAIT_S: Final = 30.0
+_WAIT_MS: Final = 30_000
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS files (id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, changed INTEGER NOT NULL, size INTEGER NOT NULL,
     hash TEXT NOT NULL, trusted INTEGER NOT NULL, findings TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS parts (id INTEGER PRIMARY KEY, file INTEGER NOT NULL, number INTEGER NOT NULL, anchor TEXT NOT NULL,
     heading TEXT NOT NULL, body TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS parts_of ON parts (file, number);
-CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(heading, body, tokenize='ascii');
+CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(heading, body, tokenize='ascii')
 """
 _FOUND: Final = "files.path, parts.anchor, parts.heading, parts.body, files.trusted"
 
@@ -95,9 +94,7 @@ class Index:
 
     def close(self) -> None:
         with self._lock:
-            if self._opened is not None:
-                self._opened.close()
-                self._opened = None
+            self._close()
 
     @staticmethod
     def _matching(db: sqlite3.Connection, words: Sequence[str], most: int) -> list[Row]:
@@ -132,7 +129,8 @@ class Index:
                         raise StateDamaged(
                             f"the index of knowledge cannot be kept: {error}", path=str(self._file)
                         ) from error
-                    self._discard()
+                    self._close()
+                    put_aside(self._file)
                 else:
                     break
             yield db, findings
@@ -140,34 +138,20 @@ class Index:
     def _open(self) -> sqlite3.Connection:
         import sqlite3
 
-        make_private_folder(self._file.parent)
-        self._file.touch(PRIVATE_FILE)
-        db = sqlite3.connect(self._file, timeout=_WAIT_S, isolation_level=None, check_same_thread=False)
         try:
-            if db.execute("PRAGMA user_version").fetchone()[0] not in (0, _VERSION):
-                db.close()
-                self._discard()
-                return self._open()
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = NORMAL")
-            db.executescript(_SCHEMA)
-            db.execute(f"PRAGMA user_version = {_VERSION}")
+            db = connect(self._file, _SCHEMA, _VERSION, is_cache=True, autocommit=True)
+            db.execute(f"PRAGMA busy_timeout = {_WAIT_MS}")
+            return db
         except sqlite3.DatabaseError as error:
-            db.close()
             if "fts5" in str(error):
                 hint = "use a Python whose SQLite has FTS5, as those of python.org and of Debian"
                 raise UsageError(f"knowledge cannot be searched: {error}", hint=hint) from None
             raise
-        return db
 
-    def _discard(self) -> None:
-        """Delete the index; the next use makes it again."""
+    def _close(self) -> None:
         if self._opened is not None:
             self._opened.close()
             self._opened = None
-        for ending in ("", "-wal", "-shm"):
-            with suppress(OSError):
-                self._file.with_name(self._file.name + ending).unlink(missing_ok=True)
 
     def _follow(self, db: sqlite3.Connection) -> tuple[Finding, ...]:
         findings: list[Finding] = []

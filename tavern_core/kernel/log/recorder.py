@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json
 
@@ -26,17 +26,12 @@ from tavern_core.model.result import ToolResult
 from tavern_core.model.safe_text import printed
 from tavern_core.schema.redact import named_secrets, shortened
 
+if TYPE_CHECKING:
+    from tavern_core.kernel.log.event_log import EventLog
+
 Subscriber = Callable[[Event], None]
 Redactor = Callable[[Any], Any]
 DENIALS = frozenset({"POLICY_DENIED", "APPROVAL_REQUIRED", "APPROVAL_REJECTED"})
-
-
-class Log(Protocol):
-    """Where events are stored."""
-
-    def append(self, event: Event, /) -> int: ...
-
-    def append_members(self, kind: str, time: float, own: str, call_id: str, plugin: str, /) -> None: ...
 
 
 class Recorder:
@@ -51,7 +46,7 @@ class Recorder:
 
     def __init__(
         self,
-        log: Log | None,
+        log: EventLog | None,
         diagnostics: Diagnostics,
         changed: Signal,
         *,

@@ -32,7 +32,7 @@ class DeclaredTools:
 
     specs: tuple[ToolSpec, ...] = ()
     """Tools that are known completely."""
-    sketches: tuple[ToolSpec, ...] = ()
+    drafts: tuple[ToolSpec, ...] = ()
     """Python tools whose parameters only the code knows, with everything else that was declared of them."""
     findings: tuple[Finding, ...] = ()
     """What is wrong; a tool with an error is left out, the plugin and its other tools are not. ``details["tool"]`` is its id."""
@@ -42,7 +42,7 @@ class DeclaredTools:
     @property
     def unknown(self) -> tuple[str, ...]:
         """Ids of the incomplete tools."""
-        return tuple(spec.name for spec in self.sketches)
+        return tuple(spec.name for spec in self.drafts)
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -75,7 +75,7 @@ def read_declared_tools(
     skills = read_plugin_skills(manifest.name, manifest.skills.entry, files)
     return DeclaredTools(
         (*tools.specs, *skills.specs),
-        tools.sketches,
+        tools.drafts,
         (*tools.findings, *skills.findings),
         (*tools.stamps, *skills.stamps),
     )
@@ -157,7 +157,7 @@ class _Collected:
 
     def __init__(self) -> None:
         self.specs: list[ToolSpec] = []
-        self.sketches: list[ToolSpec] = []
+        self.drafts: list[ToolSpec] = []
         self.findings: list[Finding] = []
         self._first: dict[str, tuple[str, str]] = {}
 
@@ -172,13 +172,13 @@ class _Collected:
                 message = f"{place} defines {reading.id!r}, which reads like {earlier_id!r} of {earlier_place}"
             where, details = Location(place.partition(":")[0]), {"tool": reading.id}
             self.findings.append(Finding(CODE, message, "rename or delete one", where, details=details))
-        elif reading.is_sketch:
-            self.sketches.append(reading.spec)
+        elif reading.is_draft:
+            self.drafts.append(reading.spec)
         else:
             self.specs.append(reading.spec)
 
     def result(self, stamps: tuple[tuple[str, Stamp | None], ...]) -> DeclaredTools:
-        return DeclaredTools(tuple(self.specs), tuple(self.sketches), tuple(self.findings), stamps)
+        return DeclaredTools(tuple(self.specs), tuple(self.drafts), tuple(self.findings), stamps)
 
 
 def _about(tool: str, findings: Iterable[Finding]) -> list[Finding]:

@@ -44,11 +44,6 @@ class ManifestReading:
     """For `check`: what can be read of a manifest with errors, so that one mistake does not hide the others. No plugin runs by it."""
 
     @property
-    def errors(self) -> tuple[Finding, ...]:
-        """The findings that keep the plugin from being used."""
-        return tuple(f for f in self.findings if f.severity == "error")
-
-    @property
     def written_name(self) -> str:
         """`name` as written, also if the rest is invalid; empty if it is missing."""
         data = self.document.data

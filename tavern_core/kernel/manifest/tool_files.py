@@ -65,7 +65,7 @@ class SpecReading:
     spec: ToolSpec | None = None
     """None when a finding is an error."""
     findings: tuple[Finding, ...] = ()
-    is_sketch: bool = False
+    is_draft: bool = False
     """A python tool whose parameters come from its signature: known after activation or from the cache."""
 
 
@@ -156,9 +156,9 @@ class _Making:
             self.check_implementation(implementation)
         if implementation is None or any(f.severity == "error" for f in self.findings):
             return SpecReading(identity.id, findings=tuple(self.findings))
-        is_sketch = implementation.type in ("python", "node", "workflow") and parameters is None
+        is_draft = implementation.type in ("python", "node", "workflow") and parameters is None
         spec = self.spec(identity.id, identity.alias, implementation, capabilities, parameters, output)
-        return SpecReading(identity.id, spec, tuple(self.findings), is_sketch)
+        return SpecReading(identity.id, spec, tuple(self.findings), is_draft)
 
     # Parts -------------------------------------------------------------------------------------------------------------
 

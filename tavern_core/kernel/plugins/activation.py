@@ -37,7 +37,7 @@ from tavern_core.kernel.plugins.service_replacement import settle_overrides, spl
 from tavern_core.kernel.plugins.tables import ImportGuard, Tables
 from tavern_core.kernel.plugins.tool_factories import assign_names, ids_made
 from tavern_core.kernel.plugins.tool_merge import of_handler
-from tavern_core.kernel.plugins.tool_offers import SKETCH, Described, Owner, describe, refuse_twins, spec_from_mapping
+from tavern_core.kernel.plugins.tool_offers import DRAFT, Described, Owner, describe, refuse_twins, spec_from_mapping
 from tavern_core.kernel.registry import Entry as ToolEntry
 from tavern_core.kernel.settings.secret_masking import MaskingFilter
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
@@ -148,7 +148,7 @@ def _context(record: Record, tables: Tables) -> PluginContext:
 def _declare_settings(record: Record, tables: Tables) -> None:
     tables.settings.withdraw(record.name)
     declared = record.looked_at()
-    for spec in (*declared.specs, *declared.sketches):  # first, so that no stored value of them looks unknown
+    for spec in (*declared.specs, *declared.drafts):  # first, so that no stored value of them looks unknown
         if spec.config_schema:
             tables.settings.declare(record.name, spec.config_schema, tool=spec.local_name, more=True)
     if "configOptions" in record.candidate.facts.sections:
@@ -181,18 +181,16 @@ async def _ask(record: Record, tables: Tables) -> tuple[Offered, list[Described]
         record.coded_settings += tables.settings.declare(record.name, tuple(answer or ()), more=True)
     owner = _owner(record)
     answered = [
-        item
-        for _, answer in answers.get("tavern_register_tools", ())
-        for item in describe(answer, owner, sketches=True)
+        item for _, answer in answers.get("tavern_register_tools", ()) for item in describe(answer, owner, drafts=True)
     ]
-    returned = [replace(i.spec, impl=None) for i in answered if i.spec is not None and i.spec.impl is SKETCH]
-    sketches = [*record.looked_at().sketches, *returned]
-    described = [item for item in answered if item.spec is None or item.spec.impl is not SKETCH]
+    returned = [replace(i.spec, impl=None) for i in answered if i.spec is not None and i.spec.impl is DRAFT]
+    drafts = [*record.looked_at().drafts, *returned]
+    described = [item for item in answered if item.spec is None or item.spec.impl is not DRAFT]
     described = await _named_factories(record, described, owner, tables)
-    described += await _handled(record, sketches, described, owner, tables)
-    if sketches:
+    described += await _handled(record, drafts, described, owner, tables)
+    if drafts:
         described += await tables.mode.blocking(
-            _flow_tools, record, sketches, offered.get("nodes", {}), tables, seconds=None, owner=_work_of(record)
+            _flow_tools, record, drafts, offered.get("nodes", {}), tables, seconds=None, owner=_work_of(record)
         )
     refuse_twins(described, owner)
     return offered, described
@@ -253,7 +251,7 @@ async def _nodes_in_files(record: Record, tables: Tables) -> list[Any]:
 
 
 def _flow_tools(
-    record: Record, sketches: Sequence[ToolSpec], nodes: Mapping[str, Any], tables: Tables
+    record: Record, drafts: Sequence[ToolSpec], nodes: Mapping[str, Any], tables: Tables
 ) -> list[Described]:
     """Tools of kind `node` and `workflow` that declare no parameters: what they run says them.
 
@@ -262,19 +260,19 @@ def _flow_tools(
     from tavern_core.kernel.nodes.node_tools import flow_tool, node_tool, workflow_behind
 
     found = []
-    for sketch in sketches:
-        spec = replace(sketch, input_schema={"type": "object", "additionalProperties": True})
-        if sketch.kind == "node":
-            written = str(sketch.implementation.get("nodeType") or "")
+    for draft in drafts:
+        spec = replace(draft, input_schema={"type": "object", "additionalProperties": True})
+        if draft.kind == "node":
+            written = str(draft.implementation.get("nodeType") or "")
             node = (
                 nodes.get(written)
                 or nodes.get(f"{record.name}:{written}")
                 or tables.contributions.all("nodes").get(written)
             )
-            found.append(Described(spec if node is None else node_tool(sketch, node)))
-        elif sketch.kind == "workflow":
-            workflow = workflow_behind(sketch, record.candidate.folder)
-            found.append(Described(spec if workflow is None else flow_tool(sketch, workflow)))
+            found.append(Described(spec if node is None else node_tool(draft, node)))
+        elif draft.kind == "workflow":
+            workflow = workflow_behind(draft, record.candidate.folder)
+            found.append(Described(spec if workflow is None else flow_tool(draft, workflow)))
     return found
 
 
@@ -299,18 +297,18 @@ def _owner(record: Record) -> Owner:
 
 
 async def _handled(
-    record: Record, sketches: Sequence[ToolSpec], described: list[Described], owner: Owner, tables: Tables
+    record: Record, drafts: Sequence[ToolSpec], described: list[Described], owner: Owner, tables: Tables
 ) -> list[Described]:
     """The tools that name a handler and no parameters; imported in a thread, like the plugin itself."""
     offered = {name for item in described for name in ([item.spec.name] if item.spec else item.names)}
     found: list[Described] = []
-    for sketch in sketches:
-        handler = sketch.implementation.get("handler")
-        if handler and sketch.name not in offered:
+    for draft in drafts:
+        handler = draft.implementation.get("handler")
+        if handler and draft.name not in offered:
             thing = await tables.mode.blocking(
                 lambda target=handler: load_handler(record, target), seconds=None, owner=_work_of(record)
             )
-            found.append(Described(of_handler(thing, sketch, owner)))
+            found.append(Described(of_handler(thing, draft, owner)))
     return found
 
 

@@ -95,13 +95,13 @@ class Candidate:
     """Why it must run in its own process, by its manifest and the configuration; empty if it need not."""
     isolated: Callable[[], str] = lambda: ""
     """Why it runs in its own process now; empty if it runs in the host."""
-    trouble: Callable[[], str] = lambda: ""
+    pause_notice: Callable[[], str] = lambda: ""
     """A notice about it for a person, in any state; empty if there is none."""
     target: str = ""
     """Of an upstream: its exact address or command line."""
     tool_hashes: Callable[[], Mapping[str, str]] = dict
     """Of an upstream: tool → hash of its definition, as it was last listed."""
-    pardon: Callable[[], None] = lambda: None
+    end_pause: Callable[[], None] = lambda: None
     """A retry was requested: drop the reason of its pause."""
 
     @property

@@ -88,7 +88,7 @@ class Consent:
             grants = self._grants.forget(*(name for name in grants.records if name not in there))
         for facts in installed:
             if (record := self._lifecycle.record(facts.name)).standing.note:
-                record.noticed(changed=frozenset(), note="")
+                record.note_changes(changed=frozenset(), note="")
         self._reconciler.judge()
         return grants.records
 

@@ -45,7 +45,7 @@ class Sections:
                 break
         return self._contributions.get(section, name)
 
-    def asleep(self, section: str) -> bool:
+    def inactive(self, section: str) -> bool:
         """Whether a plugin that is not active declares something of a section."""
         records = self._lifecycle.records.values()
         return any(r.usable and not r.active and section in r.candidate.facts.sections for r in records)

@@ -172,13 +172,13 @@ class Contributions:
         entry = self._known["services"].get(name)
         return entry is not None and self.is_builtin(entry[0])
 
-    def brought_by(self, name: str) -> str:
+    def contributor(self, name: str) -> str:
         """The plugin that contributes the original service."""
         return self._known["services"][name][0]
 
-    def brings(self, name: str, plugin: str) -> bool:
+    def contributes(self, name: str, plugin: str) -> bool:
         """Whether the plugin contributes the service, overridden or not."""
-        return name in self._known["services"] and self.brought_by(name) == plugin
+        return name in self._known["services"] and self.contributor(name) == plugin
 
     def beneath(self, name: str) -> Any:
         """The service that is there without its overrides, or None."""

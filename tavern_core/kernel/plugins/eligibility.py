@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from tavern_core.contract.permissions import TIER, TRUST
 from tavern_core.errors import DependencyUnmet, ManifestInvalid, NameConflict, PluginError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.grants.grants import Decision
 from tavern_core.kernel.plugins.candidate import Candidate, isolation_reason
 from tavern_core.kernel.plugins.record import USABLE, Record, Standing
 from tavern_core.model.config import HostConfig
@@ -23,28 +24,6 @@ from tavern_core.model.plugin_status import Diagnostic
 
 LONGEST_PATH: Final = 20
 """Names in the path of a circle that a message shows."""
-
-
-class Granted(Protocol):
-    """What the lock file says about one plugin's requests."""
-
-    @property
-    def granted(self) -> frozenset[str]: ...
-
-    @property
-    def undecided(self) -> frozenset[str]: ...
-
-    @property
-    def scopes(self) -> Mapping[str, tuple[str, ...]]: ...
-
-    @property
-    def changed(self) -> frozenset[str]: ...
-
-    @property
-    def note(self) -> str: ...
-
-    @property
-    def tier(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +37,7 @@ class Circumstances:
     safe_mode: bool
     core_tools: Mapping[str, str]
     """The host's own tools: folded local name → local name."""
-    decide: Callable[[Candidate], Granted]
+    decide: Callable[[Candidate], Decision]
     origins: Mapping[str, str]
     """Key of the configuration → where its value was written."""
     refused_by_lock: Callable[[Candidate], PluginError | None]
@@ -290,7 +269,7 @@ def _granted(record: Record, around: Circumstances) -> Standing:
     )
 
 
-def _untrusted(candidate: Candidate, decision: Granted) -> Standing:
+def _untrusted(candidate: Candidate, decision: Decision) -> Standing:
     """A skill that is not trusted as it is now: no model sees any of it."""
     skill = candidate.facts.display_name
     why = "its files are not those that were trusted" if decision.changed else "it came with the project"

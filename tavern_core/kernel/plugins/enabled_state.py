@@ -41,11 +41,6 @@ class Switches:
         """Plugin → reason."""
         return {name: s.reason for name, s in self.switches.items() if not s.enabled}
 
-    @property
-    def enabled(self) -> frozenset[str]:
-        """Plugins that were switched on explicitly."""
-        return frozenset(name for name, s in self.switches.items() if s.enabled)
-
 
 class PluginStates:
     """Reads and changes the decisions; several processes may.
@@ -67,17 +62,13 @@ class PluginStates:
         """Plugin → reason, for those that are switched off now."""
         return self.read().disabled
 
-    def enable(self, plugin: str, *, reason: str = "", by: str = "") -> Switches:
+    def enable(self, plugin: str) -> Switches:
         """Switch a plugin on. Raises StateDamaged (STATE_DAMAGED) when it cannot be written."""
-        return self._set(plugin, True, reason, by)
+        return self._set(plugin, True, "", "")
 
     def disable(self, plugin: str, *, reason: str = "", by: str = "") -> Switches:
         """Switch a plugin off. Raises StateDamaged (STATE_DAMAGED) when it cannot be written."""
         return self._set(plugin, False, reason, by)
-
-    def forget(self, plugin: str) -> Switches:
-        """Drop the decision; the plugin follows the configuration again."""
-        return _states(self._file.change(lambda old: {n: v for n, v in old.items() if n != plugin}), self.path)
 
     def _set(self, plugin: str, enabled: bool, reason: str, by: str) -> Switches:
         row = {"enabled": enabled, "reason": reason, "at": iso_utc(self._clock()), "by": by}

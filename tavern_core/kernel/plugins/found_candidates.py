@@ -33,7 +33,8 @@ MOST_SOURCES = 500
 
 
 class IndexedSpecs:
-    """Remembers tools and settings between runs (`tables.SpecCache`), in the index of discovery."""
+    """Remembers tools, settings and node types of plugins between runs, in the index of discovery, so that they can be listed
+    without import."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from tavern_core.errors import SettingsInvalid
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.plugins.record import Record, Records
-from tavern_core.kernel.plugins.tables import SpecCache, known_specs
+from tavern_core.kernel.plugins.tables import known_specs
 from tavern_core.kernel.settings.store import Declaration
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.plugins.found_candidates import IndexedSpecs
 
 
 class PluginSettings:
     """Reads them on demand, not at every start (`settings.store.UndeclaredSettings`)."""
 
-    def __init__(self, records: Records, cache: SpecCache, diagnostics: Diagnostics) -> None:
+    def __init__(self, records: Records, cache: IndexedSpecs, diagnostics: Diagnostics) -> None:
         self._records = records
         self._cache = cache
         self._diagnostics = diagnostics
@@ -35,7 +39,7 @@ class PluginSettings:
         if "configOptions" in record.candidate.facts.sections:
             yield record.candidate.manifest().config_options, None
         known = known_specs(record, self._cache)
-        for spec in {**record.sketches, **known}.values():
+        for spec in {**record.drafts, **known}.values():
             if spec.config_schema:
                 yield spec.config_schema, spec.local_name
         if "settings" in record.candidate.facts.sections:

@@ -224,15 +224,15 @@ class Lifecycle:
         if decision is None:
             return
         record.trusted_files = files
-        record.noticed(changed=decision.changed, note=decision.note)
+        record.note_changes(changed=decision.changed, note=decision.note)
         if TRUST.id in record.candidate.requested - decision.granted:
             skill = record.candidate.facts.display_name
             raise ActivationFailed(
                 f"the files of the skill {skill} are not those that were trusted", hint=f"tavern skills trust {skill}"
             )
         if decision.note:
-            if told := changed_since_review(record):
-                self.tables.diagnostics.put(told)
+            if change := changed_since_review(record):
+                self.tables.diagnostics.put(change)
             data = {"note": decision.note, "changed": sorted(decision.changed), "version": record.candidate.version}
             await self._events.emit(PLUGIN_CHANGED, data, record.name)
 
@@ -240,8 +240,7 @@ class Lifecycle:
         for other in self._replaced_by(record):
             await self._try(other.name)  # it is there to be compared; whether it works is its own affair
         if any(
-            split_id(str(sketch.implementation.get("nodeType", "")))[0] == "core"
-            for sketch in record.looked_at().sketches
+            split_id(str(draft.implementation.get("nodeType", "")))[0] == "core" for draft in record.looked_at().drafts
         ):
             for other in list(self.records.values()):  # its tools are nodes of the host, which say their parameters
                 if other.candidate.is_nodes_alone and not other.active:

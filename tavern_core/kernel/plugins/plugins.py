@@ -110,7 +110,7 @@ class Plugins(Mapping[str, PluginStatus]):
             PluginError: it should start now and cannot; the status says why.
         """
         record = self._own(name)
-        record.candidate.pardon()
+        record.candidate.end_pause()
         self._states.enable(name)
         self._reconciler.forget_failures(name)
         record.broken = None
@@ -139,7 +139,7 @@ class Plugins(Mapping[str, PluginStatus]):
 
         def change() -> None:
             unload()
-            record.candidate.pardon()
+            record.candidate.end_pause()
             self._reconciler.forget_failures(name)
             self._reconciler.read_again(name)
 

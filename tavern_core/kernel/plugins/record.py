@@ -15,7 +15,6 @@ from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
 from tavern_core.kernel.plugins.candidate import OVERRIDE, Candidate
 from tavern_core.kernel.plugins.plugin_facilities import GrantedFacilities
-from tavern_core.kernel.plugins.running_calls import Usage
 from tavern_core.kernel.signal import Signal
 from tavern_core.model.plugin_status import PluginState, PluginStatus
 from tavern_core.model.tool import ToolSpec
@@ -58,6 +57,17 @@ class Standing:
         return f"{self.reason} ({hint})" if hint else self.reason
 
 
+class Usage:
+    """The calls of one plugin that are running now: its end waits for them. `calls` is only ever changed by single dict operations."""
+
+    __slots__ = ("calls", "owner")
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
+        self.calls: dict[int, Any] = {}
+        """Number → the call (`calls/running_call.py`)."""
+
+
 class Record:
     """The state of one plugin."""
 
@@ -85,7 +95,7 @@ class Record:
         """Services that were started, in order."""
         self.specs: dict[str, ToolSpec] | None = None
         """Tools whose definition is known; None: not looked at yet."""
-        self.sketches: Mapping[str, ToolSpec] = {}
+        self.drafts: Mapping[str, ToolSpec] = {}
         """What is declared of the tools whose parameters only the code knows; there as soon as `specs` is."""
         self.settings_complete = False
         """True when the settings of its tools are declared, too; before activation they are declared on demand."""
@@ -189,7 +199,7 @@ class Record:
             if not self.active and standing != self._standing:
                 self.standing = standing
 
-    def noticed(self, *, changed: frozenset[str], note: str) -> None:
+    def note_changes(self, *, changed: frozenset[str], note: str) -> None:
         """Take over what a look at its files has shown."""
         with self._lock:
             self.standing = replace(self.standing, changed=changed, note=note)
@@ -219,7 +229,7 @@ class Record:
         """What its files say about its tools now; remembered as what is known."""
         declared = self.candidate.tools()
         self.tool_findings = declared.findings
-        self.sketches = {spec.name: spec for spec in declared.sketches}
+        self.drafts = {spec.name: spec for spec in declared.drafts}
         return declared
 
     def is_intact(self) -> bool:
@@ -248,7 +258,7 @@ class Record:
         return PluginStatus(
             candidate.name,
             standing.state,
-            "; ".join(filter(None, (standing.explanation, candidate.trouble()))),
+            "; ".join(filter(None, (standing.explanation, candidate.pause_notice()))),
             candidate.version,
             candidate.facts.display_name or candidate.name,
             candidate.facts.description,

@@ -64,11 +64,11 @@ def offered_entries(record: Record, described: Iterable[Described], diagnostics:
                 hint=f"add to tools: `- {{id: {local}, implementation: {{type: python}}}}`, or run "
                 f"`tavern plugins check {record.name} --write`",
             )
-        elif (sketch := record.sketches.get(entry.id)) is None:
+        elif (draft := record.drafts.get(entry.id)) is None:
             entries[entry.id] = entry
         else:
-            spec = None if entry.spec is None else completed(sketch, entry.spec, candidate.version)
-            entries[entry.id] = replace(entry, spec=spec, optional=entry.optional or sketch.optional)
+            spec = None if entry.spec is None else completed(draft, entry.spec, candidate.version)
+            entries[entry.id] = replace(entry, spec=spec, optional=entry.optional or draft.optional)
     _refuse_missing(record.name, declared, entries, files.findings)
     return list(entries.values())
 

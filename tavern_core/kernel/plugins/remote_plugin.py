@@ -36,5 +36,5 @@ class DescribesItself(ABC):
     """A handler that knows the full tool of an incomplete declaration."""
 
     @abstractmethod
-    def described(self, sketch: ToolSpec, /) -> ToolSpec:
+    def described(self, draft: ToolSpec, /) -> ToolSpec:
         """The tool; raises a PluginError if there is none."""

@@ -164,9 +164,7 @@ class Roster:
 
         def looked_at(candidate: Candidate) -> Decision:
             if (decided := grants.get(candidate.name)) is None:
-                return Decision(
-                    undecided=candidate.requested, added=candidate.requested, tier=candidate.tier
-                )  # without a look at its files
+                return Decision(undecided=candidate.requested, tier=candidate.tier)  # without a look at its files
             return decide(facts_wanted(candidate, decided), decided)
 
         return decide_on

@@ -81,7 +81,7 @@ def _compare(override: Override, tables: Tables) -> None:
         tables.diagnostics.add("SERVICE_OVERRIDES_NOTHING", text, plugin=override.plugin, hint="tavern plugins list")
     elif found := differences(replaced, override.service):
         raise ActivationFailed(
-            f"{override.plugin}: its service {name!r} cannot replace that of {tables.contributions.brought_by(name)}: "
+            f"{override.plugin}: its service {name!r} cannot replace that of {tables.contributions.contributor(name)}: "
             + "; ".join(found[:5]),
             hint="give its class these methods with these parameters",
             service=name,
@@ -89,9 +89,9 @@ def _compare(override: Override, tables: Tables) -> None:
         )
 
 
-def settle_overrides(brought: Mapping[str, Service], overriding: Iterable[Override], tables: Tables) -> None:
+def settle_overrides(contributed: Mapping[str, Service], overriding: Iterable[Override], tables: Tables) -> None:
     """After a registration: check the overrides of new services, and report who overrides whom."""
-    for name, service in brought.items():
+    for name, service in contributed.items():
         for plugin in tables.contributions.overriders(name):
             if found := differences(service, tables.contributions.override_of(name, plugin)):
                 tables.contributions.drop_override(name, plugin)

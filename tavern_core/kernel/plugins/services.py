@@ -110,7 +110,7 @@ class Services:
             beneath: Service | None = self._contributions.beneath(name)
             if beneath is None:
                 raise ToolFailed(f"{plugin} contributes the service {name!r} itself, and it overrides none")
-            return self._made_for(beneath, plugin, self._contributions.brought_by(name))
+            return self._made_for(beneath, plugin, self._contributions.contributor(name))
         write, use = f"service:write:{name}", f"service:use:{name}"
         if may(write) or self.owner(name) is None or self._is_its_own(name, plugin):
             return self._made_for(self[name], plugin)
@@ -122,8 +122,10 @@ class Services:
 
     def _is_its_own(self, name: str, plugin: str) -> bool:
         """True for the plugin that contributed it, also while another replaces it, and for the plugin that replaces it."""
-        brought = self._contributions
-        return self.owner(name) == plugin or brought.brings(name, plugin) or brought.overrides(name, plugin)
+        contributed = self._contributions
+        return (
+            self.owner(name) == plugin or contributed.contributes(name, plugin) or contributed.overrides(name, plugin)
+        )
 
     def _needs_write(self, name: str, plugin: str, method: str) -> PolicyDenied:
         write, may_look = f"service:write:{name}", f"may look at the service {name!r}, and {method!r}"

@@ -79,7 +79,7 @@ class Skills:
         skill = self.get(name)
         record = self._lifecycle.record(skill.plugin)
         if TRUST.id not in record.candidate.requested:
-            why = skill.reason or f"it is brought by the {skill.origin}"
+            why = skill.reason or f"it comes from the {skill.origin}"
             raise UsageError(f"the skill {skill.name} needs no trust: {why}", hint=f"tavern skills show {skill.name}")
         return record
 

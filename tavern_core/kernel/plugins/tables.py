@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,28 +23,7 @@ from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
-    from tavern_core.model.node import NodeSpec
-    from tavern_core.model.settings import SettingItem
-
-
-class SpecCache(Protocol):
-    """Remembers tools, settings and node types of plugins between runs, so that they can be listed without import."""
-
-    def store(
-        self,
-        candidate: Candidate,
-        specs: tuple[ToolSpec, ...],
-        settings: tuple[SettingItem, ...],
-        nodes: tuple[NodeSpec, ...],
-    ) -> None: ...
-
-    def load(self, candidate: Candidate) -> tuple[ToolSpec, ...] | None: ...
-
-    def settings(self, candidate: Candidate) -> tuple[Mapping[str, Any], ...]: ...
-
-    def nodes(self, candidate: Candidate) -> tuple[NodeSpec, ...] | None: ...
-
-    def burst(self) -> AbstractContextManager[None]: ...
+    from tavern_core.kernel.plugins.found_candidates import IndexedSpecs
 
 
 class ImportGuard(Protocol):
@@ -105,7 +83,7 @@ class Tables:
     contributions: Contributions
     services: Services
     settings: SettingsStore
-    cache: SpecCache
+    cache: IndexedSpecs
     engines: Engines = field(default_factory=Engines)
 
     @property
@@ -119,7 +97,7 @@ class Tables:
         return self.base.diagnostics
 
 
-def known_specs(record: Record, cache: SpecCache) -> dict[str, ToolSpec]:
+def known_specs(record: Record, cache: IndexedSpecs) -> dict[str, ToolSpec]:
     """Tools of a plugin whose definition is known without importing it: from tool files and from the last activation."""
     if (known := record.specs) is None:
         declared = record.looked_at()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tavern_core.model.manifest import Manifest
 
 INJECTED = {CallContext: "context", ToolCall: "call", ToolContext: "control"}
-SKETCH: Final = object()
+DRAFT: Final = object()
 """`ToolSpec.impl` of a returned mapping without parameters: the node, workflow or handler that it names says them."""
 _CHAINS = 4  # an Offer of an Offer of … is a mistake
 
@@ -55,11 +55,11 @@ class Described:
     """Full ids of a factory's tools."""
 
 
-def describe(offers: Any, owner: Owner, *, sketches: bool = False) -> list[Described]:
+def describe(offers: Any, owner: Owner, *, drafts: bool = False) -> list[Described]:
     """Everything in `offers`, in order.
 
     Args:
-        sketches: the caller completes what has no parameters (`SKETCH`); else that is refused.
+        drafts: the caller completes what has no parameters (`DRAFT`); else that is refused.
 
     Raises:
         PluginError: an item is not a tool, has a bad name or a bad schema (ACTIVATION_FAILED, SCHEMA_INVALID, TOOL_FILE_INVALID).
@@ -74,16 +74,16 @@ def describe(offers: Any, owner: Owner, *, sketches: bool = False) -> list[Descr
             names = item.names or ((item.name,) if item.name else ())
             found.append(Described(factory=item, names=tuple(full_id(n, owner) for n in names)))
         else:
-            found += [Described(spec) for spec in specs_of(item, owner, sketches=sketches)]
+            found += [Described(spec) for spec in specs_of(item, owner, drafts=drafts)]
     refuse_twins(found, owner)
     return found
 
 
-def specs_of(item: Any, owner: Owner, *, sketches: bool = False) -> list[ToolSpec]:
+def specs_of(item: Any, owner: Owner, *, drafts: bool = False) -> list[ToolSpec]:
     """The tools of one item that is not a factory: one, or several for a toolbox or an Offer with `names`.
 
     Args:
-        sketches: as for `describe`.
+        drafts: as for `describe`.
 
     Raises:
         PluginError: as `describe` does.
@@ -96,7 +96,7 @@ def specs_of(item: Any, owner: Owner, *, sketches: bool = False) -> list[ToolSpe
         item = item.thing
     things = list(item) if isinstance(item, list | tuple) else [item]
     specs = [spec for thing in things for spec in _tools_in(thing, owner)]
-    if not sketches and (bare := next((spec for spec in specs if spec.impl is SKETCH), None)) is not None:
+    if not drafts and (bare := next((spec for spec in specs if spec.impl is DRAFT), None)) is not None:
         raise ToolFileInvalid(f"{bare.name} has no parameters", hint="add parameters: they cannot be derived here")
     if name is not None:
         if len(specs) != 1:
@@ -283,7 +283,7 @@ def _short(thing: Any) -> str:
 
 
 def spec_from_mapping(data: Mapping[str, Any], manifest: Manifest) -> ToolSpec:
-    """A tool in the tool-file format that a plugin returned instead of writing it into a file; a `SKETCH` where it has no parameters.
+    """A tool in the tool-file format that a plugin returned instead of writing it into a file; a `DRAFT` where it has no parameters.
 
     Raises:
         ToolFileInvalid: it is wrong; `findings` has every problem (TOOL_FILE_INVALID).
@@ -297,10 +297,10 @@ def spec_from_mapping(data: Mapping[str, Any], manifest: Manifest) -> ToolSpec:
         reading = tool_spec(definition, manifest=manifest, document=document)
         findings = reading.findings
         if reading.spec is not None:
-            if reading.is_sketch and reading.spec.kind == "python" and "handler" not in reading.spec.implementation:
+            if reading.is_draft and reading.spec.kind == "python" and "handler" not in reading.spec.implementation:
                 raise ToolFileInvalid(
                     f"{document.file} has no parameters", hint="add parameters and a handler, or use @tool"
                 )
-            return replace(reading.spec, impl=SKETCH) if reading.is_sketch else reading.spec
+            return replace(reading.spec, impl=DRAFT) if reading.is_draft else reading.spec
     errors = tuple(f for f in findings if f.severity == "error")
     raise ToolFileInvalid(str(errors[0]), hint=errors[0].hint, findings=errors)

@@ -52,8 +52,8 @@ class SettingsStore:
         layers: where values come from, above all the user's file, ``settings.json`` in the state folder.
         before_save: asked before each save, secrets masked: what to save instead, or None; may refuse by raising.
         undeclared: settings that are declared only when they are first needed.
-        on_saved: told what changed, secrets masked, after each save and each `reload` that found something.
-        on_finding: told, once each, what is wrong in what is stored, and which callback failed.
+        on_saved: called with what changed, secrets masked, after each save and each `reload` that found something.
+        on_finding: called once for each thing that is wrong in what is stored, and for each callback that failed.
     """
 
     def __init__(
@@ -203,12 +203,11 @@ class SettingsStore:
         self.known_secrets.add(text)
         return str(text)
 
-    def findings(self, plugin: str | None = None) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[Finding, ...]:
         """What is wrong in what is stored: unreadable file, values that are not allowed, keys that do not exist."""
-        self._complete(plugin)
+        self._complete(None)
         with self._lock:
-            rows = list(self._table) if plugin is None else self._table.all_of(plugin)
-            return tuple(self._layers.findings(rows, self._table))
+            return tuple(self._layers.findings(list(self._table), self._table))
 
     def describe(self, plugin: str | None = None) -> list[DescribedSetting]:
         """All settings for a person, by plugin and in groups of one category, secrets masked."""

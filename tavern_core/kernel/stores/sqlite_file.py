@@ -1,4 +1,4 @@
-"""A SQLite file of the state folder: opened at its first use, renamed and replaced when it is corrupt.
+"""SQLite files of the state folder: opened at their first use, renamed and replaced when they are corrupt.
 
 file = SqliteFile(home / "agents.db", schema)
 with file.open() as db, db:
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,13 +26,13 @@ class SqliteFile:
 
     Args:
         schema: statements that create the tables, separated by semicolons.
-        version: of the schema, from 1; a file of a newer version is refused.
+        is_cache: see `connect`; a file whose tables are not those of the schema is replaced, too.
     """
 
-    def __init__(self, path: Path, schema: str, version: int = 1) -> None:
+    def __init__(self, path: Path, schema: str, *, is_cache: bool = False) -> None:
         self.path = path
         self._schema = schema
-        self._version = version
+        self._is_cache = is_cache
         self._lock = threading.Lock()
         self._db: sqlite3.Connection | None = None
 
@@ -52,11 +52,11 @@ class SqliteFile:
         with self._lock:
             try:
                 if self._db is None:
-                    self._db = self._connect()
+                    self._db = connect(self.path, self._schema, is_cache=self._is_cache)
                 yield self._db
             except sqlite3.DatabaseError as error:
                 hint = "free some disk space, and see that the folder can be written"
-                if is_damaged(error):
+                if is_damaged(error, is_cache=self._is_cache):
                     if self._db is not None:
                         self._db.close()
                         self._db = None
@@ -75,49 +75,93 @@ class SqliteFile:
                 self._db.close()
                 self._db = None
 
-    def _connect(self) -> sqlite3.Connection:
-        """Open the file; an invalid database is set aside and replaced."""
-        import sqlite3
 
-        make_private_folder(self.path.parent)
-        for is_second in (False, True):
-            db = sqlite3.connect(self.path, timeout=10, check_same_thread=False)
-            try:
-                db.execute("PRAGMA journal_mode = WAL")
-                db.execute("PRAGMA synchronous = NORMAL")
-                (version,) = db.execute("PRAGMA user_version").fetchone()
-                if version > self._version:
-                    raise StateDamaged(
-                        f"{self.path} was written by a newer version",
-                        hint="update this host, or use another TAVERN_HOME",
-                        path=str(self.path),
-                    )
-                if version < self._version:
-                    with db:
-                        db.execute("BEGIN IMMEDIATE")
-                        for statement in self._schema.split(";"):
-                            db.execute(statement)
-                        db.execute(f"PRAGMA user_version = {self._version}")
-                with contextlib.suppress(OSError):
-                    self.path.chmod(PRIVATE_FILE)
-                return db
-            except sqlite3.DatabaseError as error:
-                db.close()
-                if is_second or not is_damaged(error):
-                    raise
-                put_aside(self.path)
-            except BaseException:
-                db.close()
+def connect(
+    path: Path,
+    schema: str,
+    version: int = 1,
+    *,
+    is_cache: bool = False,
+    is_checked: bool = False,
+    autocommit: bool = False,
+    on_damage: Callable[[Path, Path], None] = lambda path, aside: None,
+) -> sqlite3.Connection:
+    """Open a database for all threads, and create its tables; a corrupt file is renamed and replaced.
+
+    Args:
+        schema: statements that create the tables, separated by semicolons.
+        version: of the schema, from 1.
+        is_cache: its content can be made again, so a file of another version is replaced instead of refused.
+        is_checked: look for damage in the whole file.
+        on_damage: called for a renamed file: its old name and its new one.
+
+    Raises:
+        StateDamaged: a newer version wrote it (STATE_DAMAGED).
+        sqlite3.DatabaseError, OSError: it cannot be opened.
+    """
+    import sqlite3
+
+    make_private_folder(path.parent)
+    for is_second in (False, True):
+        inode = inode_of(path)
+        db = sqlite3.connect(
+            path, timeout=10, check_same_thread=False, isolation_level=None if autocommit else "DEFERRED"
+        )
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = NORMAL")
+            (found,) = db.execute("PRAGMA user_version").fetchone()
+            if found > version and not is_cache:
+                raise StateDamaged(
+                    f"{path} was written by a newer version",
+                    hint="update this host, or use another TAVERN_HOME",
+                    path=str(path),
+                )
+            is_usable = found in (0, version) or not is_cache
+            if is_checked and found == version:
+                is_usable = db.execute("PRAGMA quick_check(1)").fetchone() == ("ok",)
+            if not is_usable:
+                raise sqlite3.DatabaseError("the database is malformed")
+            if found < version:
+                with db:
+                    db.execute("BEGIN IMMEDIATE")
+                    for statement in schema.split(";"):
+                        db.execute(statement)
+                    db.execute(f"PRAGMA user_version = {version}")
+            with contextlib.suppress(OSError):
+                path.chmod(PRIVATE_FILE)
+            return db
+        except sqlite3.DatabaseError as error:
+            db.close()
+            if is_second or not (is_damaged(error) or "malformed" in str(error)):
                 raise
-        raise AssertionError("unreachable")
+            if inode == inode_of(path):  # else another process was faster
+                on_damage(path, put_aside(path))
+        except BaseException:
+            db.close()
+            raise
+    raise AssertionError("unreachable")
 
 
-def is_damaged(error: sqlite3.Error) -> bool:
-    """True when the file itself is broken; a lock, a full disk or a missing right is no reason to put it aside."""
+def is_damaged(error: sqlite3.Error, *, is_cache: bool = False) -> bool:
+    """True when the file itself is broken; a lock, a full disk or a missing right is no reason to put it aside.
+
+    Args:
+        is_cache: a file whose tables are not as expected counts as broken, too.
+    """
     import sqlite3
 
     code = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
+    broken = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT, *((sqlite3.SQLITE_ERROR,) if is_cache else ()))
+    return code is not None and code & 0xFF in broken
+
+
+def inode_of(path: Path) -> int:
+    """What tells a file from another one of the same name; 0: there is none."""
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return 0
 
 
 def put_aside(path: Path) -> Path:

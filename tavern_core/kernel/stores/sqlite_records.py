@@ -7,7 +7,6 @@ process is concerned. A corrupt file is renamed, and a new one started.
 from __future__ import annotations
 
 import builtins
-import contextlib
 import threading
 import time
 import zlib
@@ -18,17 +17,15 @@ from typing import TYPE_CHECKING, Final
 
 from tavern_core.contract.stores import Record
 from tavern_core.errors import StateDamaged
-from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder
 from tavern_core.kernel.stores.memory_records import wait_for
 from tavern_core.kernel.stores.presence import Presence
-from tavern_core.kernel.stores.sqlite_file import is_damaged, put_aside
+from tavern_core.kernel.stores.sqlite_file import connect, inode_of, is_damaged, put_aside
 
 if TYPE_CHECKING:
     import sqlite3
 
 DAMAGED: Final = "damaged"
 """State of a record whose data are not what was written; they are empty."""
-_VERSION: Final = 1
 _PURGE_EVERY: Final = 5_000
 _LOOK_S: Final = 0.1
 """How often it is checked that the file is still the one of this name."""
@@ -107,7 +104,7 @@ class SqliteRecords:
     def _look(self, now: float) -> None:
         """See that the file is still the store: another process may have found it corrupt, renamed it and begun a new one."""
         self._looked_at = now
-        if self._inode and self._inode != _inode_of(self._path):
+        if self._inode and self._inode != inode_of(self._path):
             self._forget_connection()
 
     def get(self, kind: str, key: str) -> Record | None:
@@ -215,7 +212,11 @@ class SqliteRecords:
 
     def _opened(self) -> sqlite3.Connection:
         if self._db is None:
-            self._db = self._connected()
+            self._inode = inode_of(self._path)
+            db = connect(self._path, _SCHEMA, is_checked=True, autocommit=True, on_damage=self._on_damage)
+            db.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+            db.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
+            self._db, self._inode = db, inode_of(self._path)
         return self._db
 
     @contextmanager
@@ -237,65 +238,13 @@ class SqliteRecords:
             if self._db is not None:
                 self._db.close()
                 self._db = self._cursor = None
-            if self._inode != _inode_of(self._path):
+            if self._inode != inode_of(self._path):
                 hint = "another process has renamed it and started a new one: its content is lost"
                 return StateDamaged(f"{self._path}: {error}", hint=hint, path=str(self._path))
             aside = put_aside(self._path)
             self._on_damage(self._path, aside)
             hint = f"it was renamed to {aside.name}, and a new one was started: its content is lost"
         return StateDamaged(f"{self._path}: {error}", hint=hint, path=str(self._path))
-
-    def _connected(self) -> sqlite3.Connection:
-        """Open the file; a corrupt one is renamed and replaced by a new one."""
-        import sqlite3
-
-        make_private_folder(self._path.parent)
-        for is_second in (False, True):
-            self._inode = _inode_of(self._path)
-            db = sqlite3.connect(self._path, timeout=10, check_same_thread=False, isolation_level=None)
-            try:
-                db.execute("PRAGMA journal_mode = WAL")
-                db.execute("PRAGMA synchronous = NORMAL")
-                db.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
-                db.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
-                (version,) = db.execute("PRAGMA user_version").fetchone()
-                if version > _VERSION:
-                    raise StateDamaged(
-                        f"{self._path} was written by a newer version",
-                        hint="update this host, or use another TAVERN_HOME",
-                        path=str(self._path),
-                    )
-                if version < _VERSION:
-                    db.execute("BEGIN IMMEDIATE")
-                    for statement in _SCHEMA.split(";"):
-                        db.execute(statement)
-                    db.execute(f"PRAGMA user_version = {_VERSION}")
-                    db.execute("COMMIT")
-                elif db.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
-                    raise sqlite3.DatabaseError("the database is malformed")
-                with contextlib.suppress(OSError):
-                    self._path.chmod(PRIVATE_FILE)
-                self._inode = _inode_of(self._path)
-                return db
-            except sqlite3.DatabaseError as error:
-                db.close()
-                broken = is_damaged(error) or "malformed" in str(error)
-                if is_second or not broken:
-                    raise
-                if self._inode == _inode_of(self._path):  # else another process was faster
-                    self._on_damage(self._path, put_aside(self._path))
-            except BaseException:
-                db.close()
-                raise
-        raise AssertionError("unreachable")
-
-
-def _inode_of(path: Path) -> int:
-    """What tells a file from another one of the same name; 0: there is none."""
-    try:
-        return path.stat().st_ino
-    except OSError:
-        return 0
 
 
 def _any_text(text: bytes) -> str:

@@ -51,7 +51,7 @@ class Guard:
         workspace: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.stack = stack
-        self.troubles: list[str] = []
+        self.failures: list[str] = []
         """Errors of the guard itself: uses may be missing."""
         self._spelling = spelling
         self._tell = tell
@@ -156,16 +156,16 @@ class Guard:
                 self._tell(use)
 
     def _undisturbed(self) -> _Undisturbed:
-        return _Undisturbed(self._busy, self.troubles)
+        return _Undisturbed(self._busy, self.failures)
 
 
 class _Undisturbed:
     """While the guard works in a thread, its own actions are no events, and its errors do not reach the caller."""
 
-    __slots__ = ("_busy", "_is_mine", "_troubles")
+    __slots__ = ("_busy", "_failures", "_is_mine")
 
-    def __init__(self, busy: threading.local, troubles: list[str]) -> None:
-        self._busy, self._troubles = busy, troubles
+    def __init__(self, busy: threading.local, failures: list[str]) -> None:
+        self._busy, self._failures = busy, failures
 
     def __enter__(self) -> bool:
         self._is_mine = not getattr(self._busy, "on", False)
@@ -177,7 +177,7 @@ class _Undisturbed:
             self._busy.on = False
         if isinstance(error, Exception):
             with suppress(Exception):
-                self._troubles.append(f"{type(error).__name__}: {error}")
+                self._failures.append(f"{type(error).__name__}: {error}")
             return True
         return False
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from hashlib import sha256
 from typing import Any, Final
 
@@ -10,6 +9,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.limits.lru_cache import LruCache
 
 _MOST: Final = 200
 
@@ -31,26 +31,20 @@ class KeptAnswer:
 
 
 class KeptAnswers:
-    """The answers of one server. Used on its event loop only."""
+    """The answers of one server."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, tuple[Any, KeptAnswer]] = OrderedDict()
+        self._kept = LruCache[str, tuple[Any, KeptAnswer]](_MOST)
 
     def get(self, key: str, stamp: Any) -> KeptAnswer | None:
         """The answer under a key, if what it shows is still as `stamp` says."""
-        found = self._kept.get(key)
-        if found is None or found[0] != stamp:
-            return None
-        self._kept.move_to_end(key)
-        return found[1]
+        found = self._kept.find(key)
+        return found[1] if found is not None and found[0] == stamp else None
 
     def put(self, key: str, stamp: Any, body: bytes) -> KeptAnswer:
         """Keep an answer; the least used one is dropped when there are too many."""
         answer = made(body)
-        self._kept[key] = stamp, answer
-        self._kept.move_to_end(key)
-        if len(self._kept) > _MOST:
-            self._kept.popitem(last=False)
+        self._kept.put(key, (stamp, answer))
         return answer
 
 

@@ -50,7 +50,7 @@ class JobsApi:
         self._previews = previews
 
     async def check(self) -> None:
-        await self._object("GET", _JOBS, params={"limit": "1"})
+        await self._object(_JOBS, params={"limit": "1"})
 
     async def run(self, order: Order) -> ToolResult:
         """Run a workflow to its end.
@@ -124,7 +124,7 @@ class JobsApi:
     async def _found(self, run: str) -> Mapping[str, Any] | None:
         """The job of a run that was submitted before."""
         try:
-            listed = await self._object("GET", _JOBS, params={"limit": str(_MOST_LISTED)})
+            listed = await self._object(_JOBS, params={"limit": str(_MOST_LISTED)})
         except CallError:
             return None
         jobs = listed.get("jobs")
@@ -142,7 +142,7 @@ class JobsApi:
                     await asyncio.sleep(wait)
                     wait = min(wait * 1.5, _LONGEST_WAIT_S)
                 try:
-                    state = await self._object("GET", _path(job))
+                    state = await self._object(_path(job))
                     failures = 0
                 except CallError as error:
                     failures += 1
@@ -158,8 +158,8 @@ class JobsApi:
         answer = await downloaded(self._http, path, file.name)
         return await keep(answer.body, answer.media_type, file.name, file.node, self._url + path, order.call)
 
-    async def _object(self, method: str, path: str, **options: Any) -> Mapping[str, Any]:
-        answer = await exchange(self._http, method, path, **options)
+    async def _object(self, path: str, **options: Any) -> Mapping[str, Any]:
+        answer = await exchange(self._http, "GET", path, **options)
         value = _read(answer) if answer.status == 200 else {}
         if not value:
             raise UpstreamError(

@@ -86,7 +86,7 @@ class ScriptExecutor:
                 ended = await self._watched(launch, script.home.limits, serve)
                 if ended.reason == "untaken":  # the fork server had just been killed; the next one gets it
                     ended = await self._watched(launch, script.home.limits, serve)
-            script.noticed(ended)
+            script.report_box(ended)
             answer = script.report(ended, masking, held).answer()
             if script.outputs or (work.out and os.listdir(work.out)):  # noqa: PTH208 - of a string, and mostly empty
                 return await in_thread(None, with_links, answer, script.outputs, ctx, work)
@@ -166,13 +166,13 @@ class _Script:
             return nullcontext()
         return self.home.sandbox.gateway(call.rights if call is not None else Rights(), call, held.refused.append)
 
-    def noticed(self, ended: Ended) -> None:
+    def report_box(self, ended: Ended) -> None:
         """Report it if the script ran in a weaker box than required."""
         if ended.skipped and self.home.sandbox is not None:
             self.home.sandbox.weak(ended.skipped)
 
     def _box(self, program: str, call: ToolCall | None, work: WorkFolder) -> tuple[str, Held | None, dict[str, str]]:
-        """The policy, what is told of it, and the variables that go with it."""
+        """The policy, what reports are about it, and the variables of the places it grants."""
         if self.home.sandbox is None or self.home.folder is None or not work.home:
             return "", None, {}
         rights = call.rights if call is not None else Rights()

@@ -1,8 +1,7 @@
 """``net``: fetches for plugins, within their grants of ``read:web`` or ``network`` (SECURITY §4, §5).
 
 service.py   callers, allowed requests, redirects
-request.py       one request to one checked address
-response_body.py   an answer with size limits, before and after decompression
+request.py   one request to one checked address; its answer with size limits, before and after decompression
 
 They are loaded at the first use of the service.
 """
