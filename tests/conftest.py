@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tavern_core.gc_pause import collector_paused
 from tavern_core.isolation.worker_fork_server import worker_server
 
 # Texts for models follow the locale where nothing else is said.
@@ -18,10 +20,25 @@ os.environ.update(LC_ALL="C.UTF-8")
 settings.register_profile("tavern", deadline=None)
 settings.load_profile("tavern")
 
+# The folders of the tests are in memory where it has room: on a disk, making and removing them takes as long as the tests.
+MEMORY = "/dev/shm"
+ROOM = 4 << 30
+with contextlib.suppress(OSError):
+    place = os.statvfs(MEMORY)
+    if place.f_bavail * place.f_frsize > ROOM and not place.f_flag & os.ST_NOEXEC and os.access(MEMORY, os.W_OK):
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
+
 # A shell ignores SIGINT for what it runs in the background, and so do some CI systems. The programs that the tests start would
 # inherit that, and could not be interrupted.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collecting makes a million objects that stay."""
+    with collector_paused():
+        return (yield)
 
 
 @pytest.fixture(scope="session", autouse=True)

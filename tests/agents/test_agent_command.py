@@ -103,6 +103,7 @@ def test_the_answer_is_on_stdout_and_the_steps_are_on_stderr(tavern: Tavern, pro
     assert "USD" in done.stderr
 
 
+@pytest.mark.slow
 def test_approvals_and_resuming_work_across_hosts(
     project: Path, tavern: Tavern, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +157,7 @@ def test_the_prompt_can_be_looked_at(tavern: Tavern) -> None:
     assert "demo:count" in done.stdout, done.stderr + done.stdout
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_is_cancelled_and_can_be_resumed(project: Path, tavern: Tavern) -> None:
     command = [
         sys.executable,
@@ -180,6 +182,7 @@ def test_an_interrupted_run_is_cancelled_and_can_be_resumed(project: Path, taver
     assert row["state"] == "cancelled"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", ["agents", "agents/helper.json"])
 def test_the_profiles_of_a_plugin_may_stand_in_a_folder(project: Path, tavern: Tavern, entry: str) -> None:
     folder = project / "plugins" / "team"
@@ -209,6 +212,7 @@ def test_a_folder_of_profiles_that_is_not_in_the_plugin_fails_it(project: Path, 
     assert "profiles.entry" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_doctor_shows_what_is_odd_about_profiles(project: Path, tavern: Tavern) -> None:
     def examined() -> list[tuple[str, str, str]]:
         rows = as_json(tavern("doctor", "--json"))["host"]

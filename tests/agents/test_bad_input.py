@@ -79,6 +79,7 @@ def test_an_answer_of_a_hundred_megabytes_is_refused_by_the_limit_of_answers(off
     assert sum(path.stat().st_size for path in office.home.glob("agents.sqlite*")) < 20_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("many", [False, True])
 def test_of_a_storm_of_blocks_nothing_or_the_first_runs(office: Office, many: bool) -> None:
     outcome = office.answers([STORM, FINE]).run(profile={"many_blocks": many})
@@ -87,6 +88,7 @@ def test_of_a_storm_of_blocks_nothing_or_the_first_runs(office: Office, many: bo
     assert ("more than 128 tool calls" in office.said()[-1]) is many
 
 
+@pytest.mark.slow
 def test_of_a_storm_of_native_calls_nothing_runs(office: Office) -> None:
     storm = native(*[("note", {"text": str(n)}) for n in range(10_000)])
     outcome = office.answers([storm, FINE]).run()
@@ -95,6 +97,7 @@ def test_of_a_storm_of_native_calls_nothing_runs(office: Office) -> None:
     assert "more than 128 tool calls" in office.said()[-1]
 
 
+@pytest.mark.slow
 def test_arguments_of_many_megabytes_are_refused(office: Office) -> None:
     office.config = {"limits": {"outputBytes": 50_000_000}}
     outcome = office.answers([native(("note", {"text": "x" * 5_000_000})), FINE]).run()
@@ -170,6 +173,7 @@ def test_a_task_of_megabytes_is_refused(office: Office) -> None:
         office.run("x" * 2_000_000)
 
 
+@pytest.mark.slow
 def test_a_damaged_record_is_reported_and_what_is_left_can_be_shown(office: Office) -> None:
     import sqlite3
 
@@ -186,6 +190,7 @@ def test_a_damaged_record_is_reported_and_what_is_left_can_be_shown(office: Offi
     assert office.run().state in ("done", "failed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ask",
     [

@@ -167,6 +167,7 @@ def test_a_damaged_or_older_index_is_made_anew(open_base, tmp_path, damage):
     assert [p.text for p in open_base().search("apples")] == ["Apples."]
 
 
+@pytest.mark.slow
 def test_threads_and_processes_share_one_index(open_base, tmp_path):
     files = {f"{number}.md": f"# Number {number}\n\nword{number} and apples\n" for number in range(300)}
     knowledge = open_base(files)
@@ -185,6 +186,7 @@ def test_threads_and_processes_share_one_index(open_base, tmp_path):
     assert knowledge.list()[0].passages == 300
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

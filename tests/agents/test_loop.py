@@ -276,6 +276,7 @@ def test_a_long_result_is_cut_and_the_rest_can_be_read(office: Office) -> None:
     assert "line 2999" in second
 
 
+@pytest.mark.slow
 def test_the_reading_tool_sees_only_the_results_of_its_agent(office: Office) -> None:
     with office.host() as tavern:
         other = tavern.artifacts.put("secret of another", "text/plain", context=CallContext(principal="user:eve")).uri
@@ -302,6 +303,7 @@ def test_a_full_context_is_shortened_and_the_conversation_says_so(office: Office
     assert max(sizes) < 6_000
 
 
+@pytest.mark.slow
 def test_an_agent_that_writes_long_texts_goes_on_with_its_last_turn_alone(office: Office) -> None:
     long = [block("note", text=f"{n} " + "word " * 9_000) for n in range(4)]
     outcome = office.answers([*long, FINE]).run()

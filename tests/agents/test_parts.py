@@ -56,6 +56,7 @@ def conversation(turns: int, size: int) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 @example(16, 201, 1051)
 @given(st.integers(0, 30), st.integers(1, 3_000), st.integers(300, 20_000))
 def test_a_shortened_conversation_keeps_task_and_last_turns_and_names_what_it_left_out(

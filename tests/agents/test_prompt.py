@@ -44,6 +44,7 @@ def test_the_built_in_prompt_holds_tools_skills_and_what_fits_the_task(tmp_path,
     assert (prompt.left_out, prompt.findings) == ((), ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("profile", ["clerk", "tam", "native", "short", "twice"])
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
@@ -73,6 +74,7 @@ def missing_without_a_word(prompt: Prompt, *, native: bool) -> list[str]:
     return missing + [p.citation for p in prompt.sources if f'source="{p.citation}"' not in prompt.system]
 
 
+@pytest.mark.slow
 def test_knowledge_is_left_out_before_skills_and_skills_before_tools(build):
     whole = build.build("tam", TASKS["en"])
     parts = []

@@ -82,6 +82,7 @@ def test_a_run_begins_with_the_prompt_within_half_of_the_model_window(tmp_path):
     assert any("no room" in warning for warning in record.facts["warnings"])
 
 
+@pytest.mark.slow
 def test_untrusted_knowledge_in_the_prompt_counts_as_read_also_after_resuming(tmp_path):
     model = Model(
         *(f"<|[REQUEST_TOOL]|>\ncommand:「始」models:look「末」\nn:「始」{n}「末」\n<|[END_TOOL]|>" for n in (1, 2)),

@@ -36,6 +36,7 @@ def turns(*answers: Any) -> Any:
     return lambda messages: answers[sum(message["role"] == "assistant" for message in messages)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["blocks", "native"])
 @pytest.mark.parametrize("approved", [True, False])
 def test_a_run_waits_for_approval_and_goes_on_in_another_process(tmp_path: Path, way: str, approved: bool) -> None:
@@ -233,6 +234,7 @@ def test_a_run_belongs_to_its_caller(office: Office) -> None:
         assert agents.resume_sync(run, context=ann, budget={"steps": 5}).state == "done"
 
 
+@pytest.mark.slow
 def test_a_replay_reports_what_the_host_would_do_differently_now(office: Office) -> None:
     outcome = office.answers([block("note", text="a"), FINE]).run()
     with office.host() as tavern:
@@ -335,6 +337,7 @@ with Tavern.open({}, plugins=[Plugin(Desk(), "desk")], home=home) as tavern:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("second", "where", "log", "said"),
     [
@@ -396,6 +399,7 @@ def test_what_a_run_has_read_counts_in_the_process_that_resumes_it(office: Offic
     assert (resumed.state, resumed.calls) == (("waiting", 1) if policy == "ask" else ("done", 2))
 
 
+@pytest.mark.slow
 def test_a_deliberation_workflow_that_asks_a_person_makes_the_run_wait(office: Office, tmp_path: Path) -> None:
     workflow = flow(
         {"i": "core:GroupInput", "a": "t:Ask", "o": "core:GroupOutput"}, "i.prompt>a.prompt a.answer>o.text",
@@ -447,6 +451,7 @@ def test_the_oldest_runs_are_removed_and_none_that_goes_on(tmp_path: Path, monke
     runs.close()
 
 
+@pytest.mark.slow
 def test_threads_share_the_agents_of_a_host(office: Office) -> None:
     from concurrent.futures import ThreadPoolExecutor
 

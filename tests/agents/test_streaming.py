@@ -128,6 +128,7 @@ def test_tokens_that_are_not_reported_are_estimated_with_the_schemas_of_the_tool
     assert with_schemas["input"] - without["input"] == pytest.approx(len(sent) / 4, rel=0.1)
 
 
+@pytest.mark.slow
 def test_a_recorded_run_is_repeated_without_its_model(tmp_path: Path) -> None:
     turns = iter([
         Reply(block("add", a=1) + "\nThe result is 9."), Reply(calls=[("desk__long", {})]), Reply(calls=[("desk__broken", {})]), Reply(FINE),

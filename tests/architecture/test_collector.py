@@ -25,6 +25,7 @@ def generation_of(wanted: object) -> int | None:
     return next((n for n in range(3) if any(one is wanted for one in gc.get_objects(generation=n))), None)
 
 
+@pytest.mark.slow
 def test_what_is_made_meanwhile_is_old_afterwards_and_the_collector_runs_again() -> None:
     with collector_paused():
         assert not gc.isenabled()
@@ -33,6 +34,7 @@ def test_what_is_made_meanwhile_is_old_afterwards_and_the_collector_runs_again()
     assert generation_of(made) not in (None, 0)
 
 
+@pytest.mark.slow
 def test_objects_that_the_program_has_frozen_stay_frozen() -> None:
     frozen = Made()
     gc.freeze()

@@ -82,6 +82,7 @@ WITH_THEIR_FIRST_USE = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_host_that_calls_a_system_tool_imports_no_part_that_it_does_not_use(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}  # without the skills of this account
     done = subprocess.run(
@@ -95,6 +96,7 @@ def test_a_host_that_calls_a_system_tool_imports_no_part_that_it_does_not_use(tm
     assert not set(WITH_THEIR_FIRST_USE) & set(done.stdout.split())
 
 
+@pytest.mark.slow
 def test_the_pytest_plugin_imports_pytest_and_nothing_else_of_weight() -> None:
     program = (
         "import pytest, sys; before = set(sys.modules)\n"
@@ -165,6 +167,7 @@ def imported_by(path: Path, known: Collection[str]) -> set[str]:
     return found & set(known)
 
 
+@pytest.mark.slow
 def test_no_module_imports_itself_in_a_circle() -> None:
     """So whichever is imported first, none meets another that is only half imported."""
     paths = {
@@ -175,6 +178,7 @@ def test_no_module_imports_itself_in_a_circle() -> None:
     tuple(TopologicalSorter({name: imported_by(path, paths) for name, path in paths.items()}).static_order())
 
 
+@pytest.mark.slow
 def test_modules_are_imported_without_a_warning() -> None:
     done = run(f"import importlib\nfor name in {modules()!r}: importlib.import_module(name)", "-W", "error")
     assert done.returncode == 0, done.stderr[-4000:]

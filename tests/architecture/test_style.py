@@ -94,6 +94,7 @@ def test_no_module_has_a_name_without_an_idea() -> None:
     assert [str(path) for path, names in parts.items() if names & FORBIDDEN_NAMES] == []
 
 
+@pytest.mark.slow
 def test_no_module_is_called_tavern() -> None:
     assert [p for p in ROOT.glob("**/tavern/__init__.py") if ".venv" not in p.parts and ".demo" not in p.parts] == []
     assert not (ROOT / "tavern.py").exists()
@@ -109,6 +110,7 @@ def test_every_module_says_what_it_is() -> None:
     assert silent == []
 
 
+@pytest.mark.slow
 def test_nothing_is_unfinished() -> None:
     found = []
     for path in ours(".py", ".md", ".yaml", ".toml", ".json", ".txt"):
@@ -145,6 +147,7 @@ def functions(node: ast.AST, name: str = "") -> Iterator[tuple[str, list[ast.arg
         yield from functions(child, inner)
 
 
+@pytest.mark.slow
 def test_functions_take_few_parameters() -> None:
     package = ROOT / "tavern_core"
     found = {}

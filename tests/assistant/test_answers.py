@@ -81,6 +81,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", HOSTILE)
 async def test_a_hostile_answer_costs_little_and_is_not_kept_whole(tmp_path: Path, kind: str) -> None:
     plugin = Models(HOSTILE[kind], answer(CAPITALS))

@@ -158,6 +158,7 @@ def test_a_file_that_exists_is_written_over_only_with_yes(start: Start, tmp_path
     assert form(kept) == "lower"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("said", "wanted"), [("y", "lower"), ("是", "lower"), ("n", "upper"), ("", "upper")])
 def test_at_a_terminal_it_asks(start: Start, tmp_path: Path, said: str, wanted: str) -> None:
     project, file = start(answer(LOWER)), tmp_path / "caps.json"

@@ -142,6 +142,7 @@ def test_groups_may_hold_groups_also_in_a_circle():
     assert "a → b → c → a" in circle.message
 
 
+@pytest.mark.slow
 def test_a_long_chain_of_groups_is_followed_to_its_end():
     groups = {f"g{n}": [f"group:g{n + 1}"] for n in range(20_000)}
     assert Groups({**groups, "g20000": ["text:count"]}).expand("group:g0") == ["text:count"]

@@ -188,6 +188,7 @@ def check(seed, worlds, contexts):
     return compared
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("worlds", "contexts", "cases"),
     [

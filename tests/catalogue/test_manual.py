@@ -245,6 +245,7 @@ def test_no_argument_of_an_example_writes_lines_placeholders_or_hidden_signs(tex
     assert "right" in manual
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.text(st.characters(), max_size=60), st.text(st.sampled_from("<|[REQUST_TOOL]>「始末」END \n"), max_size=60))
 def test_any_text_of_a_plugin_stays_text(one, other):

@@ -94,6 +94,7 @@ def test_giving_up_early_changes_no_number(one: str, other: str, most: int) -> N
     assert slips(one, other, most) == min(slips(one, other, 20), most + 1)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=20), st.lists(st.text(max_size=20), max_size=8))
 def test_any_texts_have_at_most_three_answers_among_the_known(written: str, known: list[str]) -> None:
     offered = nearest(written, known)

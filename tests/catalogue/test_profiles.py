@@ -188,6 +188,7 @@ def test_any_bytes_are_a_profile_or_a_located_error(text):
     assert all(finding.where is not None for finding in findings)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.text(max_size=30), max_size=20))
 def test_any_inventory_resolves(inventory):

@@ -130,6 +130,7 @@ def test_a_tool_call_that_a_gate_breaks_leads_to_the_gate(project: Path) -> None
     assert stored(project) == before
 
 
+@pytest.mark.slow
 def test_a_command_is_judged_by_its_exit_code(tavern: Run) -> None:
     script = "import os, sys; sys.exit('gamma' not in os.environ['TAVERN_DISABLE_PLUGINS'])"
     done = tavern("plugins", "bisect", "--", sys.executable, "-c", script)

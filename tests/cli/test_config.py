@@ -17,6 +17,7 @@ from tavern_core.kernel.config.yaml_edit import with_value, without_value
 from tests.cli.conftest import CONFIG, Run
 
 
+@pytest.mark.slow
 def test_a_value_is_set_read_and_taken_back_and_comments_stay(tavern: Run, project: Path) -> None:
     assert tavern("config", "get", "limits.depth").out == "16\n"
     assert tavern("config", "set", "limits.depth", "7").code == 0
@@ -66,6 +67,7 @@ def test_a_section_comes_as_one_mapping(tavern: Run) -> None:
     assert all(key.startswith("limits.") for key in keys)
 
 
+@pytest.mark.slow
 def test_settings_of_plugins_are_checked_by_what_the_plugin_declares(tavern: Run, home: Path) -> None:
     style, level = "extensions.text.style", "extensions.text.level"
     assert tavern("config", "get", style).out == "plain\n"
@@ -81,6 +83,7 @@ def test_settings_of_plugins_are_checked_by_what_the_plugin_declares(tavern: Run
     assert tavern("config", "set", style).code == 2  # nobody to ask
 
 
+@pytest.mark.slow
 def test_a_setting_that_only_code_declares_can_be_set_before_the_plugin_was_ever_used(
     tavern: Run, project: Path
 ) -> None:
@@ -225,6 +228,7 @@ def test_any_file_says_afterwards_what_it_said_plus_the_change(
     assert without_value(back, path) == back
 
 
+@pytest.mark.slow
 def test_the_log_is_shown_verified_and_explained(tavern: Run, home: Path) -> None:
     tavern("plugins", "grant", "text", "read:fs")
     result = tavern("tools", "call", "text:count", "text=a", "--json").json

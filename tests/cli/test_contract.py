@@ -164,6 +164,7 @@ def keys(value: object) -> Iterator[str]:
         yield from keys(item)
 
 
+@pytest.mark.slow
 def test_json_is_one_document_in_camel_case_without_colour(tavern: Run) -> None:
     tavern("plugins", "grant", "text", "read:fs")
     tavern("tools", "call", "text:escape")  # a log without any record is not there
@@ -189,6 +190,7 @@ def test_streams_are_bytes_of_utf8_whatever_the_locale_says(project: Path, home:
         assert "统计字数" in done.stdout.decode("utf-8")
 
 
+@pytest.mark.slow
 def test_help_and_version_need_no_host_and_no_table_library() -> None:
     heavy = ("tavern_core.host", "rich", "jsonschema", "cookiecutter", "tavern_core.host.composition")
     for argv, more in (
@@ -245,6 +247,7 @@ def test_doctor_is_content_where_nothing_is_wrong(tavern: Run, project: Path) ->
     assert tavern("doctor").code == 0
 
 
+@pytest.mark.slow
 def test_doctor_and_the_list_tell_what_is_wrong_in_the_files_of_a_plugin_that_works(tavern: Run, project: Path) -> None:
     shutil.rmtree(project / "plugins" / "bad")
     folder = project / "plugins" / "half"

@@ -15,6 +15,7 @@ from tavern_core.box.policy import LAYERS
 from .conftest import Run
 
 
+@pytest.mark.slow
 def test_every_layer_is_named_in_text_and_in_json(tavern: Run) -> None:
     rows = {row["what"]: row for row in json.loads(tavern("doctor", "--json").out)["host"]}
     assert {f"isolation: {layer}" for layer in LAYERS} <= set(rows)

@@ -162,6 +162,7 @@ def test_ctrl_c_ends_a_running_tool_with_130(project: Path, home: Path) -> None:
     assert "KeyboardInterrupt" not in err
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough_is_no_error(project: Path, home: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
@@ -195,6 +196,7 @@ WITH_A_NAME = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [(0,), pytest.param((1, 2, 3), marks=pytest.mark.slow)], ids=["some", "others"])
 @pytest.mark.parametrize("words", WITH_A_NAME, ids=" ".join)
 def test_whatever_is_typed_gets_one_clear_answer(tavern: Run, words: tuple[str, ...], parts: tuple[int, ...]) -> None:

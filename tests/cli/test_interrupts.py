@@ -15,6 +15,8 @@ import pytest
 from tavern_core.__main__ import main
 from tests.programs import Program
 
+pytestmark = pytest.mark.slow
+
 MANIFEST = """\
 name: slow
 version: "1.0"
@@ -44,7 +46,6 @@ def to_its_whole_group(running: subprocess.Popen[str]) -> None:
     os.killpg(running.pid, signal.SIGINT)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("interrupt", [to_the_program, to_its_whole_group])
 @pytest.mark.parametrize(
     "argv", [("tools", "call", "slow:wait"), ("tools", "call", "slow:wait", "--json"), ("run",)], ids=" ".join
@@ -79,7 +80,6 @@ def test_ctrl_c_ends_the_script_too(
     assert "Traceback" not in err
 
 
-@pytest.mark.slow
 def test_these_tests_pass_where_the_shell_ignores_ctrl_c() -> None:
     """As in the background of a shell, and in some CI systems."""
     ignoring = ["/bin/sh", "-c", "trap '' INT; exec \"$@\"", "sh"]

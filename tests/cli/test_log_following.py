@@ -16,6 +16,7 @@ from tavern_core.model.event import Event
 from tests.programs import Program
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["logs", "--follow"], ["logs", "tail", "--type", "tool_called"]])
 def test_new_records_appear_until_ctrl_c(project: Path, home: Path, words: list[str]) -> None:
     with EventLog(audit_log(home), max_bytes=5_000) as log:

@@ -12,6 +12,7 @@ from tavern_core.cli.new import render, template_folder
 from tests.cli.conftest import Run
 
 
+@pytest.mark.slow
 def test_a_plugin_is_made_that_check_has_nothing_against(tavern: Run, tmp_path: Path) -> None:
     answer = tavern("new", "my-tools", "--output-dir", str(tmp_path / "made"), "--no-input")
     assert answer.code == 0, answer
@@ -57,6 +58,7 @@ def test_a_folder_that_cannot_be_written_is_an_answer(tavern: Run, tmp_path: Pat
     assert (answer.code, "Traceback" in answer.err) == (2, False)
 
 
+@pytest.mark.slow
 def test_the_template_is_part_of_what_is_installed(tmp_path: Path) -> None:
     assert (template_folder() / "cookiecutter.json").is_file()
     assert render(template_folder(), "a-b", tmp_path, ask=False).is_dir()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tavern_core.cli.app import COMMANDS
 from tavern_core.model.naming_rules import RESERVED_COMMANDS
 from tests.cli.conftest import Run
@@ -17,6 +19,7 @@ def test_help_names_them_without_importing_their_plugins(tavern: Run, tmp_path: 
     assert not (tmp_path / "bomb-trace").exists()
 
 
+@pytest.mark.slow
 def test_a_command_runs_with_its_own_words_and_exit_code(tavern: Run, tmp_path: Path) -> None:
     assert tavern("greet").out == "Hello, World\n"
     assert tavern("greet", "张三", "--loud").out == "Hello, 张三!\n"

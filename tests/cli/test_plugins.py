@@ -51,6 +51,7 @@ USING = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("enabled", [True, False])
 def test_looking_and_deciding_import_nothing_of_a_plugin(tavern: Run, tmp_path: Path, enabled: bool) -> None:
     tavern("plugins", "grant", "bomb", EVENTS)
@@ -103,6 +104,7 @@ def test_a_plugin_is_switched_off_and_on(tavern: Run) -> None:
     assert "text:fail" in tavern("tools", "list").out
 
 
+@pytest.mark.slow
 def test_a_grant_takes_effect_and_a_revocation_too(tavern: Run, project: Path) -> None:
     count = ("tools", "call", "text:count", "text=one two")
     assert tavern(*count).code == 3
@@ -340,6 +342,7 @@ def test_a_theme_of_styles_alone_is_a_plugin(
     assert tavern("plugins", "activate", "theme").code == 0
 
 
+@pytest.mark.slow
 def test_a_frontend_that_brings_nothing_is_a_warning(tavern: Run, project: Path) -> None:
     theme = project / "plugins" / "theme"
     theme.mkdir()

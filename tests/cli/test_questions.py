@@ -20,6 +20,8 @@ import pytest
 
 from tests.cli.conftest import Run
 
+pytestmark = pytest.mark.slow
+
 NODES = '''
 import asyncio, os, pathlib
 from typing import Any
@@ -177,7 +179,6 @@ def terminal(project: Path, home: Path) -> Iterator[Any]:
             each.program.stdout.close()
 
 
-@pytest.mark.slow
 def test_an_answer_is_typed_by_its_schema_and_asked_again_until_it_fits(terminal: Any) -> None:
     seen = terminal("workflows", "run", "all")
     for kind, answers in KINDS.items():
@@ -193,7 +194,6 @@ def test_an_answer_is_typed_by_its_schema_and_asked_again_until_it_fits(terminal
     assert "Traceback" not in seen.seen
 
 
-@pytest.mark.slow
 def test_several_questions_are_asked_one_after_the_other_while_other_branches_go_on(
     terminal: Any, project: Path, tavern: Run
 ) -> None:
@@ -221,7 +221,6 @@ def assert_soon(condition: Any) -> None:
         os.sched_yield()
 
 
-@pytest.mark.slow
 def test_nothing_is_drawn_during_a_question(terminal: Any) -> None:
     seen = terminal("workflows", "run", "busy")
     seen.wait_for("which number?")
@@ -232,7 +231,6 @@ def test_nothing_is_drawn_during_a_question(terminal: Any) -> None:
     assert re.fullmatch(r"which number\? \(integer from 1 to 9\): 2\s*", line), repr(line)
 
 
-@pytest.mark.slow
 def test_a_secret_is_not_shown(terminal: Any, tavern: Run) -> None:
     seen = terminal("workflows", "run", "secret")
     for said, expected in (("abc", "the answer does not fit"), ("hunter2", "")):
@@ -245,7 +243,6 @@ def test_a_secret_is_not_shown(terminal: Any, tavern: Run) -> None:
     assert "abc" not in seen.seen
 
 
-@pytest.mark.slow
 def test_at_the_end_of_the_input_the_run_waits_and_ctrl_c_cancels_it(terminal: Any, tavern: Run) -> None:
     ended = terminal("workflows", "run", "one")
     ended.wait_for("which number?")
@@ -266,7 +263,6 @@ def test_at_the_end_of_the_input_the_run_waits_and_ctrl_c_cancels_it(terminal: A
     assert [kept["state"] for kept in tavern("workflows", "runs", "--json").json] == ["cancelled", "waiting", "waiting"]
 
 
-@pytest.mark.slow
 def test_an_approval_and_a_question_do_not_share_a_line(terminal: Any) -> None:
     seen = terminal("workflows", "run", "approval")
     for _ in range(2):
@@ -305,7 +301,6 @@ def test_without_a_terminal_other_branches_finish_and_the_run_waits_for_its_answ
     assert "complete already" in again.err
 
 
-@pytest.mark.slow
 def test_answers_of_several_questions_come_in_commands_of_their_own(tavern: Run) -> None:
     run = waiting(tavern, "two")
     first = tavern("workflows", "answer", run, "sure#1", "yes")
@@ -341,7 +336,6 @@ WRONG: list[tuple[tuple[str, ...], int, str]] = [
 ]
 
 
-@pytest.mark.slow
 def test_wrong_answers_and_names_are_refused_and_the_question_stays_open(tavern: Run) -> None:
     run = waiting(tavern, "one")
     for words, code, said in WRONG:
@@ -356,7 +350,6 @@ def test_wrong_answers_and_names_are_refused_and_the_question_stays_open(tavern:
         assert ("is answered already" if name else "has no question: it is complete") in done.err
 
 
-@pytest.mark.slow
 def test_another_process_answers_what_a_process_asks_that_goes_on(terminal: Any, tavern: Run) -> None:
     asking = terminal("workflows", "run", "two")
     asking.wait_for("which number?")
@@ -373,7 +366,6 @@ def test_another_process_answers_what_a_process_asks_that_goes_on(terminal: Any,
     assert (code, json.loads(out)) == (0, {"number": "8", "sure": "True"})
 
 
-@pytest.mark.slow
 def test_a_command_answers_on_a_terminal_what_its_words_leave_out(terminal: Any, tavern: Run) -> None:
     run = waiting(tavern, "one")
     seen = terminal("workflows", "answer", run)
@@ -390,7 +382,6 @@ def test_a_command_answers_on_a_terminal_what_its_words_leave_out(terminal: Any,
     assert (code, json.loads(out)) == (0, {"number": "2", "sure": "False"})
 
 
-@pytest.mark.slow
 def test_a_node_that_asks_is_run_alone_like_a_workflow(terminal: Any, tavern: Run) -> None:
     seen = terminal("nodes", "run", "q:Ask", "kind=number")
     seen.wait_for("which number?")

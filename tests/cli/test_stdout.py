@@ -297,6 +297,7 @@ def hides(project: Path, tavern: Run) -> Run:
     return tavern
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "JSON"])
 def test_no_text_of_a_plugin_writes_hidden_signs_into_a_list(hides: Run, form: list[str]) -> None:
     for command in LISTS:
@@ -306,6 +307,7 @@ def test_no_text_of_a_plugin_writes_hidden_signs_into_a_list(hides: Run, form: l
         assert HIDDEN.search(answer.out + answer.err) is None, command
 
 
+@pytest.mark.slow
 def test_the_names_of_plugins_tools_and_nodes_hold_no_hidden_signs(hides: Run, project: Path, home: Path) -> None:
     with Tavern.open(home=home, activate="all") as host:
         status, node = host.plugins["hides"], host.nodes["hides:N"]

@@ -64,6 +64,7 @@ def test_words_become_typed_arguments(granted: Run, project: Path, words: tuple[
     assert granted("tools", "call", "text:count", *words, stdin='{"text": "1 2 3 4 5"}').out == f"{answer}\n"
 
 
+@pytest.mark.slow
 def test_the_json_of_a_call_is_the_whole_result_also_when_it_fails(granted: Run) -> None:
     good = granted("tools", "call", "text:count", "text=a", "--json")
     assert (good.code, good.json["ok"], good.json["value"]) == (0, True, 1)
@@ -110,6 +111,7 @@ def block(command: str, **fields: str) -> str:
     return f"{START}\n{inside}\n{END}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "code"),
     [
@@ -129,6 +131,7 @@ def test_a_text_ends_with_the_highest_code_of_its_results(granted: Run, text: st
     assert (as_json.code, as_json.json["ok"]) == (code, code == 0)
 
 
+@pytest.mark.slow
 def test_run_shows_prose_calls_and_feedback(granted: Run, project: Path) -> None:
     (project / "说.txt").write_text(f"先数一数。\n{block('text:count', text='一 二')}\n好了。\n", "utf-8")
     answer = granted("run", "说.txt")
@@ -264,6 +267,7 @@ def test_a_capability_that_one_side_does_not_allow_shows_in_list_manual_and_why_
     assert "无权限，调用会被拒绝: read:fs" in tavern("tools", "manual", *as_agent, "--lang", "zh").out
 
 
+@pytest.mark.slow
 def test_a_capability_that_the_caller_lacks_is_said_by_why(tavern: Run, project: Path) -> None:
     lacking(project, ASKED)
     tavern("plugins", "grant", "reads", "read:fs")
@@ -273,6 +277,7 @@ def test_a_capability_that_the_caller_lacks_is_said_by_why(tavern: Run, project:
     assert tavern("tools", "call", "reads:look", "--permissions", "read:fs").out == "seen\n"
 
 
+@pytest.mark.slow
 def test_the_repair_of_an_undeclared_capability_repairs_it(tavern: Run, project: Path) -> None:
     lacking(project)
     refused = tavern("plugins", "grant", "reads", "read:fs")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests.cli.conftest import Run
@@ -51,6 +52,7 @@ REVIEWS = {
 }
 
 
+@pytest.mark.slow
 def test_a_review_shows_the_exact_target_and_who_is_trusted_fully(tavern: Run, project: Path) -> None:
     (project / "tavern.yaml").write_text(ENTRIES % ("a" * 400))
     for name, (target, where) in REVIEWS.items():
@@ -79,6 +81,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], int, str]] = {
 }
 
 
+@pytest.mark.slow
 def test_each_command_has_json_and_an_exit_code(tavern: Run, project: Path) -> None:
     (project / "tavern.yaml").write_text('upstreams:\n  web: {kind: mcp, url: "http://127.0.0.1:9/mcp"}\n')
     for words, code, held in COMMANDS.values():

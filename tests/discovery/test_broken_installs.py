@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ENTRY = "[tavern.plugins]\nx = package\n"
 
 
@@ -93,7 +95,6 @@ def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("what", BROKEN)
 def test_a_broken_distribution_is_reported_and_stops_no_command(tmp_path: Path, what: str) -> None:
     install, said = BROKEN[what]
@@ -104,7 +105,6 @@ def test_a_broken_distribution_is_reported_and_stops_no_command(tmp_path: Path, 
     assert said in done.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [["doctor"], ["tools", "call", "system:get_current_time"], ["--help"]],
@@ -116,7 +116,6 @@ def test_a_pipe_among_the_entry_points_stops_no_command(tmp_path: Path, words: l
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
 def test_a_pipe_among_the_entry_points_stops_no_program_that_opens_a_host(tmp_path: Path) -> None:
     entry_points(os.mkfifo)(tmp_path / "site")
     done = run(tmp_path, "-c", LIBRARY)
@@ -143,7 +142,6 @@ def tavern_register_tools():
 """
 
 
-@pytest.mark.slow
 def test_a_pipe_among_the_entry_points_stops_no_isolated_plugin(tmp_path: Path) -> None:
     entry_points(os.mkfifo)(tmp_path / "site")
     folder = tmp_path / "plugins" / "far"
@@ -157,7 +155,6 @@ def test_a_pipe_among_the_entry_points_stops_no_isolated_plugin(tmp_path: Path) 
     assert (done.returncode, done.stdout.strip()) == (0, "2"), done.stderr
 
 
-@pytest.mark.slow
 def test_plugins_of_pydantic_stay_on_where_nothing_is_broken(tmp_path: Path) -> None:
     done = run(
         tmp_path, "-c", "import os; from tavern_core import Tavern; print(os.environ.get('PYDANTIC_DISABLE_PLUGINS'))"

@@ -378,6 +378,7 @@ def test_other_groups_comments_and_extras_are_understood(places: Places) -> None
     assert plugin.module == "tavern_plugin_text"
 
 
+@pytest.mark.slow
 def test_two_hundred_distributions_with_twenty_broken(places: Places) -> None:
     for number in range(180):
         places.installed_plugin(f"good-{number:03}")

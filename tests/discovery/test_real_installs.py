@@ -12,6 +12,8 @@ import pytest
 
 from .places import script_tool
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 HATCHLING = """\
 [build-system]
@@ -96,7 +98,6 @@ def look(root: Path, *sites: Path, path: str = "") -> dict[str, object]:
 GOOD = {"findings": [], "tools": ["real:a"], "is_failed": False, "has_script": True, "artifact": True}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pyproject", "where", "options"),
     [
@@ -116,7 +117,6 @@ def test_an_installed_plugin_is_found(tmp_path: Path, pyproject: str, where: str
     assert look(tmp_path, site) == GOOD
 
 
-@pytest.mark.slow
 def test_a_wheel_of_setuptools_without_package_data_says_what_is_missing(tmp_path: Path) -> None:
     site = install(tmp_path, str(project(tmp_path, SETUPTOOLS, "src")))
     answer = look(tmp_path, site)
@@ -125,7 +125,6 @@ def test_a_wheel_of_setuptools_without_package_data_says_what_is_missing(tmp_pat
     assert "[tool.setuptools.package-data]" in str(answer["findings"])
 
 
-@pytest.mark.slow
 def test_a_zipped_install_is_found_and_unpacked(tmp_path: Path) -> None:
     pip("wheel", "--wheel-dir", str(tmp_path), str(project(tmp_path, HATCHLING)))
     [wheel] = tmp_path.glob("*.whl")

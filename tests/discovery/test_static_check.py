@@ -291,6 +291,7 @@ def test_every_hook_can_be_implemented_without_a_finding(places: Places) -> None
 SOURCE = TOOLS + IMPORTS + H + "@hookimpl(specname='tavern_stop')\ndef x(ctx, *, a=1): yield\n"
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32))
 def test_source_of_any_kind_is_answered(seed: int) -> None:

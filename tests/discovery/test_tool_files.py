@@ -301,6 +301,7 @@ def _mutated(value: Any, rng: random.Random) -> Any:
     return value
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2**32))
 def test_a_mutated_tool_file_is_answered_with_located_findings(seed: int) -> None:

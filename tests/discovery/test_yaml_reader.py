@@ -87,6 +87,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "expected"), [(t, e) for t, *e in REFUSED])
 def test_everything_refused_names_its_place(text: str | bytes, expected: list[str]) -> None:
     check(text, *expected)
@@ -101,6 +102,7 @@ def test_an_alias_bomb_costs_nothing() -> None:
     assert all("anchor" in f.message or "alias" in f.message for f in document.findings)
 
 
+@pytest.mark.slow
 def test_too_many_values_are_refused_where_the_limit_is() -> None:
     findings = read_yaml("[" + "1," * 60_000 + "]", "plugin.yaml").findings
     assert [f.message for f in findings] == ["more than 50,000 values"]
@@ -173,6 +175,7 @@ PIECES = ["a", "b: ", "- ", "\n", "  ", "'", '"', "[", "]", "{", "}", ",", ": ",
           "# c", "---\n", "...\n", "<<: ", "1", ".nan", "~", "%", "@", "\t", "\\", "中", "\ufeff"]  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(PIECES), max_size=40).map("".join))
 def test_both_ways_of_reading_agree_and_never_raise(text: str) -> None:

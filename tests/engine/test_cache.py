@@ -268,6 +268,7 @@ SIMILAR: list[Any] = [
 ]
 
 
+@pytest.mark.slow
 async def test_values_that_look_alike_have_keys_of_their_own(bench: Bench) -> None:
     inner = flow({"i": "core:GroupInput", "k": "t:KeptAny", "o": "core:GroupOutput"}, "i.x>k.x k.y>o.y",
                  interfaceInputs={"x": {"dataFlowType": "WILDCARD"}}, interfaceOutputs={"y": {"dataFlowType": "STRING"}})  # fmt: skip

@@ -36,6 +36,7 @@ def host(root: Path, *plugins: object, **settings: Any) -> Tavern:
     return Tavern.open(config=config, plugins=list(plugins), home=root / "home")
 
 
+@pytest.mark.slow
 def test_a_folder_without_any_python_of_its_own_offers_scripts(tmp_path: Path) -> None:
     files = {"say.py": "import json, sys; d = json.load(sys.stdin); print(json.dumps(d['who'] + d['config']['mark']))"}
     who = {"type": "object", "properties": {"who": {"type": "string"}}, "required": ["who"]}
@@ -143,6 +144,7 @@ def test_methods_of_a_service_are_tools_and_only_published_ones(tmp_path: Path) 
     assert "did you mean 'now'?" in lost.error.fix
 
 
+@pytest.mark.slow
 def test_closing_a_host_ends_every_process_it_started(tmp_path: Path) -> None:
     started = tmp_path / "notes" / "started"
     started.parent.mkdir()

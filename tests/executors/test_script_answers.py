@@ -31,6 +31,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(json_values)
 def test_every_json_value_is_read_back(value: Any) -> None:
     assert parse(json.dumps(value).encode()) == value
@@ -46,6 +47,7 @@ def test_no_output_does_more_than_be_unreadable(output: bytes) -> None:
         json.dumps(parse(output), ensure_ascii=False).encode()
 
 
+@pytest.mark.slow
 @given(json_values)
 def test_no_answer_breaks_the_search_for_an_error(value: Any) -> None:
     for shape in (
@@ -127,6 +129,7 @@ _SECRETS = st.text(st.characters(codec="utf-8"), min_size=4, max_size=40).filter
 )
 
 
+@pytest.mark.slow
 @given(_SECRETS)
 def test_no_spelling_of_a_secret_stays(secret: str) -> None:
     masking = Masking([secret])
@@ -137,6 +140,7 @@ def test_no_spelling_of_a_secret_stays(secret: str) -> None:
     assert masking.value({"n": 3}) == {"n": 3}
 
 
+@pytest.mark.slow
 @given(_SECRETS | st.text("ab", min_size=4, max_size=6), st.integers(1, 60), st.integers(0, 3))
 @example("abca", 9, 0)
 @example("abab", 9, 0)

@@ -149,6 +149,7 @@ def test_a_misspelt_name_is_answered_with_the_nearest(plugin: Path, command: str
     assert hint in caught.value.hint
 
 
+@pytest.mark.slow
 @given(st.text(max_size=60) | st.lists(st.text(max_size=20), max_size=4))
 def test_no_command_does_more_than_be_refused(command: Any) -> None:
     with pytest.raises(ToolFileInvalid):

@@ -87,6 +87,7 @@ def test_unread_input_blocks_nothing(scripts: Scripts) -> None:
     assert scripts.run("print(1)", {"x": "字" * 3_000_000}) == 1
 
 
+@pytest.mark.slow
 def test_input_larger_than_any_pipe_arrives_whole(scripts: Scripts) -> None:
     body = "import json, sys; print(len(json.load(sys.stdin)['arguments']['x']))"
     assert scripts.run(body, {"x": "字" * 3_000_000}) == 3_000_000

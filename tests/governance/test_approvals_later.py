@@ -321,6 +321,7 @@ def test_a_tool_that_changed_does_not_run_by_an_old_plan(office: Office) -> None
         assert refused.error is not None and "would not run as planned" in refused.error.message
 
 
+@pytest.mark.slow
 def test_the_command_line_plans_approves_and_commits(tmp_path: Path) -> None:
     folder = tmp_path / "plugins" / "pen"
     folder.mkdir(parents=True)

@@ -82,6 +82,7 @@ def links(result: Any) -> list[Any]:
     return [block for block in result.content if block["type"] == "resource_link"]
 
 
+@pytest.mark.slow
 def test_what_a_script_leaves_is_kept_for_its_caller(host: Tavern) -> None:
     result = host.invoke_sync("s:run", {"files": {"a.txt": "é", "b.json": "{}"}}, context=ANN)
     assert result.value == {"done": True}
@@ -94,12 +95,14 @@ def test_what_a_script_leaves_is_kept_for_its_caller(host: Tavern) -> None:
     assert host.artifacts.list(context=BOB) == ()
 
 
+@pytest.mark.slow
 def test_a_script_that_leaves_nothing_or_fails_keeps_nothing(host: Tavern) -> None:
     assert links(host.invoke_sync("s:run")) == []
     assert host.invoke_sync("s:run", {"files": {"a": "x"}, "fail": True}).error.kind == "TOOL_ERROR"  # type: ignore[union-attr]
     assert host.artifacts.list() == ()
 
 
+@pytest.mark.slow
 def test_declared_files_are_those_that_are_kept(host: Tavern) -> None:
     files = {"report.txt": "r", "a.png": "p", "scratch": "s"}
     kept = host.invoke_sync("s:report", {"files": files})
@@ -128,6 +131,7 @@ def test_what_is_no_file_of_the_script_is_refused(project: Path, arguments: Any,
         assert all(one.name not in ("link", "passwd") for one in host.artifacts.list())
 
 
+@pytest.mark.slow
 def test_a_script_gets_the_path_of_an_artifact_of_its_caller(host: Tavern) -> None:
     mine = host.artifacts.put(PNG, "image/png", name="cat.png", context=ANN)
     assert host.invoke_sync("s:run", {"image": mine.uri}, context=ANN).value == ["cat.png", len(PNG), PNG[:4].hex()]
@@ -204,6 +208,7 @@ def test_a_node_keeps_a_file_for_the_caller_of_its_workflow(host: Tavern) -> Non
 # The command line --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_line_uploads_and_passes_files(project: Path) -> None:
     (project / "cat.png").write_bytes(PNG)
 

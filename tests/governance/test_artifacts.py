@@ -137,6 +137,7 @@ def test_bytes_that_were_changed_are_not_passed_off_as_whole(tmp_path: Path) -> 
             host.artifacts.read(made.id)
 
 
+@pytest.mark.slow
 def test_the_command_line_lists_and_fetches(tmp_path: Path) -> None:
     with opened(tmp_path) as host:
         made = host.artifacts.put(b"\x00\x01binary", "application/x-thing", name="a.bin")

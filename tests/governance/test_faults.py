@@ -66,6 +66,7 @@ def killed_between_effect_and_record(tmp_path: Path, kills: int) -> None:
     assert sorted(map(int, effects.read_text().split())) == list(range(kills))
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_between_effect_and_record_leaves_an_unknown_outcome(tmp_path: Path) -> None:
     killed_between_effect_and_record(tmp_path, 4)
 
@@ -99,6 +100,7 @@ def killed_at_random(tmp_path: Path, kills: int, calls: int) -> None:
         assert answer in (number, "CONNECTION_LOST/unknown")
 
 
+@pytest.mark.slow
 def test_kills_at_any_moment_make_no_call_twice(tmp_path: Path) -> None:
     killed_at_random(tmp_path, 5, 40)
 
@@ -163,6 +165,7 @@ def damaged_at(tmp_path: Path, offsets: int) -> None:
             )
 
 
+@pytest.mark.slow
 def test_a_store_that_is_corrupt_is_kept_and_the_host_goes_on(tmp_path: Path) -> None:
     damaged_at(tmp_path, 12)
 
@@ -274,7 +277,7 @@ class KeysAsAModel(RuleBasedStateMachine):
 
 
 KeysAsAModel.TestCase.settings = settings(max_examples=25, stateful_step_count=25)
-TestKeys = KeysAsAModel.TestCase
+TestKeys = pytest.mark.slow(KeysAsAModel.TestCase)
 
 
 def test_floods_of_hostile_keys_and_tokens_are_refused_one_by_one(tmp_path: Path) -> None:
@@ -331,6 +334,7 @@ print(json.dumps([results, ran, codes]))
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_refuses_keyed_calls_before_they_happen_and_loses_no_answer(tmp_path: Path) -> None:
     results, ran, codes = json.loads(run(FULL, tmp_path / "home"))
     assert results == [1, "INTERNAL/none", 2, 3, 3, 4]

@@ -354,6 +354,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["sqlite", "redis"])
 def test_a_job_of_another_process_is_seen_and_cancelled(tmp_path: Path, store: str) -> None:
     with redis_server.running(tmp_path) as address:
@@ -367,6 +368,7 @@ def test_a_job_of_another_process_is_seen_and_cancelled(tmp_path: Path, store: s
                 assert json.loads(other.stdout.readline()) == ["cancelled", "cancelled"]
 
 
+@pytest.mark.slow
 def test_jobs_of_a_process_that_was_killed_have_failed_and_can_be_taken_up(tmp_path: Path) -> None:
     with start(PROGRAM, tmp_path / "shared", "{}") as other:
         assert other.stdout is not None
@@ -419,6 +421,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_a_run_of_a_process_that_was_killed_is_a_failed_job(tmp_path: Path) -> None:
     flow = {"name": "waits", "description": "waits", "nodes": [{"id": "w", "type": "n:Waits"}], "edges": []}
     (tmp_path / "flows").mkdir()
@@ -437,6 +440,7 @@ def test_a_run_of_a_process_that_was_killed_is_a_failed_job(tmp_path: Path) -> N
         assert (found.status, found.error and found.error.outcome) == ("failed", "unknown")
 
 
+@pytest.mark.slow
 def test_the_command_line_shows_cancels_and_watches_jobs(tmp_path: Path) -> None:
     (tmp_path / "tavern.yaml").write_text("{}", encoding="utf-8")
 
@@ -775,7 +779,7 @@ class JobsAsAModel(RuleBasedStateMachine):
 
 
 JobsAsAModel.TestCase.settings = settings(max_examples=10, stateful_step_count=15, deadline=None)
-TestJobsAsAModel = JobsAsAModel.TestCase
+TestJobsAsAModel = pytest.mark.slow(JobsAsAModel.TestCase)
 
 
 @tool(idempotent=True)

@@ -210,6 +210,7 @@ print(json.dumps(out))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["sqlite", "redis"])
 def test_two_processes_make_each_call_once(tmp_path: Path, store: str) -> None:
     with redis_server.running(tmp_path) as address:
@@ -224,6 +225,7 @@ def test_two_processes_make_each_call_once(tmp_path: Path, store: str) -> None:
     assert sorted(map(int, effects.read_text().split())) == list(range(300))
 
 
+@pytest.mark.slow
 def test_a_call_whose_process_was_killed_is_not_made_again(tmp_path: Path) -> None:
     effects, shared = tmp_path / "effects.txt", tmp_path / "shared"
     code = PROGRAM.replace("NUMBER", "3")
@@ -237,6 +239,7 @@ def test_a_call_whose_process_was_killed_is_not_made_again(tmp_path: Path) -> No
     assert effects.read_text().split() == ["0", "1", "2"]
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_a_key(tmp_path: Path) -> None:
     import sys
 
@@ -284,6 +287,7 @@ def test_who_waits_for_a_call_that_its_own_caller_gave_up_makes_it_himself() -> 
     assert asyncio.run(both()).value == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["sqlite", "memory"])
 def test_an_answer_is_given_again_until_its_time_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
@@ -304,6 +308,7 @@ def test_an_answer_is_given_again_until_its_time_is_over(
     assert len(other.ran) == before + 1
 
 
+@pytest.mark.slow
 def test_answers_that_are_remembered_are_bounded() -> None:
     for number in range(1_100):
         assert called("charge", {"amount": number}, f"k{number}").ok

@@ -453,6 +453,7 @@ def test_limits_of_a_tool_file_and_of_the_configuration_are_steps_of_its_plan(tm
     assert words["rate"] == "9/s (limits.tools.busy)"
 
 
+@pytest.mark.slow
 def test_the_command_line_shows_limits_and_what_is_used(tmp_path: Path) -> None:
     folder = tmp_path / "plugins" / "echo"
     folder.mkdir(parents=True)
@@ -577,8 +578,8 @@ class DisplacingSlotsAsAModel(SlotsAsAModel):
 DisplacingSlotsAsAModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestDisplacingSlots = DisplacingSlotsAsAModel.TestCase
 SlotsAsAModel.TestCase.settings = BreakerAsAModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
-TestSlots = SlotsAsAModel.TestCase
-TestBreaker = BreakerAsAModel.TestCase
+TestSlots = pytest.mark.slow(SlotsAsAModel.TestCase)
+TestBreaker = pytest.mark.slow(BreakerAsAModel.TestCase)
 
 
 def test_callers_take_turns() -> None:
@@ -862,4 +863,4 @@ class LimitsAsAModel(RuleBasedStateMachine):
 
 
 LimitsAsAModel.TestCase.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
-TestLimitsAsAModel = LimitsAsAModel.TestCase
+TestLimitsAsAModel = pytest.mark.slow(LimitsAsAModel.TestCase)

@@ -58,6 +58,7 @@ def called(home: Path, *tools: Callable[..., Any], name: str = "t:count", **opti
         return host.invoke_sync(name, {"text": "abc"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "places"),
     [(further, {"/inputSchema/properties/url"}), (described, {"/description"})],
@@ -119,6 +120,7 @@ def test_a_mapping_that_is_no_pin_is_refused(tmp_path: Path) -> None:
             host.tools.unpin("t:nothing")
 
 
+@pytest.mark.slow
 def test_the_command_line_pins_shows_and_forgets(tmp_path: Path) -> None:
     folder = tmp_path / "plugins" / "pen"
     folder.mkdir(parents=True)

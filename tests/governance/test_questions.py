@@ -173,6 +173,7 @@ def test_a_model_s_answer_and_folders_are_answers_too(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
+@pytest.mark.slow
 def test_another_process_answers(tmp_path: Path) -> None:
     async def work(tavern: Tavern, shop: Shop) -> None:
         job = await asked(tavern, "shop:order")

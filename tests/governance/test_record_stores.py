@@ -219,6 +219,7 @@ def test_a_corrupt_file_is_put_aside_by_the_first_who_notices_alone(tmp_path: Pa
         each.close()
 
 
+@pytest.mark.slow
 def test_a_store_that_is_corrupt_anywhere_starts_or_says_so(tmp_path: Path) -> None:
     path = tmp_path / "state.sqlite"
     store = SqliteRecords(path)

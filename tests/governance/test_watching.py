@@ -179,6 +179,7 @@ with Tavern.open({}, home=sys.argv[1], plugins=[Plugin([shows_trace], name="t")]
 """
 
 
+@pytest.mark.slow
 def test_a_job_that_another_process_takes_up_stays_in_its_trace(tmp_path: Path) -> None:
     EXPORTER.clear()
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -196,6 +197,7 @@ def test_a_job_that_another_process_takes_up_stays_in_its_trace(tmp_path: Path) 
     assert f"{made.context.trace_id:032x}-{made.parent.span_id:016x}" == parent[3:52]
 
 
+@pytest.mark.slow
 def test_spans_can_be_switched_off_and_nothing_is_imported_for_them(tmp_path: Path) -> None:
     EXPORTER.clear()
     with opened(tmp_path, metrics={"spans": False}) as host:
@@ -232,6 +234,7 @@ print([span.name for span in exporter.get_finished_spans()])
 """
 
 
+@pytest.mark.slow
 def test_spans_begin_when_the_program_loads_the_sdk_after_the_host(tmp_path: Path) -> None:
     assert run(LATE, tmp_path / "home").strip() == "['execute_tool t:works']"
 
@@ -290,6 +293,7 @@ def elsewhere(tmp_path: Path) -> Iterator[Tavern]:
         yield host
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["s:headers", "w:headers", "w:headers_later", "o:headers", "o:headers_later"])
 @pytest.mark.parametrize("door", ["sync", "loop"])
 def test_the_trace_of_a_call_reaches_scripts_and_workers(elsewhere: Tavern, name: str, door: str) -> None:

@@ -264,6 +264,7 @@ def test_the_fingerprint_is_that_of_tool_caller_and_all_arguments(host: Host) ->
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [
     lambda t: t.revoke("desk", "read:fs"), lambda t: t.wait(t.plugins.disable("desk")), lambda t: t.wait(t.plugins.reload("desk")),
 ], ids=["revoked", "disabled", "reloaded"])  # fmt: skip

@@ -234,6 +234,7 @@ def test_python_tools_mark_their_parameters_in_the_annotation(tmp_path: Path) ->
 STEPS = st.lists(st.sampled_from(["..", ".", "a", "b", "link", "up", "", "…", "a b", "%2e"]), max_size=8)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(STEPS, st.booleans())
 def test_what_is_let_through_is_where_the_system_would_go(steps: list[str], absolute: bool) -> None:

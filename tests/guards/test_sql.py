@@ -232,6 +232,7 @@ def test_without_the_parser_every_statement_is_refused(desk: Desk, monkeypatch: 
     assert result.error.fix == "pip install 'tavern-core[sql]'"
 
 
+@pytest.mark.slow
 def test_sqlite_itself_agrees_that_what_is_let_through_only_reads(desk: Desk) -> None:
     """The database is asked: a connection whose authorizer allows reading only runs everything that was let through."""
     import sqlite3

@@ -68,6 +68,7 @@ def test_ordinary_questions_are_let_through(desk: Desk, dialect: str) -> None:
     assert {text: result.error for text, result in results.items() if not result.ok} == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dialect", REFUSED)
 def test_what_does_more_than_ask_is_refused(desk: Desk, dialect: str) -> None:
     ask = desk.tool(schema(dialect=dialect), "read:db")

@@ -38,6 +38,7 @@ def lines(texts: str) -> list[str]:
     return [line.replace(r"\n", "\n") for line in texts.strip().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_hostile_statements_are_refused_with_and_without_a_dialect(desk: Desk, dialect: str) -> None:
     named, unnamed = desk.tool(schema(dialect=dialect), "read:db"), desk.tool(schema(), "read:db")
@@ -116,6 +117,7 @@ def test_whatever_is_let_through_changes_nothing_and_reads_no_file(
     assert tried > MUTANTS / 10
 
 
+@pytest.mark.slow
 def test_an_attack_that_is_not_refused_would_be_seen(database: Database, dialect: str) -> None:
     """The measure itself: without the guard these statements change the database, or show the file."""
     attacks = {
@@ -159,6 +161,7 @@ def test_functions_that_the_operator_lists_may_be_called(desk: Desk) -> None:
         refusal(ask({"q": text}))
 
 
+@pytest.mark.slow
 def test_a_refusal_without_a_dialect_says_to_name_it(desk: Desk) -> None:
     error = desk.tool(schema(), "read:db")({"q": "select [a] from [t]"}).error
     assert error is not None

@@ -107,6 +107,7 @@ CODE: dict[str, tuple[str, str, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["folder", "installed"])
 def test_broken_code_costs_only_its_own_plugin(workshop: Workshop, source: str) -> None:
     names = {f"bad-{number}": what for number, what in enumerate(CODE)}
@@ -132,6 +133,7 @@ JUNK = ["5", "object()", "'hello'", "b'x'", "{'id': 'hello'}", "{}", "[None]", "
         "{'name': 'bad name!', 'execute': print, 'parameters': {}}", "float('nan')", "NotImplemented", "(hello,) * 2"]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_whatever_register_tools_returns_the_plugin_fails_with_a_reason(workshop: Workshop) -> None:
     names = {f"bad-{number}": junk for number, junk in enumerate(JUNK)}
     for name, junk in names.items():
@@ -159,6 +161,7 @@ OTHER_JUNK = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("section", REGISTERS)
 def test_junk_from_any_register_hook_fails_that_plugin_alone(workshop: Workshop, section: str) -> None:
     for number, junk in enumerate(OTHER_JUNK):

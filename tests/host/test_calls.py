@@ -759,6 +759,7 @@ def test_the_budget_of_calls_is_shared_by_copies_of_a_context(opened: Opened) ->
     assert results[3].error is not None and results[3].error.kind == "BUDGET_EXCEEDED"
 
 
+@pytest.mark.slow
 def test_a_thousand_concurrent_calls_from_threads_and_tasks_all_come_back(opened: Opened) -> None:
     @tool
     async def twice(n: int) -> int:

@@ -154,6 +154,7 @@ def test_without_a_grant_nothing_of_a_manager_is_seen(workshop: Workshop, name: 
     assert ask(workshop.open(), name, "list" if name != "llms" else "names") == "POLICY_DENIED"
 
 
+@pytest.mark.slow
 def test_a_manager_lends_no_rights_that_the_plugin_or_its_caller_has_not(workshop: Workshop) -> None:
     host = asking(workshop)
     assert host.invoke_sync("vault:secret").ok

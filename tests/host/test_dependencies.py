@@ -261,6 +261,7 @@ def test_found_plugins_whose_names_read_the_same_are_one(workshop: Workshop, ord
     assert "myplugin" in reported(host, "NAME_CONFLICT")
 
 
+@pytest.mark.slow
 def test_an_alias_that_two_plugins_want_stays_with_the_first_by_rank(workshop: Workshop) -> None:
     for name in ("one", "two"):
         workshop.folder(name, TOOL, f"{HELLO}\naliases: {{'Old:hello': hello}}")
@@ -328,6 +329,7 @@ def test_of_two_given_objects_of_one_name_the_first_is_used(workshop: Workshop) 
     assert host.invoke_sync("one:x").value == "one"
 
 
+@pytest.mark.slow
 def test_what_was_stopped_with_its_dependency_comes_back_with_it(workshop: Workshop) -> None:
     workshop.folder("a", LIFE)
     workshop.folder("b", TOOL + LIFE, f"{HELLO}\nstart: true\ndependsOn: {{a: ''}}")

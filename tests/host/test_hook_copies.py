@@ -107,6 +107,7 @@ def test_writing_into_what_a_hook_is_handed_changes_nothing(tmp_path: Path, what
     assert reported(Plugin(Scribbler(SCRIBBLES[what]), name="a-scribbler")) == reported()
 
 
+@pytest.mark.slow
 def test_no_hook_is_handed_the_code_of_another_plugin(tmp_path: Path) -> None:
     diary, found = Diary(), list[str]()
     look = Scribbler(lambda given: found.extend(leaks([diary, diary.ran], *given.values())))

@@ -63,6 +63,7 @@ def test_an_undeclared_hook_fails_the_plugin_with_place_and_line(workshop: Works
         assert form not in host.hooks.get(hook.name, ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hook", CALLED, ids=lambda hook: hook.name)
 def test_a_declared_hook_is_used_when_it_is_granted(workshop: Workshop, hook: Hook) -> None:
     for form in FORMS:

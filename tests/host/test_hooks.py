@@ -748,6 +748,7 @@ def test_an_alias_in_the_manifest_declares_the_hook(workshop: Workshop) -> None:
     assert workshop.open().plugins["one"].state == "active"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("granted", [False, True])
 def test_tryfirst_without_the_grant_runs_in_its_usual_place(workshop: Workshop, granted: bool) -> None:
     gate = "@hookimpl({})\ndef tavern_before_execute(call):\n    return {{'name': call.arguments['name'] + '{}'}}\n"
@@ -828,6 +829,7 @@ def test_a_tool_is_left_out_when_its_review_says_so_or_breaks(opened: Opened, wh
     assert host.invoke_sync("t:number").ok
 
 
+@pytest.mark.slow
 def test_declared_tools_are_reviewed_in_any_order_of_activation(workshop: Workshop) -> None:
     review = """
 import dataclasses

@@ -89,6 +89,7 @@ def by_command_line(workshop: Workshop, name: str) -> Answer:
 DOORS = {"api": by_api, "sync api": by_sync_api, "tam": by_text, "cli": by_command_line}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("door", DOORS)
 def test_every_hook_applies(workshop: Workshop, door: str) -> None:
     workshop.folder("guard", HOOKS, MANIFEST)

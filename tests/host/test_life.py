@@ -56,6 +56,7 @@ DOWN: dict[str, tuple[str, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", DOWN)
 def test_without_a_granted_gate_every_call_is_denied_until_it_is_disabled(workshop: Workshop, what: str) -> None:
     code, manifest = DOWN[what]
@@ -458,6 +459,7 @@ def test_an_object_cannot_be_reloaded(workshop: Workshop) -> None:
 # At the same time --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("doors", ["threads", "tasks", "both"])
 def test_many_first_calls_at_once_activate_a_plugin_once(workshop: Workshop, doors: str) -> None:
     code = TOOL.replace("return [hello]", "note('register'); return [hello]") + "import time\ntime.sleep(0.05)\n"

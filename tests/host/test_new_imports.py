@@ -111,6 +111,7 @@ def test_however_it_is_installed(workshop: Workshop, monkeypatch: pytest.MonkeyP
     assert len(workshop.tried()) == 1
 
 
+@pytest.mark.slow
 def test_what_changed_is_tried_again(workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = tmp_path / "site-packages"
     installed.mkdir()
@@ -146,6 +147,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", DAMAGE)
 def test_a_verdict_that_cannot_be_read_is_none(workshop: Workshop, what: str) -> None:
     workshop.folder("one", TOOL, HELLO)

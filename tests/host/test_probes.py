@@ -156,6 +156,7 @@ def test_what_was_found_is_remembered_until_the_files_change_or_it_is_reloaded(w
     assert host.invoke_sync("odd:hello").ok
 
 
+@pytest.mark.slow
 def test_listing_says_how_an_earlier_try_ended_and_tries_nothing(workshop: Workshop) -> None:
     folder = workshop.folder(
         "bad", "import os\nos._exit(3)\n" + TOOL, HELLO + '\npermissions: {capabilities: ["read:fs"]}'

@@ -245,6 +245,7 @@ def commands(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> Commands:
     return Commands(workshop, monkeypatch)
 
 
+@pytest.mark.slow
 def test_failures_of_hosts_that_call_once_add_up(commands: Commands) -> None:
     assert [commands.call(fails=True) for _ in range(4)] == [
         (),
@@ -255,6 +256,7 @@ def test_failures_of_hosts_that_call_once_add_up(commands: Commands) -> None:
     assert commands.asked == 3
 
 
+@pytest.mark.slow
 def test_a_success_of_a_later_host_begins_anew_and_a_hook_that_works_writes_nothing(commands: Commands) -> None:
     for _ in range(3):
         commands.call(fails=True)
@@ -272,6 +274,7 @@ def test_a_hook_that_never_failed_leaves_no_file(commands: Commands) -> None:
     assert not commands.kept.exists()
 
 
+@pytest.mark.slow
 def test_reloading_forgets_what_was_counted(commands: Commands) -> None:
     commands.call(fails=True)
     commands.call(fails=True)
@@ -303,6 +306,7 @@ WORTH_NOTHING: dict[str, Callable[[dict[str, Any]], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", WORTH_NOTHING)
 def test_a_count_that_is_corrupt_or_too_old_is_none(commands: Commands, what: str) -> None:
     commands.call(fails=True)
@@ -311,6 +315,7 @@ def test_a_count_that_is_corrupt_or_too_old_is_none(commands: Commands, what: st
     assert [commands.call(fails=True) for _ in range(3)] == [(), (), ("tavern_after_execute",)]
 
 
+@pytest.mark.slow
 def test_a_corrupt_file_counts_as_empty_and_is_reported(commands: Commands) -> None:
     commands.call(fails=True)
     commands.kept.write_text("{cut")
@@ -322,6 +327,7 @@ def test_a_corrupt_file_counts_as_empty_and_is_reported(commands: Commands) -> N
     assert [p.read_text() for p in commands.kept.parent.glob("quarantine.json.*")] == ["{cut"]
 
 
+@pytest.mark.slow
 def test_failures_of_hosts_that_run_at_once_add_up_and_a_success_elsewhere_excuses_none(
     commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,6 +352,7 @@ def test_where_nothing_can_be_kept_each_host_counts_for_itself(
     assert commands.asked == 3
 
 
+@pytest.mark.slow
 def test_commands_that_fail_one_after_the_other_reach_the_quarantine(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

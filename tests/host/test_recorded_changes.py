@@ -127,6 +127,7 @@ def test_many_and_long_differences_are_cut_and_counted() -> None:
     assert len(found[0]["before"]) < 250
 
 
+@pytest.mark.slow
 def test_the_command_shows_each_change(opened: Opened, home: Path) -> None:
     host = opened(Plugin([send], name="post"), plugin("a-upper", tavern_before_execute=upper))
     result = host.invoke_sync("post:send", {"text": "hi"})

@@ -96,6 +96,7 @@ def folder_plugin(root: Path, name: str, *ids: str, text: str = "print(1)") -> N
         (place / "tools" / f"{tool_id}.tool.json").write_text(json.dumps(definition))
 
 
+@pytest.mark.slow
 def test_refresh_says_what_came_went_and_changed(home: Path, tmp_path: Path) -> None:
     root = tmp_path / "plugins"
     root.mkdir()
@@ -178,6 +179,7 @@ def as_script(tmp_path: Path) -> Tavern:
     return Tavern.open({"plugins": {"entryPoints": False, "roots": [str(root)]}}, home=tmp_path / "h")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [as_python, as_factory, as_service, as_script])
 def test_the_caller_cannot_tell_how_a_tool_is_implemented(make: Any, tmp_path: Path) -> None:
     with make(tmp_path) as host:

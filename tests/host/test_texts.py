@@ -515,6 +515,7 @@ def numbered(count: int) -> Plugin:
     return Plugin([made(number) for number in range(count)], name="n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_chars", [900, 2_500, 6_000])
 @pytest.mark.parametrize("language", ["zh", "en"])
 def test_a_shortened_manual_shows_a_search_that_runs_and_finds_the_rest(
@@ -637,6 +638,7 @@ def test_manual_and_feedback_are_in_the_language_of_the_profile_else_of_the_host
         assert manual in host.manual("writer", language=language)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", ["zh", "en"])
 def test_a_model_reads_no_repair_that_only_an_operator_can_do(
     opened: Opened, tmp_path: Path, notes: Notes, language: str

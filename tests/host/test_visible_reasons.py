@@ -271,6 +271,7 @@ LOOKS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", LOOKS)
 def test_settings_of_tools_are_there_before_the_plugin_is_active(workshop: Workshop, what: str) -> None:
     bilibili(workshop)

@@ -185,6 +185,7 @@ def test_every_number_is_answered_as_the_table_says(policy: BoxPolicy, machine: 
     assert wrong == []
 
 
+@pytest.mark.slow
 @EVERY_MACHINE
 @EVERY_POLICY
 @pytest.mark.parametrize("name", [name for name in VERDICTS if VERDICTS[name] == "asked" or name in ("mmap", "socket")])

@@ -156,6 +156,7 @@ def in_process(shop: Workshop) -> Tavern:
     return shop.open(config={"secrets": {"key": KEY}, "limits": LIMITS})
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("tool", NOT_PREVENTED)
 def test_in_process_it_does_what_it_likes(in_process: Tavern, victim: Victim, tool: str) -> None:

@@ -110,6 +110,7 @@ def test_a_signal_is_handed_on(user: int) -> None:
         assert running.stdout.read() == "bye\n"
 
 
+@pytest.mark.slow
 def test_an_invalid_program_is_reported(user: int) -> None:
     _, missing = ended(user, SHELL, "/usr/bin/there-is-none")
     _, forbidden = ended(user, replace(SHELL, may_execute=False), "/bin/sh", "-c", ":")

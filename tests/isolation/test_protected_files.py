@@ -14,6 +14,8 @@ from tavern_core import CallContext, Tavern
 
 from ..host.workshop import Workshop
 
+pytestmark = pytest.mark.slow
+
 RUN = """
 import contextlib, ctypes, json, os, shutil, sqlite3, subprocess, sys, tempfile, threading
 from pathlib import Path
@@ -302,7 +304,6 @@ def everywhere() -> list[Any]:
     return [pytest.param(*pair, marks=() if pair in often else pytest.mark.soak) for pair in pairs]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("box", "scope"), everywhere())
 def test_nothing_that_is_run_by_others_is_written(place: Place, box: str, scope: str) -> None:
     host = place.open(SCOPES[scope], box)
@@ -343,7 +344,6 @@ def is_torn(name: str, aims: set[str]) -> bool:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("scope", [["./free"], ["./"], None])
 @pytest.mark.parametrize("box", BOXES[:3])
 def test_what_was_granted_is_written_as_without_a_box(place: Place, box: str, scope: list[str] | None) -> None:
@@ -354,7 +354,6 @@ def test_what_was_granted_is_written_as_without_a_box(place: Place, box: str, sc
     assert place.run(host, box, ORDINARY, folder) == LEFT
 
 
-@pytest.mark.slow
 def test_the_interpreter_and_its_packages_stay_as_they_are(place: Place, tmp_path: Path) -> None:
     packages = next(Path(entry) for entry in sys.path if entry.endswith("site-packages"))
     targets = [

@@ -73,6 +73,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, PLANTED)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("planted")
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("granted", [False, True])
@@ -107,6 +108,7 @@ def test_naming_a_variable_without_asking_for_it_gives_nothing(workshop: Worksho
     assert (error.kind, error.details["missing"]) == ("POLICY_DENIED", ["env:DATABASE_URL"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("planted")
 @pytest.mark.parametrize("tier", TIERS)
 def test_what_the_fixed_list_has_takes_none(workshop: Workshop, tier: str) -> None:
@@ -136,6 +138,7 @@ def test_a_variable_that_loads_code_is_refused_before_anything_runs(
         assert name in reported.out + reported.err and "never passed on" in reported.out + reported.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tier", TIERS)
 def test_an_edited_lock_file_passes_no_variable_that_loads_code(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch, tier: str
@@ -151,6 +154,7 @@ def test_an_edited_lock_file_passes_no_variable_that_loads_code(
         assert leaked(host.invoke_sync("q:seen").value) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("planted")
 def test_a_caller_needs_it_too(workshop: Workshop) -> None:
     plugin(workshop, ["MY_PROXY"], ["MY_PROXY"], "none")

@@ -14,6 +14,8 @@ import pytest
 from tavern_core import Tavern
 from tests.programs import Program
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import json, os, sys
 given = json.load(sys.stdin)
@@ -54,7 +56,6 @@ def notes(home: Path) -> list[str]:
     return [entry.name for entry in (home / "work").iterdir()] if (home / "work").exists() else []
 
 
-@pytest.mark.slow
 def test_what_a_killed_host_left_is_removed_when_the_next_one_begins(plugins: Path, tmp_path: Path) -> None:
     home, pipe = tmp_path / "home", tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -105,7 +106,6 @@ def test_a_state_folder_that_cannot_be_written_to_stops_no_script(plugins: Path,
     assert not folder.parent.exists()
 
 
-@pytest.mark.slow
 def test_a_host_that_is_never_closed_leaves_nothing_when_its_program_ends(plugins: Path, tmp_path: Path) -> None:
     program = (
         HOST.replace("with Tavern", "tavern = Tavern")

@@ -130,6 +130,7 @@ def test_a_service_of_a_worker_is_one_of_the_host(workshop: Workshop) -> None:
         clock.now(object())
 
 
+@pytest.mark.slow
 def test_a_worker_uses_services_of_the_host_and_of_other_workers(workshop: Workshop) -> None:
     workshop.folder("clocks", None, SERVES)
     (workshop.plugins / "clocks" / "__init__.py").write_text(SERVED)
@@ -232,6 +233,7 @@ def a_host_with_settings(workshop: Workshop) -> Tavern:
     return workshop.open(config={"secrets": secrets, "config": {"free": [1]}})
 
 
+@pytest.mark.slow
 def test_settings_secrets_and_the_folder_are_the_plugins_own(
     workshop: Workshop, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -374,6 +376,7 @@ def test_an_object_of_the_program_cannot_be_isolated(workshop: Workshop) -> None
 MARKS = [("now", "use", True), ("later", "use", False), ("now", "write", True), ("later", "write", True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolated", [False, True])
 @pytest.mark.parametrize(("method", "right", "may"), MARKS)
 def test_service_tools_follow_the_marks_on_both_sides_of_a_process(

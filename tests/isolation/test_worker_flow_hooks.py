@@ -106,6 +106,7 @@ def reported(workshop: Workshop) -> list[str]:
     return file.read_text("utf-8").splitlines()
 
 
+@pytest.mark.slow
 def test_hooks_see_and_change_runs_and_nodes(host: Tavern, workshop: Workshop) -> None:
     result = host.workflows.run_sync(FLOW, {"text": "\u56db"})
     assert (result.ok, dict(result.outputs)) == (True, {"count": 6}), result.errors
@@ -121,6 +122,7 @@ def test_hooks_see_and_change_runs_and_nodes(host: Tavern, workshop: Workshop) -
     assert changed == [("", {"plugin": "w", "inputs": "text"}), ("size", {"plugin": "w", "inputs": "data"})]
 
 
+@pytest.mark.slow
 def test_hooks_refuse_runs_and_nodes(host: Tavern) -> None:
     with pytest.raises(PolicyDenied, match="not that word"):
         host.workflows.run_sync(FLOW, {"text": "forbidden"})
@@ -131,6 +133,7 @@ def test_hooks_refuse_runs_and_nodes(host: Tavern) -> None:
     assert (size.description, size.inputs["data"].display_name) == ("Counted by another", "Bytes to count")
 
 
+@pytest.mark.slow
 def test_hooks_change_and_refuse_patches(host: Tavern) -> None:
     outcome = host.workflows.patch(FLOW, [{"op": "add", "path": "/nodes/n", "value": {"type": "core:Text"}}])
     assert (outcome.ok, outcome.changed_by, outcome.workflow.description) == (True, ("w",), "4 nodes"), outcome.problems

@@ -219,6 +219,7 @@ def test_a_worker_that_answers_in_between_is_never_paused(workshop: Workshop) ->
         assert value(host, "p:pid")
 
 
+@pytest.mark.slow
 def test_stopping_and_starting_a_plugin(workshop: Workshop) -> None:
     folder(workshop)
     host = workshop.open()
@@ -337,6 +338,7 @@ def test_no_worker_outlives_its_host(workshop: Workshop, end: str) -> None:
         until(lambda: not lives(worker) and not lives(server))
 
 
+@pytest.mark.slow
 def test_an_object_of_a_forked_host_has_a_fork_server_of_its_own() -> None:
     reader, writer = os.pipe()
     pid = os.fork()

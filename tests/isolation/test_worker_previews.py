@@ -14,6 +14,8 @@ from ..host.workshop import Workshop
 from .test_worker_same import both
 from .waiting import until
 
+pytestmark = pytest.mark.slow
+
 TOOLS = '''
 import asyncio, os
 from tavern_core import CallContext, ToolResult, factory, hookimpl, tool
@@ -146,7 +148,6 @@ def test_previews_run_where_their_tools_do_and_change_nothing(workshop: Workshop
     assert places[0] == os.getpid() != places[1]
 
 
-@pytest.mark.slow
 def test_a_preview_that_fails_is_one_error_and_leaves_no_token(workshop: Workshop) -> None:
     def look(host: Tavern) -> Any:
         said = {}

@@ -209,6 +209,7 @@ def test_progress_from_a_worker_is_bounded_whatever_it_says(host: Tavern) -> Non
     assert all(len(e.data["message"]) <= 500 and e.data["total"] is None for e in events)
 
 
+@pytest.mark.slow
 @ways
 def test_a_tool_in_a_worker_keeps_artifacts_for_its_caller(host: Tavern, call: Way) -> None:
     link = call(host, "w:draw", {"size": 1_000_000}, ANN).unwrap()
@@ -264,6 +265,7 @@ def test_a_job_in_a_worker_gets_the_answer_to_its_question(host: Tavern) -> None
     assert host.jobs.result(job).value == [True, {"count": 2}]
 
 
+@pytest.mark.slow
 def test_many_questions_that_wait_leave_the_worker_well(host: Tavern) -> None:
     worker = host.invoke_sync("w:pid").value
     jobs = [host.invoke_sync("w:order", {"item": "tea"}, job=True).job for _ in range(MOST_OPEN + 1)]

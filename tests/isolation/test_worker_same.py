@@ -16,6 +16,8 @@ from tavern_core import Budget, CallContext, Tavern, ToolResult
 from ..host.workshop import Workshop
 from .waiting import until
 
+pytestmark = pytest.mark.slow
+
 TOOLS = '''
 import asyncio, datetime, enum, os, sys
 from dataclasses import dataclass
@@ -253,7 +255,6 @@ def both(
     return seen[0], seen[1]
 
 
-@pytest.mark.slow
 def test_every_tool_answers_the_same(workshop: Workshop) -> None:
     def look(host: Tavern) -> Any:
         found = {}
@@ -270,7 +271,6 @@ def test_every_tool_answers_the_same(workshop: Workshop) -> None:
         assert outside[what] == result, what
 
 
-@pytest.mark.slow
 def test_every_tool_answers_the_same_under_an_event_loop(workshop: Workshop) -> None:
     def look(host: Tavern) -> Any:
         async def calls() -> list[Any]:
@@ -288,7 +288,6 @@ def test_every_tool_answers_the_same_under_an_event_loop(workshop: Workshop) -> 
         assert other == one
 
 
-@pytest.mark.slow
 def test_tools_are_listed_described_and_explained_the_same(workshop: Workshop) -> None:
     def look(host: Tavern) -> Any:
         host.plugins.activate_sync("p")
@@ -327,7 +326,6 @@ FILES = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
 def test_tools_of_files_answer_the_same(workshop: Workshop) -> None:
     def look(host: Tavern) -> Any:
         calls = [
@@ -442,7 +440,6 @@ configOptions:
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("door", ["without a loop", "under a loop"])
 def test_hooks_of_every_kind_do_the_same(workshop: Workshop, door: str, caplog: pytest.LogCaptureFixture) -> None:
     def look(host: Tavern) -> Any:

@@ -174,6 +174,7 @@ TOO_LARGE: dict[str, tuple[str, str, str]] = {
 }
 
 
+@pytest.mark.slow
 def test_what_takes_more_than_a_mebibyte_crosses(host: Tavern) -> None:
     pid = host.invoke_sync("far:pid").unwrap()
     assert {what: fits(host) for what, fits in FITS.items()} == dict.fromkeys(FITS, True)
@@ -193,6 +194,7 @@ def test_what_is_too_large_is_an_error_that_names_the_limit_and_the_worker_lives
         assert (what, host.invoke_sync("far:pid").unwrap()) == (what, pid)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("type_", ["far:Chunks", "far:Text"])
 def test_a_node_that_gives_too_much_fails_and_the_worker_lives_on(host: Tavern, type_: str) -> None:
     pid = host.invoke_sync("far:pid").unwrap()

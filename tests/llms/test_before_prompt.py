@@ -212,6 +212,7 @@ RIGHTS: dict[str, tuple[str, str, list[str], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolated", [False, True])
 @pytest.mark.parametrize("what", RIGHTS)
 def test_only_a_plugin_with_the_right_sees_and_changes_the_conversation(

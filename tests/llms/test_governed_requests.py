@@ -256,6 +256,7 @@ async def ask(ctx: NodeContext, text: str = "hi") -> dict:
 """
 
 
+@pytest.mark.slow
 def test_an_isolated_plugin_asks_models_from_its_worker_within_its_budget(opened: Open, tmp_path: Path) -> None:
     folder = tmp_path / "plugins" / "far"
     folder.mkdir(parents=True)

@@ -146,6 +146,7 @@ STREAMED: dict[str, tuple[Reply, tuple[str, str, str]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "stream"),
     [*((name, stream) for name in FAILURES for stream in (False, True)), *((n, True) for n in STREAMED)],
@@ -235,6 +236,7 @@ def test_a_server_that_cannot_stream_answers_as_a_whole(opened: Open) -> None:
     assert (answer.text, pieces) == ("hello", ["hello"])
 
 
+@pytest.mark.slow
 def test_a_call_in_very_many_pieces_is_put_together_in_time(opened: Open) -> None:
     size = 400_000
     deltas = [

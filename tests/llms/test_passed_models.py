@@ -81,6 +81,7 @@ def test_a_run_is_not_resumed_with_the_passed_model_of_another_process(tmp_path:
         assert host.agents.resume_sync(run_id, model=lambda m: "b", budget={"seconds": 60}).answer == "b"
 
 
+@pytest.mark.slow
 def test_models_in_use_are_kept_however_many_are_passed(tmp_path: Path) -> None:
     with Tavern.open({}, home=tmp_path) as host:
 

@@ -40,6 +40,7 @@ def text(result: Any) -> str:
     return "".join(block.text for block in result.content if block.type == "text")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 def test_a_client_lists_and_calls_with_the_rights_of_its_token_and_no_others(shop: Any, era: str) -> None:
     url, tavern, plugin = shop
@@ -73,6 +74,7 @@ def test_a_client_lists_and_calls_with_the_rights_of_its_token_and_no_others(sho
     asyncio.run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 def test_a_tool_asks_the_person_at_the_client(shop: Any, era: str) -> None:
     url, tavern, plugin = shop
@@ -125,6 +127,7 @@ def test_a_question_of_any_schema_is_a_form_that_clients_can_show(
     assert json.loads(text(asyncio.run(main()))) == answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize(
     ("approver", "answers", "is_paid"), [("user:ann", True, True), ("user:ann", False, False), ("", True, False)]
@@ -174,6 +177,7 @@ def test_a_client_without_tasks_waits_for_a_job_and_answers_what_it_asks(shop: A
     assert asyncio.run(main()) == "delivered 2 of tea"
 
 
+@pytest.mark.slow
 def test_tasks_belong_to_their_caller(shop: Any) -> None:
     url, tavern, _ = shop
     knows = {"extensions": {"io.modelcontextprotocol/tasks": {}}, "elicitation": {"form": {}}}
@@ -193,6 +197,7 @@ def test_tasks_belong_to_their_caller(shop: Any) -> None:
     assert found["result"]["content"][0]["text"] == "delivered 4 of tea"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 def test_resources_prompts_and_artifacts_are_those_that_the_caller_may_have(shop: Any, era: str) -> None:
     url, tavern, _ = shop
@@ -255,6 +260,7 @@ def test_skills_are_prompts_and_resources_of_callers_who_may_use_them(tmp_path: 
         asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_call_that_its_client_gives_up_ends_in_the_tool(tmp_path: Path) -> None:
     with open_shop(tmp_path) as (url, tavern, plugin):
         token = tavern.tokens.create("agent:hasty")[1]
@@ -272,6 +278,7 @@ def test_a_call_that_its_client_gives_up_ends_in_the_tool(tmp_path: Path) -> Non
             asyncio.run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 def test_thousands_of_tools_come_in_pages_or_as_a_search(tmp_path: Path, era: str) -> None:
     many = Plugin([tool(name=f"t-{n}", description=f"Tool number {n}")(lambda: 1) for n in range(2_500)], name="many")
@@ -315,6 +322,7 @@ def test_thousands_of_tools_come_in_pages_or_as_a_search(tmp_path: Path, era: st
         asyncio.run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 def test_clients_are_told_when_tools_come_and_resources_change(tmp_path: Path, era: str) -> None:
     with open_shop(tmp_path) as (url, tavern, _):
@@ -343,6 +351,7 @@ def test_clients_are_told_when_tools_come_and_resources_change(tmp_path: Path, e
         assert asyncio.run(main())[0] in ("notifications/tools/list_changed", "ToolsListChanged")
 
 
+@pytest.mark.slow
 def test_workflows_are_offered_and_calls_are_on_record_as_their_caller_s(tmp_path: Path) -> None:
     flow = {"version": 1, "id": "twice", "nodes": [], "edges": []}
     folder = tmp_path / "workflows"
@@ -410,12 +419,14 @@ class TestStdio:
 
         return asyncio.run(main())
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("era", "is_permitted"), list(zip(ERAS, (False, True), strict=True)))
     def test_a_client_has_what_the_command_line_says(self, project: Path, era: str, is_permitted: bool) -> None:
         served = self.served(project, era, *(("--permissions", "read:fs") if is_permitted else ()))
         names = ["system__get_current_time", "text__count", *(["text__files"] if is_permitted else [])]
         assert served == [names, "2", not is_permitted]
 
+    @pytest.mark.slow
     def test_a_client_has_what_its_token_says(self, project: Path) -> None:
         token = self.tavern(project, "tokens", "create", "agent:x", "--permissions", "read:fs")
         assert self.served(project, "auto", TAVERN_MCP_TOKEN=token)[2] is False

@@ -37,6 +37,7 @@ def token(shop: Any) -> str:
     return str(shop[1].tokens.create("agent:known")[1])
 
 
+@pytest.mark.slow
 def test_nothing_is_answered_without_a_token_that_holds_here(shop: Any, token: str) -> None:
     url, tavern, plugin = shop
     elsewhere = tavern.tokens.create("agent:known", audience="another")[1]
@@ -123,6 +124,7 @@ def round_of(shop: Any, token: str, **changes: Any) -> dict[str, Any]:
     return answer(post(shop[0], token, "tools/call", call, capabilities=ASKS))
 
 
+@pytest.mark.slow
 def test_a_state_works_once_for_one_call_of_one_caller_and_not_for_ever(shop: Any, token: str) -> None:
     other = shop[1].tokens.create("agent:other")[1]
     given = {"inputResponses": {"order": {"action": "accept", "content": {"count": 2}}}}
@@ -139,6 +141,7 @@ def test_a_state_works_once_for_one_call_of_one_caller_and_not_for_ever(shop: An
     assert round_of(shop, token, requestState=state, **given)["error"]["code"] == -32602
 
 
+@pytest.mark.slow
 def test_a_state_expires_and_is_that_of_one_state_folder(tmp_path: Path) -> None:
     with open_shop(tmp_path, {"mcp": {"stateMs": 1}}) as found:
         token = found[1].tokens.create("agent:late")[1]
@@ -152,6 +155,7 @@ def test_a_state_expires_and_is_that_of_one_state_folder(tmp_path: Path) -> None
         assert round_of(found, token, requestState=state)["error"]["code"] == -32602
 
 
+@pytest.mark.slow
 def test_nobody_approves_for_another_or_by_a_state_that_was_meant_for_something_else(tmp_path: Path) -> None:
     with open_shop(tmp_path) as found:
         url, tavern, plugin = found
@@ -171,6 +175,7 @@ def test_nobody_approves_for_another_or_by_a_state_that_was_meant_for_something_
         assert plugin.done == []
 
 
+@pytest.mark.slow
 def test_a_session_is_its_token_s_alone(shop: Any, token: str) -> None:
     url, tavern, _ = shop
     other = tavern.tokens.create("agent:thief")[1]
@@ -224,6 +229,7 @@ def test_connections_that_are_cut_leave_the_server_well(shop: Any, token: str) -
     assert answer(post(url, token, "tools/call", CALL))["result"]["isError"] is False
 
 
+@pytest.mark.slow
 def test_the_token_goes_no_further_than_the_door(tmp_path: Path) -> None:
     with open_shop(tmp_path) as (url, tavern, plugin):
         token = tavern.tokens.create("agent:careful")[1]

@@ -92,6 +92,7 @@ def test_a_token_is_for_one_audience_and_a_time(tmp_path: Path) -> None:
         assert tavern.tokens.verify(over) is None
 
 
+@pytest.mark.slow
 def test_the_command_serves_over_http_what_the_command_for_tokens_gave(tmp_path: Path) -> None:
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return programs.tavern(*words, cwd=tmp_path, home=tmp_path / "home")

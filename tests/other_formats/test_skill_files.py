@@ -122,6 +122,7 @@ def test_a_long_body_is_advice_and_no_fault() -> None:
     assert [finding.severity for finding in found.findings] == ["info"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content",
     [b"\xff\xfe-\x00", b"---\n\xff\n---", b"---\n\x00: a\n---", b"---\n" + b"[" * 5_000 + b"\n---\n", b"---\n" + b"a:\n " * 3_000 + b"\n---\n",
@@ -133,6 +134,7 @@ def test_hostile_front_matter_is_one_located_finding(content: bytes) -> None:
     assert all(finding.where is not None for finding in found.findings)
 
 
+@pytest.mark.slow
 def test_no_text_makes_the_reader_fail() -> None:
     draw = random.Random(7)
     signs = ["---", "\n", ":", " ", "-", "name", "description", "{", "}", "[", "]", "'", '"', "|", ">", "&a", "*a", "!!int", "\t", "#", "字", "\r"]  # fmt: skip
@@ -141,6 +143,7 @@ def test_no_text_makes_the_reader_fail() -> None:
         read_skill(text.encode(), "demo", "SKILL.md")
 
 
+@pytest.mark.slow
 def test_the_two_commands_agree(tmp_path: Path) -> None:
     for name, line in (("good", "description: Does it."), ("bad", "flow: [1]")):
         (tmp_path / name).mkdir()

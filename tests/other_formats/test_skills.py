@@ -47,6 +47,7 @@ def why(result: ToolResult) -> str:
 # Trust ----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_skill_of_the_project_is_used_once_its_operator_trusts_it(project: Project) -> None:
     project.skill("skills/pdf-forms")
     with project.host() as tavern:
@@ -62,6 +63,7 @@ def test_a_skill_of_the_project_is_used_once_its_operator_trusts_it(project: Pro
         assert "does not trust" in why(tavern.invoke_sync("skill:pdf-forms"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", ["SKILL.md", "scripts/say.py", "references/new.md"])
 def test_a_skill_that_changed_asks_for_trust_again(project: Project, changed: str) -> None:
     project.skill("skills/pdf-forms", scripts={"say.py": SAY})
@@ -109,6 +111,7 @@ def test_skills_of_the_user_need_no_trust(project: Project) -> None:
             tavern.skills.get("notez")
 
 
+@pytest.mark.slow
 def test_a_locked_host_uses_a_skill_exactly_as_it_is_in_the_lock_file(project: Project) -> None:
     project.skill("skills/pdf-forms")
     trusted(project, "pdf-forms")
@@ -180,6 +183,7 @@ def write_plugin(project: Project, *skills: str) -> None:
         project.skill(f"plugins/office/know-how/{name}", f"# {name} of office", {"say.py": SAY})
 
 
+@pytest.mark.slow
 def test_a_plugin_brings_skills(project: Project) -> None:
     write_plugin(project, "letters", "tables")
     project.write("plugins/office/know-how/readme.txt", "no skill")
@@ -294,6 +298,7 @@ def test_long_files_are_read_in_parts_and_binary_ones_not_at_all(project: Projec
         assert "larger than" in why(tavern.invoke_sync("skill:big", {"file": "huge.txt"}))
 
 
+@pytest.mark.slow
 def test_the_list_of_files_is_bounded(project: Project) -> None:
     folder = project.skill("mine/many")
     for number in range(520):
@@ -321,6 +326,7 @@ print(tried(lambda: socket.create_connection(("127.0.0.1", 9), 1)))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [{}, {"isolation": {"scripts": "tier"}}, {"isolation": {"level": "none"}}])
 def test_a_script_of_a_skill_is_always_in_the_box_with_what_was_granted(project: Project, config: Any) -> None:
     project.skill("mine/look", scripts={"look.py": LOOK})
@@ -363,6 +369,7 @@ def test_what_is_no_script_of_the_skill_is_not_run(project: Project, script: str
         assert said in why(tavern.invoke_sync("skill:say.run", {"script": script}))
 
 
+@pytest.mark.slow
 def test_a_script_that_fails_says_so_in_its_result(project: Project) -> None:
     project.skill("mine/fail", scripts={"fail.py": "import sys; print('half'); sys.exit('broken')"})
     with project.host() as tavern:
@@ -371,6 +378,7 @@ def test_a_script_that_fails_says_so_in_its_result(project: Project) -> None:
     assert result.evidence[1].ref == "skill:fail/scripts/fail.py"
 
 
+@pytest.mark.slow
 def test_scripts_for_node_and_executable_files_run_too(project: Project) -> None:
     project.skill("mine/mixed", scripts={"say.js": "console.log('node', process.argv.slice(2).join())"})
     project.write("mine/mixed/scripts/own", "#!/usr/bin/env python3\nprint('own')\n", 0o755)

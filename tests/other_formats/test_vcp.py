@@ -85,6 +85,7 @@ def test_a_synchronous_plugin_is_a_tool_whose_parameters_were_inferred(project: 
     assert (status.source, status.state, status.granted) == ("vcp", "pending_consent", frozenset())
 
 
+@pytest.mark.slow
 def test_settings_are_variables_of_its_program(project: Project) -> None:
     weather(project)
     with project.host() as tavern:
@@ -95,6 +96,7 @@ def test_settings_are_variables_of_its_program(project: Project) -> None:
     assert value(reported) == "Bonn: sunny, C, WeatherRequest"
 
 
+@pytest.mark.slow
 def test_a_text_of_a_model_calls_it(project: Project) -> None:
     weather(project)
     with project.host(settings={"extensions.weather.WEATHER_KEY": "k-123456"}) as tavern:
@@ -110,6 +112,7 @@ def test_a_text_of_a_model_calls_it(project: Project) -> None:
 
 if NEEDS_NODE:  # always in CI
 
+    @pytest.mark.slow
     def test_a_plugin_for_node_with_several_commands(project: Project) -> None:
         project.vcp(
             "NoteKeeper",
@@ -144,6 +147,7 @@ if NEEDS_NODE:  # always in CI
         assert value(gone)["did"] == "删除"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "kind", "said"),
     [
@@ -166,6 +170,7 @@ def test_what_is_no_answer_is_one_clear_error(project: Project, program: str, ki
     assert said in reported
 
 
+@pytest.mark.slow
 def test_an_answer_is_what_stands_under_result(project: Project) -> None:
     project.vcp("Odd", 'print(\'{"status": "success", "result": {"status": "error", "list": [1]}, "base64": "x"}\')')
     with project.host() as tavern:
@@ -210,6 +215,7 @@ def test_everything_else_is_listed_with_the_reason_why_it_is_no_tool(project: Pr
     assert "tools" not in status.provides
 
 
+@pytest.mark.slow
 def test_a_folder_called_block_is_off(project: Project) -> None:
     project.vcp("Weather", folder="Weather.block")
     with project.host() as tavern:
@@ -248,6 +254,7 @@ print(json.dumps({"status": "success", "result": {
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [{}, {"isolation": {"scripts": "tier"}}, {"isolation": {"level": "none"}}])
 def test_a_plugin_is_always_in_the_box_and_may_do_what_was_granted(project: Project, config: Any) -> None:
     project.vcp("Look", LOOK)
@@ -265,6 +272,7 @@ def test_a_plugin_is_always_in_the_box_and_may_do_what_was_granted(project: Proj
         assert not reported["connect"].startswith("<socket")
 
 
+@pytest.mark.slow
 def test_it_is_reviewed_and_bound_to_its_files_like_a_plugin(project: Project) -> None:
     project.vcp("Weather")
     with project.host() as tavern:
@@ -289,6 +297,7 @@ def test_it_is_reviewed_and_bound_to_its_files_like_a_plugin(project: Project) -
         assert "artifact" in tavern.review("weather").decision.changed
 
 
+@pytest.mark.slow
 def test_listing_runs_and_imports_nothing(project: Project) -> None:
     folder = project.vcp("Weather")
     trap = f"open({str(project.root / 'ran')!r}, 'w')"
@@ -303,6 +312,7 @@ def test_listing_runs_and_imports_nothing(project: Project) -> None:
     assert not (project.root / "ran").exists()
 
 
+@pytest.mark.slow
 def test_a_call_sees_no_variable_of_the_host(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_OF_THE_HOST", "s3cret-value")
     project.vcp("Env", configSchema={"SECRET_OF_THE_HOST": "string", "OTHER": {"type": "boolean", "default": True}})
@@ -348,6 +358,7 @@ def listed(tavern: Tavern) -> list[str]:
 # Hostile --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_settings_that_name_variables_of_the_host_or_of_loaders_are_left_out(project: Project) -> None:
     names = [
         "PATH",
@@ -375,6 +386,7 @@ def test_settings_that_name_variables_of_the_host_or_of_loaders_are_left_out(pro
     assert "LD_PRELOAD" not in env
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content",
     [
@@ -409,6 +421,7 @@ def test_values_of_any_kind_anywhere_are_survived(project: Project, key: str) ->
     assert set(states) <= {"disabled", "pending_consent"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["commandIdentifier", "description", "example", "parameters"])
 def test_commands_of_any_shape_are_survived(project: Project, key: str) -> None:
     good = {"commandIdentifier": "good", "description": "Works."}
@@ -461,6 +474,7 @@ def test_a_description_cannot_call_or_hide_anything(project: Project) -> None:
     assert manual.count("<|[REQUEST_TOOL]|>") == empty.count("<|[REQUEST_TOOL]|>")
 
 
+@pytest.mark.slow
 def test_examples_of_other_plugins_and_commands_show_no_parameters(project: Project) -> None:
     texts = "\n".join(
         (
@@ -477,6 +491,7 @@ def test_examples_of_other_plugins_and_commands_show_no_parameters(project: Proj
     assert asked == {"own": "1", "more": 2, "command": "first"}
 
 
+@pytest.mark.slow
 def test_a_giant_manifest_is_bounded(project: Project) -> None:
     many = [
         {"commandIdentifier": f"c{n}", "description": block("Big", **{f"p{k}": "x" for k in range(8)})}

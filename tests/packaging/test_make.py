@@ -19,6 +19,7 @@ def make(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["make", *words], capture_output=True, text=True, cwd=ROOT, env=clean_environment())
 
 
+@pytest.mark.slow
 def test_help_names_every_command() -> None:
     done = make("help")
     assert done.returncode == 0, done.stderr
@@ -54,6 +55,7 @@ def test_the_demo_installs_every_example_plugin_that_behaves() -> None:
     assert sorted(re.findall(r'"([a-z-]+)"', ours)) == behaving
 
 
+@pytest.mark.slow
 def test_a_python_that_is_too_old_is_reported() -> None:
     done = make("python", "PYTHON=")
     assert done.returncode != 0

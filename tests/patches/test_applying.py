@@ -230,6 +230,7 @@ def many(count: int) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_the_work_grows_with_the_workflow_and_with_the_patch_and_not_with_their_product() -> None:
     from tavern_core.graph.patch import patched
     from tavern_core.graph.patch_ids import with_ids

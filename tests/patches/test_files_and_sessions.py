@@ -120,6 +120,7 @@ def _patch_often(root: str, word: str, barrier: Any, results: Any) -> None:
             results.put((word, turn, outcome.ok, [problem.code for problem in outcome.problems]))
 
 
+@pytest.mark.slow
 def test_of_two_processes_that_patch_one_file_the_loser_gets_a_conflict_and_no_change_is_lost(flows: Flows) -> None:
     path = stored(flows)
     context = multiprocessing.get_context("spawn")
@@ -199,6 +200,7 @@ def test_a_session_without_a_file_begins_empty_and_is_saved_under_an_id(flows: F
             tavern.workflows.session().save("fresh")
 
 
+@pytest.mark.slow
 def test_a_long_history_is_bounded(flows: Flows) -> None:
     with flows.open() as tavern:
         session = tavern.workflows.session(flow())

@@ -36,6 +36,7 @@ def test_there_are_more_than_a_hundred_cases() -> None:
     assert len(CASES) > 100
 
 
+@pytest.mark.slow
 @given(VALUES, VALUES)
 def test_a_patch_from_one_document_to_another_leads_there_and_back(one: Any, other: Any) -> None:
     from jsonpatch import make_patch
@@ -100,6 +101,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_patch_is_bounded(name: str) -> None:
     patch, code = HOSTILE[name]

@@ -57,6 +57,7 @@ def overlaps(workflow: Workflow, *, keep: bool = True) -> list[tuple[str, str]]:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     st.integers(0, 10**6),
@@ -161,6 +162,7 @@ def test_an_odd_file_is_laid_out_all_the_same(name: str) -> None:
     assert all(abs(x) < 1e10 and abs(y) < 1e10 for x, y in places.values())
 
 
+@pytest.mark.slow
 def test_the_work_grows_with_the_number_of_nodes() -> None:
     def work(nodes: int, placed: float) -> int:
         workflow = drawn(3, nodes, nodes * 2, placed=placed)

@@ -147,6 +147,7 @@ def broken(name: str) -> Any:
     return patch if instead is None else instead
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BREAKS)
 def test_each_break_is_reported_with_its_own_code(host: Tavern, name: str) -> None:
     _, code, fields = BREAKS[name]
@@ -227,6 +228,7 @@ OPERATIONS = st.builds(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.lists(OPERATIONS, max_size=4), st.sampled_from([[], BY_ID, BY_PLACE]))
 def test_whatever_a_patch_holds_it_is_applied_or_refused_and_its_undo_is_the_identity(

@@ -137,6 +137,7 @@ def test_the_answer_follows_plugins_that_are_disabled_and_enabled(kitchen: Kitch
         assert types_of(host, "autumn leaves", limit=1) == ["garden:Rake"]
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     requests=st.lists(
@@ -178,6 +179,7 @@ def test_what_is_no_request_is_refused(kitchen: Kitchen, request_: Any, options:
     assert refused.value.code == code
 
 
+@pytest.mark.slow
 def test_huge_and_hostile_documents_are_bounded_and_others_are_still_found(kitchen: Kitchen) -> None:
     hostile = [
         a_node("kitchen:Long", "L" * 10_000_000, "\x00\x1b[31m\u202edough " * 800_000, "dough"),
@@ -191,6 +193,7 @@ def test_huge_and_hostile_documents_are_bounded_and_others_are_still_found(kitch
         assert all(len(str(match)) < 2_000 for match in host.nodes.retrieve("dough", limit=400))
 
 
+@pytest.mark.slow
 def test_threads_and_event_loops_get_the_same_answer_at_the_same_time(kitchen: Kitchen) -> None:
     kitchen.example("bread", ["kitchen:Mix", "kitchen:Knead", "kitchen:Bake"], "Bread 面包")
     requests = [request for request, _ in QUESTIONS] * 3

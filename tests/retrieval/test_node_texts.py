@@ -48,6 +48,7 @@ def test_a_node_type_is_shown_with_what_a_patch_needs(spec: NodeSpec, text: str)
     assert node_document(spec) == text
 
 
+@pytest.mark.slow
 def test_texts_of_plugins_cannot_add_lines_or_calls() -> None:
     spec = NodeSpec(
         "x:Evil",
@@ -61,6 +62,7 @@ def test_texts_of_plugins_cannot_add_lines_or_calls() -> None:
     assert len(text) < 1_000
 
 
+@pytest.mark.slow
 @given(budget=st.integers(-10, 10_000))
 def test_the_budget_holds_and_the_first_types_get_the_most_of_it(budget: int) -> None:
     specs = [*KITCHEN, *OTHERS]

@@ -67,6 +67,7 @@ def _cosine(one: Counter[str], other: Counter[str]) -> float:
     return both / math.sqrt(sum(n * n for n in one.values()) * sum(n * n for n in other.values()) or 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Trigrams, Async])
 def test_a_ranker_finds_what_no_word_finds(kitchen: Kitchen, kind: type[Trigrams]) -> None:
     with kitchen.open() as host:
@@ -102,6 +103,7 @@ BROKEN = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", BROKEN, ids=["raises", "none", "number", "unknown", "endless"])
 def test_a_broken_ranker_changes_nothing_but_its_own_evidence(kitchen: Kitchen, answer: Any) -> None:
     with kitchen.open() as host:
@@ -122,6 +124,7 @@ def test_what_is_no_ranker_fails_the_activation_of_its_plugin(kitchen: Kitchen) 
         assert (status.state, "rank" in status.reason) == ("failed", True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["none", "process"])
 def test_a_plugin_in_a_folder_is_activated_by_the_first_request(kitchen: Kitchen, isolation: str) -> None:
     folder = kitchen.root / "plugins" / "vectors"

@@ -385,6 +385,7 @@ def tavern_register_tools():
 '''.replace("MARK", MARK)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["none", "process"])
 def test_a_plugin_in_a_process_of_its_own_finds_no_secret_there(project: Project, isolation: str) -> None:
     folder = project.folder / "plugins" / "nosy"
@@ -425,6 +426,7 @@ def test_a_script_finds_no_secret_in_its_environment_or_command_line(project: Pr
             assert MARK[::-1] not in json.dumps(result.value, ensure_ascii=False)
 
 
+@pytest.mark.slow
 def test_an_approver_sees_no_secret_of_a_call(project: Project) -> None:
     asked: list[Any] = []
 

@@ -163,6 +163,7 @@ def tavern(root: Path) -> Iterator[Tavern]:
         yield tavern
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_secret_is_found_nowhere_however_it_is_printed(
     tavern: Tavern, root: Path, shape: str, caplog: pytest.LogCaptureFixture

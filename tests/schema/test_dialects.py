@@ -204,6 +204,7 @@ def test_ids_that_look_alike_have_different_names() -> None:
     assert known.all() == sorted(names)
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(st.text(max_size=90), st.text("ab:_.-", max_size=12)), unique=True, max_size=30))
 def test_names_are_legal_and_reversible(ids: list[str]) -> None:
     known = WireNames(ids)

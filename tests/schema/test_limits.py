@@ -43,6 +43,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(json_values)
 def test_json_is_plain_and_its_copy_is_equal_and_shares_nothing(value: Any) -> None:
     assert is_plain(value)
@@ -128,6 +129,7 @@ def test_a_value_in_a_few_words(value: Any, words: str) -> None:
     assert describe(value) == words
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=50)))
 def test_pointers_are_reversible(parts: list[str]) -> None:
     assert split_pointer(pointer(parts)) == parts

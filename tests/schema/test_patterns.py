@@ -131,6 +131,7 @@ def test_a_tool_with_a_pattern_that_cannot_be_tried_is_refused_with_the_reason(t
     assert "look-around" in error.message
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.one_of(st.text(max_size=30), st.text("()[]{}|*+?^$\\.,-<>=!:abk1", max_size=30)), st.text(max_size=20))
 def test_no_pattern_and_no_text_raise(pattern: str, text: str) -> None:

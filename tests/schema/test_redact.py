@@ -507,6 +507,7 @@ def test_known_secrets_may_be_learnt_later() -> None:
     assert redact(123456) == MASK
 
 
+@pytest.mark.slow
 def test_the_copy_is_small_plain_json_whatever_came_in() -> None:
     endless: dict[str, Any] = {"list": []}
     endless["list"].append(endless)

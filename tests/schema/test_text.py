@@ -88,6 +88,7 @@ def test_text_of_another_type_is_a_problem_at_the_parameter(name: str, text: str
     assert words in f"{problem.message} {problem.hint}"
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from([*SCHEMA["properties"], "x"]), st.text()))  # type: ignore[misc]
 def test_no_text_makes_it_raise(texts: dict[str, str]) -> None:
     values, problems = coerce_text(SCHEMA, texts)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tavern_core import Plugin, hookimpl, tool
 from tavern_core.model.node import NodeSpec, Slot
 from tests.server.desk import Served, served
@@ -25,6 +27,7 @@ class Many:
         ]
 
 
+@pytest.mark.slow
 def test_three_thousand_node_types_are_written_once_and_sent_as_the_same_bytes(tmp_path: Path) -> None:
     with served(tmp_path, None, Plugin(Many(), name="many")) as desk:
         token = desk.token()

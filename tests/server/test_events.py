@@ -56,6 +56,7 @@ class Writer:
         return {"writer": ScriptedLLM([TEXT_OF_A_MODEL] * 2)}
 
 
+@pytest.mark.slow
 def test_an_applied_change_of_the_assistant_arrives_with_the_complete_workflow(tmp_path: Path) -> None:
     with served(tmp_path, None, Writer()) as desk, desk.socket(desk.token(roles=["viewer"])) as viewer:
         tavern = desk.tavern
@@ -71,6 +72,7 @@ def test_an_applied_change_of_the_assistant_arrives_with_the_complete_workflow(t
         assert viewer.until(UPDATE)[-1]["payload"]["content"]["nodes"][0]["inputValues"]["form"] == "upper"
 
 
+@pytest.mark.slow
 def test_the_client_of_the_manual_gets_the_complete_workflows(desk: Served) -> None:
     names: dict[str, Any] = {}
     exec(next(block.text for block in blocks_of(DOCS / "server.md") if block.language == "python"), names)
@@ -245,6 +247,7 @@ def test_there_is_room_for_so_many_streams(tmp_path: Path) -> None:
             assert next(messages)["type"] == "CONNECTED"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_websocket", [True, False], ids=["WebSocket", "SSE"])
 def test_a_client_that_does_not_read_loses_its_connection_and_the_host_keeps_little(
     tmp_path: Path, is_websocket: bool
@@ -271,6 +274,7 @@ def test_a_client_that_does_not_read_loses_its_connection_and_the_host_keeps_lit
             assert drained(slow) < 24 * 1_000_000
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_keep_up_keeps_little_and_says_that_events_are_missing(tmp_path: Path) -> None:
     with served(tmp_path, {"events": 50}) as desk, ThreadPoolExecutor(1) as pool:
         viewer = desk.token("user:v", roles=["viewer"])

@@ -254,6 +254,7 @@ def test_frames_that_are_none_end_the_websocket(desk: Served, token: str, sent: 
     assert is_well(desk, token)
 
 
+@pytest.mark.slow
 def test_pings_of_a_client_that_reads_nothing_do_not_fill_the_memory(desk: Served, token: str) -> None:
     with desk.raw(*UPGRADE, "Host: localhost", f"Authorization: Bearer {token}", "") as connection:
         assert connection.recv(12) == b"HTTP/1.1 101"
@@ -264,6 +265,7 @@ def test_pings_of_a_client_that_reads_nothing_do_not_fill_the_memory(desk: Serve
     assert is_well(desk, token)
 
 
+@pytest.mark.slow
 def test_an_answer_that_nobody_reads_is_not_kept(desk: Served, token: str) -> None:
     many = f"GET /api/nodes HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n".encode() * 200
     with desk.raw() as connection, pytest.raises(ConnectionError):  # the server has closed

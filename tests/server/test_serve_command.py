@@ -45,6 +45,7 @@ def serving(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], 
             process.kill()
 
 
+@pytest.mark.slow
 def test_it_serves_until_it_is_interrupted_and_its_streams_end_with_it(tmp_path: Path) -> None:
     with Tavern.open({}, home=tmp_path / "home") as tavern:
         token = tavern.tokens.create("user:v", roles=["operator"])[1]
@@ -109,6 +110,7 @@ def tavern_stop(ctx):
 """
 
 
+@pytest.mark.slow
 def test_it_serves_other_machines_if_the_operator_says_so_and_closes_the_host_when_it_is_terminated(
     tmp_path: Path,
 ) -> None:

@@ -99,6 +99,7 @@ for round in range(1_000_000):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [3, pytest.param(200, marks=pytest.mark.soak)])
 def test_a_killed_writer_leaves_one_whole_version(tmp_path: Path, rounds: int) -> None:
     path = tmp_path / "state"

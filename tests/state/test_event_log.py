@@ -508,6 +508,7 @@ log.close()
 """
 
 
+@pytest.mark.slow
 def test_a_forked_child_writes_as_a_process_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     run(_FORK, path)
@@ -640,6 +641,7 @@ print(json.dumps([written, refused, after]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "within"),
     [(4096, None), (5000, None), (10_001, None), pytest.param(7_777, 1.0, marks=pytest.mark.soak)],

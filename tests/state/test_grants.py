@@ -163,6 +163,7 @@ def test_a_scope_that_grows_waits_and_what_both_allow_works_meanwhile(
 _PERMISSIONS = st.frozensets(st.sampled_from([CHECK, BEFORE, READ, WRITE, DANGER, "tryfirst", "gpu", "*"]))
 
 
+@pytest.mark.slow
 @given(_PERMISSIONS, _PERMISSIONS, _PERMISSIONS, _PERMISSIONS)
 def test_whatever_the_record_says_nothing_is_usable_that_was_not_asked_granted_and_unrefused(
     requested: frozenset[str], reviewed: frozenset[str], granted: frozenset[str], refused: frozenset[str]

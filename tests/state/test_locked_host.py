@@ -186,6 +186,7 @@ def test_a_locked_host_never_changes_the_lock_file(project: Project) -> None:
     assert project.lock.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_what_was_locked_without_grants_is_used_without_them(project: Project) -> None:
     with project.open(activate="none") as tavern:
         assert tavern.unlocked() == {"text": "it is not in the lock file"}

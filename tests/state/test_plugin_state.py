@@ -78,6 +78,7 @@ for number in range(20):
 """
 
 
+@pytest.mark.slow
 def test_decisions_of_two_processes_add_up(tmp_path: Path) -> None:
     processes = [start(_SWITCH, tmp_path / "plugins.json", who) for who in ("one", "two")]
     for process in processes:

@@ -151,6 +151,7 @@ _PATH_ENTRIES = st.sampled_from(["/a", "/a/b", "/a/bc", "/", "/a/../b", "/c/*", 
 _PATH_SCOPES = st.none() | st.lists(_PATH_ENTRIES, max_size=3).map(tuple)
 
 
+@pytest.mark.slow
 @given(_HOST_SCOPES, _HOST_SCOPES, _TARGETS)
 def test_what_two_scopes_of_hosts_have_in_common_is_what_both_allow(
     one: Any, other: Any, target: tuple[str, int]

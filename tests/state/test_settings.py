@@ -267,6 +267,7 @@ _VALUES = (
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.sampled_from([o["key"] for o in OPTIONS]), _VALUES, max_size=4))
 def test_a_save_is_stored_whole_and_readable_or_not_at_all(tmp_path: Path, changes: dict[str, Any]) -> None:

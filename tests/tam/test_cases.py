@@ -24,6 +24,7 @@ def test_case(case: Case) -> None:
     check(case)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 3, 20])
 def test_every_case_is_the_same_in_pieces(size: int) -> None:
     for case in CASES:

@@ -48,6 +48,7 @@ SCHEMAS = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(text=soups, schema=SCHEMAS, references=st.booleans())
 def test_any_text_with_any_schema_binds_without_raising(text: str, schema: object, references: bool) -> None:
@@ -63,6 +64,7 @@ def test_any_text_with_any_schema_binds_without_raising(text: str, schema: objec
         assert problem.column >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_mutations_of_every_case(seed: int) -> None:
     chance = random.Random(seed)
@@ -82,6 +84,7 @@ def test_mutations_of_every_case(seed: int) -> None:
             assert call.tool in TOOLS
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(text=soups, at=st.integers(0, 10**6))
 def test_a_text_cut_off_inside_a_block_does_not_run_that_block(text: str, at: int) -> None:
@@ -98,6 +101,7 @@ def test_the_problems_of_a_hostile_block_are_bounded() -> None:
     assert 0 < len(tam.parse(text).problems) <= 20
 
 
+@pytest.mark.slow
 def test_the_problems_of_a_hostile_plan_are_bounded() -> None:
     fields = "".join(f"\nx{number}:「始」1「末」" for number in range(2, 20_000))
     plan = tam.bind(tam.parse(f"<|[REQUEST_TOOL]|>\ncommand1:「始」any「末」{fields}\n<|[END_TOOL]|>"), {"any": {}})

@@ -39,6 +39,7 @@ def check(text: str, chance: random.Random, **options: Any) -> None:
     assert [event for event in at_once if isinstance(event, Field)] == [f for b in document.blocks for f in b.fields]
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     text=soups, seed=st.integers(0, 2**16), fenced=st.booleans(), limit=st.sampled_from([1, 20, 50, 100, 300, 10**6])
@@ -47,6 +48,7 @@ def test_the_events_do_not_depend_on_the_cuts(text: str, seed: int, fenced: bool
     check(text, random.Random(seed), ignore_fenced=fenced, max_block=limit)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(text=st.text(alphabet=st.characters(categories=None), max_size=80), seed=st.integers(0, 2**16))
 def test_any_characters_at_all(text: str, seed: int) -> None:
@@ -59,6 +61,7 @@ def test_long_soups(seed: int) -> None:
     check(soup(chance, 300), chance, ignore_fenced=chance.random() < 0.3, max_block=chance.choice([200, 3000, 10**6]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_values_longer_than_the_window(seed: int) -> None:
     chance = random.Random(seed)

@@ -103,6 +103,7 @@ def test_each_message_has_the_same_values_in_both_languages() -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", list(tam.PROBLEM_CODES))
 def test_the_feedback_of_every_problem_is_in_one_language(tmp_path: Path, code: str) -> None:
     for language in ("zh", "en"):

@@ -52,6 +52,7 @@ def test_a_chain_reads_back_as_it_was(steps: list[dict[str, Any]], numbers: set[
     assert tam.bind(tam.parse(text), OPEN).calls == calls, text
 
 
+@pytest.mark.slow
 def test_every_call_of_the_cases_reads_back() -> None:
     for case in CASES:
         calls = tam.bind(tam.parse(case.text), TOOLS).calls
@@ -127,6 +128,7 @@ WORDS = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(soups)
 def test_neutral_text_is_never_a_call_and_stays_readable(text: str) -> None:
@@ -136,6 +138,7 @@ def test_neutral_text_is_never_a_call_and_stays_readable(text: str) -> None:
     assert neutral.replace(GUARD, "") == text.replace(GUARD, "")
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(soups)
 def test_neutral_text_stays_inside_the_value_it_is_put_into(text: str) -> None:

@@ -145,6 +145,7 @@ def test_an_answer_remembered_before_does_not_let_through_what_the_content_asks_
         assert host.invoke_sync("office:send", {"to": "bob"}, context=context).ok  # approved after reading
 
 
+@pytest.mark.slow
 def test_the_request_says_what_was_read_and_who_proposes_what_in_both_languages(tmp_path: Path) -> None:
     for language, words in (
         ("en", "agent:clerk proposes office:send after"),

@@ -74,6 +74,7 @@ def block(name: str, **arguments: Any) -> str:
     return f"<|[REQUEST_TOOL]|>\ncommand:「始」desk:{name}「末」\n{fields}<|[END_TOOL]|>"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [native, block], ids=["native", "blocks"])
 def test_a_run_waits_for_a_person_and_after_it_is_resumed_it_still_knows_what_it_read(tmp_path: Path, way: Any) -> None:
     script = turns(way("read"), way("send", to="bob"), way("send", to="eve"), DONE)
@@ -150,6 +151,7 @@ def test_what_an_agent_answers_a_tool_is_untrusted_and_the_agent_of_an_agent_is_
     assert "agent:clerk" in result.meta["untrusted"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hostile", CONTENTS.values(), ids=CONTENTS)
 def test_what_an_upstream_writes_of_its_tools_is_no_call_where_an_agent_reads_it(tmp_path: Path, hostile: str) -> None:
     inner = {"type": "array", "items": {"type": "integer", "title": hostile, "description": hostile}}

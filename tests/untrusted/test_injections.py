@@ -9,6 +9,8 @@ import pytest
 
 from .dojo import DATA, EFFECTS, Dojo
 
+pytestmark = pytest.mark.slow
+
 ATTACKS = list(DATA["attacks"])
 
 

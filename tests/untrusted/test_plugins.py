@@ -53,6 +53,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worksh
     shop.end()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tier", ["in the host", "in its own process"])
 def test_a_plugin_reads_and_sends_for_its_caller_alone(workshop: Workshop, tier: str) -> None:
     SENT.clear()

@@ -222,6 +222,7 @@ def test_a_cached_node_answer_keeps_the_mark(tmp_path: Path) -> None:
     assert office.did == [("browse", PAGE)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 def test_a_server_that_speaks_mcp_is_a_source_and_its_other_tools_need_approval(tmp_path: Path, era: str) -> None:
     entry = {"command": program("mini_mcp.py", era, str(tmp_path / "log")), "trusted": True, "trustAnnotations": True}

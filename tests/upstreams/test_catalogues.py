@@ -28,6 +28,7 @@ def ids(host: Any) -> list[str]:
     return [tool.id for tool in host.tools.list() if tool.plugin == "toy"]
 
 
+@pytest.mark.slow
 def test_a_catalogue_is_kept_and_no_upstream_is_asked_again(tmp_path: Path) -> None:
     system = System()
     with opened(system, tmp_path) as host:
@@ -161,6 +162,7 @@ def test_nothing_in_a_schema_of_an_upstream_can_be_read_as_a_call(reader: str, t
         assert not host.invoke_sync("toy:say", {"x": "another"}).ok
 
 
+@pytest.mark.slow
 def test_claims_raise_the_risk_and_lower_it_only_where_they_are_trusted(tmp_path: Path) -> None:
     tools = (
         replace(ECHO, name="harmless", read_only=True, idempotent=True),
@@ -284,6 +286,7 @@ def test_the_operator_overrides_what_an_upstream_says(tmp_path: Path) -> None:
     assert tool.requires_approval
 
 
+@pytest.mark.slow
 def test_lists_of_the_entry_decide_which_tools_are_there(tmp_path: Path) -> None:
     tools = tuple(replace(ECHO, name=name) for name in ("get_a", "get_b", "set_a"))
     with opened(System(tools=tools), tmp_path, allow=["get_*"], deny=["*_b"]) as host:
@@ -349,6 +352,7 @@ def test_a_locked_host_uses_no_tool_that_is_not_in_the_lock_file(tmp_path: Path)
     assert refused.error is not None and refused.error.kind == "TOOL_QUARANTINED"
 
 
+@pytest.mark.slow
 def test_a_damaged_catalogue_is_an_empty_one(tmp_path: Path) -> None:
     system = System()
     with opened(system, tmp_path) as host:
@@ -372,6 +376,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["toy.json", "toy.index.json", ".health.json"])
 @pytest.mark.parametrize("case", DAMAGE)
 def test_a_file_that_is_damaged_alone_costs_one_more_list(case: str, file: str, tmp_path: Path) -> None:
@@ -389,6 +394,7 @@ def many(change: str = "") -> tuple[UpstreamTool, ...]:
     return tuple(replace(ECHO, name=f"{'n' * 200}{n}", description=change if n == 7 else "") for n in range(2_000))
 
 
+@pytest.mark.slow
 def test_an_upstream_with_many_long_names_leaves_room_in_the_lock_file_and_is_pinned(tmp_path: Path) -> None:
     system = System(many())
     with opened(system, tmp_path, pin=True) as host:
@@ -431,6 +437,7 @@ def test_locking_the_host_accepts_no_definition_that_is_in_quarantine(tmp_path: 
         assert host.upstreams["toy"].quarantined == ("toy:echo",)
 
 
+@pytest.mark.slow
 def test_other_processes_see_what_came_of_asking_an_upstream_last(tmp_path: Path) -> None:
     system = System()
     with opened(system, tmp_path) as host:

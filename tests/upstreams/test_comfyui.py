@@ -105,6 +105,7 @@ async def elsewhere(tmp_path: Path, url: str, api: str, **call: Any) -> Any:
         return await host.invoke("comfy:invert", ARGUMENTS, **call)
 
 
+@pytest.mark.slow
 @APIS
 async def test_a_key_makes_one_run_that_is_found_again_after_everything_here_was_lost(tmp_path: Path, api: str) -> None:
     write(tmp_path)
@@ -119,6 +120,7 @@ async def test_a_key_makes_one_run_that_is_found_again_after_everything_here_was
         assert other.ok and len(comfy.runs) == 2 and other.value["runId"] != first.value["runId"]
 
 
+@pytest.mark.slow
 @APIS
 async def test_a_repetition_joins_the_run_that_goes_on(tmp_path: Path, api: str) -> None:
     write(tmp_path)
@@ -233,6 +235,7 @@ async def test_cancelling_takes_a_run_out_of_the_queue_and_leaves_others_alone(t
         assert len(comfy.runs) == 1
 
 
+@pytest.mark.slow
 async def test_a_queue_that_is_too_large_to_be_read_still_says_whether_a_run_is_in_it(tmp_path: Path) -> None:
     write(tmp_path)
     async with ComfyStub() as comfy, served(tmp_path, comfy) as host:

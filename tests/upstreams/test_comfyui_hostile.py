@@ -31,6 +31,7 @@ HISTORIES: list[Any] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_a_history_of_any_shape_ends_the_call(tmp_path: Path) -> None:
     write(tmp_path)
     async with ComfyStub() as comfy, served(tmp_path, comfy) as host:
@@ -93,6 +94,7 @@ PLACES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("api", "place"), [(api, place) for api, places in PLACES.items() for place in places])
 async def test_any_answer_at_any_place_ends_the_call(tmp_path: Path, api: str, place: str) -> None:
     write(tmp_path)
@@ -132,6 +134,7 @@ JOBS: list[Any] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_a_job_of_any_shape_ends_the_call(tmp_path: Path) -> None:
     write(tmp_path)
     async with ComfyStub() as comfy:

@@ -168,6 +168,7 @@ async def test_a_folder_that_is_not_there_is_an_error_that_names_it(tmp_path: Pa
 IMAGE = {**GRAPH, "4": {"class_type": "LoadImage", "inputs": {"image": "{{photo}}"}}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", ["v1", "v2"])
 async def test_images_of_the_caller_go_up_and_those_of_others_do_not(tmp_path: Path, api: str) -> None:
     write(tmp_path, graph=IMAGE)
@@ -224,6 +225,7 @@ JUNK: list[Any] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_node_types_that_make_no_sense_leave_one_template_out_or_none(tmp_path: Path) -> None:
     write(tmp_path)
     write(tmp_path, "odd", marked("text"))

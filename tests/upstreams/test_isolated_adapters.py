@@ -242,6 +242,7 @@ def test_a_question_reaches_the_person_behind_the_job(host: Tavern) -> None:
     assert host.jobs.result(job).value == {"n": 7}
 
 
+@pytest.mark.slow
 def test_a_cancelled_job_takes_its_question_back(host: Tavern) -> None:
     job = host.invoke_sync("up:ask", {"n": 1}, job=True).job
     assert host.wait(host.jobs.wait(job, 10)).status == "input_required"

@@ -103,6 +103,7 @@ def _grant(config: dict[str, Any], home: Path) -> None:
         host.grant("lc", "process:host")
 
 
+@pytest.mark.slow
 def test_the_tools_of_an_installed_package_are_tools_of_the_host(site: Path, tmp_path: Path) -> None:
     with opened(tmp_path / "home", package="toolkit-of-tests") as host:
         status = host.upstreams.connect_sync("lc")
@@ -249,6 +250,7 @@ def test_our_tools_serve_the_agents_of_langchain(tmp_path: Path) -> None:
         assert mine.invoke({"number": 8}) == "4.0"
 
 
+@pytest.mark.slow
 def test_the_tools_of_a_plugin_of_llm_are_tools_of_the_host(tmp_path: Path) -> None:
     config = {
         "plugins": {"entryPoints": False},

@@ -13,6 +13,8 @@ import pytest
 from tavern_core import CallContext, Tavern, ToolResult
 from tests.upstreams.mcp_hosts import ERAS, host, program
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=ERAS)
 def era(request: pytest.FixtureRequest) -> str:

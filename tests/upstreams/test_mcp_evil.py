@@ -68,6 +68,7 @@ def _nothing_is_left_behind(tmp_path: Path) -> Any:
     assert open_descriptors() <= before + 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", STARTS)
 def test_a_server_that_cannot_be_used_is_a_clear_error_and_harms_no_other(mode: str, tmp_path: Path) -> None:
     kind, message = STARTS[mode]
@@ -81,6 +82,7 @@ def test_a_server_that_cannot_be_used_is_a_clear_error_and_harms_no_other(mode: 
         assert opened.invoke_sync("mini:echo", {"text": "well"}).ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ANSWERS)
 def test_an_evil_answer_costs_its_own_call_and_no_other(mode: str, tmp_path: Path) -> None:
     kind, message, outcome = ANSWERS[mode]
@@ -95,6 +97,7 @@ def test_an_evil_answer_costs_its_own_call_and_no_other(mode: str, tmp_path: Pat
         assert opened.invoke_sync("evil:good", {}).value == "well"
 
 
+@pytest.mark.slow
 def test_only_the_answer_with_the_right_number_counts(tmp_path: Path) -> None:
     with evil("other-ids", tmp_path) as opened:
         opened.upstreams.refresh_sync("evil")
@@ -102,12 +105,14 @@ def test_only_the_answer_with_the_right_number_counts(tmp_path: Path) -> None:
         assert opened.invoke_sync("evil:good", {}).value == "well"
 
 
+@pytest.mark.slow
 def test_a_part_that_is_damaged_costs_itself(tmp_path: Path) -> None:
     with evil("no-base64", tmp_path) as opened:
         opened.upstreams.refresh_sync("evil")
         assert opened.invoke_sync("evil:bad", {}).content[0]["text"] == "[a part that is no base64]"
 
 
+@pytest.mark.slow
 def test_one_bad_tool_never_costs_the_list(tmp_path: Path) -> None:
     with evil("bad-tools", tmp_path) as opened:
         opened.upstreams.refresh_sync("evil")
@@ -123,6 +128,7 @@ def test_one_bad_tool_never_costs_the_list(tmp_path: Path) -> None:
 BOUNDS: dict[str, int] = {"ten-thousand": 10_000, "endless-cursors": 1_000, "same-cursor": 2, "odd-ttl": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", BOUNDS)
 def test_a_list_without_end_has_one(mode: str, tmp_path: Path) -> None:
     with evil(mode, tmp_path) as opened:
@@ -130,6 +136,7 @@ def test_a_list_without_end_has_one(mode: str, tmp_path: Path) -> None:
         assert len(opened.upstreams["evil"].tools) == BOUNDS[mode]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["start-family", "stubborn", "start-stderr"])
 @pytest.mark.parametrize("trusted", [False, True], ids=["sandbox", "trusted"])
 def test_nothing_survives_of_a_server_and_what_it_started(mode: str, trusted: bool, tmp_path: Path) -> None:

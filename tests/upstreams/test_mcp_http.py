@@ -35,11 +35,13 @@ def opened(lab: str, tmp_path: Path) -> Iterator[Tavern]:
         yield tavern
 
 
+@pytest.mark.slow
 def test_calls_over_http(opened: Tavern) -> None:
     assert opened.invoke_sync("lab:add", {"a": 1, "b": 2}).value == {"sum": 3}
     assert opened.upstreams["lab"].state == "open"
 
 
+@pytest.mark.slow
 def test_many_calls_at_once(opened: Tavern) -> None:
     async def calls() -> list[Any]:
         return await asyncio.gather(*(opened.invoke("lab:add", {"a": n, "b": 1}) for n in range(30)))
@@ -54,6 +56,7 @@ def test_progress_over_http(opened: Tavern) -> None:
     assert seen[0].data["message"] == "step 0"
 
 
+@pytest.mark.slow
 def test_a_deadline_ends_the_work_at_the_server(opened: Tavern) -> None:
     before = opened.invoke_sync("lab:waited", {}).value.count("wait")
     error = opened.invoke_sync("lab:wait", {}).error
@@ -91,6 +94,7 @@ def evil(url: str, home: Path) -> Any:
     return host(home, evil={"url": url, "settings": settings, "tools": {"bad": {"timeoutMs": 2_000}}})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", EVIL)
 def test_an_evil_answer_costs_its_own_call_and_no_other(mode: str, tmp_path: Path) -> None:
     kind, message, outcome = EVIL[mode]
@@ -121,6 +125,7 @@ def test_a_server_that_is_evil_from_the_start_is_a_clear_error(mode: str, tmp_pa
             assert "tavern upstreams connect evil" in error.value.hint
 
 
+@pytest.mark.slow
 def test_where_no_one_listens_is_a_clear_error(tmp_path: Path) -> None:
     with socket.socket() as taken:  # bound, so that no one else listens there either
         taken.bind(("127.0.0.1", 0))

@@ -64,6 +64,7 @@ def test_a_call_before_the_login_names_the_command_that_helps(project: Path) -> 
     assert "tavern upstreams connect docs" in ran("upstreams", "check", "docs", expected=1)
 
 
+@pytest.mark.slow
 def test_after_a_login_every_process_calls_and_refreshes_the_tokens_alone(project: Path) -> None:
     logged_in()
     with Tavern.open() as host:
@@ -77,6 +78,7 @@ def test_after_a_login_every_process_calls_and_refreshes_the_tokens_alone(projec
     assert found is not None and int(found[0]) > 0, done.stderr
 
 
+@pytest.mark.slow
 def test_tokens_are_in_no_file_that_others_can_read_and_in_no_output(project: Path) -> None:
     logged_in()
     holding = [file for file in project.rglob("*") if file.is_file() and b"refresh-" in file.read_bytes()]
@@ -85,6 +87,7 @@ def test_tokens_are_in_no_file_that_others_can_read_and_in_no_output(project: Pa
     assert "access-" not in ran("logs", "show", "--json")
 
 
+@pytest.mark.slow
 def test_tokens_serve_only_the_upstream_they_were_given_to(project: Path, server: str) -> None:
     logged_in()
     ran("upstreams", "add", "mcp", "--name", "other", server)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.mcp_server.conformance import FOLDER, NODE
 from tests.upstreams.mcp_hosts import host
+
+pytestmark = pytest.mark.slow
 
 BIN = FOLDER / "node_modules" / ".bin"
 

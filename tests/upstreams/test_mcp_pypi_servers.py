@@ -6,7 +6,11 @@ import asyncio
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.upstreams.mcp_hosts import host
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_time_server_runs_in_the_sandbox(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ ANSWERS: dict[str, tuple[Mapping[str, Any] | None, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("case", ANSWERS)
 def test_a_question_is_put_to_the_person_and_the_answer_goes_back(case: str, era: str, tmp_path: Path) -> None:
@@ -73,6 +74,7 @@ class Deaf(DirectCall):
         raise PolicyDenied("no one is there")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 def test_where_no_one_can_be_asked_the_call_fails_with_that(era: str, tmp_path: Path) -> None:
     async def use(connection: Connection, tools: Mapping[str, UpstreamTool]) -> None:
@@ -82,6 +84,7 @@ def test_where_no_one_can_be_asked_the_call_fails_with_that(era: str, tmp_path: 
     connected(tmp_path, era, use)
 
 
+@pytest.mark.slow
 def test_a_question_of_the_old_era_that_may_be_for_two_callers_is_put_to_none(tmp_path: Path) -> None:
     async def use(connection: Connection, tools: Mapping[str, UpstreamTool]) -> None:
         other = DirectCall({"name": "Eve"}, principal="user:eve")
@@ -123,6 +126,7 @@ TASKS: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", TASKS)
 def test_a_task_of_the_new_era_is_followed_to_its_end(case: str, tmp_path: Path) -> None:
     arguments, value, error = TASKS[case]
@@ -140,6 +144,7 @@ def test_a_task_of_the_new_era_is_followed_to_its_end(case: str, tmp_path: Path)
         assert log == ['update {"who": {"action": "accept", "content": {"name": "Ada", "size": "medium"}}}']
 
 
+@pytest.mark.slow
 def test_cancelling_a_call_cancels_its_task(tmp_path: Path) -> None:
     async def use(connection: Connection, tools: Mapping[str, UpstreamTool]) -> None:
         call = DirectCall()
@@ -152,6 +157,7 @@ def test_cancelling_a_call_cancels_its_task(tmp_path: Path) -> None:
     assert connected(tmp_path, "2026", use) == ["task cancelled"]
 
 
+@pytest.mark.slow
 def test_a_tool_that_needs_a_task_is_a_job(tmp_path: Path) -> None:
     async def use(connection: Connection, tools: Mapping[str, UpstreamTool]) -> None:
         assert tools["later"].is_job

@@ -167,6 +167,7 @@ async def test_what_a_workflow_answers_is_the_value(tmp_path: Path, handler: Han
         assert any("not known" in seen.summary for seen in result.evidence) is is_open
 
 
+@pytest.mark.slow
 async def test_a_key_is_sent_where_the_operator_says_and_nowhere_else(tmp_path: Path) -> None:
     async with N8nStub() as n8n:
         n8n.webhooks["POST slack"] = answers({})
@@ -247,6 +248,7 @@ async def test_active_workflows_are_tools_with_what_they_say_of_themselves(tmp_p
             assert "x-n8n-api-key" not in n8n.headers[-1]
 
 
+@pytest.mark.slow
 async def test_large_workflows_are_listed_a_few_at_a_time(tmp_path: Path) -> None:
     async with N8nStub() as n8n:
         n8n.workflows = [workflow(f"w{n}", webhook_node(f"w{n}"), pinData="x" * 500_000) for n in range(12)]

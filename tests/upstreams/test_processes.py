@@ -81,6 +81,7 @@ def test_lines_go_in_and_come_out(trusted: bool, tmp_path: Path) -> None:
     assert run(tmp_path, ECHO, use, trusted) == [b"one", b"two", b"three"]
 
 
+@pytest.mark.slow
 def test_more_than_a_pipe_holds_goes_both_ways(tmp_path: Path) -> None:
     async def use(process: RunningProcess) -> list[bytes]:
         writing = asyncio.create_task(process.write(b"x" * 2_000_000 + b"\n"))
@@ -146,6 +147,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 def test_what_it_started_ends_with_it_even_in_sessions_of_its_own(tmp_path: Path) -> None:
     async def use(process: RunningProcess) -> None:
         assert await lines(process, 1) == [b"begun"]

@@ -94,6 +94,7 @@ def test_a_call_survives_one_lost_connection_and_no_more(tmp_path: Path) -> None
     assert error is not None and (error.kind, error.outcome, system.connected) == ("CONNECTION_LOST", "none", 2)
 
 
+@pytest.mark.slow
 def test_an_upstream_that_cannot_be_reached_fails_at_once_the_second_time(tmp_path: Path) -> None:
     system = System()
     with opened(system, tmp_path) as host:

@@ -79,6 +79,7 @@ def test_what_is_refused_shows_nothing_either(ctx: Any, keeper: Keeper, what: st
     assert keeper.store.given == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ANSWERS)
 def test_what_is_no_plain_data_is_not_answered(ctx: Any, keeper: Keeper, what: str) -> None:
     view = ctx.service("store")

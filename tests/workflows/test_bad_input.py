@@ -90,6 +90,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield tavern
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(st.sampled_from(PLACES), st.sampled_from(["replace", "remove", "double", "add"]), HOSTILE),

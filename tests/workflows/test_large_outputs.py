@@ -93,6 +93,7 @@ async def test_a_secret_is_found_wherever_it_stands_in_what_a_node_gave(flows: F
             assert not file.is_file() or word.encode() not in file.read_bytes(), (file, word)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", OPEN)
 async def test_what_holds_no_secret_is_kept_as_it_was(flows: Flows, how: str) -> None:
     GIVEN["it"] = OPEN[how]
@@ -111,6 +112,7 @@ async def test_what_holds_no_secret_is_kept_as_it_was(flows: Flows, how: str) ->
     assert (again.states["g"], CALLS) == ("cached", ["give"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", ["none", "session", "disk"])
 async def test_others_go_on_while_something_large_is_made_ready_for_the_record(flows: Flows, cache: str) -> None:
     GIVEN["it"] = FILLER * 100_000
@@ -135,6 +137,7 @@ async def test_others_go_on_while_something_large_is_made_ready_for_the_record(f
         turning.cancel()
 
 
+@pytest.mark.slow
 async def test_a_run_can_be_cancelled_while_something_large_is_made_ready(flows: Flows) -> None:
     GIVEN["it"] = [amid("no secret", 0.5) for _ in range(20)]
     flows.write("flow", {"g": {"type": "b:Give", "what": "it"}, "a": "b:After"}, "g.y>a.y")
@@ -149,6 +152,7 @@ async def test_a_run_can_be_cancelled_while_something_large_is_made_ready(flows:
         assert (await tavern.workflows.resume(handle.id)).ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 async def test_large_and_small_pieces_of_anything_come_back_as_they_were(
     flows: Flows, seed: int, monkeypatch: pytest.MonkeyPatch

@@ -53,6 +53,7 @@ def test_a_host_lists_what_an_earlier_one_has_seen_without_importing_it(shop: Wo
     assert shop.notes() == imports
 
 
+@pytest.mark.slow
 def test_an_edited_plugin_is_imported_again(shop: Workshop) -> None:
     listed(shop)
     code = shop.plugins / "letters" / "__init__.py"
@@ -78,6 +79,7 @@ def test_a_hook_that_leaves_a_node_out_leaves_it_out_of_the_list(shop: Workshop)
     assert listed(shop, Plugin(Strict(), name="strict")) == {}
 
 
+@pytest.mark.slow
 def test_a_workflow_that_names_a_replaced_type_activates_the_plugin_that_has_it_now(shop: Workshop) -> None:
     shop.grant("letters")
     listed(shop)

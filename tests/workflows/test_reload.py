@@ -69,6 +69,7 @@ def test_code_that_was_edited_is_what_runs_after_a_reload(tmp_path: Path, is_pac
             ran(tavern)
 
 
+@pytest.mark.slow
 def test_answers_on_the_disk_are_those_of_the_same_code(tmp_path: Path) -> None:
     home = Home(tmp_path, cache="disk")
     found = []

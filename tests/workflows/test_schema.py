@@ -114,6 +114,7 @@ ADDED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ADDED, ids=lambda path: ".".join(map(str, path)) or "top")
 def test_schema_and_reader_agree_about_keys_that_are_added_and_about_those_they_do_not_know(
     path: tuple[Any, ...],

@@ -142,6 +142,7 @@ async def test_another_caller_takes_no_run_up_and_no_answers_of_it(flows: Flows,
     assert CALLS == ["put"]
 
 
+@pytest.mark.slow
 async def test_a_right_that_the_host_took_away_meanwhile_is_gone(flows: Flows) -> None:
     flows.write("flow", {"q": "t:Ask", "w": "w:Write"}, "q.answer>w.x")
     async with opened(flows) as tavern:
@@ -369,6 +370,7 @@ async def test_inputs_that_are_given_anew_are_seen_by_hooks(flows: Flows) -> Non
 # Once --------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_run_that_is_taken_up_stays_the_same_run(flows: Flows) -> None:
     flows.write("flow", {"a": "t:Plain", "q": "t:Ask", "f": {"type": "core:JsonParse"}}, "q.answer>f.text")
     async with opened(flows) as tavern:
@@ -521,6 +523,7 @@ def test_of_processes_that_take_a_run_up_one_does_and_one_that_dies_is_succeeded
         assert [(kept.run_id, kept.state) for kept in tavern.workflows.kept()] == [("one", "complete")]
 
 
+@pytest.mark.slow
 async def test_tasks_of_one_host_take_a_run_up_once(flows: Flows) -> None:
     flows.write("flow", ASKS_THEN_WRITES, "q.answer>w.x")
     async with opened(flows) as tavern:
