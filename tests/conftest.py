@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -23,6 +25,9 @@ settings.load_profile("tavern")
 # The folders of the tests are in memory where it has room: on a disk, making and removing them takes as long as the tests.
 MEMORY = "/dev/shm"
 ROOM = 4 << 30
+BOXED = {"docs", "isolation", "upstreams"}
+"""Parts whose programs run in boxes: a box has a /dev/shm of its own, so their folders are on the disk."""
+
 with contextlib.suppress(OSError):
     place = os.statvfs(MEMORY)
     if place.f_bavail * place.f_frsize > ROOM and not place.f_flag & os.ST_NOEXEC and os.access(MEMORY, os.W_OK):
@@ -39,6 +44,16 @@ def pytest_collection() -> Iterator[None]:
     """Collecting makes a million objects that stay."""
     with collector_paused():
         return (yield)
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A folder for one test."""
+    if request.path.relative_to(Path(__file__).parent).parts[0] in BOXED:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
+    else:
+        yield request.getfixturevalue("tmp_path")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ..host.workshop import Workshop
+
+
+@pytest.fixture(scope="module")
+def module_folder() -> Iterator[Path]:
+    """A folder for the tests of a module; on the disk, as `tmp_path` is here."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -26,8 +26,8 @@ HAS_NODE = shutil.which("node") is not None
 
 
 @pytest.fixture(scope="module")
-def tavern(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tavern]:
-    with Tavern.open(ALLOWED, home=tmp_path_factory.mktemp("interpreter") / "home") as opened:
+def tavern(module_folder: Path) -> Iterator[Tavern]:
+    with Tavern.open(ALLOWED, home=module_folder / "home") as opened:
         yield opened
 
 

@@ -94,10 +94,10 @@ def _has_something(server: socket.socket) -> bool:
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+def shop(module_folder: Path) -> Iterator[Workshop]:
     """The plugin, and hosts that are shared by the tests of a tier."""
     with pytest.MonkeyPatch.context() as patch:
-        made = Workshop(tmp_path_factory.mktemp("misbehaving"), patch)
+        made = Workshop(module_folder, patch)
         copied(made.plugins / "misbehaving")
         yield made
         made.end()

@@ -378,21 +378,22 @@ MARKS = [("now", "use", True), ("later", "use", False), ("now", "write", True), 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("isolated", [False, True])
-@pytest.mark.parametrize(("method", "right", "may"), MARKS)
-def test_service_tools_follow_the_marks_on_both_sides_of_a_process(
-    workshop: Workshop, method: str, right: str, may: bool, isolated: bool
-) -> None:
+def test_service_tools_follow_the_marks_on_both_sides_of_a_process(workshop: Workshop, isolated: bool) -> None:
     workshop.folder("clocks", None, SERVES)
     (workshop.plugins / "clocks" / "__init__.py").write_text(SERVED)
-    tool_ = f"{{id: ask, description: Ask., implementation: {{type: service, service: clock, method: {method}}}, parameters: {{type: object, properties: {{}}}}}}"
     own = "\nisolation: process" if isolated else ""
-    workshop.folder("user", None, f"tools: [{tool_}]\npermissions: {{services: {{{right}: [clock]}}}}{own}")
-    (workshop.plugins / "user" / "__init__.py").write_text("")
-    workshop.grant("user")
-    result = workshop.open().invoke_sync("user:ask", {})
-    if may:
-        assert result.ok, result.error
-    else:
-        assert result.error is not None
-        assert (result.error.kind, result.error.details["missing"]) == ("POLICY_DENIED", ["service:write:clock"])
-        assert "clocks writes @read_only above it" in result.error.fix
+    for method, right, _ in MARKS:
+        user = f"{right}-{method}"
+        tool_ = f"{{id: ask, description: Ask., implementation: {{type: service, service: clock, method: {method}}}, parameters: {{type: object, properties: {{}}}}}}"
+        workshop.folder(user, None, f"tools: [{tool_}]\npermissions: {{services: {{{right}: [clock]}}}}{own}")
+        (workshop.plugins / user / "__init__.py").write_text("")
+        workshop.grant(user)
+    host = workshop.open()
+    for method, right, may in MARKS:
+        result = host.invoke_sync(f"{right}-{method}:ask", {})
+        if may:
+            assert result.ok, result.error
+        else:
+            assert result.error is not None
+            assert (result.error.kind, result.error.details["missing"]) == ("POLICY_DENIED", ["service:write:clock"])
+            assert "clocks writes @read_only above it" in result.error.fix

@@ -77,9 +77,9 @@ SOON = CallContext(principal="t", budget=Budget(timeout_ms=300))
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+def shop(module_folder: Path) -> Iterator[Workshop]:
     with pytest.MonkeyPatch.context() as patch:
-        shop = Workshop(tmp_path_factory.mktemp("hostile"), patch)
+        shop = Workshop(module_folder, patch)
         folder = shop.folder("bad", None, MANIFEST)
         (folder / "__init__.py").write_text(BAD)
         yield shop

@@ -125,7 +125,6 @@ def test_a_server_that_is_evil_from_the_start_is_a_clear_error(mode: str, tmp_pa
             assert "tavern upstreams connect evil" in error.value.hint
 
 
-@pytest.mark.slow
 def test_where_no_one_listens_is_a_clear_error(tmp_path: Path) -> None:
     with socket.socket() as taken:  # bound, so that no one else listens there either
         taken.bind(("127.0.0.1", 0))
