@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tavern_core.gc_pause import collector_paused
 from tavern_core.isolation.worker_fork_server import worker_server
@@ -19,7 +19,7 @@ from tavern_core.isolation.worker_fork_server import worker_server
 os.environ.update(LC_ALL="C.UTF-8")
 
 # No test is judged by the clock: a busy machine must not fail a correct program. Bounds of time are for `make soak`.
-settings.register_profile("tavern", deadline=None)
+settings.register_profile("tavern", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tavern")
 
 # The folders of the tests are in memory where it has room: on a disk, making and removing them takes as long as the tests.
