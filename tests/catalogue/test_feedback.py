@@ -138,6 +138,7 @@ def test_a_missing_argument_keeps_its_fix():
     assert "Fix: add 'text' (string)" in render_feedback([step(result=wrong)], language="en")
 
 
+@pytest.mark.slow
 def test_a_value_that_is_no_json_is_named_and_never_raises():
     class Hostile:
         def __repr__(self) -> str:

@@ -182,6 +182,7 @@ CODES: dict[str, tuple[tuple[str, ...], int, str, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", CODES)
 def test_each_command_says_it_and_ends_with_its_code(tavern: Run, what: str) -> None:
     argv, code, out, err = CODES[what]

@@ -189,6 +189,7 @@ class Graph:
         return {at for at in range(self.count) if not self.kept[at]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["session", "disk"])
 @pytest.mark.parametrize("seed", range(20))
 async def test_an_edit_reruns_exactly_what_depends_on_it(bench: Bench, seed: int, place: str) -> None:

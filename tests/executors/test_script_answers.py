@@ -176,6 +176,7 @@ def leak(scripts: Scripts, end: str, **limits: int) -> Any:
     return scripts.call(LEAK + end, home=home, tool={"config_schema": tuple(SCHEMA)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "end",
     [

@@ -219,6 +219,7 @@ def test_what_a_script_prints_is_its_answer(scripts: Scripts, body: str, value: 
     assert scripts.run(body) == value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "message", "details"),
     [

@@ -123,6 +123,7 @@ def test_all_tools_of_a_plugin_share_its_rate(tmp_path: Path) -> None:
         assert [host.invoke_sync(f"t:{name}").ok for name in ("ping", "pong", "ping")] == [True, True, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["sqlite", "redis"])
 def test_all_processes_share_a_rate(tmp_path: Path, store: str) -> None:
     with redis_server.running(tmp_path) as address:
@@ -215,6 +216,7 @@ def test_threads_wait_in_line_too(tmp_path: Path) -> None:
     assert most == 2
 
 
+@pytest.mark.slow
 def test_sync_work_that_outlives_its_deadline_keeps_its_place(tmp_path: Path) -> None:
     gate = threading.Event()
 

@@ -352,6 +352,7 @@ RULES: list[tuple[Mapping[str, Any], str, str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rules", "name", "expected"), RULES, ids=range(len(RULES)))
 def test_the_most_specific_rule_decides_and_the_stricter_of_equals(
     host: Host, rules: Any, name: str, expected: str

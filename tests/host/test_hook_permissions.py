@@ -50,6 +50,7 @@ def line_of(workshop: Workshop, plugin: str = "asks") -> str:
     return f"{file}:{number}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hook", PERMITTED, ids=lambda hook: hook.name)
 def test_an_undeclared_hook_fails_the_plugin_with_place_and_line(workshop: Workshop, hook: Hook) -> None:
     for form in FORMS:

@@ -397,6 +397,7 @@ ALLOW: list[tuple[list[str], bool]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", OPTIONAL)
 @pytest.mark.parametrize(("allow", "on"), ALLOW)
 def test_optional_tools_are_off_until_a_list_names_them(opened: Opened, form: str, allow: list[str], on: bool) -> None:

@@ -184,6 +184,7 @@ def test_a_cancelled_call_ends_in_its_worker(host: Tavern, call: Way, name: str,
     assert not host.cancel(begun[0])
 
 
+@pytest.mark.slow
 @ways
 @pytest.mark.parametrize("name", ["w:busy", "w:busy_later"])
 def test_progress_in_a_worker_extends_the_idle_limit_alone(host: Tavern, call: Way, name: str) -> None:

@@ -49,6 +49,7 @@ def test_many_calls_at_once(opened: Tavern) -> None:
     assert [result.value["sum"] for result in asyncio.run(calls())] == list(range(1, 31))
 
 
+@pytest.mark.slow
 def test_progress_over_http(opened: Tavern) -> None:
     seen: list[Any] = []
     opened.events.subscribe(seen.append, "TOOL_PROGRESS")
@@ -112,6 +113,7 @@ def test_a_redirect_within_the_origin_is_followed(tmp_path: Path) -> None:
         assert opened.invoke_sync("evil:bad", {}).value == "well"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mode", ["401", "html", "redirects", "cut-body", "endless-headers", "never-answers", "500", "empty"]
 )

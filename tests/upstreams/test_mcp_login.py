@@ -60,6 +60,7 @@ def logged_in() -> None:
     assert (shown["state"], sorted(shown["tools"])) == ("open", ["docs:refreshed"])
 
 
+@pytest.mark.slow
 def test_a_call_before_the_login_names_the_command_that_helps(project: Path) -> None:
     assert "tavern upstreams connect docs" in ran("upstreams", "check", "docs", expected=1)
 
