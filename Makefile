@@ -21,7 +21,7 @@ test: .venv/.ready databases conformance mcp-servers ## build the environment an
 	.venv/bin/python -m pytest $(PYTEST_FLAGS)
 
 fast: .venv/.ready databases ## the tests without the slow ones, while you work
-	.venv/bin/python -m pytest -m "not slow and not soak" --durations=10 --durations-min=0.5 $(PYTEST_FLAGS)
+	.venv/bin/python -m pytest --durations=10 --durations-min=0.5 -m "not slow and not soak" $(PYTEST_FLAGS)
 
 lint: .venv/.ready ## only the style, type and layer checks
 	.venv/bin/ruff format --check .
