@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
+from tavern_core.contract.core_services import CORE_SERVICES
 from tavern_core.contract.hookspecs import HOOKS, Hook
 from tavern_core.contract.permissions import TRYFIRST, requested_permissions
 from tavern_core.errors import Finding, Location
@@ -59,6 +60,8 @@ class ManifestCheck:
         yield from self._sections_of_code()
         yield from self._services()
         yield from self._targets()
+        yield from self._aliases()
+        yield from self._asked_services()
         has_code = any(self._sources_seen())
         yield from unused_permissions(self._manifest, self._document, self._scan, self._tools.specs, has_code=has_code)
 
@@ -286,6 +289,32 @@ class ManifestCheck:
                     "add `nodes: {entry: nodes}`, or name another's node",
                     where,
                 )
+
+    def _aliases(self) -> Iterator[Finding]:
+        """Further names of tools that the plugin does not have."""
+        if not self._scan.is_complete or any(finding.severity == "error" for finding in self._tools.findings):
+            return
+        found = (
+            canonical_id(local, self._manifest.name, self._manifest.aliases) for local, _, _ in self._scan.returned
+        )
+        own = {*self._tools.ids, *(each.id for each in found if not isinstance(each, IdRefusal))}
+        for written, target in self._manifest.aliases.items():
+            local = target.rpartition(":")[2]
+            if f"{self._manifest.name}:{local}" not in own:
+                hint = did_you_mean(local, [each.partition(":")[2] for each in own]) or "correct it, or delete the line"
+                where = self._document.locate(("aliases", written))
+                yield Finding(MANIFEST, f"the plugin has no tool {local!r}", hint, where, "warning")
+
+    def _asked_services(self) -> Iterator[Finding]:
+        """Misspelt services of the host; services of other plugins are not known here."""
+        asked = self._manifest.permissions.services
+        own = {service.name for service in self._manifest.services or ()}
+        for key, names in (("use", asked.use), ("write", asked.write), ("override", asked.override)):
+            for index, name in enumerate(names):
+                near = did_you_mean(name, CORE_SERVICES, 1)
+                if near and name not in CORE_SERVICES and name not in own:
+                    where = self._document.locate(("permissions", "services", key, index))
+                    yield Finding(MANIFEST, f"the host has no service {name!r}", near, where, "warning")
 
     def _services(self) -> Iterator[Finding]:
         replaced = self._manifest.permissions.services.override  # for these, the marks of the replaced service count
