@@ -9,7 +9,7 @@ from typing import Final
 from tavern_core.contract.core_services import CORE_SERVICES
 from tavern_core.contract.hookspecs import HOOKS, Hook
 from tavern_core.contract.permissions import TRYFIRST, requested_permissions
-from tavern_core.errors import Finding, Location
+from tavern_core.errors import Finding, Location, WorkflowInvalid
 from tavern_core.kernel.discovery.plugin_facts import facts_of
 from tavern_core.kernel.files.plugin_files import PluginFiles
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools, read_declared_tools
@@ -17,9 +17,11 @@ from tavern_core.kernel.manifest.implementation_check import RUNNERS
 from tavern_core.kernel.manifest.manifest_reader import ManifestReading
 from tavern_core.kernel.manifest.manifest_rules import declared_paths
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
+from tavern_core.kernel.manifest.workflow_files import read_workflow
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.nearest import did_you_mean, fold
 from tavern_core.model.tool import ToolSpec
+from tavern_core.model.toolfile import workflow_file_names
 from tavern_core.review.hookimpl_scan import FoundHook, SourceScan
 from tavern_core.review.name_resolution import UNKNOWN, Definition
 from tavern_core.review.tool_signature_scan import unfit
@@ -95,15 +97,27 @@ class ManifestCheck:
             yield Finding(TOOL, f"the tool {spec.local_name!r} has no description", hint, where, "warning")
         if spec.kind == "script":
             yield from self._script(spec, where)
-        workflow = spec.implementation.get("workflowId")
-        if workflow and (problem := self._files.problem(str(workflow))):
-            yield Finding(TOOL, f"the tool {spec.local_name!r}: {problem}", "create it, or correct the path", where)
+        if workflow := spec.implementation.get("workflowId"):
+            yield from self._workflow(spec.local_name, str(workflow), where)
         if spec.examples:
             validator = compile_validator(spec.input_schema, name=spec.name)
             for number, example in enumerate(spec.examples):
                 for problem_ in validator.problems(dict(example.arguments), limit=3):
                     message = f"example {number} of {spec.local_name!r} is refused by its own parameters: {problem_}"
                     yield Finding(TOOL, message, "correct the example or the schema", where)
+
+    def _workflow(self, tool: str, written: str, where: Location) -> Iterator[Finding]:
+        """The file of a workflow tool: is it there, and is it a workflow?"""
+        names = workflow_file_names(written)
+        file = next((name for name in names if not self._files.problem(name)), None)
+        if file is None:
+            problem = self._files.problem(names[0])
+            yield Finding(TOOL, f"the tool {tool!r}: {problem}", "create it, or correct the path", where)
+            return
+        try:
+            read_workflow(self._files.read(file) or b"", file, tool)
+        except WorkflowInvalid as error:
+            yield from error.findings
 
     def _declared_at(self, spec: ToolSpec) -> Location:
         """Where a tool is declared: its file, or its line in plugin.yaml."""

@@ -338,3 +338,33 @@ def test_two_tools_of_one_name_are_one_finding_at_the_second(places: Places) -> 
     report = check(places, "", f"tools:\n- {{id: say, {tool}}}\n- {{id: SAY, {tool}}}\n", a_py="")
     (found,) = told(report)
     assert found.startswith("error plugin.yaml:5:8: tools.1.id: 'SAY' is the same tool as 'say' above")
+
+
+@pytest.mark.parametrize(
+    ("written", "file", "content", "expected"),
+    [
+        ("flow.json", "flow.json", '{"nodes": [], "edges": []}', []),
+        ("flow", "flow.json", '{"nodes": [], "edges": []}', []),
+        ("flow", "workflows/flow.json", '{"nodes": [], "edges": []}', []),
+        (
+            "flow",
+            "flow.txt",
+            "",
+            ["error plugin.yaml:4:3: tools.0: the tool 'run': there is no 'flow.json' in the plugin's folder"],
+        ),
+        ("flow", "flow.json", "[1]", ["error flow.json:1:1: this is not a workflow"]),
+        (
+            "flow",
+            "flow.json",
+            '{"nodes": [{"type": "a:B"}]}',
+            ["error flow.json:1:12: nodes.0.id: the key 'id' is missing"],
+        ),
+    ],
+)
+def test_the_file_of_a_workflow_tool_is_read(
+    places: Places, written: str, file: str, content: str, expected: list[str]
+) -> None:
+    manifest = f"tools:\n- {{id: run, description: d, implementation: {{type: workflow, workflowId: {written}}}}}\n"
+    folder = places.folder_plugin("text", manifest, files={file: content})
+    found = told(check_plugin(folder))
+    assert [line.partition(" (")[0] for line in found] == expected
