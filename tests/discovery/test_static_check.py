@@ -329,14 +329,14 @@ def test_deeply_nested_source_is_answered() -> None:
 )  # fmt: skip
 def test_one_mistake_of_the_manifest_gives_one_finding(places: Places, manifest: str, expected: str) -> None:
     report = check(places, "", manifest, a_py="")
-    (found,) = [line for line in told(report) if not line.startswith("info")]
+    (found,) = [line for line in reported(report) if not line.startswith("info")]
     assert found.startswith(expected)
 
 
 def test_two_tools_of_one_name_are_one_finding_at_the_second(places: Places) -> None:
     tool = "description: d, parameters: {type: object}, implementation: {type: script, command: python a.py}"
     report = check(places, "", f"tools:\n- {{id: say, {tool}}}\n- {{id: SAY, {tool}}}\n", a_py="")
-    (found,) = told(report)
+    (found,) = reported(report)
     assert found.startswith("error plugin.yaml:5:8: tools.1.id: 'SAY' is the same tool as 'say' above")
 
 
@@ -366,5 +366,5 @@ def test_the_file_of_a_workflow_tool_is_read(
 ) -> None:
     manifest = f"tools:\n- {{id: run, description: d, implementation: {{type: workflow, workflowId: {written}}}}}\n"
     folder = places.folder_plugin("text", manifest, files={file: content})
-    found = told(check_plugin(folder))
+    found = reported(check_plugin(folder))
     assert [line.partition(" (")[0] for line in found] == expected

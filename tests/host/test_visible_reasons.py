@@ -56,7 +56,7 @@ def check_visible(host: Tavern, plugin: str, tool_id: str, reason: str) -> None:
     assert result.error.kind == "TOOL_NOT_FOUND"
     assert reason in result.error.message
     assert host.tools.list({"tool_ids_inventory": [tool_id]}) == ()
-    assert reason in told(host, "PROFILE_INVALID")
+    assert reason in reported(host, "PROFILE_INVALID")
 
 
 @pytest.mark.parametrize("what", BROKEN)
