@@ -1,8 +1,9 @@
-"""Puts the JSON Schema of plugin.yaml into the project, so that editors complete and check it; removes an unused licence."""
+"""Puts the JSON Schema of plugin.yaml into the project, so that editors complete and check it; removes what does not belong there."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 PACKAGE = Path("{{ cookiecutter.__package }}")
@@ -26,3 +27,5 @@ if __name__ == "__main__":
         print("No tavern-core in this Python: run `tavern schema manifest > .schemas/plugin.schema.json` later.")
     if "{{ cookiecutter.license }}" == "proprietary":
         Path("LICENSE").unlink()
+    for compiled in list(Path().rglob("__pycache__")):  # pip compiles the template when it installs tavern-core
+        shutil.rmtree(compiled)

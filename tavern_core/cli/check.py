@@ -58,14 +58,15 @@ def check(
 
     Exit code 4 if something is wrong, 5 if there is no such plugin.
     """
+    from tavern_core import __version__
     from tavern_core.review.plugin_check import check_plugin
 
     roots = [] if _is_folder(target) else _roots(session)
-    report = check_plugin(target, roots=roots)
+    report = check_plugin(target, roots=roots, host_version=__version__)
     written: Sequence[Path] = ()
     if write and report.undeclared_tools:
         written = _write(report)
-        report = check_plugin(target, roots=roots)
+        report = check_plugin(target, roots=roots, host_version=__version__)
     if probing and report.location:
         report = replace(report, findings=(*report.findings, *_probed(session, report)))
     words = ctx.meta[_WORDS]

@@ -15,6 +15,7 @@ from tavern_core.cli.output import as_json as json_text
 from tavern_core.cli.output import shorten
 from tavern_core.cli.plugin_status import status_of
 from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.errors import UsageError
 
 if TYPE_CHECKING:
     from tavern_core.kernel.catalogue.availability import Need
@@ -23,6 +24,15 @@ if TYPE_CHECKING:
 
 DIALECTS = ("json", "openai", "anthropic", "gemini", "mcp")
 _DESCRIPTION_WIDTH = 100
+
+
+def _a_capability(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """The capability of an option; one that cannot exist would only find nothing."""
+    from tavern_core.model.capability import is_capability, known_capability
+
+    if value is not None and not is_capability(value):
+        raise UsageError(f"{value!r} is not a capability", hint=known_capability(value))
+    return value
 
 
 @click.group(cls=Group)
@@ -36,7 +46,7 @@ tools.add_command(call)
 @tools.command("list", cls=Command)
 @click.option("--profile", metavar="NAME", help="Only tools that this agent profile may use.")
 @click.option("--tag", metavar="TAG", help="Only tools with this tag.")
-@click.option("--capability", metavar="NAME", help="Only tools that need this capability.")
+@click.option("--capability", metavar="NAME", callback=_a_capability, help="Only tools that need this capability.")
 @click.option("--plugin", metavar="NAME", help="Only tools of this plugin.", shell_complete=completion.plugins)
 @click.option("--all", "everything", is_flag=True, help="Hidden tools too, each with the reason.")
 @json_option
@@ -116,16 +126,16 @@ def show(session: Session, tool: str, dialect: str | None, plan: bool, as_json: 
 
 
 @tools.command(cls=Command)
-@click.argument("query")
+@click.argument("words", metavar="QUERY...", nargs=-1, required=True)
 @click.option("--profile", metavar="NAME", help="Only tools that this agent profile may use.")
 @click.option("--tag", metavar="TAG", help="Only tools with this tag.")
-@click.option("--capability", metavar="NAME", help="Only tools that need this capability.")
+@click.option("--capability", metavar="NAME", callback=_a_capability, help="Only tools that need this capability.")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Most hits.")
 @json_option
 @pass_session
 def search(
     session: Session,
-    query: str,
+    words: tuple[str, ...],
     profile: str | None,
     tag: str | None,
     capability: str | None,
@@ -133,7 +143,7 @@ def search(
     as_json: bool,
 ) -> None:
     """Find tools by words in Chinese or English, best first; exit code 5 if nothing matches."""
-    known = session.host().tools
+    known, query = session.host().tools, " ".join(words)
     found = known.search(query, capability=capability, tag=tag, limit=limit, profile=profile)
     needs = known.lacking(found, profile=profile)
     if as_json:

@@ -20,6 +20,10 @@ JOB_MANAGER: Final = "jobManager"
 RESOURCE_MANAGER: Final = "resourceManager"
 KNOWLEDGE: Final = "knowledge"
 
+CORE_SERVICES: Final = (
+    SYSTEM_CLOCK, NET, TOOL_MANAGER, NODE_MANAGER, WORKFLOW_MANAGER, LLMS, JOB_MANAGER, RESOURCE_MANAGER, KNOWLEDGE,
+)  # fmt: skip
+
 
 class SystemClock(Protocol):
     """The current time for tools and plugins: ``system:get_current_time`` uses it. The audit log uses the machine's own clock."""

@@ -127,6 +127,8 @@ class Nodes(Mapping[str, NodeSpec]):
         Raises:
             NodeNotFound: there is none; the message names the closest (NODE_NOT_FOUND).
         """
+        if not isinstance(type_, str):
+            raise NodeNotFound(f"a node type is text, got {type(type_).__name__}", hint="for example core:GroupInput")
         self._wait(self.activate_for([type_]))
         found = self.find(type_)
         if found is None:

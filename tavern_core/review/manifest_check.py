@@ -6,9 +6,10 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
+from tavern_core.contract.core_services import CORE_SERVICES
 from tavern_core.contract.hookspecs import HOOKS, Hook
 from tavern_core.contract.permissions import TRYFIRST, requested_permissions
-from tavern_core.errors import Finding, Location
+from tavern_core.errors import Finding, Location, WorkflowInvalid
 from tavern_core.kernel.discovery.plugin_facts import facts_of
 from tavern_core.kernel.files.plugin_files import PluginFiles
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools, read_declared_tools
@@ -16,9 +17,11 @@ from tavern_core.kernel.manifest.implementation_check import RUNNERS
 from tavern_core.kernel.manifest.manifest_reader import ManifestReading
 from tavern_core.kernel.manifest.manifest_rules import declared_paths
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
+from tavern_core.kernel.manifest.workflow_files import read_workflow
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.nearest import did_you_mean, fold
 from tavern_core.model.tool import ToolSpec
+from tavern_core.model.toolfile import workflow_file_names
 from tavern_core.review.hookimpl_scan import FoundHook, SourceScan
 from tavern_core.review.name_resolution import UNKNOWN, Definition
 from tavern_core.review.tool_signature_scan import unfit
@@ -59,6 +62,8 @@ class ManifestCheck:
         yield from self._sections_of_code()
         yield from self._services()
         yield from self._targets()
+        yield from self._aliases()
+        yield from self._asked_services()
         has_code = any(self._sources_seen())
         yield from unused_permissions(self._manifest, self._document, self._scan, self._tools.specs, has_code=has_code)
 
@@ -92,15 +97,27 @@ class ManifestCheck:
             yield Finding(TOOL, f"the tool {spec.local_name!r} has no description", hint, where, "warning")
         if spec.kind == "script":
             yield from self._script(spec, where)
-        workflow = spec.implementation.get("workflowId")
-        if workflow and (problem := self._files.problem(str(workflow))):
-            yield Finding(TOOL, f"the tool {spec.local_name!r}: {problem}", "create it, or correct the path", where)
+        if workflow := spec.implementation.get("workflowId"):
+            yield from self._workflow(spec.local_name, str(workflow), where)
         if spec.examples:
             validator = compile_validator(spec.input_schema, name=spec.name)
             for number, example in enumerate(spec.examples):
                 for problem_ in validator.problems(dict(example.arguments), limit=3):
                     message = f"example {number} of {spec.local_name!r} is refused by its own parameters: {problem_}"
                     yield Finding(TOOL, message, "correct the example or the schema", where)
+
+    def _workflow(self, tool: str, written: str, where: Location) -> Iterator[Finding]:
+        """The file of a workflow tool: is it there, and is it a workflow?"""
+        names = workflow_file_names(written)
+        file = next((name for name in names if not self._files.problem(name)), None)
+        if file is None:
+            problem = self._files.problem(names[0])
+            yield Finding(TOOL, f"the tool {tool!r}: {problem}", "create it, or correct the path", where)
+            return
+        try:
+            read_workflow(self._files.read(file) or b"", file, tool)
+        except WorkflowInvalid as error:
+            yield from error.findings
 
     def _declared_at(self, spec: ToolSpec) -> Location:
         """Where a tool is declared: its file, or its line in plugin.yaml."""
@@ -286,6 +303,32 @@ class ManifestCheck:
                     "add `nodes: {entry: nodes}`, or name another's node",
                     where,
                 )
+
+    def _aliases(self) -> Iterator[Finding]:
+        """Further names of tools that the plugin does not have."""
+        if not self._scan.is_complete or any(finding.severity == "error" for finding in self._tools.findings):
+            return
+        found = (
+            canonical_id(local, self._manifest.name, self._manifest.aliases) for local, _, _ in self._scan.returned
+        )
+        own = {*self._tools.ids, *(each.id for each in found if not isinstance(each, IdRefusal))}
+        for written, target in self._manifest.aliases.items():
+            local = target.rpartition(":")[2]
+            if f"{self._manifest.name}:{local}" not in own:
+                hint = did_you_mean(local, [each.partition(":")[2] for each in own]) or "correct it, or delete the line"
+                where = self._document.locate(("aliases", written))
+                yield Finding(MANIFEST, f"the plugin has no tool {local!r}", hint, where, "warning")
+
+    def _asked_services(self) -> Iterator[Finding]:
+        """Misspelt services of the host; services of other plugins are not known here."""
+        asked = self._manifest.permissions.services
+        own = {service.name for service in self._manifest.services or ()}
+        for key, names in (("use", asked.use), ("write", asked.write), ("override", asked.override)):
+            for index, name in enumerate(names):
+                near = did_you_mean(name, CORE_SERVICES, 1)
+                if near and name not in CORE_SERVICES and name not in own:
+                    where = self._document.locate(("permissions", "services", key, index))
+                    yield Finding(MANIFEST, f"the host has no service {name!r}", near, where, "warning")
 
     def _services(self) -> Iterator[Finding]:
         replaced = self._manifest.permissions.services.override  # for these, the marks of the replaced service count

@@ -25,6 +25,7 @@ from tavern_core.kernel.discovery.distributions import GROUP, normalise
 from tavern_core.kernel.discovery.found_plugin import MANIFEST_FILE, FoundPlugin
 from tavern_core.kernel.files.plugin_files import FolderFiles, PluginFiles
 from tavern_core.kernel.manifest.manifest_reader import ManifestReading, read_manifest
+from tavern_core.kernel.plugins.eligibility import fits_host
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.review.hookimpl_scan import FoundHook, FoundTool, plugin_sources, scan_sources
 from tavern_core.review.manifest_check import MANIFEST, ManifestCheck
@@ -55,7 +56,11 @@ class CheckReport:
 
 
 def check_plugin(
-    target: str | Path, *, roots: Sequence[Path] = (), sys_path: Sequence[str] | None = None
+    target: str | Path,
+    *,
+    roots: Sequence[Path] = (),
+    sys_path: Sequence[str] | None = None,
+    host_version: str = "",
 ) -> CheckReport:
     """Check one plugin without running any of its code.
 
@@ -63,10 +68,23 @@ def check_plugin(
         target: a folder (of the plugin, or of its project), or the name of a plugin or of a distribution.
         roots: where folder plugins are searched by name.
         sys_path: where distributions are searched; None: this interpreter's path.
+        host_version: which `requires.host` must admit; empty: not compared.
 
     Returns:
         The report; for a missing target, it has a single error. The content of a plugin never makes it raise.
     """
+    report = _report(target, roots, sys_path)
+    if not host_version or report.reading is None or (manifest := report.reading.readable) is None:
+        return report
+    if fits_host(host_version, needed := manifest.requires.host):
+        return report
+    message = f"the plugin needs tavern-core {needed}; this is {host_version}, which does not load it"
+    hint = f"pip install 'tavern-core{needed}', or correct the range"
+    where = report.reading.document.locate(("requires", "host"))
+    return replace(report, findings=(*report.findings, Finding(MANIFEST, message, hint, where, "warning")))
+
+
+def _report(target: str | Path, roots: Sequence[Path], sys_path: Sequence[str] | None) -> CheckReport:
     folder = Path(target)
     if _is_there(folder, folder=True) and (inner := _plugin_folder(folder)) is not None:
         inner = inner.resolve()
@@ -154,6 +172,12 @@ def _about_packaging(plugin: FoundPlugin) -> tuple[Finding, ...]:
     return tuple(f for f in plugin.findings if any(word in f.message for word in words))
 
 
+def _place(finding: Finding) -> tuple[str, int, int] | None:
+    """The value in a file that a finding is about; None: it is about more than one."""
+    where = finding.where
+    return None if where is None or not where.line else (where.file, where.line, where.column)
+
+
 def _check(files: PluginFiles, name: str, known: Sequence[Finding], package: str = "") -> CheckReport:
     content = files.read(MANIFEST_FILE)
     if content is None:
@@ -170,7 +194,8 @@ def _check(files: PluginFiles, name: str, known: Sequence[Finding], package: str
             tuple(scan.tools), reading=reading,
         )  # fmt: skip
     checking = ManifestCheck(manifest, reading, files, scan)
-    findings += checking.run()
+    wrong = {_place(finding) for finding in findings if finding.severity == "error"} - {None}
+    findings += (finding for finding in checking.run() if _place(finding) not in wrong)  # one mistake, one finding
     return CheckReport(
         manifest.name, files.place, tuple(findings), tuple(scan.hooks), tuple(scan.tools),
         tuple(checking.undeclared), reading,

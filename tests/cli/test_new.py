@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import compileall
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -62,3 +64,12 @@ def test_a_folder_that_cannot_be_written_is_an_answer(tavern: Run, tmp_path: Pat
 def test_the_template_is_part_of_what_is_installed(tmp_path: Path) -> None:
     assert (template_folder() / "cookiecutter.json").is_file()
     assert render(template_folder(), "a-b", tmp_path, ask=False).is_dir()
+
+
+def test_files_that_pip_compiled_in_the_template_are_no_part_of_the_plugin(tmp_path: Path) -> None:
+    template = tmp_path / "template"
+    shutil.copytree(template_folder(), template)
+    compileall.compile_dir(template, quiet=2)
+    assert [*template.rglob("*.pyc")]
+    made = render(template, "my-tools", tmp_path / "made", ask=False)
+    assert not [*made.rglob("*.pyc"), *made.rglob("__pycache__")]

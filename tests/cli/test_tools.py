@@ -92,6 +92,14 @@ def test_show_renders_one_definition_in_every_dialect(tavern: Run) -> None:
 def test_search_and_why_answer_for_people_and_programs(tavern: Run) -> None:
     assert tavern("tools", "search", "统计", "--json").json[0]["id"] == "text:count"
     assert "text:count" in tavern("tools", "search", "count words").out
+    assert tavern("tools", "search", "count", "words").out == tavern("tools", "search", "count words").out
+    for command in (("search", "count"), ("list",)):
+        wrong = tavern("tools", *command, "--capability", "read:fss")
+        assert (wrong.code, "'read:fss' is not a capability" in wrong.err, "did you mean 'read:fs'?" in wrong.err) == (
+            2,
+            True,
+            True,
+        )
     why = tavern("tools", "why", "text:count", "--json").json
     assert (why["visible"], why["fix"]) == (True, "tavern plugins grant text read:fs")
     missing = tavern("tools", "why", "text:nothing", "--json")

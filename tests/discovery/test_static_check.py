@@ -27,7 +27,7 @@ def check(places: Places, source: str, manifest: str = "", **files: str) -> Chec
     """Check a plugin `text` with this source (behind a line that would end the process) and manifest."""
     named = {name.replace("__", "/").replace("_py", ".py"): text for name, text in files.items()}
     folder = places.folder_plugin("text", manifest, files={"__init__.py": BOOBY_TRAP + source, **named})
-    return check_plugin(folder)
+    return check_plugin(folder, host_version="1.0.0.dev0")
 
 
 def reported(report: CheckReport) -> list[str]:
@@ -309,3 +309,63 @@ def test_source_of_any_kind_is_answered(seed: int) -> None:
 def test_deeply_nested_source_is_answered() -> None:
     scan = scan_sources([("a.py", b"x = " + b"(" * 5000), ("b.py", b"x = " + b"-" * 100_000 + b"1")])
     assert [f.where.file for f in scan.findings if f.where] == ["a.py", "b.py"]
+
+
+@pytest.mark.parametrize(
+    ("manifest", "expected"),
+    [
+        ("tools:\n- {id: 'a b', description: d, implementation: {type: python}}\n",
+         "error plugin.yaml:4:8: tools.0.id: 'a b' is not a tool name"),
+        ("tools:\n- {id: 'q:ab', description: d, implementation: {type: python}}\n",
+         "error plugin.yaml:4:8: tools.0.id: the prefix 'q' of 'q:ab' is not this plugin's name (text)"),
+        ("tools: {entry: ../tools}\n", "error plugin.yaml:3:16: tools.entry: '../tools': '..' leaves the plugin's folder"),
+        ("requires: {host: '>=99'}\n", "warning plugin.yaml:3:18: requires.host: the plugin needs tavern-core >=99;"),
+        ("aliases: {'Old:sya': sya}\ntools:\n- {id: say, description: d, parameters: {type: object},"
+         " implementation: {type: script, command: python a.py}}\n",
+         "warning plugin.yaml:3:22: aliases.Old:sya: the plugin has no tool 'sya' (did you mean 'say'?)"),
+        ("permissions: {services: {override: [workflowManagr]}}\n",
+         "warning plugin.yaml:3:37: permissions.services.override.0: the host has no service 'workflowManagr'"
+         " (did you mean 'workflowManager'?)"),
+    ],
+)  # fmt: skip
+def test_one_mistake_of_the_manifest_gives_one_finding(places: Places, manifest: str, expected: str) -> None:
+    report = check(places, "", manifest, a_py="")
+    (found,) = [line for line in reported(report) if not line.startswith("info")]
+    assert found.startswith(expected)
+
+
+def test_two_tools_of_one_name_are_one_finding_at_the_second(places: Places) -> None:
+    tool = "description: d, parameters: {type: object}, implementation: {type: script, command: python a.py}"
+    report = check(places, "", f"tools:\n- {{id: say, {tool}}}\n- {{id: SAY, {tool}}}\n", a_py="")
+    (found,) = reported(report)
+    assert found.startswith("error plugin.yaml:5:8: tools.1.id: 'SAY' is the same tool as 'say' above")
+
+
+@pytest.mark.parametrize(
+    ("written", "file", "content", "expected"),
+    [
+        ("flow.json", "flow.json", '{"nodes": [], "edges": []}', []),
+        ("flow", "flow.json", '{"nodes": [], "edges": []}', []),
+        ("flow", "workflows/flow.json", '{"nodes": [], "edges": []}', []),
+        (
+            "flow",
+            "flow.txt",
+            "",
+            ["error plugin.yaml:4:3: tools.0: the tool 'run': there is no 'flow.json' in the plugin's folder"],
+        ),
+        ("flow", "flow.json", "[1]", ["error flow.json:1:1: this is not a workflow"]),
+        (
+            "flow",
+            "flow.json",
+            '{"nodes": [{"type": "a:B"}]}',
+            ["error flow.json:1:12: nodes.0.id: the key 'id' is missing"],
+        ),
+    ],
+)
+def test_the_file_of_a_workflow_tool_is_read(
+    places: Places, written: str, file: str, content: str, expected: list[str]
+) -> None:
+    manifest = f"tools:\n- {{id: run, description: d, implementation: {{type: workflow, workflowId: {written}}}}}\n"
+    folder = places.folder_plugin("text", manifest, files={file: content})
+    found = reported(check_plugin(folder))
+    assert [line.partition(" (")[0] for line in found] == expected

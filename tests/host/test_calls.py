@@ -559,6 +559,44 @@ def test_arguments_arrive_in_the_order_in_which_they_were_given(opened: Opened) 
     assert both(host, "t:order", dict.fromkeys(names[:3], 1)).value == names[:3]
 
 
+@pytest.mark.parametrize(
+    ("part", "given", "arrives"),
+    [
+        ({"type": "integer"}, 2.0, 2),
+        ({"type": "integer"}, -0.0, 0),
+        ({"type": ["integer", "null"]}, 2.0, 2),
+        ({"type": "integer", "minimum": 1}, 2.0, 2),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, 2.0, 2),
+        ({"allOf": [{"type": "integer"}]}, 2.0, 2),
+        ({"$ref": "#/$defs/count"}, 2.0, 2),
+        ({"type": "array", "items": {"type": "integer"}}, [1, 2.0], [1, 2]),
+        ({"type": "array", "prefixItems": [{"type": "number"}, {"type": "integer"}]}, [2.0, 2.0], [2.0, 2]),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, {"a": 2.0}, {"a": 2}),
+        ({"type": "object", "properties": {"a": {"type": "integer"}}}, {"a": 2.0}, {"a": 2}),
+        ({"type": "number"}, 2.0, 2.0),
+        ({"type": ["integer", "number"]}, 2.0, 2.0),
+        ({"anyOf": [{"type": "integer"}, {"type": "number"}]}, 2.0, 2.0),
+        ({}, 2.0, 2.0),
+    ],
+)
+def test_an_integer_that_was_written_as_a_float_reaches_the_tool_as_an_integer(
+    opened: Opened, part: dict[str, Any], given: Any, arrives: Any
+) -> None:
+    @tool(
+        parameters={
+            "type": "object",
+            "properties": {"value": part, "n": {"type": "integer"}},
+            "$defs": {"count": {"type": "integer"}},
+        }
+    )
+    def show(value: Any, n: int = 0) -> str:
+        return repr(value)
+
+    arguments = {"value": given}
+    assert both(opened(tools(show)), "t:show", arguments).value == repr(arrives)
+    assert repr(arguments["value"]) == repr(given)
+
+
 def test_defaults_are_filled_in_and_the_callers_mapping_is_left_alone(opened: Opened) -> None:
     arguments = {"n": 1}
     assert both(opened(tools(take)), "t:take", arguments).value == [1, 0.5, False, None, None]

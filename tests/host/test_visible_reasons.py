@@ -43,7 +43,7 @@ BROKEN: dict[str, tuple[str, str, str]] = {
 
 
 def check_visible(host: Tavern, plugin: str, tool_id: str, reason: str) -> None:
-    """The reason is told by status, diagnostics, why, get and call."""
+    """The reason is told by status, diagnostics, why, get, call and profile."""
     assert any(reason in str(f) and f.details["tool"] for f in host.plugins[plugin].findings)
     assert any(reason in d.message and d.severity == "error" for d in host.diagnostics if d.plugin == plugin)
     why = host.tools.why(tool_id)
@@ -55,6 +55,8 @@ def check_visible(host: Tavern, plugin: str, tool_id: str, reason: str) -> None:
     assert result.error is not None
     assert result.error.kind == "TOOL_NOT_FOUND"
     assert reason in result.error.message
+    assert host.tools.list({"tool_ids_inventory": [tool_id]}) == ()
+    assert reason in reported(host, "PROFILE_INVALID")
 
 
 @pytest.mark.parametrize("what", BROKEN)

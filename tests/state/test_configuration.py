@@ -312,6 +312,23 @@ def test_a_wrong_value_is_named_with_its_place(place: Path, text: str, where: st
     assert caught.value.findings[0].code == "CONFIG_INVALID"
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("limits:\n  depth: '5'", "write it without quotes"),
+        ("limits:\n  depth: five", ""),
+        ("audit:\n  enabled: yes", "write true or false"),
+        ("tools:\n  deny: a", "write it as a list: [a]"),
+        ("tools:\n  deny: [a, 5]", "put it in quotes"),
+    ],
+)
+def test_a_value_of_another_type_is_answered_with_how_to_write_it(place: Path, text: str, hint: str) -> None:
+    project(place, text)
+    with pytest.raises(ConfigInvalid) as refused:
+        read(place)
+    assert refused.value.hint == hint
+
+
 def test_every_problem_of_every_source_is_reported_at_once(place: Path) -> None:
     user(place, "limits: {depth: x}\n")
     project(place, "limit: 1\naudit: {fsync: 1}\n")

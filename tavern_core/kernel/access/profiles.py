@@ -149,6 +149,8 @@ def resolve_profile(
     find: Callable[[str], str | None],
     known: Iterable[str],
     namespaces: Mapping[str, NamespaceResolver] | None = None,
+    *,
+    absent: Callable[[str], Missing | None] = lambda written: None,
 ) -> Profile:
     """Find the tools of an inventory. Never fails: what cannot be found is a finding, the rest stands.
 
@@ -157,14 +159,15 @@ def resolve_profile(
         find: the id of a registered tool for any accepted spelling of it, else None.
         known: ids of all registered tools, for suggestions.
         namespaces: prefix → resolver, for tools that no plugin registers (`workflow`, `kb` ...).
+        absent: why a tool is not there, where more is known than that.
     """
-    search = _InventorySearch(profile, find, known, namespaces or {}, f"profile {profile.name}")
+    search = _InventorySearch(profile, find, known, namespaces or {}, f"profile {profile.name}", absent)
     tools: dict[str, None] = {}
     findings: list[Finding] = []
     for index, written in enumerate(profile.tool_ids_inventory[:MOST_TOOLS]):
         where = Location(search.file, pointer=f"{INVENTORY}[{index}]")
         found = search.look_up(written.strip())
-        if isinstance(found, _Missing):
+        if isinstance(found, Missing):
             findings.append(Finding(CODE, found.message, found.hint, where, "warning", {"id": written[:_LONGEST_ID]}))
         elif found in tools:
             message = f"{written!r} is listed twice, here and before as {found!r}"
@@ -190,7 +193,7 @@ def resolve_profile(
 
 
 @dataclass(frozen=True, slots=True)
-class _Missing:
+class Missing:
     """Why an item of the inventory stands for no tool."""
 
     message: str
@@ -207,22 +210,24 @@ class _InventorySearch:
         known: Iterable[str],
         namespaces: Mapping[str, NamespaceResolver],
         file: str,
+        absent: Callable[[str], Missing | None],
     ) -> None:
         self.file = file
+        self._absent = absent
         self.resolved: dict[str, ToolSpec] = {}
         self.is_partial = False
         self._profile, self._find, self._known, self._namespaces = profile, find, known, namespaces
 
-    def look_up(self, written: str) -> str | _Missing:
+    def look_up(self, written: str) -> str | Missing:
         """The id that `written` stands for: a registered tool, else one that the resolver of its prefix knows."""
         if not written:
-            return _Missing("an empty id", "remove it")
+            return Missing("an empty id", "remove it")
         if len(written) > _LONGEST_ID:
-            return _Missing(f"an id of {len(written):,} characters", f"ids have at most {_LONGEST_ID}")
+            return Missing(f"an id of {len(written):,} characters", f"ids have at most {_LONGEST_ID}")
         if (found := self._find(written)) is not None:
             return found
         if "*" in written:
-            return _Missing(
+            return Missing(
                 f"{written!r} is a wildcard; an inventory lists its tools one by one", self._examples(written)
             )
         prefix, local = split_id(written)
@@ -230,41 +235,43 @@ class _InventorySearch:
             return self._ask(self._namespaces[prefix], prefix, local)
         return self._unknown(written, prefix)
 
-    def _ask(self, resolver: NamespaceResolver, prefix: str, local: str) -> str | _Missing:
+    def _ask(self, resolver: NamespaceResolver, prefix: str, local: str) -> str | Missing:
         """A resolver is a plugin's code: any error it raises affects only this item."""
         try:
             tool = resolver.resolve(local)
             names = [] if tool is not None else [f"{prefix}:{name}" for name in resolver.names()]
         except CallError as error:
             self.is_partial = True
-            return _Missing(f"{prefix}:{local} cannot be used: {error.message}", error.hint)
+            return Missing(f"{prefix}:{local} cannot be used: {error.message}", error.hint)
         except Exception as error:  # noqa: BLE001 - reported as the reason why the item is missing
-            return _Missing(
+            return Missing(
                 f"the resolver of {prefix + ':'!r} failed for {local!r}: {printed(error):.300}",
                 "see the plugin that contributes it",
             )
         if tool is None:
-            return _Missing(f"{prefix + ':'!r} has no {local!r}", did_you_mean(f"{prefix}:{local}", names))
+            return Missing(f"{prefix + ':'!r} has no {local!r}", did_you_mean(f"{prefix}:{local}", names))
         tool_id = f"{prefix}:{local}"
         if tool.id != tool_id:
-            return _Missing(
+            return Missing(
                 f"the resolver of {prefix + ':'!r} answered {tool.id!r} for {tool_id!r}",
                 "see the plugin that contributes it",
             )
         self.resolved[tool_id] = tool
         return tool_id
 
-    def _unknown(self, written: str, prefix: str) -> _Missing:
+    def _unknown(self, written: str, prefix: str) -> Missing:
+        if (known := self._absent(written)) is not None:
+            return known
         close = did_you_mean(written, self._known)
         if prefix == "workflow":
             message = f"there is no tool {written!r}: neither a workflow folder nor a plugin has this workflow"
-            return _Missing(message, close or "`tavern workflows list` shows what there is")
+            return Missing(message, close or "`tavern workflows list` shows what there is")
         if prefix in RESERVED_NAMESPACES:
-            return _Missing(
+            return Missing(
                 f"there is no tool {written!r}: the host has no tool of this name, and no resolver for {prefix + ':'!r}",
                 close or "install a plugin that contributes it, or remove the item",
             )
-        return _Missing(f"there is no tool {written!r}", close or "`tavern tools list` shows what there is")
+        return Missing(f"there is no tool {written!r}", close or "`tavern tools list` shows what there is")
 
     def _examples(self, pattern: str) -> str:
         start = pattern.partition("*")[0]

@@ -144,7 +144,7 @@ class Tokens:
         Raises:
             UsageError: there is none; names the nearest (USAGE).
         """
-        if not isinstance(token, str) or not self._records.remove(KIND, token):
+        if not isinstance(token, str) or not token.isascii() or not self._records.remove(KIND, token):
             near = did_you_mean(str(token), [one.id for one in self.list()])
             raise UsageError(f"there is no token {token!r:.80}", hint=near or "`tavern tokens list` shows them")
 

@@ -42,7 +42,7 @@ def take_changed(plan: Plan, call: RunningCall, changed: Mapping[str, Any], limi
 
 
 def fill_and_validate(plan: Plan, call: RunningCall) -> None:
-    """Add the defaults of the schema, then hold the arguments against it.
+    """Add the defaults of the schema, then hold the arguments against it; integers become integers: 2.0 is 2.
 
     Raises:
         InputInvalid: they do not fit (INPUT_SCHEMA_INVALID), with the place and repair of every problem.
@@ -50,8 +50,11 @@ def fill_and_validate(plan: Plan, call: RunningCall) -> None:
     values = call.values or {}
     if plan.fill is not None:
         values = call.values = plan.fill(values)
-    if not call.fits and not plan.accepts(values):
-        raise _blamed(explained(InputInvalid, plan.id, plan.inputs, values, "arguments"), call.changes or ())
+    if not call.fits:
+        if not plan.accepts(values):
+            raise _blamed(explained(InputInvalid, plan.id, plan.inputs, values, "arguments"), call.changes or ())
+        if plan.whole is not None:
+            values = call.values = plan.whole(values)
     if call.call is not None and call.call.arguments is not values:
         call.call = with_arguments(call.call, values)
 

@@ -34,6 +34,7 @@ from tavern_core.model.untrusted import effect_of, reads_addresses
 from tavern_core.schema.argument_intake import compile_intake
 from tavern_core.schema.defaults import compile_defaults
 from tavern_core.schema.guard_marks import compile_guarded
+from tavern_core.schema.integers import compile_integers
 from tavern_core.schema.limits import ROOM, quick_copy
 from tavern_core.schema.redact import compile_marked, compile_redactor
 from tavern_core.schema.validate import compile_output_validator, compile_validator
@@ -297,6 +298,7 @@ class Compiler:
             accepts=inputs.accepts,
             inputs=inputs,
             fill=fill,
+            whole=compile_integers(spec.input_schema),
             returns=outputs.accepts if outputs else None,
             outputs=outputs,
             sure=_sure(spec.output_schema),

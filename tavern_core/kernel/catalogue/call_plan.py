@@ -58,6 +58,8 @@ class Plan:
     inputs: Validator
     fill: Callable[[Mapping[str, Any]], dict[str, Any]] | None
     """Fills in defaults; None when the schema has none."""
+    whole: Callable[[Any], Any] | None
+    """Writes integers that came as 2.0 as 2; None when the schema has no integers."""
     returns: Callable[[Any], bool] | None
     """Quick answer whether an answer fits; only for plain JSON. None when the tool has no output schema."""
     outputs: Validator | None

@@ -38,11 +38,11 @@ class Descriptions:
     def tool_schema(self, tool: str | ToolSpec, dialect: str) -> dict[str, Any]:
         from tavern_core.schema.dialects import DIALECTS
 
-        if dialect not in DIALECTS:
+        if not isinstance(dialect, str) or dialect not in DIALECTS:
             raise UsageError(
                 f"there is no dialect {dialect!r}", hint=did_you_mean(dialect, DIALECTS) or ", ".join(DIALECTS)
             )
-        spec = self._tools[tool] if isinstance(tool, str) else tool
+        spec = tool if isinstance(tool, ToolSpec) else self._tools[tool]
         if spec.id not in self._tools and len(self._made) < MOST_MADE:
             self._made[spec.id] = None
         return export_for_model(spec, dialect)

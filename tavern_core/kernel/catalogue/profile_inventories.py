@@ -8,6 +8,7 @@ from os import PathLike
 from typing import TYPE_CHECKING
 
 from tavern_core.errors import PluginError, ProfileInvalid, TavernError, ToolNotFound
+from tavern_core.kernel.catalogue.missing_tools import absence
 from tavern_core.kernel.catalogue.namespaces import Namespaces
 from tavern_core.kernel.catalogue.written_profiles import MOST_LENT, WrittenProfiles
 from tavern_core.kernel.foundation import Foundation
@@ -16,7 +17,7 @@ from tavern_core.kernel.plugins.record import Record
 from tavern_core.model.naming_rules import split_id
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.access.profiles import Profile, ProfileLike
+    from tavern_core.kernel.access.profiles import Missing, Profile, ProfileLike
     from tavern_core.model.agent_profile import AgentProfile
 
 
@@ -88,7 +89,7 @@ class Inventories:
         written, findings = self.written.get(given)
         stamp = self._stamp(written)
         resolved = resolve_profile(
-            written, self._find_id, sorted(self._registry.entries()), self._namespaces.resolvers()
+            written, self._find_id, sorted(self._registry.entries()), self._namespaces.resolvers(), absent=self._absent
         )
         resolved = replace(resolved, findings=(*findings, *resolved.findings))
         for finding in resolved.findings:
@@ -120,6 +121,13 @@ class Inventories:
         """The prefixes of an inventory's items that no plugin registers."""
         items = map(str.strip, self.written.get(given)[0].tool_ids_inventory)
         return {split_id(item)[0] for item in items if self._find_id(item) is None}
+
+    def _absent(self, written: str) -> Missing | None:
+        """Why a tool is not there: its plugin is disabled, its declaration or its file is wrong …"""
+        from tavern_core.kernel.access.profiles import Missing
+
+        found = absence(written, self._lifecycle.records, self._registry.shadowed(), self._base.diagnostics)
+        return None if found is None else Missing(f"there is no tool {written!r}: {found.reason}", found.fix)
 
     def _find_id(self, written: str) -> str | None:
         try:

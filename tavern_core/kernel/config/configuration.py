@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -271,10 +272,20 @@ def _problem(layer: Layer, details: Any) -> Finding:
         return Finding(ConfigInvalid.code, details["msg"], details["ctx"]["hint"], where)
     message = details["msg"].removeprefix("Input should be ")
     given = mask_setting(".".join(path), details["input"]) if path[0] in _MAY_HOLD_SECRETS else details["input"]
-    is_bare = details["type"] == "string_type" and isinstance(given, int | float)
-    return Finding(
-        ConfigInvalid.code, f"must be {message}, is {given!r:.60}", "put it in quotes" if is_bare else "", where
-    )
+    return Finding(ConfigInvalid.code, f"must be {message}, is {given!r:.60}", _repair(details["type"], given), where)
+
+
+def _repair(expected: str, given: object) -> str:
+    """How to write a value of another type as the expected one."""
+    if expected == "string_type" and isinstance(given, int | float):
+        return "put it in quotes"
+    if expected in ("int_type", "float_type") and isinstance(given, str) and re.fullmatch(r"-?[0-9.]+", given):
+        return "write it without quotes"
+    if expected == "bool_type":
+        return "write true or false"
+    if expected in ("list_type", "tuple_type", "set_type", "frozen_set_type") and isinstance(given, str | int):
+        return f"write it as a list: [{given!s:.60}]"
+    return ""
 
 
 def _raise_all(findings: list[Finding]) -> None:

@@ -94,7 +94,7 @@ def _read_tools(
     collected = _Collected()
     for index, definition in enumerate(manifest.tools):
         reading = tool_spec(definition, manifest=manifest, document=document, path=("tools", index), flaws=judge)
-        collected.add(reading, f"{document.file}: tools.{index}")
+        collected.add(reading, f"{document.file}: tools.{index}", document.locate(("tools", index, "id")))
     return collected.result(())
 
 
@@ -124,9 +124,8 @@ def _read_folder(
         reading = read_tool_file(content, relative)
         collected.findings += _about(_id_in(reading, relative, manifest), reading.findings)
         if reading.definition is not None:
-            collected.add(
-                tool_spec(reading.definition, manifest=manifest, document=reading.document, flaws=flaws), relative
-            )
+            spec = tool_spec(reading.definition, manifest=manifest, document=reading.document, flaws=flaws)
+            collected.add(spec, relative, reading.document.locate(("id",)))
     return collected.result(tuple(stamps))
 
 
@@ -161,7 +160,7 @@ class _Collected:
         self.findings: list[Finding] = []
         self._first: dict[str, tuple[str, str]] = {}
 
-    def add(self, reading: SpecReading, place: str) -> None:
+    def add(self, reading: SpecReading, place: str, where: Location) -> None:
         self.findings += reading.findings
         if reading.spec is None:
             return
@@ -170,7 +169,7 @@ class _Collected:
             message = f"the tool {reading.id!r} is defined in {earlier_place} and again in {place}; the first is used"
             if reading.id != earlier_id:
                 message = f"{place} defines {reading.id!r}, which reads like {earlier_id!r} of {earlier_place}"
-            where, details = Location(place.partition(":")[0]), {"tool": reading.id}
+            details = {"tool": reading.id}
             self.findings.append(Finding(CODE, message, "rename or delete one", where, details=details))
         elif reading.is_draft:
             self.drafts.append(reading.spec)

@@ -126,15 +126,10 @@ def _by(origin: str) -> str:
 
 def _judge_host_version(record: Record, around: Circumstances, diagnostics: Diagnostics) -> DependencyUnmet | None:
     facts = record.candidate.facts
-    if not facts.requires_host and not facts.tested_host:
-        return None
-    from packaging.version import Version  # here: the host's own plugins have no need of it
-
-    version = Version(around.host_version).base_version  # a development version of 1.0 has what 1.0 has
-    if facts.requires_host and not _satisfies(version, facts.requires_host):
+    if not fits_host(around.host_version, facts.requires_host):
         text = f"{record.name} needs tavern-core {facts.requires_host}; this is {around.host_version}"
         return DependencyUnmet(text, hint=f"pip install 'tavern-core{facts.requires_host}'")
-    if facts.tested_host and not _satisfies(version, facts.tested_host):
+    if not fits_host(around.host_version, facts.tested_host):
         text = f"tested with tavern-core {facts.tested_host}; this is {around.host_version}"
         diagnostics.put(Diagnostic("HOST_UNTESTED", text, record.name), judged=True)
     return None
@@ -305,6 +300,15 @@ def missing_reason(name: str, missing: Collection[str]) -> str:
         return ""
     listed = sorted(missing)
     return f"goes without {', '.join(listed)}, which was refused; `tavern plugins grant {name} {' '.join(listed)}` allows it"
+
+
+def fits_host(version: str, specifier: str) -> bool:
+    """Whether a version of tavern-core is in the range of `requires.host` or `requires.tested`; an empty one holds all."""
+    if not specifier:
+        return True
+    from packaging.version import Version  # here: the host's own plugins have no need of it
+
+    return _satisfies(Version(version).base_version, specifier)  # a development version of 1.0 has what 1.0 has
 
 
 def _satisfies(version: str, specifier: str) -> bool:
