@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tavern_core import gc_pause
 from tavern_core.gc_pause import collector_paused
 
 
@@ -26,12 +27,23 @@ def generation_of(wanted: object) -> int | None:
 
 
 @pytest.mark.slow
-def test_what_is_made_meanwhile_is_old_afterwards_and_the_collector_runs_again() -> None:
+def test_what_is_made_meanwhile_at_the_start_is_old_afterwards_and_the_collector_runs_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gc_pause, "_pauses", 0)
     with collector_paused():
         assert not gc.isenabled()
         made = Made()
     assert gc.isenabled() and gc.get_freeze_count() == 0
     assert generation_of(made) not in (None, 0)
+
+
+@pytest.mark.slow
+def test_what_is_made_meanwhile_later_on_is_as_young_as_ever() -> None:
+    for _ in range(4):
+        with collector_paused():
+            made = Made()
+    assert generation_of(made) == 0
 
 
 @pytest.mark.slow

@@ -56,7 +56,7 @@ RAISED: list[Any] = [
     asyncio.CancelledError, TimeoutError, lambda: BaseExceptionGroup("g", [ValueError("a")]), lambda: GeneratorExit(), StopAsyncIteration,
 ]  # fmt: skip
 CALLERS = [
-    None, None, None, None, None, None, None, CallContext(), CallContext(permissions=frozenset({"read:fs"})), CallContext(principal="\ud800", user_id="x" * 5_000, profile="nobody"),
+    None, None, None, None, None, None, None, CallContext(), CallContext(permissions=frozenset({"read:fs"})), CallContext(principal="\x00\u2028", user_id="x" * 900, profile="nobody"),
     CallContext(budget=Budget(timeout_ms=0)), CallContext(budget=Budget(timeout_ms=20)), CallContext(budget=Budget(max_tool_calls=0)),
     CallContext(request_id="", trace_id="\n", roles=frozenset({"a"})),
 ]  # fmt: skip
