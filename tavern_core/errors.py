@@ -22,7 +22,7 @@
     ├── RunNotFound                RUN_NOT_FOUND          no run has this id
     ├── JobNotFound                JOB_NOT_FOUND          no job of this caller has this id
     ├── SkillNotFound              SKILL_NOT_FOUND        no skill has this name
-    ├── UpstreamNotFound           UPSTREAM_NOT_FOUND     tavern.yaml names no upstream of this name
+    ├── UpstreamNotFound           UPSTREAM_NOT_FOUND     tavern.yaml has no upstream with this name
     ├── StateDamaged               STATE_DAMAGED          a state file (lock, index, audit log) cannot be read
     └── CallError                  (becomes ToolResult.error; the code is the wire value `kind`)
         ├── ToolNotFound           TOOL_NOT_FOUND
@@ -30,6 +30,7 @@
         ├── InputInvalid           INPUT_SCHEMA_INVALID
         ├── PolicyDenied           POLICY_DENIED
         ├── ApprovalRequired       APPROVAL_REQUIRED
+        ├── InputRequired          INPUT_REQUIRED
         ├── ApprovalRejected       APPROVAL_REJECTED
         ├── BudgetExceeded         BUDGET_EXCEEDED
         ├── CallTimeout            TIMEOUT
@@ -269,7 +270,7 @@ class SkillNotFound(TavernError):
 
 
 class UpstreamNotFound(TavernError):
-    """tavern.yaml names no upstream of this name."""
+    """tavern.yaml has no upstream with this name."""
 
     code = "UPSTREAM_NOT_FOUND"
 
@@ -434,7 +435,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "SKILL_INVALID": ErrorCode(
         "The SKILL.md of a skill is wrong.",
         4,
-        "Correct the file at the named place; `tavern skills check` says it all.",
+        "Correct the file at the named place; `tavern skills check` shows all findings.",
     ),
     "SCHEMA_INVALID": ErrorCode(
         "A JSON Schema is wrong, too large, refers to another file or has a dangerous pattern.",
@@ -493,7 +494,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "No skill has this name.", 5, "`tavern skills list` shows the names; the message names the nearest."
     ),
     "UPSTREAM_NOT_FOUND": ErrorCode(
-        "tavern.yaml names no upstream of this name.", 5, "`tavern upstreams list` shows the upstreams."
+        "tavern.yaml has no upstream with this name.", 5, "`tavern upstreams list` shows the upstreams."
     ),
     "STATE_DAMAGED": ErrorCode(
         "A state file of the host is corrupt.",
@@ -522,7 +523,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "POLICY_DENIED": ErrorCode(
         "A policy, a hook, the caller's rights or the agent profile refuses the call.",
         3,
-        "`details` names who refused and what was missing, and the grant that would allow it.",
+        "`details` names who refused, what was missing, and the grant that would allow it.",
         True,
     ),
     "APPROVAL_REQUIRED": ErrorCode(
@@ -531,11 +532,11 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "INPUT_REQUIRED": ErrorCode(
         "A question of the tool got no answer here.",
         3,
-        "Make the call as a job and answer with `tavern jobs answer`, or from an MCP client that can be asked.",
+        "Make the call as a job and answer it with `tavern jobs answer`, or call from an MCP client that can be asked.",
         True,
     ),
     "APPROVAL_REJECTED": ErrorCode(
-        "The call was not approved, or no one answered in time.", 3, "Do not repeat it unchanged.", True
+        "The call was not approved, or no one answered in time.", 3, "Do not repeat the same call.", True
     ),
     "BUDGET_EXCEEDED": ErrorCode(
         "A limit on calls, depth, rate or concurrency is reached.",

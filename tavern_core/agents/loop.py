@@ -1,7 +1,7 @@
-"""The loop of one run: ask the model, make its calls, tell it what came of them, until it answers without a call.
+"""The loop of one run of an agent: ask the model, make its calls, give it the results, until it answers without a call.
 
-The loop itself decides nothing twice: with the answers and results of a record (`playback.py`) it goes the same way again. So a
-run is resumed, and replayed, by running the loop over its record; live work begins where the record ends.
+The loop is deterministic: with the recorded answers and results (`playback.py`), it takes the same way again. To resume or
+replay a run is therefore to run the loop over its record. A resumed run begins to do real work where the record ends.
 """
 
 from __future__ import annotations

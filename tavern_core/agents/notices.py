@@ -14,7 +14,7 @@ _NOTICES: Final[Mapping[str, Mapping[Language, str]]] = {
         "zh": "你的回答是空的。请调用工具，或写出给用户的最终回答。",
     },
     "thought": {
-        "en": "Your call stands inside a thought, where nothing runs. Write the block outside of the thought; "
+        "en": "Your call is inside a thought, where nothing runs. Write the block outside of the thought; "
         "if the task is done, write the final answer without a call.",
         "zh": "你的调用写在思考标签里，不会执行。请把调用块写在思考标签之外；如果任务已完成，请直接写最终回答。",
     },
@@ -27,11 +27,11 @@ _NOTICES: Final[Mapping[str, Mapping[Language, str]]] = {
         "zh": "你的回答过长，已被截断，其中没有任何调用被执行。请缩短回答，或分多次调用写入大段内容。",
     },
     "too_many": {
-        "en": "Your answer holds more than {most} tool calls, or too large ones. Nothing ran. Make fewer and smaller calls in each answer.",
+        "en": "Your answer has more than {most} tool calls, or calls that are too large. Nothing ran. Make fewer and smaller calls in each answer.",
         "zh": "你的回答包含超过 {most} 个工具调用，或调用过大。没有任何调用被执行。请减少每次调用的数量和大小。",
     },
     "dropped": {
-        "en": "Only the first call ran; what you wrote behind it was dropped. Never write results of tools yourself; wait for them.",
+        "en": "Only the first call ran; what you wrote after it was dropped. Never write results of tools yourself; wait for them.",
         "zh": "只执行了第一个调用，其后的内容已丢弃。不要自己编写工具的结果，请等待真实结果。",
     },
     "not_native": {

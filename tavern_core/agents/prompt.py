@@ -2,10 +2,13 @@
 
     template + tools (manual with the examples that fit the task, or schemas) + skills + knowledge that fits the task
 
-The template is always whole. The rest takes room in this order, so that what comes last is left out first: tools, skills, knowledge. Tools
-take at most `TOOLS_SHARE` of the room where skills or knowledge want some. A manual without room loses, in this order, examples, texts of
-parameters, all but the beginning of descriptions, everything but the ids, and at last ids; a native schema first its texts, then schemas are
-left out from the end of the inventory. What was left out is in the result. The same host, profile and task give the same prompt.
+The template is always complete. The rest gets room in this order: tools, skills, knowledge; what comes last is left out first. If
+skills or knowledge need room, tools get at most `TOOLS_SHARE` of it.
+
+    a manual loses    examples, texts of parameters, all but the beginning of descriptions, all but the ids, ids
+    schemas lose      texts of parameters, then whole schemas from the end of the inventory
+
+The result names what was left out. The same host, profile and task give the same prompt.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ask a model for a patch, judge it, report what is wrong, and ask again, a bounded number of times."""
+"""The cycle of the assistant: ask a model for a patch, check it, report what is wrong, and ask again, a few times at most."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One proposal in the making: plan, prompt, judging of patches, and what a report explains."""
+"""Drafts one proposal for a change of a workflow: the plan, the prompt, and the check of each patch that the model answers."""
 
 from __future__ import annotations
 

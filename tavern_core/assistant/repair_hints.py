@@ -1,6 +1,7 @@
-"""Problems of a patch, with what the model can write instead: operations to copy, slots that fit, fewer consequences.
+"""Rewrites the problems of a patch for a model: each gets the operation that would correct it, and problems that only follow
+from others are left out.
 
-The host's own words are for people who edit files. A model needs the next operation.
+The host's own messages are for people who edit files. A model needs the next operation to write.
 """
 
 from __future__ import annotations

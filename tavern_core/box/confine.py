@@ -1,4 +1,4 @@
-"""Put this process into its box, for good."""
+"""Confines this process to its box. It cannot leave the box again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_DESCRIPTORS = 1 << 20
 
 
 class Begun:
-    """The parts of a box that the forking process, which is warm, can prepare for the forked one.
+    """The parts of a box that the forking process prepares for the forked one, because it has everything loaded already.
 
     Create it for each process, and close it after the fork.
     """

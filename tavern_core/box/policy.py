@@ -1,4 +1,4 @@
-"""What a box allows, as a frozen value that can be stored as JSON."""
+"""The policy of one box (sandbox): what its process may do. A frozen value that can be passed on as JSON."""
 
 from __future__ import annotations
 

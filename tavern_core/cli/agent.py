@@ -50,8 +50,9 @@ def run(
 ) -> None:
     """Give a task to an agent: `tavern agent run writer "Count the words of README.md"`.
 
-    PROFILE is a name or the path of an agent_profile.json; the task is read from stdin for -. Steps are on stderr, the answer is
-    on stdout. Calls that need approval are asked about on the terminal; without one, the run waits for `tavern approvals`.
+    PROFILE is a name or the path of an agent_profile.json. For -, the task is read from stdin. Steps are printed to stderr,
+    the answer to stdout. The command asks at the terminal about calls that need approval. Without a terminal, the run waits
+    for `tavern approvals`.
     """
     text = read_stdin() if task == "-" else task
     limits = _limits(budget)
@@ -71,7 +72,7 @@ def run(
 def resume(
     session: Session, run_id: str, answer: tuple[str, ...], model: str | None, budget: str, as_json: bool
 ) -> None:
-    """Go on with a run that waits, or that ended before its task was done.
+    """Resume a run that waits, or that ended before its task was done.
 
     The model is not asked again what it has answered, and no call is made twice.
     """

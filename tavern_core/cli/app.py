@@ -36,16 +36,14 @@ COMMANDS: Final = {
     "config": Lazy(f"{_HERE}.config", "config", "Show and change configuration and settings."),
     "hooks": Lazy(f"{_HERE}.hooks", "hooks", "List the hooks and who implements them, in the order in which they run."),
     "logs": Lazy(f"{_HERE}.logs", "logs", "Read, check and explain the audit log."),
-    "jobs": Lazy(f"{_HERE}.jobs", "jobs", "Show and change background calls."),
+    "jobs": Lazy(f"{_HERE}.jobs", "jobs", "Show, answer, cancel and resume background calls."),
     "artifacts": Lazy(
         f"{_HERE}.artifacts",
         "artifacts",
-        "Show and fetch data that was too large for the answers of calls; store files for calls.",
+        "Show and fetch data that was too large for answers; store files for calls.",
     ),
     "approvals": Lazy(f"{_HERE}.approvals", "approvals", "Show the calls that wait for approval, and decide them."),
-    "tokens": Lazy(
-        f"{_HERE}.tokens", "tokens", "Make, list and revoke the tokens that callers from other processes show."
-    ),
+    "tokens": Lazy(f"{_HERE}.tokens", "tokens", "Create, list and revoke tokens for callers from other processes."),
     "serve": Lazy(f"{_HERE}.serve", "serve", "Serve the host over HTTP: nodes, tools, calls, jobs, events, MCP."),
     "mcp": Lazy(f"{_HERE}.mcp", "mcp", "Serve the host's tools to MCP clients."),
     "limits": Lazy(
@@ -54,7 +52,7 @@ COMMANDS: Final = {
         "Show every limit of tavern.yaml and of tools, and how much of each rate is used.",
     ),
     "upstreams": Lazy(
-        f"{_HERE}.upstreams", "upstreams", "Show and connect the systems whose tools are tools of this host."
+        f"{_HERE}.upstreams", "upstreams", "Connect other systems, whose tools become tools of this host."
     ),
     "schema": Lazy(f"{_HERE}.schema", "schema", "Print the JSON Schema of a file format, for editors."),
     "doctor": Lazy(f"{_HERE}.doctor", "doctor", "Report problems and their repairs."),
@@ -81,7 +79,7 @@ class App(Group):
             if args[0] == "help":
                 raise click.UsageError("there is no command 'help'; did you mean `tavern --help`?", ctx)
             raise click.UsageError(
-                f"this version has no command {args[0]!r}; its name is reserved for one to come", ctx
+                f"this version has no command {args[0]!r}; the name is reserved for a later one", ctx
             )
         return super().resolve_command(ctx, args)
 

@@ -23,7 +23,7 @@ _COLUMNS: Final = ("id", "bytes", "type", "name", "owner", "expires")
 
 @click.group(cls=Group, default="list")
 def artifacts() -> None:
-    """Show and fetch data that was too large for the answers of calls; store files for calls.
+    """Show and fetch data that was too large for answers; store files for calls.
 
     `tavern artifacts` alone lists them.
     """
@@ -89,12 +89,14 @@ def get(session: Session, artifact: str, output: Path | None, as_json: bool) -> 
 
 @artifacts.command(cls=Command)
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path, allow_dash=True))
-@click.option("--type", "media_type", metavar="TYPE", help="As in image/png; default: what its name says.")
+@click.option(
+    "--type", "media_type", metavar="TYPE", help="Media type, such as image/png; default: from the name of FILE."
+)
 @click.option("--name", metavar="NAME", help="Its name; default: that of FILE.")
 @json_option
 @pass_session
 def put(session: Session, file: Path, media_type: str | None, name: str | None, as_json: bool) -> None:
-    """Keep FILE, or stdin for -, as an artifact, and print its address.
+    """Store FILE, or stdin for -, as an artifact, and print its address.
 
     Tools take the address; `tavern tools call ID NAME=@FILE` does both at once.
     """

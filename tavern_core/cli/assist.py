@@ -26,7 +26,7 @@ _YES: Final = ("y", "yes", "是")
 
 @click.command(cls=Command)
 @click.argument("words", metavar="[REQUEST] FILE|ID", nargs=-1, required=True)
-@click.option("--model", default="", metavar="MODEL", help="The language model; by default the only one.")
+@click.option("--model", default="", metavar="MODEL", help="The language model; default: the only one.")
 @click.option("--plan", is_flag=True, help="Let the model plan the steps first.")
 @click.option(
     "--rounds",
@@ -35,11 +35,11 @@ _YES: Final = ("y", "yes", "是")
     show_default=True,
     help="How often the model may correct its answer.",
 )
-@click.option("--try", "tries", is_flag=True, help="Also run the change with sample values and without effects.")
+@click.option("--try", "tries", is_flag=True, help="Also run the result with sample values, without effects.")
 @click.option("--yes", "-y", is_flag=True, help="Apply the change without asking.")
 @click.option("--dry-run", is_flag=True, help="Only show the change.")
 @click.option("--output", "-o", metavar="FILE", help="Write the changed workflow there; leave FILE as it is.")
-@click.option("--undo", is_flag=True, help="Take the last change of FILE back: `tavern assist --undo FILE`.")
+@click.option("--undo", is_flag=True, help="Undo the last change of FILE: `tavern assist --undo FILE`.")
 @json_option
 @pass_session
 def assist(session: Session, /, words: tuple[str, ...], as_json: bool, undo: bool, **options: Any) -> None:

@@ -28,7 +28,7 @@ _NO_REST: Final = {"TAVERN_LIMITS__HOOK_FAILURES": "0"}
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="An attempt that takes longer has failed.",
+    help="Count a longer attempt as failed.",
 )
 @json_option
 @pass_session

@@ -34,7 +34,9 @@ class _BeforePytest(Command):
 @click.command(cls=_BeforePytest, options_metavar="[OPTIONS] [-- WORDS FOR PYTEST]")
 @click.argument("target", metavar="PATH|NAME", default=".", shell_complete=completion.plugins_or_folders)
 @click.option("--write", is_flag=True, help="Add the tools that the code returns to plugin.yaml.")
-@click.option("--probe", "probing", is_flag=True, help="Also import it in a separate process: does that crash or hang?")
+@click.option(
+    "--probe", "probing", is_flag=True, help="Also import it in a separate process, to see whether it crashes or hangs."
+)
 @click.option(
     "--trace", "tracing", is_flag=True, help="Also run its tests, and compare what they use with plugin.yaml."
 )
@@ -54,7 +56,9 @@ def check(
     strict: bool,
     as_json: bool,
 ) -> None:
-    """Check a folder, a plugin or a distribution against its plugin.yaml, without running its code (except with --probe and --trace).
+    """Check a plugin against its plugin.yaml, without running its code.
+
+    The argument is a folder, a plugin or a distribution. --probe and --trace run code.
 
     Exit code 4 if something is wrong, 5 if there is no such plugin.
     """

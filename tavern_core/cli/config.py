@@ -36,7 +36,7 @@ def config() -> None:
 
 @config.command(cls=Command)
 @click.argument("prefix", default="")
-@click.option("--origin", is_flag=True, help="Where each value comes from.")
+@click.option("--origin", is_flag=True, help="Show where each value comes from.")
 @json_option
 @pass_session
 def show(session: Session, prefix: str, origin: bool, as_json: bool) -> None:
@@ -56,7 +56,7 @@ def show(session: Session, prefix: str, origin: bool, as_json: bool) -> None:
 
 @config.command(cls=Command)
 @click.argument("key")
-@click.option("--origin", is_flag=True, help="Where the value comes from, too.")
+@click.option("--origin", is_flag=True, help="Show where the value comes from.")
 @json_option
 @pass_session
 def get(session: Session, key: str, origin: bool, as_json: bool) -> None:
@@ -73,7 +73,7 @@ def get(session: Session, key: str, origin: bool, as_json: bool) -> None:
 @config.command("set", cls=Command, context_settings=_TEXT)
 @click.argument("key")
 @click.argument("value", required=False)
-@click.option("--user", "to_user", is_flag=True, help="Into the user's config.yaml instead of the project's file.")
+@click.option("--user", "to_user", is_flag=True, help="Write to the user's config.yaml, not to the project's file.")
 @json_option
 @pass_session
 def set_(session: Session, key: str, value: str | None, to_user: bool, as_json: bool) -> None:
@@ -90,7 +90,9 @@ def set_(session: Session, key: str, value: str | None, to_user: bool, as_json: 
 
 @config.command(cls=Command)
 @click.argument("key")
-@click.option("--user", "to_user", is_flag=True, help="From the user's config.yaml instead of the project's file.")
+@click.option(
+    "--user", "to_user", is_flag=True, help="Remove it from the user's config.yaml, not from the project's file."
+)
 @json_option
 @pass_session
 def unset(session: Session, key: str, to_user: bool, as_json: bool) -> None:

@@ -26,7 +26,7 @@ _LOOK_S: Final = 0.2
 
 @click.group(cls=Group, default="list")
 def jobs() -> None:
-    """Show and change background calls.
+    """Show, answer, cancel and resume background calls.
 
     `tavern jobs` alone lists them.
     """
@@ -104,7 +104,10 @@ def cancel(session: Session, job: str, as_json: bool) -> None:
 @json_option
 @pass_session
 def answer(session: Session, job: str, value: str, question: str, as_json: bool) -> None:
-    """Answer the question of a job: `tavern jobs answer job-… true`. VALUE is JSON, or text."""
+    """Answer the question of a job: `tavern jobs answer job-… true`.
+
+    VALUE is JSON, or text.
+    """
     from tavern_core.cli.approvals import person
 
     given: Any = value
@@ -131,7 +134,10 @@ def watch(session: Session, job: str, as_json: bool) -> None:
 @json_option
 @pass_session
 def resume(session: Session, job: str, as_json: bool) -> None:
-    """Run a job here whose process has ended, and follow it: one that had not begun, waits for approval, or may run twice."""
+    """Resume a job whose process has ended, and follow it.
+
+    Possible for a job that had not begun, that waits for approval, or that may safely run twice.
+    """
     host = session.host()
     host.wait(host.jobs.resume(job))
     _follow(session, job, as_json)

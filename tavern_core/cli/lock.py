@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 @json_option
 @pass_session
 def lock(session: Session, only_check: bool, prune: bool, as_json: bool) -> None:
-    """Write the version, plugin.yaml and code of every installed plugin into the lock file, and print it. Grants nothing.
+    """Record every installed plugin in the lock file, and print the file.
+
+    It records version, plugin.yaml and code. It grants nothing.
 
     Decisions stay; additional requests still wait. Exit code 5 if there is nothing to lock.
     """

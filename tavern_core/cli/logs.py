@@ -46,7 +46,7 @@ def audit_log(session: Session) -> AuditLog:
 def logs() -> None:
     """Read, check and explain the audit log.
 
-    `tavern logs` alone shows its end.
+    `tavern logs` alone shows the newest records.
     """
 
 
@@ -93,7 +93,7 @@ def show(
 @json_option
 @pass_session
 def tail(session: Session, types: tuple[str, ...], call_id: str | None, as_json: bool) -> None:
-    """Show the newest ten records and continue with new ones; ends with Ctrl-C."""
+    """Show the newest ten records, then new ones until Ctrl-C."""
     log, wanted = audit_log(session), {t.upper() for t in types}
     found = [r.to_json() for r in log.records(*wanted, last=10, call_id=call_id)]
     _follow(session, log.path, found, lambda r: _is_wanted(r, wanted, call_id), as_json)
@@ -105,7 +105,7 @@ def tail(session: Session, types: tuple[str, ...], call_id: str | None, as_json:
 @json_option
 @pass_session
 def stats(session: Session, tool: str, last: int | None, as_json: bool) -> None:
-    """Show numbers of calls, failures and times of tools, with a histogram; for one tool in full."""
+    """Show calls, failures and times of tools, with a histogram."""
     found = audit_log(session).statistics(tool, last=last)
     if as_json:
         session.out.json([one.to_json() for one in found])
@@ -172,7 +172,10 @@ def _ms(value: float) -> str:
 @json_option
 @pass_session
 def verify(session: Session, first: int, as_json: bool) -> None:
-    """Check that the log is unchanged: every record, every file; exit code 1 if it is not."""
+    """Check that no record of the log was changed.
+
+    Exit code 1 if one was.
+    """
     report = audit_log(session).verify(first=first)
     if as_json:
         session.out.json(report.to_json())
@@ -199,7 +202,10 @@ def verify(session: Session, first: int, as_json: bool) -> None:
 @json_option
 @pass_session
 def explain(session: Session, call_id: str, as_json: bool) -> None:
-    """Show who called what and why, who changed or refused it, and the calls it made; exit code 5 if there are no records."""
+    """Explain one call: who made it and why, who changed or refused it, what it called.
+
+    Exit code 5 if there are no records of it.
+    """
     log = audit_log(session)
     if (reported := log.explain(call_id)) is None:
         near = _near(log, call_id)

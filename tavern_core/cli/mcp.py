@@ -24,15 +24,15 @@ VARIABLE: Final = "TAVERN_MCP_TOKEN"
 
 @click.command(cls=Command)
 @click.option("--http", "given", metavar="HOST:PORT", callback=address, help="Serve over HTTP at /mcp.")
-@click.option("--permissions", metavar="A,B", help="What the client's calls may use; without it, nothing.")
+@click.option("--permissions", metavar="A,B", help="What the client's calls may use; default: nothing.")
 @click.option("--profile", metavar="NAME", help="The agent profile that decides which tools the client has.")
-@click.option("--principal", default="mcp:stdio", show_default=True, help="As whom the client's calls are made.")
+@click.option("--principal", default="mcp:stdio", show_default=True, help="The caller in rules and in the log.")
 @pass_session
 def mcp(session: Session, given: Address | None, permissions: str | None, profile: str | None, principal: str) -> None:
     """Serve the host's tools to MCP clients.
 
-    Without --http it serves one client over stdin and stdout: the one that started it. $TAVERN_MCP_TOKEN, a token of
-    `tavern tokens create`, says what that client may do, else --permissions and --profile. Over HTTP every request shows a token.
+    Without --http, it serves one client over stdin and stdout: the one that started it. --permissions and --profile say what
+    this client may do, or a token of `tavern tokens create` in $TAVERN_MCP_TOKEN. Over HTTP, every request needs a token.
     """
     server: Any = importlib.import_module(SERVER)
     if given is not None:

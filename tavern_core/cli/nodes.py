@@ -48,7 +48,7 @@ def list_(session: Session, query: str, category: str, as_json: bool) -> None:
 
 @nodes.command(cls=Command)
 @click.argument("request")
-@click.option("--plan", "plan", multiple=True, metavar="STEP", help="One step of the way there; may be repeated.")
+@click.option("--plan", "plan", multiple=True, metavar="STEP", help="One step of the plan; may be repeated.")
 @click.option(
     "--workflow", metavar="ID|FILE", shell_complete=completion.workflows, help="The workflow that is to be changed."
 )

@@ -29,7 +29,7 @@ _PREFIX: Final = "tavern-plugin-"
 @json_option
 @pass_session
 def install(session: Session, requirements: tuple[str, ...], as_json: bool) -> None:
-    """Print the pip command that installs plugins into this environment; nothing is installed.
+    """Print the pip command that installs plugins; it installs nothing.
 
     A distribution in the notation of pip: `tavern-plugin-text`, with extras and version `"tavern-plugin-text[fast]==1.2"`, a folder,
     a wheel or an address.
@@ -49,7 +49,7 @@ def install(session: Session, requirements: tuple[str, ...], as_json: bool) -> N
 @json_option
 @pass_session
 def update(session: Session, plugins: tuple[str, ...], as_json: bool) -> None:
-    """Print the pip command that updates installed plugins; nothing is installed.
+    """Print the pip command that updates plugins; it installs nothing.
 
     PLUGIN is the name of a plugin or of its distribution, with extras and version if they matter: `"text[fast]<2"`.
     """

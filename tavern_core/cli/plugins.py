@@ -129,7 +129,7 @@ def enable(session: Session, name: str, as_json: bool) -> None:
 @json_option
 @pass_session
 def disable(session: Session, name: str, reason: str, as_json: bool) -> None:
-    """Disable a plugin until it is enabled again; it is not imported any more."""
+    """Disable a plugin until you enable it again."""
     host = session.host("none")
     status_of(host, name)
     show_change(session, host.plugins.disable_sync(name, reason=reason), as_json)
@@ -140,7 +140,10 @@ def disable(session: Session, name: str, reason: str, as_json: bool) -> None:
 @json_option
 @pass_session
 def reload(session: Session, name: str, as_json: bool) -> None:
-    """Read a plugin's files again and activate it: does it work now? Exit code 4 if it does not."""
+    """Read the files of a plugin again and activate it.
+
+    Exit code 4 if it does not work.
+    """
     session.probes_new = True
     host = session.host("none")
     if status_of(host, name).source == "builtin":
@@ -156,7 +159,10 @@ def reload(session: Session, name: str, as_json: bool) -> None:
 @json_option
 @pass_session
 def activate(session: Session, names: tuple[str, ...], everything: bool, as_json: bool) -> None:
-    """Activate plugins now, to test them and to store their tools; exit code 4 if one fails."""
+    """Activate plugins now, to test them and to store their tools.
+
+    Exit code 4 if one fails.
+    """
     if bool(names) == everything:
         raise click.UsageError("name plugins, or give --all")
     session.probes_new = True

@@ -29,10 +29,11 @@ NOTHING_MARKED: Final = " - allows no call: the service marks no method @read_on
 @json_option
 @pass_session
 def review(session: Session, name: str | None, as_json: bool) -> None:
-    """Compare the requests of a plugin with the decisions, the highest risk first; without PLUGIN, all undecided plugins.
+    """Compare what a plugin requests with what you decided, the highest risk first.
 
-    + waits for a decision, ~ waits with a wider scope, = granted, x refused, - no longer requested. Decides nothing; exit
-    code 3 if something waits.
+    Without PLUGIN, all plugins that wait for a decision. It decides nothing. Exit code 3 if something waits.
+
+    + waits for a decision, ~ waits with a wider scope, = granted, x refused, - no longer requested
     """
     session.silence()  # `list` and `doctor` show problems of plugins
     host = session.host("none")

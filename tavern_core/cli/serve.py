@@ -24,7 +24,7 @@ SERVER: Final = "tavern_core.server"
 def serve(session: Session, given: Address | None, insecure: bool) -> None:
     """Serve the host over HTTP: nodes, tools, calls, jobs, events, MCP.
 
-    Every client shows a token of `tavern tokens create`. It ends with Ctrl-C.
+    Every client needs a token of `tavern tokens create`. Ctrl-C ends the server.
     """
     server: Any = importlib.import_module(SERVER)
     tavern = session.host(asking=False)

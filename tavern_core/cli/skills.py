@@ -49,7 +49,7 @@ def list_(session: Session, as_json: bool) -> None:
 @json_option
 @pass_session
 def show(session: Session, skill: str, as_json: bool) -> None:
-    """Show what a skill says and which files it has; read it before you trust it."""
+    """Show the instructions and files of a skill; read them before you trust it."""
     found = session.host("none").skills.get(skill)
     if as_json:
         session.out.json(found.to_json())
@@ -68,9 +68,9 @@ def show(session: Session, skill: str, as_json: bool) -> None:
 @json_option
 @pass_session
 def check(session: Session, targets: tuple[str, ...], as_json: bool) -> None:
-    """Check skills against the specification (agentskills.io); without arguments all that are found.
+    """Check skills against the specification (agentskills.io).
 
-    A path is that of a folder or its SKILL.md. Exit code 4 when one is not valid.
+    PATH is a folder or its SKILL.md. Without arguments, all skills are checked. Exit code 4 if one is not valid.
     """
     from tavern_core.kernel.manifest.skill_folder import check_skill
 
@@ -95,7 +95,7 @@ def check(session: Session, targets: tuple[str, ...], as_json: bool) -> None:
 @json_option
 @pass_session
 def trust(session: Session, skill: str, as_json: bool) -> None:
-    """Let a skill of this project be used, as long as none of its files changes; see `tavern skills show`."""
+    """Trust a skill of this project until one of its files changes."""
     host = session.host("none", deciding=True)
     show_change(session, host.wait(host.skills.trust(skill)), as_json)
 
@@ -105,7 +105,7 @@ def trust(session: Session, skill: str, as_json: bool) -> None:
 @json_option
 @pass_session
 def distrust(session: Session, skill: str, as_json: bool) -> None:
-    """Use a skill of this project no longer."""
+    """Stop using a skill of this project."""
     host = session.host("none", deciding=True)
     show_change(session, host.wait(host.skills.distrust(skill)), as_json)
 

@@ -14,7 +14,7 @@ _COLUMNS: Final = ("id", "name", "principal", "permissions", "profile", "approve
 
 @click.group(cls=Group, default="list")
 def tokens() -> None:
-    """Make, list and revoke the tokens that callers from other processes show.
+    """Create, list and revoke tokens for callers from other processes.
 
     `tavern tokens` alone lists them.
     """
@@ -22,16 +22,18 @@ def tokens() -> None:
 
 @tokens.command(cls=Command)
 @click.argument("principal")
-@click.option("--permissions", default="", metavar="A,B", help="What its calls may use; without it, nothing.")
+@click.option("--permissions", default="", metavar="A,B", help="What its calls may use; default: nothing.")
 @click.option("--profile", metavar="NAME", help="The agent profile that decides which tools it has.")
 @click.option("--role", "roles", multiple=True, metavar="NAME", help="A role of the caller; several are allowed.")
 @click.option("--user", "user_id", default="", metavar="ID", help="The user on whose behalf it calls.")
-@click.option("--approver", default="", metavar="PRINCIPAL", help="Who sits at the client and may approve its calls.")
 @click.option(
-    "--audience", metavar="NAME", help="Which server takes it; by default `mcp.audience` of the configuration."
+    "--approver", default="", metavar="PRINCIPAL", help="The person at the client, who may approve its calls."
 )
-@click.option("--name", default="", help="For people: what it is for.")
-@click.option("--days", type=float, metavar="N", help="How long it holds; without it, until it is revoked.")
+@click.option(
+    "--audience", metavar="NAME", help="Servers that accept it; default: `mcp.audience` of the configuration."
+)
+@click.option("--name", default="", help="What the token is for; a note for people.")
+@click.option("--days", type=float, metavar="N", help="How long it is valid; default: until it is revoked.")
 @json_option
 @pass_session
 def create(
@@ -47,7 +49,10 @@ def create(
     days: float | None,
     as_json: bool,
 ) -> None:
-    """Make a token for PRINCIPAL, for example agent:claude. Its text is shown once."""
+    """Create a token for PRINCIPAL, for example agent:claude.
+
+    Its text is shown only once.
+    """
     tavern = session.host("none")
     if profile is not None:
         tavern.profile(profile)
@@ -73,7 +78,7 @@ def create(
 @json_option
 @pass_session
 def list_(session: Session, as_json: bool) -> None:
-    """List the tokens that hold, newest first."""
+    """List the valid tokens, newest first."""
     found = [token.to_json() for token in session.host("none").tokens.list()]
     if as_json:
         session.out.json(found)
@@ -99,7 +104,7 @@ def list_(session: Session, as_json: bool) -> None:
 @json_option
 @pass_session
 def revoke(session: Session, token: str, as_json: bool) -> None:
-    """Let a token hold no more."""
+    """Revoke a token, at once and in every process."""
     session.host("none").tokens.revoke(token)
     if as_json:
         session.out.json({"revoked": token})

@@ -130,7 +130,7 @@ def show(session: Session, tool: str, dialect: str | None, plan: bool, as_json: 
 @click.option("--profile", metavar="NAME", help="Only tools that this agent profile may use.")
 @click.option("--tag", metavar="TAG", help="Only tools with this tag.")
 @click.option("--capability", metavar="NAME", callback=_a_capability, help="Only tools that need this capability.")
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Most hits.")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Maximum number of results.")
 @json_option
 @pass_session
 def search(

@@ -28,9 +28,10 @@ _name = click.argument("upstream", metavar="NAME", shell_complete=completion.ups
 
 @click.group(cls=Group, default="list")
 def upstreams() -> None:
-    """Show and connect the systems whose tools are tools of this host.
+    """Connect other systems, whose tools become tools of this host.
 
-    `tavern upstreams` alone lists them. They are granted like plugins: `tavern plugins review NAME`, `tavern plugins grant NAME`.
+    `tavern upstreams` alone lists them. Review and grant them like plugins: `tavern plugins review NAME`,
+    `tavern plugins grant NAME`.
     """
 
 
@@ -38,7 +39,7 @@ def upstreams() -> None:
 @json_option
 @pass_session
 def list_(session: Session, as_json: bool) -> None:
-    """List the upstreams; none is connected to."""
+    """List the upstreams, without connecting to them."""
     found = list(session.host("none").upstreams.values())
     if as_json:
         session.out.json([one.to_json() for one in found])
@@ -51,7 +52,7 @@ def list_(session: Session, as_json: bool) -> None:
 @json_option
 @pass_session
 def show(session: Session, upstream: str, as_json: bool) -> None:
-    """Show one upstream: its tools, what was left out, and what changed since it was reviewed."""
+    """Show one upstream: its tools, what was left out and why, and what changed since the review."""
     host = session.host("none")
     found, changes = host.upstreams.status(upstream), host.upstreams.differences(upstream)
     if as_json:
@@ -73,7 +74,10 @@ def show(session: Session, upstream: str, as_json: bool) -> None:
 @pass_session
 @click.pass_context
 def check(ctx: click.Context, session: Session, upstream: str | None, as_json: bool) -> None:
-    """Ask an upstream whether it answers, now; without NAME all of them, of which one that does not is a failure."""
+    """Check now whether an upstream answers.
+
+    Without NAME, all upstreams are checked. Exit code 1 if one does not answer.
+    """
     host = session.host()
     if upstream is not None:
         _print(session, host.upstreams.check_sync(upstream), as_json)
@@ -104,7 +108,10 @@ async def _failed(host: Tavern) -> bool:
 @pass_session
 @click.pass_context
 def refresh(ctx: click.Context, session: Session, upstream: str | None, as_json: bool) -> None:
-    """List the tools of an upstream again, or of all, and show what changed."""
+    """Read the list of tools again and show what changed.
+
+    Without NAME, of all upstreams.
+    """
     host = session.host()
     diffs = host.upstreams.refresh_sync(upstream)
     failed = {
@@ -129,9 +136,11 @@ def refresh(ctx: click.Context, session: Session, upstream: str | None, as_json:
 @json_option
 @pass_session
 def connect(session: Session, upstream: str, as_json: bool) -> None:
-    """Connect to an upstream that was granted, list its tools, and take their definitions as reviewed where none were yet.
+    """Connect to a granted upstream and list its tools.
 
-    If the upstream requires a login, the address to open in a browser is shown.
+    The command accepts the definitions of its tools if none were accepted before.
+
+    If the upstream requires a login, the command shows the address to open in a browser.
     """
 
     def show(address: str) -> None:
@@ -148,18 +157,18 @@ def connect(session: Session, upstream: str, as_json: bool) -> None:
 @json_option
 @pass_session
 def accept(session: Session, upstream: str, tools: tuple[str, ...], as_json: bool) -> None:
-    """Take the definitions of an upstream's tools as reviewed, as they are now: all of them, or those that are named."""
+    """Accept the current definitions of the named tools, or of all tools."""
     _print(session, session.host("none", deciding=True).upstreams.accept(upstream, tools), as_json)
 
 
 @upstreams.command(cls=Command)
 @click.argument("kind")
 @click.argument("words", metavar="URL|PACKAGE|COMMAND...", nargs=-1, required=True)
-@click.option("--name", default="", help="Of the entry; by default made from the command or the address.")
+@click.option("--name", default="", help="Name of the entry; default: from the command or the address.")
 @json_option
 @pass_session
 def add(session: Session, kind: str, words: tuple[str, ...], name: str, as_json: bool) -> None:
-    """Write an entry into tavern.yaml; nothing is granted by that.
+    """Add an upstream to tavern.yaml, without granting anything.
 
     For example: tavern upstreams add mcp -- uvx mcp-server-time
     """
@@ -174,7 +183,10 @@ def add(session: Session, kind: str, words: tuple[str, ...], name: str, as_json:
 @pass_session
 @click.pass_context
 def import_(ctx: click.Context, session: Session, file: str, as_json: bool) -> None:
-    """Write an entry into tavern.yaml for each server of a file of another MCP host (``mcpServers``); no secret is copied."""
+    """Add the servers of another MCP client to tavern.yaml.
+
+    FILE is its configuration (`mcpServers`). No secret is copied, and nothing is granted.
+    """
     from tavern_core.upstreams.config_entries import entries_of_json, read_servers, written_names
 
     written = _file(session)

@@ -217,7 +217,9 @@ def run_(
 def resume(
     session: Session, run: str, words: tuple[str, ...], given: tuple[str, ...], concurrency: int | None, timeout_ms: int | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Resume a run that failed, was cancelled, or waits for answers, as its own caller. Completed nodes do not run again.
+    """Resume a run that failed, was cancelled, or waits for answers.
+
+    It runs as its own caller. Completed nodes do not run again.
 
     Name a question by its id, `node#1`, or by its node if that has only one question.
     """
@@ -238,7 +240,9 @@ def resume(
 @json_option
 @pass_session
 def answer(session: Session, run: str, question: str | None, value: str | None, as_json: bool) -> None:
-    """Answer a question of a run in any process. If no process runs it, the run continues here after the last answer.
+    """Answer a question of a run in any process.
+
+    If no process runs it, the run continues here after the last answer.
 
     QUESTION is its id, `node#1`, or its node; it may be omitted if only one is open. VALUE gets the type that the question expects; without
     it, the command asks you.
@@ -396,7 +400,10 @@ def events(session: Session, run: str, after: int, as_json: bool) -> None:
 @json_option
 @pass_session
 def follow(session: Session, run: str, after: int, as_json: bool) -> None:
-    """Follow the events of a run, also of another process, until it is over; the exit code is that of its result."""
+    """Follow the events of a run in any process until it is over.
+
+    The exit code is that of its result.
+    """
     last = session.host().wait(_followed(session, session.host(), run, after, as_json))
     errors = next((kept.errors for kept in session.host().workflows.kept(most=500) if kept.run_id == run), ())
     match last:

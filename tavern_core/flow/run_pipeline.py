@@ -1,4 +1,4 @@
-"""The steps of a run of a workflow.
+"""The steps of one run of a workflow, from reading the file to the last hook.
 
 read → compile → permissions of its nodes → before_workflow hooks → check inputs → run → record → after_workflow
 """

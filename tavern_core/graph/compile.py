@@ -1,8 +1,8 @@
-"""From a workflow to a plan, or to all of its problems.
+"""Compiles a workflow: the result is a plan that the engine can run, or a list of all problems.
 
     which workflows are in it → each node and its slots → each edge → what feeds each input → order
 
-All problems are found before the answer is given; nothing recurses, neither over nodes nor over groups.
+It reports all problems at once. Nothing recurses, neither over nodes nor over groups, so large workflows need no deep stack.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The edges of a workflow: which ends exist, which fit, and the sources of each input."""
+"""Reads the edges of a workflow: do both ends exist, do their types fit, and which outputs feed each input?"""
 
 from __future__ import annotations
 

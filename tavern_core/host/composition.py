@@ -1,9 +1,10 @@
-"""One host, built from its configuration: parts in the order in which they need each other, each complete before it is passed on.
+"""Builds one host from its configuration, in one function.
 
-    foundation → hooks → tables of what plugins contribute → grants →  isolation → plugins → tools → calls → workflows
+    foundation → hooks → tables of what plugins contribute → grants → isolation → plugins → tools → calls → workflows
 
-The caller passes the built-in plugins; this module does not know them. Calls run workflows, and nodes of workflows make calls:
-`Engines` closes that cycle: a tool looks up its engine there when it is bound.
+The parts are built in this order, because each needs those before it. Each is complete before it is passed on. There is one
+cycle: calls run workflows, and nodes of workflows make calls. `Engines` closes it: a tool looks up its engine there when it is
+bound. The caller passes the built-in plugins; this module does not know them.
 """
 
 from __future__ import annotations

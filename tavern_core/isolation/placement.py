@@ -1,4 +1,7 @@
-"""Which plugins run in a worker. Cheap to query: modules for workers are imported with the first one."""
+"""Decides which plugins run in a worker process.
+
+The question is cheap: the modules for workers are imported only when the first worker starts.
+"""
 
 from __future__ import annotations
 

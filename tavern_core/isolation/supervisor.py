@@ -1,4 +1,6 @@
-"""Keeps one isolated plugin running: one worker at a time, restarted after its death, with backoff after repeated deaths.
+"""Keeps the worker process of one isolated plugin running.
+
+There is one worker at a time. If it dies, the next request starts another; after repeated deaths, only after a pause.
 
 request ──> alive? ──yes──> worker ──> answer
             |                  |

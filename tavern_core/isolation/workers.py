@@ -1,4 +1,7 @@
-"""The workers of one host and their shared resources: created with the first one, released with the host."""
+"""The worker processes of one host and the resources that they share.
+
+The resources are created with the first worker and released with the host.
+"""
 
 from __future__ import annotations
 

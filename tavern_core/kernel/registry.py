@@ -1,7 +1,7 @@
 """Which tools exist, which plugin contributed them, who may see them, and the compiled plan of each.
 
-Entries are stored per plugin, in the plugins' order of precedence; the shared map is rebuilt from them and
-swapped in as a whole, so a reader never sees half a change, and the winner of a clash does not depend on the order of registration.
+Entries are stored per plugin, in the plugins' order of precedence. The shared map is rebuilt from them and replaced as a whole.
+So a reader never sees half a change, and the winner of a clash does not depend on the order of registration.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def no_text(written: object) -> ToolNotFound:
 
 
 class Registry:
-    """All tool ids. A change is noted; the next reader makes the new picture, so that a start with many plugins makes one.
+    """All tool ids.
+
+    A change only marks the shared map as outdated, and the next reader rebuilds it. So a start with many plugins builds it once.
 
     Args:
         changed: emitted after each change, with the lock held.

@@ -1,4 +1,4 @@
-"""The checks of one plugin whose plugin.yaml can be read: what it declares, compared with its files and its source."""
+"""Checks one plugin whose plugin.yaml can be read: compares what it declares with its files and its source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which requests a server accepts: by the name it is called under, the web page that calls it, and the token.
+"""Decides which requests a server accepts: by the headers `Host` and `Origin`, and by the token.
 
 Every server of this package checks this before it reads anything else of a request.
 """

@@ -95,7 +95,7 @@ PROBLEM_CODES: Final[Mapping[str, ProblemCode]] = {
     "text_too_large": _syntax("The text, or the number of its blocks or calls, is above the limit.", "fewer_calls"),
     "block_too_large": _syntax("The block is longer than the limit.", "smaller_blocks"),
     "missing_command": _syntax("The block or the step names no tool.", "add_command"),
-    "mixed_command_forms": _syntax("`command` stands beside `command1`, `command2` ….", "number_steps"),
+    "mixed_command_forms": _syntax("`command` is used together with `command1`, `command2` ….", "number_steps"),
     "duplicate_key": _syntax("Two fields mean the same parameter or the same step.", "keep_one"),
     "ambiguous_key": _syntax("A key could mean several declared parameters.", "spell_exactly"),
     "orphan_parameter": _syntax(

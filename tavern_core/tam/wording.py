@@ -64,7 +64,7 @@ WORDS: Final[Mapping[str, Row]] = {
         "The text ends inside the block that begins on line {line}{hidden}; it may be cut off.",
         "文本在第 {line} 行开始的块中结束{hidden}；可能被截断了。",
     ),
-    "hidden_end": (" (the one on line {line} stands in a comment)", "（第 {line} 行的结束标记在注释中）"),
+    "hidden_end": (" (the one on line {line} is in a comment)", "（第 {line} 行的结束标记在注释中）"),
     "block_too_long": (
         "The block that begins on line {line} is longer than {most} characters.",
         "第 {line} 行开始的块超过了 {most} 个字符。",
@@ -113,7 +113,7 @@ WORDS: Final[Mapping[str, Row]] = {
         "给步骤编号：`command1`、`command2`，其参数写成 `name1`、`name2`；或写成两个块。",
     ),
     # commands and steps
-    "mixed_commands": ("`command` stands beside {names}.", "`command` 与 {names} 同时出现。"),
+    "mixed_commands": ("`command` is used together with {names}.", "`command` 与 {names} 同时出现。"),
     "no_command": (
         "The block on line {line} names no tool: it has no `command` field.",
         "第 {line} 行的块没有指明工具：缺少 `command` 字段。",

@@ -1,4 +1,7 @@
-"""The upstreams of one host, built from its configuration. A host without any imports nothing more than this module."""
+"""Builds the upstreams of one host from its configuration.
+
+A host without upstreams imports only this module.
+"""
 
 from __future__ import annotations
 

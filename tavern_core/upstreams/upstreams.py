@@ -1,4 +1,4 @@
-"""`tavern.upstreams`: the systems whose tools are tools of this host, in which state they are, and the operator's actions on them."""
+"""`tavern.upstreams`: the systems whose tools become tools of this host, their states, and what an operator can do with them."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_every_hook_has_a_heading_with_its_arguments() -> None:
 def test_every_code_is_in_the_manual() -> None:
     page = (ROOT / "docs" / "errors.md").read_text("utf-8")
     for code in (*ERROR_CODES, *PROBLEM_CODES, *DIAGNOSTICS):
-        assert f"| `{code}` |" in page
+        assert f"- **`{code}`**" in page
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ from tests.programs import tavern
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 _FENCE = re.compile(
-    r"(?P<name>`(?P<file>[\w./-]+)`\n\n?)?```(?P<language>[a-z]*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
+    r"(?P<name>`(?P<file>[\w./-]+)`\n\n?)?^```(?P<language>[a-z]*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
 )
 _ARROW = re.compile(r"#\s*→\s*(.*)$")
 

@@ -1,4 +1,4 @@
-"""The manual page says what the code does: its examples run, its table is the table."""
+"""The manual page says what the code does: its examples run."""
 
 from __future__ import annotations
 
@@ -29,8 +29,3 @@ def test_the_samples_are_clean(text: str) -> None:
     plan = tam.bind(tam.parse(text), {"file.write": {}, "search": {}})
     assert plan.calls
     assert not plan.problems
-
-
-def test_the_table_of_codes_is_the_one_of_the_code() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| (error|warning) \| (\w+) \| (.*) \| (.*) \|$", PAGE, re.MULTILINE)
-    assert rows == [(code, r.severity, r.error_kind, r.meaning, r.repair) for code, r in tam.PROBLEM_CODES.items()]

@@ -148,8 +148,8 @@ def test_an_answer_remembered_before_does_not_let_through_what_the_content_asks_
 @pytest.mark.slow
 def test_the_request_says_what_was_read_and_who_proposes_what_in_both_languages(tmp_path: Path) -> None:
     for language, words in (
-        ("en", "agent:clerk proposes office:send after"),
-        ("zh", "agent:clerk 在读取不可信内容（office:news）"),
+        ("en", "agent:clerk wants to call office:send after"),
+        ("zh", "agent:clerk 读取了不可信内容（office:news）"),
     ):
         office = Office()
         with office.open(tmp_path / language, language=language) as host:
@@ -158,7 +158,7 @@ def test_the_request_says_what_was_read_and_who_proposes_what_in_both_languages(
             text = "<|[REQUEST_TOOL]|>\ncommand:「始」office:send「末」\nto:「始」eve「末」\n<|[END_TOOL]|>"
             outcome = asyncio.run(host.run_text(text, context=context))
             assert words in outcome.feedback, outcome.feedback
-            assert host.approvals.list()[0].request["reason"].startswith("agent:clerk proposes office:send")
+            assert host.approvals.list()[0].request["reason"].startswith("agent:clerk wants to call office:send")
 
 
 def test_a_plan_of_a_call_and_a_chain_say_that_it_needs_approval(tmp_path: Path) -> None:

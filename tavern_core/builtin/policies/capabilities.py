@@ -1,4 +1,4 @@
-"""Refuse a call whose tool needs more than host, plugin, profile and caller all allow (seed 004 §9.1).
+"""The gate that refuses a call unless host, plugin, profile and caller all allow every capability of its tool (seed 004 §9.1).
 
 Destructive tools (``danger:*``) are refused unless the capability is granted literally to both the plugin and this call.
 """

@@ -1,4 +1,4 @@
-"""One run of one workflow: its events, limits, questions, and how it ends.
+"""One run of one compiled workflow: its events, limits and questions, and how it ends.
 
 async with: execute() ──> root scheduler ──> RunResult
                cancel() ends it from anywhere

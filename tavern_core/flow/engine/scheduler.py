@@ -1,4 +1,4 @@
-"""One running plan: a queue of ready steps, and the results of the others.
+"""Runs the steps of one plan: starts each step when all of its inputs are there.
 
     waiting ──(all inputs are there)──> queued ──> running ──> complete | cached | skipped | error
                                                        └──(the run is cancelled)──> interrupted
@@ -7,8 +7,8 @@ A step starts immediately, and gets a task only when it first waits (`eager_task
 steps is processed by one loop, which yields to the event loop now and then. Groups run their plan in their own
 scheduler, in the same run.
 
-Everything that a node raises is its own error, also a SystemExit or an unrequested CancelledError. Only a KeyboardInterrupt
-ends the run and is raised in its caller.
+Whatever a node raises is an error of that node, even a SystemExit or a CancelledError that nobody requested. Only a
+KeyboardInterrupt ends the run and is raised in its caller.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whose call it is: its caller, depth, deadline and budget, and the ToolCall that hooks and the log see."""
+"""Admits a call: determines its caller, depth, deadline and budget, and makes the ToolCall that hooks and the log see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pipeline's view of the tools: find one, check who may use it, compile its path (`call_catalogue.Catalogue`)."""
+"""Finds the tool of a call, checks who may use it, and compiles the plan of its calls (`call_catalogue.Catalogue`)."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
     resolve → admit → before_execute hooks → defaults → validate input → check_call gates → approval
             → execute → normalise → validate output → redact → result hooks → audit → after_execute
 
-A tool's plan says which of them its calls have (`Plan.steps`, `tavern tools show ID --plan`). Hooks change a call before every gate, so gates
-see what will run. Every failure is a value: `run` always returns a ToolResult, except for a KeyboardInterrupt and the
+The plan of a tool says which of these steps its calls have (`Plan.steps`, `tavern tools show ID --plan`). Hooks change a call
+before every gate, so gates see what will run. Every failure is a value: `run` always returns a ToolResult, except for a KeyboardInterrupt and the
 cancellation of the caller's own task.
 """
 
@@ -63,7 +63,7 @@ from tavern_core.model.result import ToolResult, failure
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Half of a call that is made in two: its plan, or what was planned."""
+    """One half of a call in two phases: the dry run, which makes a plan, or the commit of that plan."""
 
     is_dry: bool = False
     token: str = ""

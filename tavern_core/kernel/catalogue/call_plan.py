@@ -189,11 +189,11 @@ _STEPS: Final[tuple[_Step, ...]] = (
     ("copy_arguments", lambda _: "copies the arguments as plain JSON", _nobody, _is_always),
     ("before_execute", lambda _: "hooks change the arguments", lambda p: _plugins(p.before), lambda p: bool(p.before)),
     ("defaults", lambda _: "fills in the defaults of the schema", _nobody, lambda p: p.fill is not None),
-    ("validate_input", lambda _: "holds the arguments against the input schema", _nobody, _is_always),
+    ("validate_input", lambda _: "checks the arguments against the input schema", _nobody, _is_always),
     ("check_call", lambda _: "gates allow or refuse the call", lambda p: _plugins(p.gates), lambda p: bool(p.gates)),
     (
         "after_untrusted",
-        lambda _: "asks about an effect, or an address composed since, after an agent has read untrusted content",
+        lambda _: "asks before an effect, or a new address, after an agent has read untrusted content",
         _nobody,
         lambda p: p.is_judged_after_reading,
     ),

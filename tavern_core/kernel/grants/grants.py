@@ -4,11 +4,16 @@
     requested         usable       not usable   not usable, waits for a decision (`pending_consent`)
     not requested     not usable   not usable   not usable
 
-A refusal beats a grant, and an empty list allows nothing. Grants are bound to a version, a manifest and an artifact. When
-one of these changes, decisions carry over as far as the plugin still requests the permission, and only requests made *in
-addition* wait; a grant that a version no longer requested is removed when the lock file is updated, and must be
-given again. The tier is part of what is granted: a plugin that was granted for its own process stays there when it no longer requests
-that, until ``tier:host`` is granted. Trust in a skill (``skill:trust``) never carries over: it is for exactly these files. A *locked* host uses no plugin that is not exactly as in the file (`difference`). Pure: no files here.
+- A refusal beats a grant, and an empty list allows nothing.
+- Grants are bound to a version, a manifest and an artifact. If one of these changes, decisions still apply to what the plugin
+  still requests; only additional requests wait. A grant that a version no longer requests is removed when the lock file is
+  updated. If a later version requests it again, it must be granted again.
+- The tier is part of the grant. A plugin that was granted for its own process, and no longer requests one, stays there until
+  ``tier:host`` is granted.
+- Trust in a skill (``skill:trust``) never carries over, because it is for exactly these files.
+- A *locked* host uses only plugins that are exactly as in the file (`difference`).
+
+This module is pure: it reads no files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which plugins may be activated: decided by declarations, grants and configuration, without plugin code.
+"""Decides which plugins may be activated, from declarations, grants and configuration, without running plugin code.
 
 The first reason found is reported; each says what to do about it.
 """

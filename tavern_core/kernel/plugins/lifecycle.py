@@ -5,9 +5,9 @@
                         +--- failed (reason) +--------------------+        disabled: by the operator
                         +--> pending_consent: a request has no decision; the rest of the plugin works
 
-The check needs no plugin code (`eligibility.py`). Activating is a transaction (`activation.py`). One plugin is changed by
-one caller at a time (`transition_locks.py`). Its dependencies are active before a plugin and stop after it. A broken plugin
-is a row in a table and does not affect others.
+Judging needs no plugin code (`eligibility.py`). Activation is a transaction (`activation.py`). Only one caller at a time
+changes a plugin (`transition_locks.py`). The dependencies of a plugin are activated before it and stop after it. A broken
+plugin keeps its row with the reason, and does not affect others.
 """
 
 from __future__ import annotations

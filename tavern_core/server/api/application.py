@@ -1,4 +1,4 @@
-"""The ASGI application: who may come in, which route it is, and every error as an answer.
+"""The ASGI application of the HTTP API: checks each request, finds its route, and turns every error into an answer.
 
 Host and Origin → route → token → role → handler → answer
 """

@@ -1,4 +1,4 @@
-"""The table of routes. The server, the OpenAPI document, the manual page and the tests are made from it."""
+"""The table of routes of the HTTP API. The server, the OpenAPI document, docs/server.md and the tests follow from it."""
 
 from __future__ import annotations
 

@@ -31,9 +31,10 @@ _MOST_PAGES: Final = 256
 
 
 class Pages:
-    """Pages of lists on their way out: results name them, and the transport puts the bytes in.
+    """Pages of lists that are already written as JSON.
 
-    So the library, which would check and write thousands of tools for every answer, handles a few bytes.
+    A result only names its page, and the transport inserts the bytes. Otherwise the library would check and write thousands of
+    tools for every answer.
     """
 
     def __init__(self) -> None:
