@@ -12,6 +12,7 @@ and Enum a combo with suggestions. Nothing here registers anything; the marks ar
 
 from __future__ import annotations
 
+import inspect
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -247,13 +248,22 @@ class Node:
 
     @classmethod
     def validate(cls, inputs: Mapping[str, Any], config: Mapping[str, Any]) -> Iterable[str]:
-        """Problems of the values of the file, before anything runs; one sentence each."""
+        """Problems of the values of the file, before anything runs; one sentence each. A plain method does, too."""
         return ()
 
     @classmethod
     def upgrade(cls, node: Mapping[str, Any], version: int) -> Mapping[str, Any]:
-        """Convert a node of a file for an older `version` to this one."""
+        """Convert a node of a file for an older `version` to this one. A plain method does, too."""
         return node
+
+
+def method_without_run(cls: type[Node], name: str) -> Callable[..., Any] | None:
+    """`validate` or `upgrade`, which run without a run: as a plain method on a new object. None: the class has none of its own."""
+    written = inspect.getattr_static(cls, name)
+    if written is inspect.getattr_static(Node, name):
+        return None
+    method: Callable[..., Any] = getattr(cls if isinstance(written, classmethod | staticmethod) else cls(), name)
+    return method
 
 
 @dataclass(frozen=True, slots=True)

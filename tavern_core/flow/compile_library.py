@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from tavern_core.contract.nodes import MisfitInput, Node
+from tavern_core.contract.nodes import MisfitInput, Node, method_without_run
 from tavern_core.errors import TavernError
 from tavern_core.flow.node_catalogue import Nodes
 from tavern_core.flow.workflow_files import WorkflowFiles, WorkflowSource
@@ -130,11 +130,7 @@ class CompileLibrary:
                     )
             yield from _misfits(node, spec, config)
             code = spec.impl
-            if (
-                isinstance(code, NodeCode)
-                and code.cls is not None
-                and code.cls.validate.__func__ is not Node.validate.__func__  # type: ignore[attr-defined]
-            ):
+            if isinstance(code, NodeCode) and code.cls is not None:
                 yield from _validated(code.cls, node, spec, config)
 
     def _unmet(self, workflow: Workflow) -> Iterable[FlowProblem]:
@@ -195,7 +191,10 @@ def _misfit(slot: Slot, value: Any, adapters: Mapping[str, TypeAdapter[Any]]) ->
 
 def _validated(cls: type[Node], node: WorkflowNode, spec: NodeSpec, config: Mapping[str, Any]) -> Iterable[FlowProblem]:
     try:
-        said = cls.validate(copy.deepcopy(node.input_values), copy.deepcopy(dict(config))) or ()
+        validate = method_without_run(cls, "validate")
+        if validate is None:
+            return
+        said = validate(copy.deepcopy(node.input_values), copy.deepcopy(dict(config))) or ()
         for text in [said] if isinstance(said, str) else list(said):
             yield FlowProblem("BAD_VALUE", f"{node.id!r} ({spec.type}): {text}", node.id)
     except Exception as error:  # noqa: BLE001 - any error of a plugin
@@ -213,7 +212,8 @@ def _upgrade(node: WorkflowNode, spec: NodeSpec, raw: Any, problems: list[FlowPr
         return node
     given = copy.deepcopy(dict(raw)) if isinstance(raw, Mapping) else node.model_dump(by_alias=True)
     try:
-        changed = dict(code.cls.upgrade(given, node.type_version or 1))
+        upgrade = method_without_run(code.cls, "upgrade")
+        changed = given if upgrade is None else dict(upgrade(given, node.type_version or 1))
         return WorkflowNode.model_validate({**changed, "id": node.id, "type": node.type, "typeVersion": spec.version})
     except Exception as error:  # noqa: BLE001 - any error of a plugin
         text = f"{node.id!r} was written for version {node.type_version} of {spec.type}, and its upgrade failed with {error!r}"

@@ -164,6 +164,16 @@ class Pick(Node):
     async def run(self, ctx: NodeContext, which: str, a: Annotated[str, Port(lazy=True)] = "", b: Annotated[str, Port(lazy=True)] = "") -> Out(text=str, asked=int):
         return Out(text=f"{which}={a}{b} {ctx.type}", asked=self.asked)
 
+class Sized(Node):
+    type = "p:Sized"
+    version = 2
+    def validate(self, inputs, config):
+        return "n is too large" if inputs["n"] > 5 else None
+    def upgrade(self, node, version):
+        return {**node, "inputValues": {"n": 3}}
+    def run(self, n: int = 1) -> int:
+        return n
+
 class Plain(Node):
     type = "p:Plain"
     made = 0
@@ -287,6 +297,8 @@ FLOWS: dict[str, dict[str, Any]] = {
     "the same fingerprint again": flow(node("s", "p:Stamped", n=4, version=2), out="n=s.n runs=s.runs"),
     "an upgrade": flow(node("s", "p:Stamped", n=4, version=1), out="n=s.n"),
     "a value that validate refuses": flow(node("s", "p:Stamped", n=13, version=2), out="n=s.n"),
+    "a plain method that validates": flow(node("s", "p:Sized", n=13, version=2), out="n=s.result"),
+    "a plain method that upgrades": flow(node("s", "p:Sized", n=13, version=1), out="n=s.result"),
 }  # fmt: skip
 
 
@@ -325,6 +337,8 @@ def test_classes_and_streams_give_the_same(both: Callable[..., dict[str, Tavern]
     for name in FLOWS:
         assert found["process"][name] == found["none"][name], name
     assert found["none"]["models in a stream and from several edges"][:2] == ["complete", {"sum": 33}]
+    assert found["none"]["a plain method that validates"] == ["BAD_VALUE: 's' (p:Sized): n is too large"]
+    assert found["none"]["a plain method that upgrades"][:2] == ["complete", {"n": 3}]
     assert found["none"]["a chunk that is not a model"][2]["s"][0] == "INPUT_SCHEMA_INVALID"
 
 

@@ -211,6 +211,49 @@ def test_an_upgraded_node_in_a_group_runs_as_its_class_has_it_now(tmp_path: Path
     assert json.loads((tmp_path / "inner.json").read_text("utf-8")) == inner
 
 
+class AsMethods(Old):
+    type = "demo:AsMethods"
+
+    def __init__(self) -> None:
+        self.most = 5
+
+    def validate(self, inputs: Mapping[str, Any], config: Mapping[str, Any]) -> Any:  # type: ignore[override]
+        return f"number must not be above {self.most}" if inputs["number"] > self.most else None
+
+    def upgrade(self, node: Mapping[str, Any], version: int) -> Mapping[str, Any]:  # type: ignore[override]
+        return {**node, "inputValues": {"number": self.most}}
+
+
+class AsFunctions(Old):
+    type = "demo:AsFunctions"
+
+    @staticmethod
+    def validate(inputs: Mapping[str, Any], config: Mapping[str, Any]) -> Any:  # type: ignore[override]
+        return ["number must not be above 5"] if inputs["number"] > 5 else []
+
+    @staticmethod
+    def upgrade(node: Mapping[str, Any], version: int) -> Mapping[str, Any]:  # type: ignore[override]
+        return {**node, "inputValues": {"number": 5}}
+
+
+class Unmade(AsMethods):
+    type = "demo:Unmade"
+
+    def __init__(self) -> None:
+        raise RuntimeError("no graphics card")
+
+
+def test_validate_and_upgrade_may_be_methods_of_any_kind(tmp_path: Path) -> None:
+    with Tavern.open({}, plugins=[bringing(AsMethods, AsFunctions, Unmade)], home=tmp_path) as tavern:
+        for kind in ("demo:AsMethods", "demo:AsFunctions"):
+            [problem] = tavern.workflows.check({"nodes": [{"id": "a", "type": kind, "inputValues": {"number": 6}}]})
+            assert (problem.code, problem.message) == ("BAD_VALUE", f"'a' ({kind}): number must not be above 5")
+            old = {"nodes": [{"id": "a", "type": kind, "typeVersion": 1, "inputValues": {"num": 1}}]}
+            assert tavern.workflows.run_sync(old).outputs == {"a": {"y": 5}}
+        [broken] = tavern.workflows.check({"nodes": [{"id": "a", "type": "demo:Unmade"}]})
+        assert "validate of demo:Unmade failed with RuntimeError('no graphics card')" in broken.message
+
+
 CHANGES: dict[str, tuple[Callable[[NodeSpec], Any], str, str]] = {
     "another name": (lambda d: dataclasses.replace(d, display_name="别名"), "NODE_CHANGED", "displayName"),
     "another default": (lambda d: dataclasses.replace(d, inputs={"a": dataclasses.replace(d.inputs["a"], config={"default": "z"})}), "NODE_CHANGED", "inputs"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.contract.llm import LLM, LLMAnswer, Message, answer_of
-from tavern_core.contract.nodes import Node, NodeContext, Skip
+from tavern_core.contract.nodes import Node, NodeContext, Skip, method_without_run
 from tavern_core.errors import InputInvalid, UpstreamError
 from tavern_core.isolation.codec import CALLS
 from tavern_core.isolation.node_codec import ANSWERS, NO_END, NOTHING, VALUES, reported_node
@@ -117,8 +117,12 @@ class WorkerNodes:
         cls = self._known[given["type"]].impl.cls
         if given["method"] == "fingerprint":
             return cls().fingerprint(self._context(given), **self._values(given))
-        answer = getattr(cls, given["method"])(*given["arguments"])
-        return list(islice(answer or (), MOST_SAID)) if given["method"] == "validate" else answer
+        method = method_without_run(cls, given["method"])
+        assert method is not None  # the host asks only for those that the class has
+        answer = method(*given["arguments"])
+        if given["method"] == "upgrade":
+            return answer
+        return [answer] if isinstance(answer, str) else list(islice(answer or (), MOST_SAID))
 
     @staticmethod
     def said(answer: Any) -> Any:
