@@ -355,6 +355,7 @@ class Tavern:
         timeout_ms: int | None = None,
         idempotency_key: str | None = None,
         dry_run: bool = False,
+        job: bool = False,
         trace: bool = False,
     ) -> Coroutine[Any, Any, ToolResult]:
         """`invoke` for another entry point (a server, a chat bot); its name is in the audit log.
@@ -364,7 +365,7 @@ class Tavern:
         Args:
             door: name of the entry point.
             timeout_ms: a deadline for this call, in addition to those of the tool and the caller.
-            idempotency_key, dry_run: as for `invoke`.
+            idempotency_key, dry_run, job: as for `invoke`.
             trace: `result.meta["trace"]` lists the steps of the call with the milliseconds of each.
         """
         if _running_loop() is None:
@@ -377,12 +378,13 @@ class Tavern:
                 timeout_ms=timeout_ms,
                 idempotency_key=idempotency_key,
                 dry_run=dry_run,
+                job=job,
                 trace=trace,
             )
         if self._state != "open":
             return _as_coroutine(self._not_open())
         return self._host.invoke_from(
-            door, tool, arguments, context, purpose, timeout_ms, idempotency_key, dry_run, trace
+            door, tool, arguments, context, purpose, timeout_ms, idempotency_key, dry_run, job, trace
         )
 
     def invoke_from_sync(
@@ -396,6 +398,7 @@ class Tavern:
         timeout_ms: int | None = None,
         idempotency_key: str | None = None,
         dry_run: bool = False,
+        job: bool = False,
         trace: bool = False,
     ) -> ToolResult:
         """`invoke_from` for code without an event loop (a command line)."""
@@ -404,7 +407,9 @@ class Tavern:
         if _running_loop() is not None:
             return _inside_a_loop(tool)
         return self._host.base.portal.run(
-            self._host.invoke_from(door, tool, arguments, context, purpose, timeout_ms, idempotency_key, dry_run, trace)
+            self._host.invoke_from(
+                door, tool, arguments, context, purpose, timeout_ms, idempotency_key, dry_run, job, trace
+            )
         )
 
     async def run_text(self, text: str | bytes | None, *, context: CallContext | None = None) -> TextOutcome:

@@ -137,6 +137,7 @@ class Host:
         timeout_ms: int | None,
         key: str | None,
         dry_run: bool,
+        job: bool,
         trace: bool,
     ) -> ToolResult:
         """One call from another entry point than the API; see `Tavern.invoke_from`."""
@@ -148,7 +149,7 @@ class Host:
         if timeout_ms is not None and context is not None:
             context = replace(context, budget=replace(context.budget, timeout_ms=timeout_ms))
         steps: list[tuple[str, float]] | None = [] if trace else None
-        phase = Phase(is_dry=dry_run, steps=steps) if dry_run or trace else None
+        phase = Phase(is_dry=dry_run, is_job=job and not dry_run, steps=steps) if dry_run or job or trace else None
         result = await self.pipeline.run(self.base.mode, tool, arguments, context, purpose, key, door, phase)
         if steps is None:
             return result

@@ -44,8 +44,9 @@ class RequestAccess:
 
     def __init__(self, tavern: Tavern, section: str, hosts: tuple[str, ...], origins: tuple[str, ...]) -> None:
         names = (*_HERE, *(f"{name}:*" for name in _HERE))
-        self._hosts = (*names, *hosts)
-        self._origins = (*(f"{scheme}://{name}" for scheme in ("http", "https") for name in names), *origins)
+        self._hosts = (*names, *map(str.lower, hosts))
+        own = (f"{scheme}://{name}" for scheme in ("http", "https") for name in names)
+        self._origins = (*own, *map(str.lower, origins))
         self._section = section
         self._tavern = tavern
 
@@ -92,6 +93,7 @@ def tools_stamp(tavern: Tavern, holder: Token) -> tuple[Any, ...]:
 
 
 def _is_among(name: str, allowed: tuple[str, ...]) -> bool:
-    """Whether a name is allowed, as it is or with any port."""
+    """Whether a name is allowed, in any case, as it is or with any port."""
+    name = name.lower()
     base, _, port = name.rpartition(":")
     return name in allowed or (port.isdecimal() and f"{base}:*" in allowed)

@@ -72,6 +72,17 @@ def test_the_list_of_tools_is_of_the_caller_and_changes_with_them(desk: Served) 
     assert after.status_code == 200 and "app:fresh" in {each["id"] for each in after.json()}
 
 
+def test_tools_are_found_by_words_and_shown_however_they_are_spelt(desk: Served) -> None:
+    token = desk.token()
+    found = desk.send("GET", "/api/tools?query=repeats%20a%20text", token).json()
+    whole = {each["id"]: each for each in desk.send("GET", "/api/tools", token).json()}
+    assert found[0] == whole["desk:echo"] and len(found) < len(whole)
+    assert desk.send("GET", "/api/tools?query=zzz", token).json() == []
+    for spelling in ("desk.echo", "Desk:Echo"):
+        assert desk.send("GET", f"/api/tools/{spelling}", token).json()["id"] == "desk:echo"
+        assert desk.call(token, spelling, text="hi").json()["value"] == "hi"
+
+
 def test_a_profile_decides_what_its_token_sees_and_calls(tmp_path: Path) -> None:
     profiles = tmp_path / "profiles"
     profiles.mkdir()
@@ -80,6 +91,8 @@ def test_a_profile_decides_what_its_token_sees_and_calls(tmp_path: Path) -> None
         small, denied = desk.token(profile="small"), desk.token("agent:denied")
         assert [each["id"] for each in desk.send("GET", "/api/tools", small).json()] == ["desk:echo"]
         assert desk.send("GET", "/api/tools/desk:pay", small).status_code == 404
+        assert desk.send("GET", "/api/tools/desk.pay", small).status_code == 404
+        assert desk.send("GET", "/api/tools?query=pay%20approval", small).json() == []
         assert desk.call(small, "desk:crash").status_code == 403
         assert desk.call(small, "desk:echo", text="a").status_code == 200
         hidden = desk.send("GET", "/api/tools/desk:echo", denied)

@@ -124,6 +124,22 @@ def test_what_is_secret_in_the_log_is_secret_here(desk: Served) -> None:
         assert "hunter2" not in json.dumps(seen.until("TOOL_RESULT"))
 
 
+def test_any_call_may_be_a_job_whose_approval_comes_over_http(desk: Served) -> None:
+    own, approver = desk.token("agent:payer"), desk.token("user:boss", roles=["approver"])
+    path, body = "/api/tools/desk:pay/invoke", {"arguments": {"amount": 3}, "job": True}
+    with desk.socket(own) as messages:
+        answer = desk.send("POST", path, own, body)
+        job = answer.json()["job"]
+        assert (answer.status_code, answer.json()["status"]) == (202, "job")
+        while messages.next()["payload"].get("status") != "input_required":
+            pass
+        assert desk.send("POST", f"/api/jobs/{job}/answer", approver, {"value": True}).json()["answered"] is True
+        while messages.next()["payload"].get("status") != "completed":
+            pass
+    assert desk.send("GET", f"/api/jobs/{job}", own).json()["result"]["value"] == "paid 3"
+    assert desk.send("POST", path, own, {**body, "job": "yes"}).status_code == 422
+
+
 def test_a_job_and_its_progress_are_its_callers(desk: Served) -> None:
     own = desk.token("agent:jobs")
     with desk.socket(own) as mine, desk.socket(desk.token("agent:z")) as others:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ NAMES = [
     ({"host": "localhost:80@evil.test"}, 421),
     ({"host": "localhost:"}, 421),
     ({"host": "tavern.example.com"}, 200),
+    ({"host": "Tavern.Example.COM"}, 200),
+    ({"host": "LOCALHOST:80"}, 200),
     ({"host": "tavern.example.com:443"}, 421),
     ({"origin": "https://evil.test"}, 403),
     ({"origin": "null"}, 403),
@@ -41,7 +44,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     settings = {
         "bodyBytes": 20_000,
         "clientMs": 300,
-        "hosts": ["tavern.example.com"],
+        "hosts": ["tavern.Example.com"],
         "origins": ["https://app.example.com"],
     }
     with served(tmp_path_factory.mktemp("desk"), settings) as found:
@@ -341,6 +344,16 @@ def test_a_key_makes_a_call_once(desk: Served, token: str) -> None:
     assert (other.status_code, other.json()["code"]) == (409, "IDEMPOTENCY_CONFLICT")
     two = desk.send("POST", INVOKE, token, {**body, "idempotencyKey": "k-2"}, idempotency_key="k-1")
     assert two.status_code == 400
+    none = desk.send("POST", INVOKE, token, body, idempotency_key="")
+    assert (none.status_code, none.json()["detail"]) == (400, "the header Idempotency-Key is empty")
+    assert len(desk.desk.done) == before + 1
+
+
+def test_a_compressed_body_is_refused(desk: Served, token: str) -> None:
+    body = gzip.compress(b'{"arguments": {"text": "a"}}')
+    refused = desk.send("POST", INVOKE, token, body, content_encoding="gzip")
+    assert (refused.status_code, refused.json()["detail"]) == (415, "the body of this request is not compressed")
+    assert desk.send("POST", INVOKE, token, {"arguments": {"text": "a"}}, content_encoding="identity").is_success
 
 
 def test_calls_are_on_the_record_with_their_caller_and_entry_point(desk: Served, token: str) -> None:

@@ -90,7 +90,39 @@ def test_a_token_that_is_not_valid_is_none(desk: Served, route: Route) -> None:
 def test_a_route_has_its_methods_and_no_others(desk: Served, route: Route) -> None:
     path, _, _, _ = EXAMPLES[route.method, route.path]
     refused = desk.send("DELETE", path.partition("?")[0], desk.token())
-    assert (refused.status_code, refused.headers["allow"]) == (405, route.method)
+    assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD" if route.method == "GET" else "POST")
+
+
+@pytest.mark.parametrize("route", [route for route in PLAIN if route.method == "GET"], ids=name_of)
+def test_head_has_the_headers_of_get_and_no_body(desk: Served, route: Route) -> None:
+    path, _, status, _ = EXAMPLES[route.method, route.path]
+    token = desk.token()
+    got, head = desk.send("GET", path, token), desk.send("HEAD", path, token)
+    assert (head.status_code, head.content) == (status, b"")
+    for name in ("content-type", "content-length", "etag"):
+        assert head.headers.get(name) == got.headers.get(name)
+    assert desk.send("HEAD", "/api/events", token).status_code == 405
+
+
+def test_a_websocket_is_named_as_one_to_those_who_ask_for_a_page(desk: Served) -> None:
+    refused = desk.send("GET", "/ws", desk.token())
+    assert (refused.status_code, refused.headers["upgrade"]) == (426, "websocket")
+    assert "ws://" in refused.json()["fix"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "fix"),
+    [
+        ("GET", "/api/jobs?statu=running", "did you mean 'status'?"),
+        ("GET", "/api/jobs?colour=red", "known are status, tool, limit"),
+        ("GET", "/api/tools/desk:echo?dialekt=openai", "did you mean 'dialect'?"),
+        ("POST", "/api/tools/desk:echo/invoke?wait=1", "it takes none"),
+    ],
+)
+def test_a_parameter_that_a_route_does_not_have_is_refused(desk: Served, method: str, path: str, fix: str) -> None:
+    refused = desk.send(method, path, desk.token(), {"arguments": {"text": "a"}} if method == "POST" else None)
+    assert (refused.status_code, refused.json()["code"], refused.json()["fix"]) == (400, "USAGE", fix)
+    assert desk.send("GET", "/healthz?colour=red").status_code == 200, "a probe may add what it wants"
 
 
 def test_the_document_describes_every_route_with_its_variables_and_body(desk: Served) -> None:

@@ -11,13 +11,14 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import to_json
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, QueryParams
 from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tavern_core.errors import StateDamaged, TavernError
 from tavern_core.kernel.access.tokens import Token
+from tavern_core.model.nearest import did_you_mean
 from tavern_core.server.api.etag_cache import KeptAnswers, made
 from tavern_core.server.api.event_feed import EventFeed
 from tavern_core.server.api.exchange import Exchange, Parts
@@ -92,6 +93,8 @@ class Application:
             assert route.handler is not None
             text = _token_in(scope, connection.headers)
             holder = None if route.is_public else await self._admitted(route, text)
+            if holder is not None:
+                _only_known(connection.query_params, route)
             valid = self._still_valid(holder, text)
             return await route.handler(Exchange(connection, receive, self.parts, holder, variables, valid))
         except Problem as problem:
@@ -110,14 +113,17 @@ class Application:
     def _route(self, scope: Scope, path: str) -> tuple[Route, dict[str, str]]:
         """The route of a request, and the variables in its path. Raises Problem: there is none (USAGE)."""
         method = "WEBSOCKET" if scope["type"] == "websocket" else scope["method"]
-        allowed = []
+        allowed: list[str] = []
         for pattern, route in self._table:
             if (found := pattern.fullmatch(path)) is not None:
-                if route.method == method:
+                if method in (route.method, *route.also):
                     return route, found.groupdict()
-                allowed.append(route.method)
+                allowed += (route.method, *route.also)
         if not allowed:
             raise Problem(404, "USAGE", f"there is no route {path:.200}", "GET /api/openapi.json lists them")
+        if allowed == ["WEBSOCKET"]:
+            detail, fix = f"{path:.200} is a WebSocket", "open it with ws:// or wss://"
+            raise Problem(426, "USAGE", detail, fix, headers={"upgrade": "websocket"})
         detail = f"{path:.200} is there for {', '.join(allowed)}"
         raise Problem(405, "USAGE", detail, "GET /api/openapi.json", headers={"allow": ", ".join(allowed)})
 
@@ -141,6 +147,15 @@ class Application:
                 return False
 
         return is_valid
+
+
+def _only_known(query: QueryParams, route: Route) -> None:
+    """Refuse parameters that a route does not have: an answer without them would not be what was asked for. Raises Problem (USAGE)."""
+    known = tuple(route.query or ())
+    for name in query:
+        if name not in known:
+            fix = did_you_mean(name, known) or (f"known are {', '.join(known)}" if known else "it takes none")
+            raise Problem(400, "USAGE", f"{route.path} has no parameter {name:.40}", fix)
 
 
 def _token_in(scope: Scope, headers: Headers) -> str:

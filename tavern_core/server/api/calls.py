@@ -21,6 +21,10 @@ INVOKE: Final = compile_validator(
             "arguments": {"type": "object", "description": "By name, as the parameters of the tool say."},
             "purpose": {"type": "string", "maxLength": 2_000, "description": "The reason, for the audit log."},
             "idempotencyKey": {"type": "string", "minLength": 1, "maxLength": 1_000, "description": "Or the header."},
+            "job": {
+                "type": "boolean",
+                "description": "True: in the background, so that people can be asked meanwhile.",
+            },
         },
         "additionalProperties": False,
     },
@@ -47,6 +51,7 @@ async def invoke(exchange: Exchange) -> Response:
         context=exchange.holder.context(),
         purpose=body.get("purpose", ""),
         idempotency_key=_key(exchange, body),
+        job=body.get("job", False),
     )
     if result.error is not None:
         return of_call(result.error, result.call_id)
@@ -73,8 +78,10 @@ def _answer(result: ToolResult) -> Response:
 
 
 def _key(exchange: Exchange, body: dict[str, Any]) -> str | None:
-    """The idempotency key of a call. Raises Problem: header and body name different ones (USAGE)."""
+    """The idempotency key of a call. Raises Problem: it is empty, or header and body name different ones (USAGE)."""
     header, own = exchange.connection.headers.get("idempotency-key"), body.get("idempotencyKey")
+    if header == "":
+        raise Problem(400, "USAGE", "the header Idempotency-Key is empty", "send a key, or leave the header out")
     if header and own and header != own:
         raise Problem(400, "USAGE", "the header and the body name different idempotency keys", "send one of them")
     return own or header or None

@@ -39,7 +39,9 @@ async def node(exchange: Exchange) -> Response:
 
 
 async def tools(exchange: Exchange) -> Response:
-    """The tools that the caller may see."""
+    """The tools that the caller may see, or those of them that fit some words."""
+    if words := exchange.query.get("query", ""):
+        return made(await asyncio.to_thread(_written_tools, exchange, words)).response(exchange.connection.headers)
     tavern, holder, kept = exchange.tavern, exchange.holder, exchange.parts.kept
     key, stamp = f"tools:{holder.id}", tools_stamp(tavern, holder)
     if (answer := kept.get(key, stamp)) is None:
@@ -55,9 +57,13 @@ async def tool(exchange: Exchange) -> Response:
     return made(to_json(shown)).response(exchange.connection.headers)
 
 
-def _written_tools(exchange: Exchange) -> bytes:
+def _written_tools(exchange: Exchange, words: str = "") -> bytes:
     tavern, context = exchange.tavern, exchange.holder.context()
     found = tavern.tool_specs(context=context)
+    if words:
+        whole = {spec.id: spec for spec in found}
+        best = tavern.tools.search(words, context=context, limit=len(found) or 1)
+        found = tuple(whole[spec.id] for spec in best if spec.id in whole)
     lacking = tavern.tools.lacking(found, context=context)
     return _json_list({**_tool(spec), **_lacks(spec, lacking)} for spec in found)
 
@@ -68,10 +74,11 @@ def _lacks(spec: ToolSpec, lacking: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _seen_tool(exchange: Exchange, name: str) -> ToolSpec:
-    """A tool by its id or an alias. Raises ToolNotFound: there is none that this caller may see (TOOL_NOT_FOUND)."""
+    """A tool by its id, however it is spelt. Raises ToolNotFound: there is none that this caller may see (TOOL_NOT_FOUND)."""
     found = exchange.tavern.tool_specs(context=exchange.holder.context())
+    known = exchange.tavern.tools.get(name)
     for spec in found:
-        if name == spec.id or name in spec.aliases:
+        if name == spec.id or (known is not None and known.id == spec.id):
             return spec
     raise ToolNotFound(f"there is no tool {name!r:.200}", hint=did_you_mean(name, [spec.id for spec in found]))
 

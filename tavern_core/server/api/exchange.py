@@ -87,6 +87,8 @@ class Exchange:
         media = self.connection.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media != "application/json":
             raise Problem(415, "USAGE", "the body of this request is JSON", "content-type: application/json")
+        if self.connection.headers.get("content-encoding", "identity").strip().lower() != "identity":
+            raise Problem(415, "USAGE", "the body of this request is not compressed", "leave content-encoding out")
         document = read_json(
             await self._body(), "body", code="USAGE", largest=self.parts.config.body_bytes, most_values=_MOST_VALUES
         )

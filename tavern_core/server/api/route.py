@@ -37,6 +37,13 @@ class Route:
     query: Mapping[str, str] | None = None
     """Parameter behind ``?`` → what it means."""
     body: Validator | None = None
+    streams: bool = False
+    """Whether its answer goes on until the client leaves."""
+
+    @property
+    def also(self) -> tuple[str, ...]:
+        """Further methods that it answers: HEAD has the headers of GET."""
+        return ("HEAD",) if self.method == "GET" and not self.streams else ()
 
     @property
     def is_public(self) -> bool:

@@ -18,7 +18,10 @@ ROUTES: Final[tuple[Route, ...]] = (
         {"query": "words that a node type must have, in any language", "plugin": "only node types of this plugin"},
     ),
     Route("GET", "/api/nodes/{type}", (ANY_TOKEN,), "Shows one node type.", "a node type", catalogues.node),
-    Route("GET", "/api/tools", (ANY_TOKEN,), "Lists the tools that the caller may see.", "a list of tools", catalogues.tools),
+    Route(
+        "GET", "/api/tools", (ANY_TOKEN,), "Lists the tools that the caller may see.", "a list of tools", catalogues.tools,
+        {"query": "words to look for, in any language; the tools that fit best come first"},
+    ),
     Route(
         "GET", "/api/tools/{id}", (ANY_TOKEN,), "Shows one tool.", "a tool", catalogues.tool,
         {"dialect": "in the format of a model API: `json`, `openai`, `anthropic`, `gemini`, `mcp`"},
@@ -45,7 +48,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         "GET", "/api/events", (ANY_TOKEN,), "Sends events as they happen, as Server-Sent Events.", "a stream of messages",
-        event_streams.sse, _SINCE,
+        event_streams.sse, _SINCE, streams=True,
     ),
     Route(
         "WEBSOCKET", "/ws", (ANY_TOKEN,), "Sends the same over a WebSocket.", "a message for each event",
