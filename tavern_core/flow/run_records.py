@@ -13,16 +13,22 @@ from tavern_core.graph.slot_compatibility import converted
 from tavern_core.model.node import ABSENT
 from tavern_core.model.run import FINAL_STATES, NodeRecord, RunEvent, RunRecord
 
-_STATES: Final = FINAL_STATES | {"queued", "running", "waiting"}
+_STATES: Final = FINAL_STATES | {"queued", "running"}
+_ASKING: Final = {"ask": "waiting", "answered": "running"}
 
 
 def record_of(
-    kept: KeptRun, events: Iterable[RunEvent], outputs: Mapping[str, Outputs], prepared: Prepared | None = None
+    kept: KeptRun,
+    events: Iterable[RunEvent],
+    outputs: Mapping[str, Outputs],
+    has_ended: bool,
+    prepared: Prepared | None = None,
 ) -> RunRecord:
     """Build the record.
 
     Args:
         outputs: path → outputs of a node.
+        has_ended: no process runs it: what was running then is interrupted.
         prepared: the workflow that ran, for the inputs of its nodes; None: not available any more.
     """
     given = {path: {key: value for key, value in those.items() if value is not Skip} for path, those in outputs.items()}
@@ -33,8 +39,8 @@ def record_of(
         if event.kind == "queued":
             found[event.path] = {"state": "queued"}  # of a resumed run: it begins again
         node = found.setdefault(event.path, {"state": "queued"})
-        if event.kind == "answered":
-            node["state"] = "running"
+        if event.kind in _ASKING:
+            node["state"] = _ASKING[event.kind]
         if event.kind not in _STATES:
             continue
         node["state"] = event.kind
@@ -46,9 +52,10 @@ def record_of(
         }
     for path in given:  # it ended, but its process ended before that was written
         found.setdefault(path, {"state": "complete"})
-    if kept.state == "interrupted":
+    if has_ended:
+        stays = FINAL_STATES | {"waiting"} if kept.state == "waiting" else FINAL_STATES
         for node in found.values():
-            node["state"] = node["state"] if node["state"] in FINAL_STATES else "interrupted"
+            node["state"] = node["state"] if node["state"] in stays else "interrupted"
     inputs = _inputs(prepared, kept, given)
     nodes = {
         path: NodeRecord(path, **facts, inputs=inputs.get(path, {}), outputs=given.get(path, {}))

@@ -287,13 +287,16 @@ class Workflows(Mapping[str, "Workflow"]):
     def cancel(self, run_id: str) -> bool:
         """End a run, from any thread, or from another process of the state folder; False: it is already over.
 
+        A run that no process runs and that waits for answers is over with this: it waits no longer.
+
         Raises:
             RunNotFound: there is none (RUN_NOT_FOUND).
         """
-        if (run := self._here(run_id)) is not None:
+        if (run := self._here(run_id)) is not None and not (run.is_over and run.is_left):
             return run.cancel()
-        self._caches.runs.find(run_id)
-        return self._caches.runs.ask_to_end(run_id)
+        if run is None:
+            self._caches.runs.find(run_id)
+        return self._caches.runs.ask_to_end(run_id) or self._caches.runs.give_up(run_id)
 
     def answer(self, run_id: str, question: str, value: Any) -> bool:
         """Answer a question of a node; False: it is not open, or another answer came first.
@@ -386,15 +389,15 @@ class Workflows(Mapping[str, "Workflow"]):
         from tavern_core.flow.resuming import document_of_run
         from tavern_core.flow.run_records import record_of
 
+        has_ended = not self._caches.runs.is_going_on(run_id)  # asked first, so that all that it wrote is read below
         kept = self._caches.runs.find(run_id)
         steps, _ = self._caches.runs.steps(run_id)
         prepared: Prepared | None = None
         if "content" not in kept.masked:  # else the values of the file contain secrets
             with suppress(TavernError):
                 prepared = (await self._running.made(document_of_run(kept, self._workflow_files))).prepared
-        return record_of(
-            kept, self.events(run_id), {path: outputs for path, (_, _, outputs) in steps.items()}, prepared
-        )
+        outputs = {path: made for path, (_, _, made) in steps.items()}
+        return record_of(kept, self.events(run_id), outputs, has_ended, prepared)
 
     async def resume(
         self, run_id: str, answers: Mapping[str, Any] | None = None, *, inputs: Mapping[str, Any] | None = None,

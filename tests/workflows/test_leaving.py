@@ -98,6 +98,31 @@ async def test_a_run_is_left_once_nothing_goes_on_but_questions_and_goes_on_with
         assert not list((flows.root / "home").rglob("*.answer*"))
 
 
+async def test_a_run_that_waits_without_a_process_is_cancelled_by_anyone_and_waits_no_longer(
+    flows: Flows, opened: Any
+) -> None:
+    flows.write("flow", {"q": "t:Ask", "r": "l:Ran"})
+    async with opened() as tavern:
+        here, there = await tavern.workflows.start("flow"), await tavern.workflows.start("flow")
+        for handle in (here, there):
+            handle.leave()
+            assert (await asyncio.wait_for(handle, 30)).state == "waiting"
+            record = await tavern.workflows.record(handle.id)
+            assert {path: node.state for path, node in record.nodes.items()} == {"q": "waiting", "r": "complete"}
+        assert tavern.workflows.cancel(here.id)
+        assert not tavern.workflows.cancel(here.id)
+    async with opened() as other:
+        assert other.jobs.find(there.id).status == "input_required"
+        assert other.jobs.cancel(there.id)
+        assert not other.workflows.cancel(there.id)
+        for run in (here.id, there.id):
+            assert [event.kind for event in other.workflows.events(run)][-1] == "run:cancelled"
+            record = await other.workflows.record(run)
+            assert (record.state, record.nodes["q"].state) == ("cancelled", "interrupted")
+            assert other.jobs.find(run).status == "cancelled"
+        assert (await other.workflows.resume(there.id, {"q#1": "x"})).outputs["q"] == {"answer": "x"}
+
+
 async def test_a_run_without_questions_is_not_left_and_one_that_fails_tells_it(flows: Flows, opened: Any) -> None:
     flows.write("plain", {"r": "l:Ran"})
     flows.write("fails", {"q": "t:Ask", "bad": {"type": "core:JsonParse", "text": "{"}})

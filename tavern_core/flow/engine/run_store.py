@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import RunNotFound, StateDamaged
 from tavern_core.flow.engine import journal
-from tavern_core.flow.engine.journal import Journal
+from tavern_core.flow.engine.journal import GoesOn, Journal
 from tavern_core.flow.engine.node_outputs import Outputs
 from tavern_core.flow.engine.node_values import encoded, is_large, written
 from tavern_core.flow.engine.run_events import Row
@@ -46,7 +46,8 @@ _TIDY_EVERY: Final = 50
 """Number of cached runs."""
 _MEASURED: Final = frozenset({"complete", "cached", "skipped", "interrupted"})
 """Events that contain only numbers."""
-_ENDED: Final = frozenset({"complete", "error", "cancelled"})
+_WAITING, _CANCELLED = "waiting", "cancelled"
+_ENDED: Final = frozenset({"complete", "error", _CANCELLED})
 """States of runs whose process ended them."""
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS runs (
@@ -406,6 +407,26 @@ class RunStore:
         if not self.is_going_on(run_id):
             return False
         journal.ask_to_end(self._folder, run_id)
+        return True
+
+    def give_up(self, run_id: str) -> bool:
+        """Cancel a run that no process runs and that waits for answers; False: it is not such a run. Raises as `begin`."""
+        if (run := self.get(run_id)) is None or run.state != _WAITING:
+            return False
+        try:
+            _, kept = self.take_up(run_id)
+        except GoesOn:
+            return False
+        try:
+            with self._file.open() as db, db:
+                asked = (_CANCELLED, run_id, _WAITING)
+                if not db.execute("UPDATE runs SET state = ? WHERE id = ? AND state = ?", asked).rowcount:
+                    return False
+                (last,) = db.execute("SELECT coalesce(max(last), 0) FROM events WHERE run = ?", (run_id,)).fetchone()
+                row: Row = (last + 1, time.time(), f"run:{_CANCELLED}", "", {})
+                _insert(db, run_id, (last + 1, last + 1, self.rows([row])))
+        finally:
+            kept.close()
         return True
 
     def close(self) -> None:
