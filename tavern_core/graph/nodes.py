@@ -63,6 +63,8 @@ class Placed:
 
 _VALUES: Final = ("inputValues", "configValues")
 """Where the values of a node are."""
+_SLOTS: Final = ("inputs", "outputs")
+"""In `data`, they are the slots of nodes with dynamic ones."""
 
 
 class NodeReader:
@@ -201,6 +203,9 @@ class NodeReader:
                     hint=hint,
                     is_warning=True,
                 )
+        for key in [key for key in node.data if key in placed.inputs and key not in (*node.input_values, *_SLOTS)]:
+            text, hint = f"data.{key} of {node.id!r} is ignored", f"write it as inputValues.{key}"
+            self._say("UNKNOWN_INPUT", text, node, key, hint, is_warning=True)
         for key, value in node.input_values.items():
             slot = placed.inputs.get(key)
             if slot is None:

@@ -87,6 +87,14 @@ def test_what_cannot_be_read_is_an_error_with_a_repair(tmp_path, query, message)
     assert error.fix
 
 
+def test_a_model_that_names_a_base_that_does_not_exist_learns_which_there_are(tmp_path):
+    with shop(tmp_path) as (tavern, _):
+        error = tavern.invoke_sync("kb:Query", {"query": "kb:handbok/refunds.md"}).error
+        names = sorted(each["name"] for each in (state.to_json() for state in tavern.knowledge.list()))
+    assert (error.kind, error.message) == ("TOOL_ERROR", "there is no knowledge base 'handbok'")
+    assert error.fix == f"there are: {', '.join(names)}"
+
+
 def test_an_inventory_lists_bases_and_a_misspelt_one_is_reported_with_the_nearest(tmp_path):
     with shop(tmp_path) as (tavern, _):
         profile = tavern.profile({"tool_ids_inventory": ["kb:handbook", "kb:Query", "kb:handbok"]})

@@ -181,6 +181,10 @@ def test_values_inside_of_data_are_ignored_with_a_warning() -> None:
     found = compiled(flow({"a": {"type": "t:Text", **given}}), ALL)
     assert [(p.code, p.severity) for p in found.problems] == [("UNKNOWN_INPUT", "warning")] * 2
     assert "beside `data`" in found.problems[0].hint
+    node = {"type": "t:Text", "data": {"value": "hello", "color": "red", "inputs": {}}}
+    [problem] = compiled(flow({"a": node}), ALL).problems
+    assert (problem.severity, problem.slot, problem.hint) == ("warning", "value", "write it as inputValues.value")
+    assert not compiled(flow({"a": {**node, "value": "hello"}}), ALL).problems
 
 
 def test_groups_may_be_nested_deeply_but_not_without_end() -> None:
