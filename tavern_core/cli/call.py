@@ -13,6 +13,7 @@ from tavern_core.cli import completion
 from tavern_core.cli.artifacts import put_file
 from tavern_core.cli.errors import ReportedExit, exit_code_of, show_call_error, tell_plainly
 from tavern_core.cli.output import as_json as json_text
+from tavern_core.cli.run_display import tell_questions
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.errors import CallError, PluginError, UsageError
 
@@ -228,6 +229,8 @@ def _decoded(content: bytes, name: str) -> str:
 def _show_value(session: Session, result: ToolResult) -> None:
     if result.status == "job":
         session.out.text(f"job {result.job}")
+        if isinstance(result.value, Mapping) and result.value.get("questions"):  # a workflow that asks
+            tell_questions(str(result.job), result.value["questions"])
     elif isinstance(result.value, str):
         session.out.data(result.value)
     elif result.value is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tavern_core.cli.errors import ReportedExit, exit_code_of
+from tavern_core.cli.errors import ReportedExit, exit_code_of, tell_plainly
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import as_json as json_text
 from tavern_core.cli.session import Command, Session, json_option, pass_session
@@ -118,6 +118,8 @@ def answer(session: Session, job: str, value: str, question: str, as_json: bool)
         session.out.json({"jobId": job, "answered": taken})
     else:
         session.out.text(f"{job} has the answer" if taken else f"{job} has no question")
+        if taken and job.startswith("run-"):
+            tell_plainly(f"if no process runs it any more: tavern workflows resume {job}")
 
 
 @jobs.command(cls=Command)

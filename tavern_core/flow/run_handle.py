@@ -33,6 +33,10 @@ class RunHandle:
         """End it as `waiting` once only questions are left; it can be resumed with their answers. False: it is already over."""
         return self._run.leave()
 
+    def promise(self) -> None:
+        """Its caller was told its questions: they stay open when the host closes."""
+        self._run.promised = True
+
     async def stop(self) -> None:
         """Cancel it, and wait for its end."""
         self._run.cancel()

@@ -195,6 +195,7 @@ class Engine:
         if result is None:
             if options:
                 self._asking[handle.id] = handle, only, context
+            handle.promise()
             asked = [question.to_json() for question in handle.questions]
             return ToolResult(True, value={"runId": handle.id, "questions": asked}, status="job", job=handle.id)
         return _tool_result(result, only, partial(self._kept, context))

@@ -467,11 +467,11 @@ class Workflows(Mapping[str, "Workflow"]):
             await asyncio.sleep(0.005)
 
     async def close(self) -> None:
-        """Cancel every run."""
+        """Cancel every run; those that are jobs with a question wait on, without a process."""
         if self._made is None:
             return
         for run in self._runs.all():
-            run.cancel()
+            run.close()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=5)
         with suppress(StateDamaged):

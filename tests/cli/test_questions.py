@@ -301,6 +301,16 @@ def test_without_a_terminal_other_branches_finish_and_the_run_waits_for_its_answ
     assert "complete already" in again.err
 
 
+def test_a_workflow_that_asks_as_a_tool_tells_how_to_answer_and_waits_for_it(tavern: Run) -> None:
+    done = tavern("tools", "call", "workflow:busy")
+    job = done.out.removeprefix("job ").strip()
+    assert f"tavern workflows answer {job} number#1 VALUE" in done.err
+    answered = tavern("jobs", "answer", job, "6")
+    assert (answered.code, answered.out) == (0, f"{job} has the answer\n")
+    assert f"tavern workflows resume {job}" in answered.err
+    assert json.loads(tavern("workflows", "resume", job).out)["number"] == "6"
+
+
 def test_answers_of_several_questions_come_in_commands_of_their_own(tavern: Run) -> None:
     run = waiting(tavern, "two")
     first = tavern("workflows", "answer", run, "sure#1", "yes")

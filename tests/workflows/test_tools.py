@@ -272,6 +272,18 @@ async def test_a_question_makes_a_call_a_job(flows: Flows) -> None:
         assert tavern.workflows.answer(result.job, result.value["questions"][0]["id"], "yes")
 
 
+async def test_a_job_that_asks_can_be_answered_after_its_host_has_closed(flows: Flows) -> None:
+    flows.write("asks", {"q": {"type": "t:Ask", "prompt": "sure?"}}, description="d")
+    async with flows.open() as tavern:
+        job = (await tavern.invoke("workflow:asks", {})).job
+        assert job is not None
+    async with flows.open() as other:
+        found = other.jobs.find(job)
+        assert (found.status, [asked["id"] for asked in found.questions]) == ("input_required", ["q#1"])
+        assert other.jobs.answer(job, "yes")
+        assert (await other.workflows.resume(job)).outputs == {"q": {"answer": "yes"}}
+
+
 async def test_a_deadline_of_the_caller_ends_the_run(flows: Flows) -> None:
     flows.write("slow", {"w": "t:Wait"}, description="d")
     async with flows.open() as tavern:

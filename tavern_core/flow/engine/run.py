@@ -119,6 +119,8 @@ class Run:
         self.is_cancelled = False
         self.is_left = False
         self._leaves = self._looks = False
+        self.promised = False
+        """Whether a caller was told that it goes on once its questions are answered."""
         self._scope: Scheduler | None = None
         self.questions: dict[str, Question] = {}
         self.unanswered: dict[str, Question] = {}
@@ -286,6 +288,12 @@ class Run:
             with suppress(RuntimeError):  # its loop is closed, so it has ended
                 self.loop.call_soon_threadsafe(self.look)
         return True
+
+    def close(self) -> None:
+        """End the run because its host closes, on its loop. A `promised` one waits on if a question is open."""
+        waits_on = self.promised and bool(self.questions)
+        if self.cancel():
+            self.is_left = waits_on
 
     def look(self) -> None:
         """Something changed; a run that should be left ends once it is stalled."""
