@@ -23,6 +23,7 @@ from tavern_core.flow.engine.run import Beginning, Run, RunHost
 from tavern_core.flow.engine.run_events import EventLog
 from tavern_core.flow.engine.run_store import KeptRun, RunStore
 from tavern_core.flow.engine.subworkflows import given as interface_values
+from tavern_core.flow.engine.subworkflows import input_misfit
 from tavern_core.flow.hook_chains import FlowCalls
 from tavern_core.flow.node_hooks import NodeHooks
 from tavern_core.flow.node_permissions import NodeRights
@@ -373,7 +374,7 @@ def _chosen(inputs: Mapping[str, Any], info: RunInfo, made: Made) -> dict[str, A
     known = made.prepared.plan.inputs if made.prepared is not None else {}
     if unknown := [key for key in inputs if key not in known]:
         raise InputInvalid(
-            f"workflow {info.workflow or 'without a name'} has no input {unknown[0]!r}",
+            f"workflow {info.workflow or 'without a name'} has no input {' or '.join(map(repr, unknown[:10]))}",
             hint=did_you_mean(unknown[0], known) or f"inputs: {', '.join(known) or 'none'}",
             problems=[{"pointer": f"/{key}", "message": "unknown input"} for key in unknown],
         )
@@ -384,15 +385,22 @@ def _check_inputs(run: Run, info: RunInfo) -> None:
     """Do the inputs fit the interface?
 
     Raises:
-        InputInvalid: one is missing or does not fit (INPUT_SCHEMA_INVALID).
+        InputInvalid: some are missing or do not fit (INPUT_SCHEMA_INVALID).
     """
     try:
         interface_values(run.prepared, run.inputs)
     except MisfitInput as error:
+        slots = run.prepared.plan.inputs
+        found = {
+            key: why
+            for key, slot in slots.items()
+            if not slot.is_stream and (why := input_misfit(slot, run.inputs.get(key, slot.default)))
+        } or {error.slot: error.why}  # a stream
         raise InputInvalid(
-            f"workflow {info.workflow or 'without a name'}: input {error.slot!r} {error.why}", hint=f"inputs: {', '.join(run.prepared.plan.inputs) or 'none'}",
-            problems=[{"pointer": f"/{error.slot}", "message": error.why}],
-        ) from None  # fmt: skip
+            f"workflow {info.workflow or 'without a name'}: {'; '.join(f'input {key!r} {why}' for key, why in found.items())}",
+            hint=f"inputs: {', '.join(slots)}",
+            problems=[{"pointer": f"/{key}", "message": why} for key, why in found.items()],
+        ) from None
 
 
 def _specs(prepared: Prepared) -> Iterator[NodeSpec]:

@@ -258,7 +258,7 @@ def _call_error(result: RunResult) -> CallError:
         type=first.type,
         slot=first.slot,
         runId=result.run_id,
-        errors=[error.to_json() for error in result.errors[:20]],
+        errors=[error.to_caller() for error in result.errors[:20]],
     )
 
 

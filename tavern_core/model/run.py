@@ -15,6 +15,8 @@ RunState = Literal["running", "complete", "error", "cancelled", "waiting"]
 """`waiting`: a question of it is open. A stored run whose process ended before it did is `interrupted`."""
 
 FINAL_STATES: Final = frozenset({"complete", "error", "interrupted", "skipped", "cached"})
+PLACE: Final = "where"
+"""Among the details of a node's error: the line of its code that raised it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,13 @@ class NodeError:
             "hint": self.hint, "attempts": self.attempts, "details": dict(self.details),
         }  # fmt: skip
         return {key: value for key, value in data.items() if value}
+
+    def to_caller(self) -> dict[str, Any]:
+        """`to_json` without the place in the node's code, which names a file of this machine."""
+        told = self.to_json()
+        if PLACE in self.details:
+            told["details"] = {key: value for key, value in self.details.items() if key != PLACE}
+        return {key: value for key, value in told.items() if value}
 
 
 @dataclass(frozen=True, slots=True)

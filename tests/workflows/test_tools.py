@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tavern_core import Budget, CallContext, Plugin, Tavern, hookimpl, tool
-from tavern_core.errors import PolicyDenied
+from tavern_core import Budget, CallContext, Out, Plugin, Tavern, hookimpl, node, tool
+from tavern_core.errors import InputInvalid, PolicyDenied
 from tests.workflows.folder import Flows
 
 pytestmark = pytest.mark.anyio
@@ -261,6 +261,52 @@ async def test_a_caller_with_the_name_of_the_host_has_only_its_given_rights(flow
     assert refused.error is not None
     assert refused.error.details["side"] == "caller"
     assert (inner.value["error"], host.value["error"]) == ("POLICY_DENIED", "")
+
+
+async def test_all_inputs_that_do_not_fit_are_told_at_once(flows: Flows) -> None:
+    slots = {
+        "text": {"dataFlowType": "STRING", "required": True},
+        "share": {"dataFlowType": "FLOAT", "max": 1},
+        "times": {"dataFlowType": "INTEGER", "config": {"default": 2}},
+    }
+    flows.write("all", {"i": {"type": "core:GroupInput"}}, description="d", interfaceInputs=slots)
+    async with flows.open() as tavern:
+        with pytest.raises(InputInvalid) as refused:
+            await tavern.workflows.run("all", {"share": 7, "times": "x"})
+        with pytest.raises(InputInvalid, match="has no input 'txt' or 'tims'") as unknown:
+            await tavern.workflows.run("all", {"txt": "a", "tims": 1})
+    assert [problem["pointer"] for problem in refused.value.details["problems"]] == ["/text", "/share", "/times"]
+    assert refused.value.message == (
+        "workflow all: input 'text' is required and was not given; input 'share' must be at most 1, got 7; "
+        "input 'times' takes INTEGER, got the text 'x'"
+    )
+    assert unknown.value.hint == "did you mean 'text'?"
+
+
+@node("x:Fails")
+async def fails() -> Out(x=int):
+    raise ValueError("no")
+
+
+class Failing:
+    @hookimpl
+    def tavern_register_nodes(self) -> list[Any]:
+        return [fails]
+
+
+async def test_callers_learn_what_failed_and_no_file_of_the_machine(flows: Flows) -> None:
+    caught = {"c": {"type": "x:Fails", "exec": {"onError": "port"}}, "w": "core:Value"}
+    flows.write("fails", {"f": "x:Fails"}, description="d")
+    flows.write("caught", caught, "c.error>w.value", description="d")
+    async with flows.open(Plugin(Failing(), name="x")) as tavern:
+        failed = await tavern.invoke("workflow:fails", {})
+        told = await tavern.invoke("workflow:caught", {})
+        run = await tavern.workflows.run("fails")
+    assert failed.error is not None
+    assert failed.error.details["errors"][0]["path"] == "f"
+    assert told.value["value"]["message"] == "ValueError: no"
+    assert ".py" not in json.dumps([failed.to_json(), told.to_json()])
+    assert ".py:" in run.errors[0].details["where"], "whoever runs the host learns the place"
 
 
 async def test_a_question_makes_a_call_a_job(flows: Flows) -> None:

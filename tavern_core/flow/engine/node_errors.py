@@ -10,7 +10,7 @@ from tavern_core.errors import CallError, TavernError, sayable
 from tavern_core.flow.engine.node_values import weight
 from tavern_core.flow.engine.plan_tables import Work
 from tavern_core.kernel.execution.modes import TimeLimit
-from tavern_core.model.run import NodeError
+from tavern_core.model.run import PLACE, NodeError
 from tavern_core.model.safe_text import notes_of, with_type
 from tavern_core.package_location import is_own
 
@@ -83,4 +83,4 @@ def _place(error: BaseException) -> dict[str, str]:
         if not is_own(name):
             last = f"{name}:{trace.tb_lineno}"
         trace = trace.tb_next
-    return {"where": last} if last else {}
+    return {PLACE: last} if last else {}

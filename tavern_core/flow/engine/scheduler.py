@@ -594,7 +594,7 @@ class Scheduler:
         if how.on_error == "default":
             self.outputs[number] = {**dict.fromkeys(work.batch, Skip), **how.defaults}
         elif how.on_error == "port":
-            self.outputs[number] = {**dict.fromkeys(work.batch, Skip), ERROR_PORT: found.to_json()}
+            self.outputs[number] = {**dict.fromkeys(work.batch, Skip), ERROR_PORT: found.to_caller()}
         if how.on_error == "fail":
             self.fatal.append(found)
             if isinstance(error, GroupFailed):

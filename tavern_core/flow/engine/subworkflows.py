@@ -22,7 +22,7 @@ from tavern_core.flow.engine.protocols import ScopePart
 from tavern_core.graph.plan import map_keys
 from tavern_core.graph.slot_compatibility import value_misfit
 from tavern_core.kernel.execution.modes import bounded
-from tavern_core.model.node import ABSENT
+from tavern_core.model.node import ABSENT, Slot
 
 _AT_A_TIME: Final = 16
 _MOST_ROUNDS: Final = 100
@@ -101,14 +101,17 @@ def given(inner: Prepared, inputs: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, Reader):
             found[key] = value
             continue
-        if value is ABSENT or value is Skip:
-            if slot.is_required({}):
-                raise MisfitInput(key, "is required and was not given")
-            value = None
-        elif why := value_misfit(slot, value):
+        if why := input_misfit(slot, value):
             raise MisfitInput(key, why)
-        found[key] = value
+        found[key] = None if value is ABSENT or value is Skip else value
     return found
+
+
+def input_misfit(slot: Slot, value: Any) -> str:
+    """Why a value cannot be given to a slot of an interface, which is no stream; empty: it can."""
+    if value is ABSENT or value is Skip:
+        return "is required and was not given" if slot.is_required({}) else ""
+    return value_misfit(slot, value)
 
 
 async def _each(
