@@ -82,6 +82,10 @@ class RunJobs(Protocol):
         """The result of a run of this host that asked a question."""
         ...
 
+    def result(self, run_id: str) -> ToolResult | None:
+        """The stored result of a run that asked a question, or was resumed; None: there is none."""
+        ...
+
 
 class Sandbox(Protocol):
     """The box of one plugin: what its programs may do, given the grants of the plugin and the permissions of the call."""

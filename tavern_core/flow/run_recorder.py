@@ -13,7 +13,7 @@ from typing import Any, Final
 from tavern_core.errors import InputInvalid, StateDamaged
 from tavern_core.flow.engine.cache import RunCache
 from tavern_core.flow.engine.journal import Journal, node_record
-from tavern_core.flow.engine.node_values import encoded
+from tavern_core.flow.engine.node_values import encoded, is_large
 from tavern_core.flow.engine.run import Run
 from tavern_core.flow.engine.run_store import Events, Fixed, KeptRun, RunStore
 from tavern_core.model.run import RunResult
@@ -182,8 +182,12 @@ class RunRecorder:
             caller = {**caller, "calls": run.context.ledger.drawn}
             if run.context.ledger.content_read:
                 caller["contentRead"] = run.context.ledger.content_read.to_json()
+        outputs = None
+        if result is not None and result.ok and (self._about.times_taken_up or run.answers):
+            # Nobody may be waiting for it where it ends. What is too large for a row is with its nodes.
+            outputs = None if is_large([result.outputs]) else self._store.masked(result.outputs)
         return replace(
-            self._about, state=state, latency_ms=self._about.latency_ms + took, caller=caller, answers=dict(run.answers),
+            self._about, outputs=outputs, state=state, latency_ms=self._about.latency_ms + took, caller=caller, answers=dict(run.answers),
             questions=questions, errors=tuple(self._errors),
         )  # fmt: skip
 

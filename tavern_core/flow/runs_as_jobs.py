@@ -68,6 +68,16 @@ class RunsAsJobs:
         """See `Engine.outcome`."""
         return await self._engine.outcome(run_id)
 
+    def result(self, run_id: str) -> ToolResult | None:
+        """See `RunJobs`."""
+        with suppress(StateDamaged):
+            kept = self._workflows.kept_run(run_id)
+            if kept is not None and kept.outputs is not None:
+                outputs = dict(kept.outputs)
+                value = next(iter(outputs.values())) if len(outputs) == 1 else outputs
+                return ToolResult(True, value, job=run_id, meta={"run": run_id})
+        return None
+
     def _of(self, kept: KeptRun) -> Job:
         status = OF_RUNS.get(kept.state, "failed")
         first = kept.errors[0] if kept.errors else None

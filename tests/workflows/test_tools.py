@@ -328,6 +328,19 @@ async def test_a_job_that_asks_can_be_answered_after_its_host_has_closed(flows: 
         assert (found.status, [asked["id"] for asked in found.questions]) == ("input_required", ["q#1"])
         assert other.jobs.answer(job, "yes")
         assert (await other.workflows.resume(job)).outputs == {"q": {"answer": "yes"}}
+        assert other.jobs.result(job).value == {"answer": "yes"}
+    async with flows.open() as third:
+        assert third.jobs.result(job).value == {"answer": "yes"}
+
+
+async def test_the_result_of_a_run_that_asked_is_there_once_it_was_answered(flows: Flows) -> None:
+    flows.write("asks", {"q": {"type": "t:Ask", "prompt": "sure?"}}, description="d")
+    async with flows.open() as tavern:
+        result = await tavern.invoke("workflow:asks", {})
+        assert result.job is not None
+        assert tavern.jobs.answer(result.job, "yes")
+        assert await asyncio.wait_for(_ended(tavern, result.job), 30) == "run:complete"
+        assert tavern.jobs.result(result.job).value == {"answer": "yes"}
 
 
 async def test_a_deadline_of_the_caller_ends_the_run(flows: Flows) -> None:

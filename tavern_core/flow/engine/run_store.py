@@ -94,6 +94,8 @@ class KeptRun:
     """The open questions: id, path, schema, prompt."""
     errors: tuple[Mapping[str, Any], ...] = ()
     """Already masked."""
+    outputs: Mapping[str, Any] | None = None
+    """What came of a run that asked a person, or was resumed, without its secrets; None: not stored. Plain."""
     masked: tuple[str, ...] = ()
     """Inputs, changed inputs (``changed/<name>``) and answers (``answers/<question>``) with secrets or without plain data; ``content`` if
     the document has secrets."""
@@ -264,6 +266,8 @@ class RunStore:
         masked = [*names]
         answers = self._masked_values(run.answers, "answers/", masked)
         reported = {"timesTakenUp": run.times_taken_up, "answers": answers, "masked": masked, "errors": [*run.errors]}
+        if run.outputs is not None:
+            reported["outputs"] = run.outputs
         asked = self._mask(_plain({"questions": [*run.questions], "caller": run.caller, "options": run.options}))
         return f"{{{text},{_text({**reported, **asked})[1:]}"
 
@@ -445,7 +449,7 @@ class RunStore:
             return KeptRun(
                 run_id, workflow, state, float(started), float(latency), said["document"], from_plain(data["inputs"]), changed,
                 data.get("caller"), dict(data.get("options") or {}), int(data.get("timesTakenUp", 0)), from_plain(data["answers"]),
-                tuple(data["questions"]), tuple(data["errors"]), tuple(masked),
+                tuple(data["questions"]), tuple(data["errors"]), data.get("outputs"), tuple(masked),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError):
             return None

@@ -133,7 +133,8 @@ class Jobs(Mapping[str, Job]):
             if job.error is not None:
                 return ToolResult(False, error=job.error, job=id)
             if kept is None or kept.is_lost:  # a run, which was resumed
-                return ToolResult(True, job=id, meta={"run": id})
+                known = None if self._engines.runs is None else self._engines.runs.result(id)
+                return known or ToolResult(True, job=id, meta={"run": id})
             return ToolResult(False, error=LOST, job=id)
         status: Any = "input_required" if job.status == "input_required" else "job"
         return ToolResult(True, handle(job), status=status, job=id)
