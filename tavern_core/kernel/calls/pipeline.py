@@ -257,7 +257,7 @@ class Pipeline:
         if plan.fill is not None or not call.fits:
             fill_and_validate(plan, call)
         if phase is not None and phase.is_dry:
-            return await self.foresight.planned(plan, call, context, mode)
+            return await self.governance.dry(plan, call, mode, self.foresight.planned)
         if plan.gates or plan.approval is not None or plan.is_judged_after_reading:
             await self._judge(plan, call, mode)
         if phase is not None and phase.token:
