@@ -67,8 +67,8 @@ class PlanTokens:
             BudgetExceeded: this caller has too many of them (BUDGET_EXCEEDED).
         """
         owner = owner_of(call.context)
-        unused = partial(self._records.list, KIND, owner=owner, states=("open",), most=MOST_OPEN)
-        if len(await ask(mode, self._records, unused)) == MOST_OPEN:
+        unused = partial(self._records.count, KIND, owner=owner, state="open", since=time.time() - self._seconds)
+        if await ask(mode, self._records, unused) >= MOST_OPEN:
             raise BudgetExceeded(
                 f"{call.context.principal} has {MOST_OPEN:,} plans that were not committed",
                 hint="commit some of them, or wait until they end (approval.planMs)",

@@ -190,8 +190,8 @@ class StoredApprovals:
     def _keep(self, old: Record | None, call: ToolCall, request: ApprovalRequest, definition: str, name: str) -> bool:
         now = time.time()
         until = now + self._seconds
-        waiting = self._records.list(KIND, owner=request.principal, states=("pending",), most=MOST_PENDING)
-        if len(waiting) == MOST_PENDING and all(_is_pending(record) for record in waiting):
+        waiting = self._records.count(KIND, owner=request.principal, state="pending", since=now - self._seconds)
+        if waiting >= MOST_PENDING:
             raise BudgetExceeded(
                 f"{request.principal} has {MOST_PENDING:,} calls that wait for approval already",
                 hint="call it again when some of them were answered: `tavern approvals list`",
@@ -340,11 +340,6 @@ class StoredApprovals:
                 hint=did_you_mean(str(approval), near) or "`tavern approvals list` shows them",
             )
         return record, known
-
-
-def _is_pending(record: Record) -> bool:
-    known = _stored(record)
-    return known is not None and known.state == "pending"
 
 
 def approval_id(mark: str, definition: str) -> str:
