@@ -392,8 +392,10 @@ def test_what_lets_a_call_run_once_is_not_used_up_by_a_call_that_a_limit_refuses
         host.approvals.approve(waiting.details["approval"], by=BOSS)
         return lambda host: host.invoke_sync("o:pay", {"amount": amount}, context=ANN)
 
-    with opened() as host:
+    wide = {"rate": "1000/second", "concurrency": 8, "breaker": {"failures": 9}}
+    with opened(wide) as host:
         first, second = let(host, 1), let(host, 2)
+    with opened() as host:
         before = threading.Thread(target=first, args=(host,))
         before.start()
         assert inside.wait(10)
@@ -406,7 +408,7 @@ def test_what_lets_a_call_run_once_is_not_used_up_by_a_call_that_a_limit_refuses
         leave.set()
         before.join()
         assert not first(host).ok  # it ran: whatever came of it, it was used
-    with opened({"rate": "1000/second", "concurrency": 8, "breaker": {"failures": 9}}) as host:
+    with opened(wide) as host:
         assert second(host).value == 2
         assert not second(host).ok
     assert ran == [1, 2]
