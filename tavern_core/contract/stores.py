@@ -69,6 +69,10 @@ class RecordStore(Protocol):
         """
         ...
 
+    def count(self, kind: str, *, owner: str, state: str, since: float) -> int:
+        """How many records of a kind, an owner and a state were created after `since`; reads no data."""
+        ...
+
     def take(self, key: str, most: int, seconds: float, now: float) -> float:
         """Count one use of `key`, unless there were already `most` within the last `seconds`.
 

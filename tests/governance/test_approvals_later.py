@@ -353,3 +353,86 @@ def test_the_command_line_plans_approves_and_commits(tmp_path: Path) -> None:
         assert tavern("tools", "call", *odd)[0] == 2
     assert tavern("tools", "call", "pen:add", "--commit", token)[:2] == (0, "xx\n")
     assert json.loads(tavern("approvals", "list", "--all", "--json")[1])[0]["state"] == "used"
+
+
+REFUSALS: dict[str, dict[str, Any]] = {
+    "a rate": {"rate": "1/hour"},
+    "a full queue": {"concurrency": 1, "queue": 0},
+    "an open breaker": {"breaker": {"failures": 1, "restMs": 3_600_000}},
+}
+
+
+@pytest.mark.parametrize("refused_by", REFUSALS)
+@pytest.mark.parametrize("way", ["an approval", "a plan token"])
+def test_what_lets_a_call_run_once_is_not_used_up_by_a_call_that_a_limit_refuses(
+    tmp_path: Path, refused_by: str, way: str
+) -> None:
+    ran: list[int] = []
+    inside, leave = threading.Event(), threading.Event()
+
+    @tool(limits=REFUSALS[refused_by], requires_approval=way == "an approval")
+    def pay(amount: int) -> int:
+        ran.append(amount)
+        if amount == 1:
+            inside.set()
+            leave.wait(10)
+            raise ConnectionError("gone")
+        return amount
+
+    def opened(limits: dict[str, Any] | None = None) -> Tavern:
+        config = {"limits": {"tools": {"o:pay": limits}}} if limits else {}
+        return Tavern.open(config, home=tmp_path / "home", plugins=[Plugin([pay], name="o")])
+
+    def let(host: Tavern, amount: int) -> Any:
+        """How to make the call, once."""
+        if way == "a plan token":
+            token = host.invoke_sync("o:pay", {"amount": amount}, dry_run=True, context=ANN).value["planToken"]
+            return lambda host: host.commit_sync(token, context=ANN)
+        waiting = host.invoke_sync("o:pay", {"amount": amount}, context=ANN).error
+        assert waiting is not None
+        host.approvals.approve(waiting.details["approval"], by=BOSS)
+        return lambda host: host.invoke_sync("o:pay", {"amount": amount}, context=ANN)
+
+    wide = {"rate": "1000/second", "concurrency": 8, "breaker": {"failures": 9}}
+    with opened(wide) as host:
+        first, second = let(host, 1), let(host, 2)
+    with opened() as host:
+        before = threading.Thread(target=first, args=(host,))
+        before.start()
+        assert inside.wait(10)
+        if refused_by == "an open breaker":
+            leave.set()
+            before.join()
+        for _ in range(2):
+            refused = second(host).error
+            assert refused.kind in ("BUDGET_EXCEEDED", "CIRCUIT_OPEN") and refused.details["limit"], refused
+        leave.set()
+        before.join()
+        assert not first(host).ok  # it ran: whatever came of it, it was used
+    with opened(wide) as host:
+        assert second(host).value == 2
+        assert not second(host).ok
+    assert ran == [1, 2]
+
+
+def test_an_approval_lets_one_of_many_calls_run_also_when_limits_refuse_some_of_them(tmp_path: Path) -> None:
+    ran: list[int] = []
+
+    @tool(requires_approval=True, limits={"concurrency": 1, "queue": 0})
+    def pay(amount: int) -> int:
+        ran.append(amount)
+        return amount
+
+    with Tavern.open({}, home=tmp_path / "home", plugins=[Plugin([pay], name="o")]) as host:
+        waiting = host.invoke_sync("o:pay", {"amount": 5}, context=ANN).error
+        assert waiting is not None
+        host.approvals.approve(waiting.details["approval"], by=BOSS)
+        calls = [
+            threading.Thread(target=host.invoke_sync, args=("o:pay", {"amount": 5}), kwargs={"context": ANN})
+            for _ in range(20)
+        ]
+        for call in calls:
+            call.start()
+        for call in calls:
+            call.join()
+    assert ran == [5]

@@ -866,3 +866,50 @@ class LimitsAsAModel(RuleBasedStateMachine):
 
 LimitsAsAModel.TestCase.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
 TestLimitsAsAModel = pytest.mark.slow(LimitsAsAModel.TestCase)
+
+
+def test_dry_runs_have_the_rates_of_calls_counted_apart(tmp_path: Path) -> None:
+    looked: list[int] = []
+
+    @tool(preview=lambda: looked.append(1), limits={"rate": "2/hour"})
+    def clean() -> int:
+        return 1
+
+    @tool
+    def other() -> int:
+        return 1
+
+    with host_of(tmp_path, [clean, other], {"callers": {"*": {"rate": "3/hour"}}}) as host:
+        dry = [host.invoke_sync("t:clean", dry_run=True) for _ in range(3)]
+        assert [result.ok for result in dry] == [True, True, False]
+        assert dry[2].error is not None and dry[2].error.kind == "BUDGET_EXCEEDED"
+        assert dry[2].error.details["limit"] == "the tool t:clean.rate" and dry[2].error.retry_after_ms
+        assert len(looked) == 2
+        assert [host.commit_sync(one.value["planToken"]).ok for one in dry[:2]] == [True, True]
+        assert [host.invoke_sync("t:other", context=ANN, dry_run=True).ok for _ in range(4)] == [True] * 3 + [False]
+        assert host.invoke_sync("t:other", context=ANN).ok
+        assert host.invoke_sync("t:other", context=BOB, dry_run=True).ok
+
+
+def test_a_preview_takes_a_place_of_its_tool(tmp_path: Path) -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    def looks() -> int:
+        inside.set()
+        assert leave.wait(10)
+        return 1
+
+    @tool(preview=looks, limits={"concurrency": 1, "queue": 0})
+    def clean() -> int:
+        return 1
+
+    with host_of(tmp_path, [clean]) as host:
+        first = threading.Thread(target=host.invoke_sync, args=("t:clean",), kwargs={"dry_run": True})
+        first.start()
+        assert inside.wait(10)
+        for options in ({"dry_run": True}, {}):
+            refused = host.invoke_sync("t:clean", **options).error
+            assert refused is not None and refused.kind == "BUDGET_EXCEEDED"
+        leave.set()
+        first.join()
+        assert host.invoke_sync("t:clean", dry_run=True).ok

@@ -101,6 +101,17 @@ def test_lists_are_newest_first_and_show_whose_and_what_was_asked_for(opener: Op
     assert store.list("nothing") == ()
 
 
+def test_records_are_counted_by_owner_state_and_age(opener: Opener) -> None:
+    store = opener()
+    now = time.time()
+    for number in range(30):
+        owner, state = ("ann", "bob")[number % 2], ("open", "used")[number % 3 > 0]
+        store.add(record(f"n{number}", "counted", owner=owner, state=state, created=now + number))
+    assert store.count("counted", owner="ann", state="open", since=now - 1) == 5
+    assert store.count("counted", owner="ann", state="open", since=now + 6) == 3
+    assert store.count("nothing", owner="ann", state="open", since=0.0) == 0
+
+
 @pytest.mark.parametrize("most", [1, 3])
 def test_no_period_has_more_uses_than_the_rate(opener: Opener, most: int) -> None:
     store, key = opener(), f"rate{most}"

@@ -132,6 +132,12 @@ class RedisRecords:
                 at -= len(gone)
         return tuple(found[:most])
 
+    def count(self, kind: str, *, owner: str, state: str, since: float) -> int:
+        pipe = self._redis.pipeline(transaction=False)
+        for key in self._asked(self._redis.zrangebyscore, f"{_PREFIX}i:{kind}", f"({since!r}", "+inf"):
+            pipe.hmget(_place(kind, key), "owner", "state")
+        return int(self._asked(pipe.execute).count([owner, state]))
+
     def take(self, key: str, most: int, seconds: float, now: float) -> float:
         with self._lock:
             self._number += 1

@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Final
 
+from tavern_core.contract.stores import Record
 from tavern_core.errors import ApprovalRejected, ApprovalRequired, CallError, PolicyDenied, StateDamaged
 from tavern_core.kernel.calls.messages import MESSAGES
 from tavern_core.kernel.calls.stored_approvals import StoredApprovals
@@ -76,13 +77,16 @@ class Approvals:
 
     async def settle(
         self, plan: Plan, call: ToolCall, wish: Wish, mode: Mode, left: float | None, tell: Callable[[Event], Any]
-    ) -> None:
+    ) -> Record | None:
         """Return when `call` is approved.
 
         Args:
             wish: which plugin requests the approval, and why.
             left: seconds left of the caller's time limit for the whole call; None: no limit.
             tell: awaited with each event, for observers.
+
+        Returns:
+            The stored approval that this used up, as it was before; None: there is none.
 
         Raises:
             ApprovalRequired: no approver is reachable now; the request is stored (APPROVAL_REQUIRED).
@@ -101,10 +105,9 @@ class Approvals:
         if known is not None:
             await tell(self._decided(call, request, known, 0.0, "remembered"))
             _judge(known, request, facts)
-            return
+            return None
         if self._approver is None:
-            await self._settle_later(definition, call, request, facts, mode, tell)
-            return
+            return await self._settle_later(definition, call, request, facts, mode, tell)
         await tell(self._requested(call, request))
         began = time.perf_counter()
         waits = waiting.get()
@@ -118,7 +121,7 @@ class Approvals:
                 raise TimeLimit(stopped=True, begun=False) from None
             facts["timedOut"] = True
             _judge(late, request, facts, "ask again, or raise approval.timeoutMs in tavern.yaml")
-            return
+            return None
         except asyncio.CancelledError:
             self._decided(
                 call, request, Approval(False, "the call was cancelled"), time.perf_counter() - began, "cancelled"
@@ -128,11 +131,12 @@ class Approvals:
             wrong = Approval(False, failed.message)
             await tell(self._decided(call, request, wrong, time.perf_counter() - began, "error"))
             _judge(wrong, request, facts, "correct the callback that Tavern.open(approve=...) was given")
-            return
+            return None
         if answer.remember:
             self._remember(plan, mark + definition, answer)
         await tell(self._decided(call, request, answer, time.perf_counter() - began, "answered"))
         _judge(answer, request, facts)
+        return None
 
     async def _settle_later(
         self,
@@ -142,11 +146,11 @@ class Approvals:
         facts: dict[str, Any],
         mode: Mode,
         tell: Callable[[Event], Any],
-    ) -> None:
+    ) -> Record | None:
         """Use the stored answer, or leave a request to be answered."""
         why = say(MESSAGES["needs_approval"], tool=request.tool, reason=request.reason)
         try:
-            answer = await self.stored.asked(
+            answer, used_up = await self.stored.asked(
                 mode, self.stored.settle, call, request, definition, why, _details(facts, request.tool)
             )
         except ApprovalRequired:
@@ -156,6 +160,7 @@ class Approvals:
             raise ApprovalRequired(why, hint=error.hint, **_details(facts, request.tool)) from error
         await tell(self._decided(call, request, answer, 0.0, "stored"))
         _judge(answer, request, facts)
+        return used_up
 
     def _ruled(self, call: ToolCall, mark: str, definition: str) -> Approval | None:
         try:

@@ -37,8 +37,10 @@ class Foresight:
     series: str
     """Start of the call ids of this host."""
 
-    async def planned(self, plan: Plan, call: RunningCall, context: CallContext, mode: Mode) -> ToolResult:
+    async def planned(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
         """What the call would do, and a token that lets it."""
+        context = call.context
+        assert context is not None
         asked = call.call or tool_call(plan, call, context, self.series)
         asked = call.call = replace(asked, arguments=call.values or {})
         call.stage = "check_call"

@@ -13,6 +13,7 @@ import inspect
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any, Final
 
 from tavern_core.errors import BudgetExceeded, CallError, CircuitOpen
@@ -78,6 +79,29 @@ class Governance:
         result = self.conclusion.redacted(call, result)
         await self.idempotency.finish(claim, plan, call, result, mode)
         return result
+
+    async def dry(self, plan: Plan, call: RunningCall, mode: Mode, planned: Steps) -> ToolResult:
+        """What the call would do, within its limits: as many dry runs as calls, counted apart; a preview takes a place.
+
+        Args:
+            planned: the dry run.
+
+        Raises:
+            BudgetExceeded: a rate is used up, or too many calls wait (BUDGET_EXCEEDED).
+            BaseException: why the call would be refused, or what the preview raised.
+        """
+        governor, context = plan.governor, call.context
+        if governor is None:
+            return await planned(plan, call, mode)
+        assert context is not None
+        call.stage = "rate"
+        for rate in governor.rates_of(context):
+            apart = replace(rate, key=f"dry {rate.key}")
+            if not governor.table.has_block(apart) and (wait := await governor.table.take(apart, mode)) > 0:
+                raise _used_up(plan, rate, wait)
+        call.stage = "concurrency"
+        places = governor.places_of(context) if plan.preview is not None else ()
+        return await self._placed(plan, call, mode, places, planned)
 
     def _steps(self, call: RunningCall, governor: Governor | None) -> Steps:
         """The steps behind key and cache, from the first that this call has."""

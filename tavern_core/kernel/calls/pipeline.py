@@ -199,6 +199,8 @@ class Pipeline:
                 if not has_begun(error):  # true of this call, and not of one that made it
                     raise asyncio.CancelledError from None
                 raise
+            if call.used_up and call.token is None and result.error is not None and result.error.outcome == "none":
+                await self.plans.give_back(call.used_up, mode)
         finally:
             if token is not None:
                 _leave(token)
@@ -255,7 +257,7 @@ class Pipeline:
         if plan.fill is not None or not call.fits:
             fill_and_validate(plan, call)
         if phase is not None and phase.is_dry:
-            return await self.foresight.planned(plan, call, context, mode)
+            return await self.governance.dry(plan, call, mode, self.foresight.planned)
         if plan.gates or plan.approval is not None or plan.is_judged_after_reading:
             await self._judge(plan, call, mode)
         if phase is not None and phase.token:
@@ -365,7 +367,9 @@ class Pipeline:
 
     async def _use_token(self, plan: Plan, call: RunningCall, context: CallContext, mode: Mode, token: str) -> None:
         asked = call.call or tool_call(plan, call, context, self.series)
-        await self.plans.use(token, plan, replace(asked, arguments=call.values or {}), mode)
+        used_up = await self.plans.use(token, plan, replace(asked, arguments=call.values or {}), mode)
+        if used_up is not None:
+            call.used_up = (*call.used_up, used_up)
 
     async def _approved(
         self, mode: Mode, plan: Plan, call: RunningCall, asked: ToolCall, wish: Wish | None
@@ -393,7 +397,9 @@ class Pipeline:
                 await self.hooks.tell(plan.events, {"event": event}, mode)
 
         wanted = wish or Wish(rule.place if rule is not None else "", rule.reason if rule is not None else "")
-        await self.approvals.settle(plan, asked, wanted, mode, left, tell)
+        used_up = await self.approvals.settle(plan, asked, wanted, mode, left, tell)
+        if used_up is not None:
+            call.used_up = (used_up,)
         # Files, grants and plugins may have changed in the meantime; the approval was for the earlier state.
         await self.catalogue.still_holds(plan, asked.context)
         await self.hooks.judge(own_gates(plan), asked, plan.shown, mode)

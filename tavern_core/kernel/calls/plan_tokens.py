@@ -13,6 +13,7 @@ import json
 import secrets
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -20,7 +21,7 @@ from typing import Any, Final
 from pydantic_core import to_json
 
 from tavern_core.contract.stores import Record, RecordStore
-from tavern_core.errors import BudgetExceeded, CallMisused, PolicyDenied
+from tavern_core.errors import BudgetExceeded, CallMisused, PolicyDenied, TavernError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.approvals import definition_of, fingerprint
 from tavern_core.kernel.catalogue.call_plan import Plan
@@ -66,8 +67,8 @@ class PlanTokens:
             BudgetExceeded: this caller has too many of them (BUDGET_EXCEEDED).
         """
         owner = owner_of(call.context)
-        unused = partial(self._records.list, KIND, owner=owner, states=("open",), most=MOST_OPEN)
-        if len(await ask(mode, self._records, unused)) == MOST_OPEN:
+        unused = partial(self._records.count, KIND, owner=owner, state="open", since=time.time() - self._seconds)
+        if await ask(mode, self._records, unused) >= MOST_OPEN:
             raise BudgetExceeded(
                 f"{call.context.principal} has {MOST_OPEN:,} plans that were not committed",
                 hint="commit some of them, or wait until they end (approval.planMs)",
@@ -99,8 +100,11 @@ class PlanTokens:
         data = json.loads(record.data)
         return PlannedCall(record.key, data["tool"], data["arguments"])
 
-    async def use(self, token: str, plan: Plan, call: ToolCall, mode: Mode) -> None:
+    async def use(self, token: str, plan: Plan, call: ToolCall, mode: Mode) -> Record | None:
         """Use a token up, for the call as it will run.
+
+        Returns:
+            What `give_back` takes; None: the key of the call had used it before.
 
         Raises:
             PolicyDenied: the call is not the one that was planned, or the token cannot be used (POLICY_DENIED).
@@ -115,12 +119,19 @@ class PlanTokens:
                 "make a new plan with dry_run=True",
             )
         if record.state == "used":  # the key says whether the tool runs
-            return
+            return None
         kept = (
             "{}" if call.idempotency_key is None else to_json({**data, "key": _digest(call.idempotency_key)}).decode()
         )
         if not await ask(mode, self._records, self._records.replace, replace(record, state="used", data=kept)):
             raise _refused("it was used just now")
+        return replace(record, version=record.version + 1)
+
+    async def give_back(self, used_up: tuple[Record, ...], mode: Mode) -> None:
+        """Make tokens, and approvals, of a call whose tool did not begin usable again. Where the store fails, they stay used."""
+        with suppress(TavernError):
+            for record in used_up:
+                await ask(mode, self._records, self._records.replace, record)
 
     async def _open(self, token: object, mode: Mode, key: str | None) -> Record:
         if not isinstance(token, str) or not token.isascii() or not token.startswith("plan-") or len(token) > 80:

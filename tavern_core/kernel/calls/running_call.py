@@ -8,6 +8,7 @@ from contextvars import ContextVar, Token
 from time import perf_counter, time
 from typing import Any
 
+from tavern_core.contract.stores import Record
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.call_plan import Plan
 from tavern_core.kernel.execution.modes import TimeLimit, cancellations
@@ -99,6 +100,9 @@ class RunningCall:
     """Whether the log has the beginning of the call."""
     is_cancelled: bool = False
     """Whether its end was requested (`Pipeline.cancel`), or nobody waits for it any more."""
+    used_up: tuple[Record, ...] = ()
+    """What it needed to run and can be used once, an approval and a plan token: each as it was before, to be given back if the
+    tool does not begin."""
     limit: tuple[str, float] | None = None
     """The limit of one try that ended it, and its milliseconds; None: none did."""
     value: Any = None

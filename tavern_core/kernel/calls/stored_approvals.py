@@ -133,11 +133,11 @@ class StoredApprovals:
 
     def settle(
         self, call: ToolCall, request: ApprovalRequest, definition: str, why: str, facts: dict[str, Any]
-    ) -> Approval:
+    ) -> tuple[Approval, Record | None]:
         """The stored answer to a request, which is used by that, or a new request.
 
         Returns:
-            The answer.
+            The answer; and what `PlanTokens.give_back` takes, if it was used up.
 
         Raises:
             ApprovalRequired: there is no answer yet (APPROVAL_REQUIRED); `details.approval` is its id.
@@ -151,7 +151,7 @@ class StoredApprovals:
             if record is None or known is None or known.state == "used":
                 data = json.loads(record.data) if record is not None and record.data else {}
                 if call.idempotency_key is not None and data.get("key") == call.idempotency_key:
-                    return Approval(True, known.reason if known else "", known.decided_by if known else "")
+                    return Approval(True, known.reason if known else "", known.decided_by if known else ""), None
                 if self._keep(record, call, request, definition, name):
                     raise self._required(why, name, facts)
                 continue
@@ -166,13 +166,13 @@ class StoredApprovals:
                     **facts,
                 )
             if known.state == "rejected":
-                return Approval(False, known.reason, known.decided_by)
+                return Approval(False, known.reason, known.decided_by), None
             data = json.loads(record.data)
             used = replace(
                 record, state="used", data=_text({**data, "key": call.idempotency_key}), expires=now + _KEPT_AFTER_S
             )
             if self._records.replace(used):
-                return Approval(True, known.reason, known.decided_by)
+                return Approval(True, known.reason, known.decided_by), replace(record, version=record.version + 1)
         raise ApprovalRequired(f"{request.tool}: its approval is being used elsewhere", hint="call it again", **facts)
 
     def check(self, call: ToolCall, request: ApprovalRequest, definition: str, why: str, facts: dict[str, Any]) -> None:
@@ -190,8 +190,8 @@ class StoredApprovals:
     def _keep(self, old: Record | None, call: ToolCall, request: ApprovalRequest, definition: str, name: str) -> bool:
         now = time.time()
         until = now + self._seconds
-        waiting = self._records.list(KIND, owner=request.principal, states=("pending",), most=MOST_PENDING)
-        if len(waiting) == MOST_PENDING and all(_is_pending(record) for record in waiting):
+        waiting = self._records.count(KIND, owner=request.principal, state="pending", since=now - self._seconds)
+        if waiting >= MOST_PENDING:
             raise BudgetExceeded(
                 f"{request.principal} has {MOST_PENDING:,} calls that wait for approval already",
                 hint="call it again when some of them were answered: `tavern approvals list`",
@@ -340,11 +340,6 @@ class StoredApprovals:
                 hint=did_you_mean(str(approval), near) or "`tavern approvals list` shows them",
             )
         return record, known
-
-
-def _is_pending(record: Record) -> bool:
-    known = _stored(record)
-    return known is not None and known.state == "pending"
 
 
 def approval_id(mark: str, definition: str) -> str:

@@ -76,6 +76,11 @@ class MemoryRecords:
                     break
         return tuple(found)
 
+    def count(self, kind: str, *, owner: str, state: str, since: float) -> int:
+        wanted = kind, owner, state
+        with self._lock:
+            return sum((r.kind, r.owner, r.state) == wanted and r.created > since for r in self._records.values())
+
     def take(self, key: str, most: int, seconds: float, now: float) -> float:
         with self._lock:
             uses = self._uses.get(key)

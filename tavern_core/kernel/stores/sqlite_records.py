@@ -38,7 +38,7 @@ CREATE TABLE IF NOT EXISTS records (
     kind TEXT NOT NULL, key TEXT NOT NULL, owner TEXT NOT NULL, state TEXT NOT NULL, data TEXT NOT NULL, created REAL NOT NULL,
     expires REAL NOT NULL, version INTEGER NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY (kind, key)
 ) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS by_age ON records (kind, created) WHERE kind != 'answer';
+CREATE INDEX IF NOT EXISTS newest ON records (kind, created, owner, state) WHERE kind != 'answer';
 CREATE TABLE IF NOT EXISTS uses (key TEXT, slot INTEGER, at REAL, PRIMARY KEY (key, slot)) WITHOUT ROWID
 """
 _COLUMNS: Final = "kind, key, owner, state, data, created, expires, version, crc"
@@ -48,6 +48,8 @@ INSERT INTO records ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT 
     version = excluded.version, crc = excluded.crc
 WHERE records.expires > 0 AND records.expires <= excluded.created
 """
+_OF_KIND: Final = "kind = ? AND kind != 'answer'"
+"""Answers are never listed. Without the second half SQLite does not use the index."""
 _LONGEST_PERIOD_S: Final = 7 * 86_400.0
 """Of a rate that another process may count here; this one knows its own."""
 _FORGET_USES: Final = (
@@ -123,7 +125,7 @@ class SqliteRecords:
     def list(
         self, kind: str, *, owner: str | None = None, states: Collection[str] = (), most: int = 100
     ) -> tuple[Record, ...]:
-        where, values = ["kind = ?", "(expires = 0 OR expires > ?)"], builtins.list[object]([kind, time.time()])
+        where, values = [_OF_KIND, "(expires = 0 OR expires > ?)"], builtins.list[object]([kind, time.time()])
         if owner is not None:
             where.append("owner = ?")
             values.append(owner)
@@ -134,6 +136,10 @@ class SqliteRecords:
             f"SELECT {_COLUMNS} FROM records WHERE {' AND '.join(where)} ORDER BY created DESC LIMIT ?", (*values, most)
         )
         return tuple(map(_record, rows))
+
+    def count(self, kind: str, *, owner: str, state: str, since: float) -> int:
+        statement = f"SELECT count(*) FROM records WHERE {_OF_KIND} AND created > ? AND owner = ? AND state = ?"
+        return int(self._rows(statement, (kind, since, owner, state))[0][0])
 
     def take(self, key: str, most: int, seconds: float, now: float) -> float:
         # Slot -1 counts all uses; use n is in slot n modulo `most`, so the slot of the next one holds the oldest that counts.
