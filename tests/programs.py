@@ -29,7 +29,7 @@ def tavern(
 ) -> subprocess.CompletedProcess[str]:
     """What `tavern WORDS` comes to in the folder `cwd`, run in this process: most of what a process costs is its start.
 
-    Every command has a new host, which imports its plugins anew. Bytes that are no text are kept as surrogates;
+    Every command has a new host, which imports its plugins anew. Bytes that are not text are kept as surrogates;
     `merged` has what was written to stderr in stdout, in the order of writing.
     """
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", "surrogateescape") for _ in range(2))

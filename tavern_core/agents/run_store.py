@@ -105,7 +105,7 @@ class AgentRuns:
             )
 
     def list(self, owner: str | None, most: int) -> builtins.list[AgentRecord]:
-        """Runs without their events, newest first. Raises UsageError: `most` is no number of runs (USAGE)."""
+        """Runs without their events, newest first. Raises UsageError: `most` is not a number of runs (USAGE)."""
         if type(most) is not int or not 0 <= most < 2**63:
             raise UsageError(f"a number of runs is expected, got {most!r:.40}", hint="runs(most=100)")
         where, values = ("WHERE owner = ?", [owner]) if owner is not None else ("", [])
@@ -121,7 +121,7 @@ class AgentRuns:
 
         Raises:
             RunNotFound: there is none, or it is another caller's (RUN_NOT_FOUND).
-            UsageError: `run` is no text (USAGE).
+            UsageError: `run` is not text (USAGE).
         """
         if not isinstance(run, str):
             raise UsageError(

@@ -19,7 +19,7 @@ class ExampleFolder:
         self._folder = folder
         self._listed: tuple[Stamp, list[Path]] | None = None
         self._known: dict[str, tuple[Stamp, Example | None]] = {}
-        """File → its stamp and what is kept of it; None: it is no workflow."""
+        """File → its stamp and what is kept of it; None: it is not a workflow."""
 
     def read(self) -> dict[str, Example]:
         """Id → example; files that are no workflows are left out."""

@@ -18,7 +18,7 @@ from tavern_core.model.language import Language
 from tavern_core.model.tool import ToolSpec
 
 _ONLY: Final = "result"
-"""The name of a result that is no object."""
+"""The name of a result that is not an object."""
 
 
 async def panel(

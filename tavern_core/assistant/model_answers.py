@@ -164,7 +164,7 @@ def _candidates(text: str) -> Iterator[str]:
         end = _end(text, found.start())
         if _SAYS_PATCH.search(text, found.start(), end or len(text)) is not None:
             yield _blanked(text, found.start(), end or len(text))
-            return  # what is inside of it, or follows it, is no answer of its own
+            return  # what is inside of it, or follows it, is not an answer of its own
         unclosed += end is None
         at = found.end() if end is None else end
 

@@ -12,7 +12,7 @@ ANSWER_CODES: Final[Mapping[str, str]] = {
     "NO_PATCH": "The answer has no JSON.",
     "BAD_JSON": "The JSON of the answer cannot be read.",
     "CUT_OFF": "The answer ended before its JSON did.",
-    "NOT_A_PATCH": "The JSON of the answer is no list of operations.",
+    "NOT_A_PATCH": "The JSON of the answer is not a list of operations.",
     "SEVERAL_PATCHES": "The answer has more than one patch.",
     "WHOLE_WORKFLOW": "The answer is a whole document instead of its changes.",
     "UNKNOWN_KEY": "The answer has a key that means nothing.",

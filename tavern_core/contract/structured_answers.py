@@ -17,7 +17,7 @@ def schema_validator(schema: Any) -> Validator:
     """The validator of the option `schema`, compiled before a request is paid for.
 
     Raises:
-        InputInvalid: it is no JSON Schema (INPUT_SCHEMA_INVALID).
+        InputInvalid: it is not a JSON Schema (INPUT_SCHEMA_INVALID).
     """
     if not isinstance(schema, Mapping):
         raise InputInvalid("the option `schema` is a JSON Schema: an object", hint='schema={"type": "object", …}')
@@ -31,7 +31,7 @@ def structured(text: str, validator: Validator, finish: str) -> Any:
     """The answer as data.
 
     Raises:
-        UpstreamError: it is no JSON, or does not fit the schema (UPSTREAM_ERROR); another request may give a better answer.
+        UpstreamError: it is not JSON, or does not fit the schema (UPSTREAM_ERROR); another request may give a better answer.
     """
     cut = "; it was cut at max_tokens" if finish == "length" else ""
     try:

@@ -110,7 +110,7 @@ def _changed(impl: Implementation, request: ModelRequest, answer: Any, is_known:
     if "tools" in copy:
         tools = copy["tools"] or []
         if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-            raise _refused(impl, "answered with `tools` that are no list of tools")
+            raise _refused(impl, "answered with `tools` that are not a list of tools")
         options = {**options, "tools": tools} if tools else {k: v for k, v in options.items() if k != "tools"}
     conversation = _conversation(impl, copy["conversation"]) if "conversation" in copy else request.conversation
     messages = request.messages
@@ -123,7 +123,7 @@ def _conversation(impl: Implementation, written: Any) -> list[dict[str, Any]]:
     if "conversation" not in impl.arguments:
         raise _refused(impl, "changed the conversation, which it does not take as an argument")
     if not isinstance(written, list) or not written:
-        raise _refused(impl, "answered with a `conversation` that is no list of messages")
+        raise _refused(impl, "answered with a `conversation` that is not a list of messages")
     for message in written:
         if not isinstance(message, dict) or message.get("role") not in _ROLES:
             raise _refused(impl, "answered with a `conversation` that holds something else than messages")

@@ -270,7 +270,7 @@ class KnowledgeConfig(_Section):
 
 def _knowledge_name(name: str) -> str:
     if re.fullmatch(r"[^\W_][\w-]{0,63}", name) is None:
-        raise ValueError(f"{name!r:.80} is no name of a knowledge base: use letters, digits, _ and -")
+        raise ValueError(f"{name!r:.80} is not the name of a knowledge base: use letters, digits, _ and -")
     return name
 
 

@@ -70,7 +70,7 @@ class Question:
 
     @classmethod
     def from_json(cls, data: object) -> Question:
-        """The inverse of `to_json`. Raises UsageError: it is no question (USAGE)."""
+        """The inverse of `to_json`. Raises UsageError: it is not a question (USAGE)."""
         if not isinstance(data, Mapping) or data.get("type") not in QUESTION_KINDS:
             raise UsageError(f"a question is one of {', '.join(QUESTION_KINDS)}")
         prompt, schema, request = data.get("prompt", ""), data.get("schema", {}), data.get("request", {})

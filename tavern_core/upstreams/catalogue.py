@@ -97,7 +97,7 @@ class Definitions:
 
     tools: Mapping[str, UpstreamTool] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Name → why it is no tool."""
+    """Name → why it is not a tool."""
     description: str = ""
     version: str = ""
     reviewed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -90,7 +90,7 @@ def entries_of_json(text: str, file: str, known: Collection[str] = ()) -> tuple[
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigInvalid(f"{file} is no JSON: {error}", hint="comments and trailing commas must go") from None
+        raise ConfigInvalid(f"{file} is not JSON: {error}", hint="comments and trailing commas must go") from None
     servers = next((data[key] for key in _SERVERS if isinstance(data, dict) and isinstance(data.get(key), dict)), None)
     if servers is None and isinstance(data, dict) and isinstance(data.get("mcp"), dict):
         servers = data["mcp"].get("servers")
@@ -143,7 +143,7 @@ def written_names(file: Path) -> set[str]:
 
 def _entry_of(name: str, server: Any) -> NewEntry:
     if not isinstance(server, Mapping):
-        raise ConfigInvalid("it is no object")
+        raise ConfigInvalid("it is not an object")
     notes: list[str] = []
     own = _name_of_server(name, server)
     prefix = own.upper().replace("-", "_")
@@ -175,7 +175,7 @@ def _words(written: Any) -> list[str]:
     if written is None:
         return []
     if not isinstance(written, list) or not all(isinstance(word, str | int | float) for word in written):
-        raise ConfigInvalid("its `args` are no list of texts")
+        raise ConfigInvalid("its `args` are not a list of texts")
     return list(map(str, written))
 
 

@@ -107,7 +107,7 @@ class Connections:
         return await self.on_loop(self.session(entry, context).use(work))
 
     async def ask(self, entry: Entry, work: Callable[[Connection], Awaitable[T]], seconds: float) -> T:
-        """Ask an upstream something that is no call; whatever its adapter raises is an error of the upstream.
+        """Ask an upstream something that is not a call; whatever its adapter raises is an error of the upstream.
 
         Raises:
             CallError: as `use`; CallTimeout: it took too long (TIMEOUT).

@@ -156,7 +156,9 @@ def _tls(target: Target, certificate: Any) -> ssl.SSLContext:
         raise SettingsInvalid(f"certificate.{unknown[0]} is not known", hint="use cert, key and ca")
     for name, text in given.items():
         if not isinstance(text, str) or _PEM not in text:
-            raise SettingsInvalid(f"certificate.{name} is no PEM text", hint=f"write {name}: {{$file: path of a .pem}}")
+            raise SettingsInvalid(
+                f"certificate.{name} is not PEM text", hint=f"write {name}: {{$file: path of a .pem}}"
+            )
     try:
         if "ca" in given:
             context = ssl.create_default_context(cadata=given["ca"])

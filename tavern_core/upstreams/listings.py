@@ -245,7 +245,7 @@ class Listings:
         for name in unknown_overrides(entry.config, tools):
             self._base.diagnostics.add(
                 "CONFIG_INVALID",
-                f"upstreams.{entry.name}.tools names {name!r:.80}, which is no tool of it",
+                f"upstreams.{entry.name}.tools names {name!r:.80}, which is not a tool of it",
                 plugin=entry.plugin,
                 hint=did_you_mean(name, tools) or "take it out of tavern.yaml",
             )

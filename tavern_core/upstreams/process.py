@@ -319,7 +319,7 @@ def _found(program: str, home: Home) -> str:
         found = shutil.which(program, path=os.pathsep.join(places))
     if found is None:
         raise UpstreamError(
-            f"{program!r:.200} is no program of this machine", hint="install it, or name it by its path in `command`"
+            f"{program!r:.200} is not an installed program", hint="install it, or name it by its path in `command`"
         )
     return str(Path(found).absolute())
 

@@ -27,7 +27,7 @@ class UpstreamStatus:
     quarantined: tuple[str, ...] = ()
     """Tools that changed, are new or were renamed since the upstream was reviewed."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Name → why it is no tool."""
+    """Name → why it is not a tool."""
     listed_at: float | None = None
     """Seconds since the epoch, UTC; None: never."""
     asked_at: float | None = None

@@ -61,17 +61,19 @@ def well_formed(answer: object) -> Listing:
     """What an adapter listed, with bounds; of its tools see `sound`.
 
     Raises:
-        UpstreamError: it is no listing (UPSTREAM_ERROR).
+        UpstreamError: it is not a listing (UPSTREAM_ERROR).
     """
     if not isinstance(answer, Listing):
-        raise UpstreamError(f"its adapter listed its tools with {printed(answer)}, which is no Listing", outcome="none")
+        raise UpstreamError(
+            f"its adapter listed its tools with {printed(answer)}, which is not a Listing", outcome="none"
+        )
     try:
         tools = tuple(islice(answer.tools, MAX_TOOLS + 1))
         left_out = {_shown(said(name)): said(why)[:500] for name, why in islice(answer.left_out.items(), MAX_LEFT_OUT)}
         ttl_ms = None if answer.ttl_ms is None else min(max(int(answer.ttl_ms), 0), _LONGEST_TTL_MS)
     except Exception as error:
         raise UpstreamError(
-            f"its adapter listed its tools with what is no Listing: {with_type(error)}", outcome="none"
+            f"its adapter listed its tools with what is not a Listing: {with_type(error)}", outcome="none"
         ) from error
     etag, description, version = (seen(said(text or "")) for text in (answer.etag, answer.description, answer.version))
     return Listing(tools, ttl_ms, etag[:1_000], left_out, description[:2_000], version[:100])
@@ -130,11 +132,11 @@ def _flaw(tool: UpstreamTool, name: str) -> str:
     from tavern_core.schema.schema_check import check_schema
 
     if not isinstance(tool, UpstreamTool):
-        return "it is no UpstreamTool"
+        return "it is not an UpstreamTool"
     if not 0 < len(name) <= MAX_NAME or not name.isprintable():
         return f"a name has 1 to {MAX_NAME} printable characters"
     if not isinstance(tool.input_schema, Mapping) or tool.input_schema.get("type", "object") != "object":
-        return "its parameters are no JSON Schema of an object"
+        return "its parameters are not the JSON Schema of an object"
     for schema, what in ((tool.input_schema, "parameters"), (tool.output_schema, "answer")):
         if schema is None:
             continue
@@ -164,7 +166,7 @@ def _names_in(schema: Any) -> Iterator[str]:
 
 
 def _size(tool: UpstreamTool) -> int:
-    """Bytes of its definition. Raises TypeError, ValueError and RecursionError: it is no JSON."""
+    """Bytes of its definition. Raises TypeError, ValueError and RecursionError: it is not JSON."""
     return len(json.dumps(tool_json(tool), allow_nan=False, ensure_ascii=False).encode())
 
 
@@ -173,7 +175,7 @@ def _weight(tool: UpstreamTool) -> str:
     try:
         size = _size(tool)
     except (TypeError, ValueError, RecursionError) as error:
-        return f"its definition is no JSON: {with_type(error)}"[:500]
+        return f"its definition is not JSON: {with_type(error)}"[:500]
     return "" if size <= MAX_DEFINITION else f"its definition has more than {MAX_DEFINITION:,} bytes"
 
 

@@ -76,7 +76,7 @@ def test_a_citation_reads_its_section_or_its_document(tmp_path, citation, texts)
     ("query", "message"),
     [
         ("kb:handbook/refunds.md#nothing", "there is no passage"),
-        ("kb:other/x.md", "is no citation of kb:handbook"),
+        ("kb:other/x.md", "is not a citation of kb:handbook"),
         ("kb:handbook/../../etc/passwd", "there is no passage"),
     ],
 )
@@ -286,7 +286,7 @@ def test_folders_of_the_configuration_are_relative_to_its_file(tmp_path):
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ({"a/b": {"path": "x"}}, "no name of a knowledge base"),
+        ({"a/b": {"path": "x"}}, "not the name of a knowledge base"),
         ({"a": {"pth": "x"}}, "unknown key 'pth'"),
         ({"a": 1}, "knowledge"),
     ],

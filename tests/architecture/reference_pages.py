@@ -221,7 +221,7 @@ DIAGNOSTICS: Final = {
     "used; others are not affected.",
     "NODE_CHANGED": "A plugin changed the definition of another plugin's node, as its grant allows.",
     "NODE_LEFT_OUT": "The hook of a plugin left a node out, or changed it in an invalid way.",
-    "RANKER_FAILED": "A ranker of a plugin failed, took too long or returned something that is no list of ids. The search for node "
+    "RANKER_FAILED": "A ranker of a plugin failed, took too long or returned something that is not a list of ids. The search for node "
     "types went on without it.",
     "WORKFLOW_NAME": "The file name of a workflow cannot be a tool id. The workflow runs, but is not a tool.",
     "WORKFLOW_UNDESCRIBED": "A workflow has no description, so a model cannot know what its tool is for.",

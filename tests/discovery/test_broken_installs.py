@@ -58,11 +58,11 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
         "entry_points.txt of broken_thing-1.0 cannot be read",
     ),
     "entry points that are a folder": (entry_points(Path.mkdir), "entry_points.txt of broken_thing-1.0 cannot be read"),
-    "entry points that are no text": (
+    "entry points that are not text": (
         entry_points(lambda f: f.write_bytes(b"[x]\na = b\xff\n")),
         "entry_points.txt of broken-thing: byte 9 is not UTF-8",
     ),
-    "entry points of ours that are no text": (
+    "entry points of ours that are not text": (
         entry_points(lambda f: f.write_bytes(ENTRY.encode() + b"\xff")),
         "is not UTF-8",
     ),

@@ -898,7 +898,7 @@ BAD_SAVES: dict[str, Callable[..., Any]] = {
     "a value that is not allowed": lambda: {"extensions.set.size": 99},
     "a key nobody knows": lambda: {"extensions.set.nothing": 1},
     "a key of somebody else": lambda: {"extensions.guard.x": 1},
-    "keys that are no text": lambda: {3: 4},
+    "keys that are not text": lambda: {3: 4},
     "what is not JSON": lambda: {"extensions.set.word": object()},
 }
 

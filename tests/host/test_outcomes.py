@@ -93,7 +93,7 @@ NEVER_BEGAN: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "an argument is missing": (("t:add", {}), {}, "INPUT_SCHEMA_INVALID"),
     "an argument has the wrong type": (("t:add", {"a": "x"}), {}, "INPUT_SCHEMA_INVALID"),
     "an argument is not JSON": (("t:add", {"a": {1}}), {}, "INPUT_SCHEMA_INVALID"),
-    "the arguments are no mapping": (("t:add", [1]), {}, "INPUT_SCHEMA_INVALID"),
+    "the arguments are not a mapping": (("t:add", [1]), {}, "INPUT_SCHEMA_INVALID"),
     "a type refuses its value": (("t:positive", {"n": 0}), {}, "INPUT_SCHEMA_INVALID"),
     "there is no such tool": (("t:nothing",), {}, "TOOL_NOT_FOUND"),
     "the id is not text": ((5,), {}, "TOOL_NOT_FOUND"),

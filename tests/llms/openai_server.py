@@ -26,10 +26,10 @@ Fault = Literal[
 timeout          the request is read and never answered
 drip             the first piece of the text arrives, then only comments of SSE, for ever
 cut              the connection ends after the first piece, or in the middle of the JSON
-malformed        the first event, or the body, is no JSON
+malformed        the first event, or the body, is not JSON
 error_in_stream  after the first piece comes an event with an error object
 endless          pieces without end
-invalid_utf8     the text holds bytes that are no UTF-8
+invalid_utf8     the text holds bytes that are not UTF-8
 huge             one line, or one body, of `HUGE` bytes
 no_end           all pieces arrive, then the connection ends without ``[DONE]``
 """
@@ -42,7 +42,7 @@ class Reply:
 
     text: str = ""
     calls: Sequence[tuple[str, Any]] = ()
-    """Tool calls: (name, arguments); arguments that are a text are sent as they are, also if they are no JSON."""
+    """Tool calls: (name, arguments); arguments that are a text are sent as they are, also if they are not JSON."""
     usage: tuple[int, int] | None = (7, 5)
     """Input and output tokens; None: not reported."""
     finish: str = ""

@@ -143,10 +143,10 @@ WRONG: dict[str, tuple[Any, str]] = {
     "answers no text": ({"system": 5}, "`system` that is not a text"),
     "chooses a model that does not exist": ({"model": "echoo"}, "chose the model 'echoo'"),
     "changes the purpose": ({"purpose": "else"}, "tried to change the purpose"),
-    "answers no messages": ({"conversation": "hi"}, "no list of messages"),
-    "answers an empty conversation": ({"conversation": []}, "no list of messages"),
+    "answers no messages": ({"conversation": "hi"}, "not a list of messages"),
+    "answers an empty conversation": ({"conversation": []}, "not a list of messages"),
     "hides a system message": ({"conversation": [{"role": "system", "content": "x"}]}, "something else than messages"),
-    "answers no tools": ({"tools": ["t"]}, "no list of tools"),
+    "answers no tools": ({"tools": ["t"]}, "not a list of tools"),
     "answers no JSON": ({"system": object()}, "not JSON"),
     "fails": (lambda *_: 1 / 0, "ZeroDivisionError"),
 }

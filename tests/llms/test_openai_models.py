@@ -189,7 +189,7 @@ ODD: dict[str, tuple[Any, str]] = {
     "no choice": ({"choices": []}, "no choice"),
     "a choice that is none": ({"choices": ["a"]}, "a choice without a message"),
     "a message that is none": ({"choices": [{"message": "a"}]}, "a choice without a message"),
-    "calls that are no list": ({"choices": [{"message": {"tool_calls": 5}}]}, "`tool_calls` that are no list"),
+    "calls that are not a list": ({"choices": [{"message": {"tool_calls": 5}}]}, "`tool_calls` that are not a list"),
     "a call that is none": ({"choices": [{"message": {"tool_calls": [5]}}]}, "a tool call without a function"),
     "an error that is a text": ({"error": "out of memory"}, "reports an error: out of memory"),
 }

@@ -294,7 +294,7 @@ def test_long_files_are_read_in_parts_and_binary_ones_not_at_all(project: Projec
             parts.append(part["content"].count("字"))
             offset = part["nextOffset"]
         assert parts == [50_000, 50_000, 20_000]
-        assert "no text" in why(tavern.invoke_sync("skill:big", {"file": "image.bin"}))
+        assert "not text" in why(tavern.invoke_sync("skill:big", {"file": "image.bin"}))
         assert "larger than" in why(tavern.invoke_sync("skill:big", {"file": "huge.txt"}))
 
 

@@ -177,7 +177,7 @@ def test_an_answer_is_what_stands_under_result(project: Project) -> None:
         assert value(tavern.invoke_sync("odd:do")) == {"status": "error", "list": [1]}
 
 
-# What is no tool ------------------------------------------------------------------------------------------------------
+# What is not a tool ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ BREAKS: dict[str, tuple[Break, str, dict[str, Any]]] = {
     "the patch is half of its JSON": (lambda p: json.dumps(p)[:-1], "NOT_JSON", {}),
     "the patch is the JSON of one operation": (lambda p: json.dumps(p[0]), "NOT_A_PATCH", {}),
     "an operation is a list": (lambda p: [list(p[0])], "NOT_A_PATCH", {"op": 0}),
-    "a value that is no number": (value(1, inputValues={"template": math.nan}), "NOT_JSON", {"op": 1}),
+    "a value that is not a number": (value(1, inputValues={"template": math.nan}), "NOT_JSON", {"op": 1}),
     "a value of a program": (value(1, inputValues={"template": object()}), "NOT_JSON", {"op": 1}),
     "half a character": (value(1, displayName="\ud800"), "NOT_JSON", {"op": 1}),
     "a value that is too deep": (value(1, inputValues=nested(80)), "PATCH_TOO_DEEP", {}),

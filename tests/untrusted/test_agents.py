@@ -131,7 +131,7 @@ def test_content_that_looks_like_a_call_is_none_even_if_the_model_repeats_it(
     assert content[-10:] in str(seen[1][-1]["content"]) or BLOCK[-10:] not in str(seen[1][-1]["content"])
     assert [m["role"] for m in seen[1] if m["role"] == "system"] == [
         "system"
-    ]  # what was read is no message of the system
+    ]  # what was read is not a message of the system
 
 
 def test_what_an_agent_answers_a_tool_is_untrusted_and_the_agent_of_an_agent_is_watched_too(tmp_path: Path) -> None:

@@ -343,7 +343,7 @@ async def serve(message: dict[str, Any]) -> None:
 async def main() -> None:
     reader = asyncio.StreamReader(limit=10_000_000)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    print("mini_mcp: this line is no message")
+    print("mini_mcp: this line is not a message")
     sys.stdout.flush()
     while line := await reader.readline():
         message = json.loads(line)

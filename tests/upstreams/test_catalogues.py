@@ -104,7 +104,7 @@ ODD: dict[str, tuple[Any, str]] = {
     "a giant name": (replace(ECHO, name="a" * 300), "256"),
     "no text for a name": (replace(ECHO, name=7), "printable"),
     "a schema of no object": (replace(ECHO, input_schema={"type": "string"}), "JSON Schema of an object"),
-    "a schema that is no mapping": (replace(ECHO, input_schema=[]), "JSON Schema of an object"),
+    "a schema that is not a mapping": (replace(ECHO, input_schema=[]), "JSON Schema of an object"),
     "a remote reference": (replace(ECHO, input_schema={"type": "object", "$ref": "http://evil.example/s"}), "schema"),
     "a parameter named like a call": (
         replace(ECHO, input_schema={"type": "object", "properties": {"<|[TOOL_REQUEST]|>": {}}}),

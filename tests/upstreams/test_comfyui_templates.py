@@ -1,4 +1,4 @@
-"""What a folder of workflows comes to: tools, parameters, files that go along, and why something is no tool."""
+"""What a folder of workflows comes to: tools, parameters, files that go along, and why something is not a tool."""
 
 from __future__ import annotations
 

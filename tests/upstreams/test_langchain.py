@@ -165,7 +165,7 @@ UNUSABLE = {
     ),
     "no tool": (
         {"package": "toolkit-of-tests", "settings": {"objects": ["toolkit_of_tests:not_a_tool"]}},
-        "no tool",
+        "not a tool",
         "",
     ),
     "a url instead": ({"url": "http://a.example"}, "reached by `package`", ""),

@@ -84,7 +84,7 @@ EVIL: dict[str, tuple[str, str, str]] = {
     "429": ("UPSTREAM_ERROR", "has no time", "none"),
     "500": ("UPSTREAM_ERROR", "error response", "unknown"),
     "accepted": ("UPSTREAM_ERROR", "202", "none"),
-    "empty": ("UPSTREAM_ERROR", "is no MCP", "unknown"),
+    "empty": ("UPSTREAM_ERROR", "is not MCP", "unknown"),
     "other-number": ("UPSTREAM_ERROR", "another request", "unknown"),
 }
 """Mode → kind of the error, words of it, what is known of the outcome."""

@@ -294,7 +294,7 @@ async def test_a_workflow_that_cannot_be_a_tool_is_left_out_with_the_reason(tmp_
         ([("crashed", None)], "failed", "ended as crashed"),
         ([("canceled", None)], "canceled", "ended as canceled"),
         ([], "lost", "n8n does not know this execution"),
-        (["running", 5], "lost", "something that is no object"),
+        (["running", 5], "lost", "something that is not an object"),
         ([{"status": ["running"]}], "failed", "ended as ['running']"),
     ],
 )
@@ -388,7 +388,7 @@ async def test_an_api_that_answers_something_else_is_an_error_with_a_hint(tmp_pa
     async with N8nStub() as n8n:
         n8n._api = lambda request, path: web.json_response(data)  # type: ignore[method-assign]
         async with opened(tmp_path, {"n8n": entry(n8n, api=True)}, secrets={"n8n": KEY}) as host:
-            assert "no list of workflows" in (said := await listed(host)) or "no object" in said
+            assert "no list of workflows" in (said := await listed(host)) or "not an object" in said
 
 
 async def test_a_wrong_key_names_the_setting(tmp_path: Path) -> None:

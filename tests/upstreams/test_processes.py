@@ -201,7 +201,7 @@ def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
         boxes = Sandboxes(IsolationConfig(), tmp_path, (), Diagnostics(), WorkFolders(tmp_path / "work"))
         sandbox = PluginSandbox(boxes, "one", "required", tmp_path / "data", True)
         for word in ("no-such-program", "./no-such-file"):
-            with pytest.raises(UpstreamError, match="is no program of this machine"):
+            with pytest.raises(UpstreamError, match="is not an installed program"):
                 await start_process([word], Home(str(tmp_path), {}), sandbox, Rights())
         boxes.release()
 

@@ -106,15 +106,15 @@ def test_a_server_that_cannot_be_an_entry_costs_no_other(tmp_path: Path) -> None
 
 
 WRONG: dict[str, tuple[str, str]] = {
-    "no JSON": ("{// comment\n}", "is no JSON"),
+    "no JSON": ("{// comment\n}", "is not JSON"),
     "a list": ("[]", "holds no servers"),
     "no servers": ('{"mcpServers": {}}', "holds no servers"),
-    "a server that is a word": ('{"mcpServers": {"a": "x"}}', "is no object"),
+    "a server that is a word": ('{"mcpServers": {"a": "x"}}', "is not an object"),
     "a server without a command": ('{"mcpServers": {"a": {"args": []}}}', "neither `command` nor `url`"),
     "a server without a name": ('{"mcpServers": {"???": {"command": "!"}}}', "no name can be made"),
     "an odd address": ('{"mcpServers": {"a": {"url": "ftp://a.example"}}}', "cannot be an upstream"),
     "too many": (json.dumps({"mcpServers": {f"s{n}": {"command": "x"} for n in range(201)}}), "holds no servers"),
-    "too deep": ("[" * 100_000, "is no JSON"),
+    "too deep": ("[" * 100_000, "is not JSON"),
 }
 
 

@@ -73,14 +73,14 @@ WRONG: dict[str, tuple[Any, str]] = {
     "connect exits": (adapter(SystemExit(3)), "SystemExit"),
     "connect opens nothing": (adapter(SimpleNamespace()), "has no method list_tools"),
     "in this process, connect raises": (adapter(ValueError("no luck"), in_process=True), "no luck"),
-    "list_tools lists nothing": (adapter(connection(list_tools=None)), "no Listing"),
-    "list_tools returns a text": (adapter(connection(list_tools="echo")), "no Listing"),
-    "list_tools returns no tools": (adapter(connection(list_tools=Listing(None))), "no Listing"),  # type: ignore[arg-type]
+    "list_tools lists nothing": (adapter(connection(list_tools=None)), "not a Listing"),
+    "list_tools returns a text": (adapter(connection(list_tools="echo")), "not a Listing"),
+    "list_tools returns no tools": (adapter(connection(list_tools=Listing(None))), "not a Listing"),  # type: ignore[arg-type]
     "list_tools raises": (adapter(connection(list_tools=ValueError("no luck"))), "no luck"),
     "list_tools raises what has no text": (adapter(connection(list_tools=Unprintable())), "Unprintable"),
     "list_tools exits": (adapter(connection(list_tools=SystemExit(3))), "SystemExit"),
-    "a time that is none": (adapter(connection(list_tools=Listing((ECHO,), ttl_ms=float("nan")))), "no Listing"),  # type: ignore[arg-type]
-    "left_out is no mapping": (adapter(connection(list_tools=Listing((ECHO,), left_out=None))), "no Listing"),  # type: ignore[arg-type]
+    "a time that is none": (adapter(connection(list_tools=Listing((ECHO,), ttl_ms=float("nan")))), "not a Listing"),  # type: ignore[arg-type]
+    "left_out is not a mapping": (adapter(connection(list_tools=Listing((ECHO,), left_out=None))), "not a Listing"),  # type: ignore[arg-type]
 }
 
 
@@ -135,7 +135,7 @@ ODD_TOOLS = {
     "no tool": {"name": "odd"},
     "a number as its name": UpstreamTool(5),  # type: ignore[arg-type]
     "much data": replace(ECHO, name="odd", data={"x": "y" * 2_000_000}),
-    "an example that is no JSON": replace(ECHO, name="odd", examples=(Example({}, result=object()),)),
+    "an example that is not JSON": replace(ECHO, name="odd", examples=(Example({}, result=object()),)),
 }
 
 

@@ -288,7 +288,7 @@ OUT = {"id": "o", "type": "core:GroupOutput"}
 INTERFACES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a default of another type": ({"interfaceInputs": {"n": {"dataFlowType": "INTEGER", "config": {"default": "x"}}}}, ["the default of input 'n' of the workflow does not fit"]),
     "a default written out": ({"interfaceInputs": {"n": {"matchCategories": ["ComboOption"], "config": {"default": {"value": "a"}, "suggestions": [{"value": "a"}]}}}}, []),
-    "suggestions that are no list": ({"interfaceInputs": {"n": {"matchCategories": ["ComboOption"], "config": {"suggestions": 5}}}}, []),
+    "suggestions that are not a list": ({"interfaceInputs": {"n": {"matchCategories": ["ComboOption"], "config": {"suggestions": 5}}}}, []),
     "an output that nobody gives": ({"nodes": [OUT], "interfaceOutputs": {"果": {}}}, ["no edge gives output '果' of the workflow"]),
     "an output that is a value": ({"nodes": [{**OUT, "inputValues": {"果": 1}}], "interfaceOutputs": {"果": {}}}, []),
 }  # fmt: skip

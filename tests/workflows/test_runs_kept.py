@@ -135,7 +135,7 @@ FILES: dict[str, tuple[str, str]] = {
     "an edge without ends": ('{"nodes": [], "edges": [{"id": "e"}]}', "source"),
     "a twice given key": ('{"nodes": [], "nodes": [], "edges": []}', "twice"),
     "deep nesting": ('{"nodes": ' + "[" * 500 + "]" * 500 + "}", "nested"),
-    "nodes that are no list": ('{"nodes": {"a": 1}, "edges": []}', "nodes"),
+    "nodes that are not a list": ('{"nodes": {"a": 1}, "edges": []}', "nodes"),
     "half a character": ('{"nodes": [{"id": "\\ud800", "type": "t"}], "edges": []}', "surrogate"),
     "a format of the future": ('{"formatVersion": 99, "nodes": [], "edges": []}', "newer"),
 }

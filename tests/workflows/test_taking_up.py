@@ -243,7 +243,7 @@ SPOILT: dict[str, tuple[Callable[[dict[str, Any]], object], bool, type[TavernErr
         StateDamaged,
         "corrupt",
     ),
-    "calls that are no number": (lambda data: data["caller"].update(calls="0"), True, StateDamaged, "corrupt"),
+    "calls that are not a number": (lambda data: data["caller"].update(calls="0"), True, StateDamaged, "corrupt"),
     "scopes that are none": (lambda data: data["caller"].update(scopes=["read:fs"]), True, StateDamaged, "corrupt"),
     "options that are none": (lambda data: data.update(options=[1]), True, StateDamaged, "corrupt"),
 }

@@ -155,7 +155,9 @@ def _tools_in(thing: Any, written: str) -> Iterator[Any]:
             raise UpstreamError(f"{written} makes no tool", outcome="none")
         yield from _tools_in(made, written)
     else:
-        raise UpstreamError(f"{written} is no tool: it needs name, description, args_schema and invoke", outcome="none")
+        raise UpstreamError(
+            f"{written} is not a tool: it needs name, description, args_schema and invoke", outcome="none"
+        )
 
 
 def _imported(module: str, package: str) -> Any:

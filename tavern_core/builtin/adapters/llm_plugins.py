@@ -110,13 +110,13 @@ def _tools_of(thing: Any, name: str | None, toolboxes: Mapping[str, Mapping[str,
 
 
 def _modules(package: str) -> list[Any]:
-    """Raises UpstreamError: it is not installed, is no plugin of `llm`, or its import failed (UPSTREAM_ERROR)."""
+    """Raises UpstreamError: it is not installed, is not a plugin of `llm`, or its import failed (UPSTREAM_ERROR)."""
     try:
         points = [p for p in metadata.distribution(package).entry_points if p.group == GROUP]
     except metadata.PackageNotFoundError:
         raise UpstreamError(f"{package} is not installed", hint=f"pip install {package}", outcome="none") from None
     if not points:
-        raise UpstreamError(f"{package} is no plugin of llm: it has no entry point in {GROUP!r}", outcome="none")
+        raise UpstreamError(f"{package} is not a plugin of llm: it has no entry point in {GROUP!r}", outcome="none")
     try:
         return [point.load() for point in points]
     except Exception as error:

@@ -98,7 +98,7 @@ class _Bases:
         if not query.startswith(f"{KB}:"):
             return list(self._service().search(query, limit, base))
         if base and not query.startswith(f"{KB}:{base}/"):
-            raise ToolFailed(f"{query!r:.200} is no citation of {KB}:{base}", hint=f"it begins with {KB}:{base}/")
+            raise ToolFailed(f"{query!r:.200} is not a citation of {KB}:{base}", hint=f"it begins with {KB}:{base}/")
         named, known = query.removeprefix(f"{KB}:").partition("/")[0], sorted(self._descriptions())
         if named not in known:
             raise ToolFailed(f"there is no knowledge base {named!r:.200}", hint=f"there are: {', '.join(known)}")

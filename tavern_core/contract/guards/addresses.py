@@ -173,7 +173,7 @@ def _ascii(host: str) -> str:
     try:
         encoded: bytes = idna.encode(host, uts46=True, transitional=False)
     except (idna.IDNAError, UnicodeError) as error:
-        # Numbers in full-width digits are no domain names to IDNA, and addresses to some readers.
+        # Numbers in full-width digits are not domain names to IDNA, and addresses to some readers.
         raise BadUrl(f"has a host that is not a domain name: {error}") from None
     return encoded.decode("ascii").lower()
 

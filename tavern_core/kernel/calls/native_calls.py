@@ -30,7 +30,7 @@ class NativeCall:
     name: str
     """The tool's wire name."""
     arguments: Mapping[str, Any] | None
-    """None: they are no JSON object."""
+    """None: they are not a JSON object."""
     id: str = ""
     """By which the API refers to it."""
     written: str = ""
@@ -164,7 +164,7 @@ _READERS: Final[Mapping[Api, Callable[[Mapping[str, Any]], Iterable[NativeCall] 
 
 
 def read_arguments(written: str) -> dict[str, Any] | None:
-    """The arguments of a call as a model wrote them; None if they are no JSON object."""
+    """The arguments of a call as a model wrote them; None if they are not a JSON object."""
     try:
         arguments = json.loads(written or "{}")
     except (ValueError, RecursionError):
@@ -175,7 +175,7 @@ def read_arguments(written: str) -> dict[str, Any] | None:
 def not_an_object(tool: str, written: str) -> InputInvalid:
     """The error of a call with such arguments."""
     return InputInvalid(
-        f"{tool}: the arguments are no JSON object: {written[:200]}",
+        f"{tool}: the arguments are not a JSON object: {written[:200]}",
         hint='write the arguments as one JSON object, such as {} or {"text": "…"}',
         fixFor="caller",
     )

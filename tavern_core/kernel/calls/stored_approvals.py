@@ -229,14 +229,14 @@ class StoredApprovals:
             state: pending, approved, rejected, used or expired; None: all.
 
         Raises:
-            UsageError: there is no such state, or `most` is no number from 0 up (USAGE).
+            UsageError: there is no such state, or `most` is not a number from 0 up (USAGE).
         """
         if state is not None and state not in get_args(State):
             raise UsageError(
                 f"{state!r:.80} is not a state of a request", hint=f"there are: {', '.join(get_args(State))}"
             )
         if type(most) is not int or most < 0:
-            raise UsageError(f"most={most!r:.80} is no number from 0 up", hint="approvals.list(most=20)")
+            raise UsageError(f"most={most!r:.80} is not a number from 0 up", hint="approvals.list(most=20)")
         found = (_stored(record) for record in self._records.list(KIND, most=10_000 if state else most))
         return tuple([one for one in found if one is not None and state in (None, one.state)][:most])
 

@@ -193,7 +193,7 @@ def judged(plan: Plan, call: RunningCall, wish: Wish | None) -> Wish | None:
 
 
 def judge_node(run: Reader, type_: str, capabilities: Collection[str], inputs: Mapping[str, Any]) -> None:
-    """The same for the code of a node that has capabilities itself. It is no call, so it cannot be approved.
+    """The same for the code of a node that has capabilities itself. It is not a call, so it cannot be approved.
 
     Raises:
         PolicyDenied: it would have an effect after untrusted content was read (POLICY_DENIED).

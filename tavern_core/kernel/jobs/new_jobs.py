@@ -92,7 +92,7 @@ class NewJobs:
         return job if kept is None else kept.job
 
     def _copied(self, request: Request) -> Any:
-        """A copy of the arguments; None where they are no JSON or too large, as the call itself will say."""
+        """A copy of the arguments; None where they are not JSON or too large, as the call itself will say."""
         try:
             return own_copy(request.arguments, request.tool, self._argument_bytes)
         except InputInvalid:

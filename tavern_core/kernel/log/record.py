@@ -161,7 +161,7 @@ def _plain(value: Any, depth: int) -> Any:
 
 
 def _text(text: str) -> str:
-    """Lone surrogates are no UTF-8: they are written out."""
+    """Lone surrogates are not UTF-8: they are written out."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 

@@ -77,7 +77,7 @@ def read_skill(content: bytes, folder: str, file: str) -> SkillFile:
         return SkillFile(folder, findings=document.findings)
     data = yaml.load("\n" + parts[0], Loader=_AS_TEXT)
     if not isinstance(data, dict):
-        return unusable("the front matter is no mapping of keys to values", _HINT)
+        return unusable("the front matter is not a mapping of keys to values", _HINT)
     found = [*_judged(data, document, folder), *_flow(document)]
     if content.startswith(b"\xef\xbb\xbf"):
         found.append(Finding(CODE, "the file begins with a byte order mark", "save it without", Location(file, 1, 1), "warning"))  # fmt: skip
@@ -117,7 +117,7 @@ def _judged(data: Mapping[str, Any], document: YamlDocument, folder: str) -> Ite
         if len(_said(data, key)) > most:
             yield found(key, f"{key} has more than {most:,} characters")
     if "compatibility" in data and not isinstance(data["compatibility"], str):
-        yield found("compatibility", "compatibility is no text")
+        yield found("compatibility", "compatibility is not text")
 
 
 def _name_flaws(name: str, folder: str) -> Iterator[tuple[str, str]]:

@@ -62,7 +62,7 @@ def read_plugin_skills(plugin: str, entry: str, files: PluginFiles) -> PluginSki
     folder = entry.rstrip("/").removeprefix("./") or "."
     names = files.names(entry)
     if names is None:
-        problem = files.problem(entry) or f"{entry!r:.120} is no folder"
+        problem = files.problem(entry) or f"{entry!r:.120} is not a folder"
         return PluginSkills(findings=(Finding(CODE, f"skills.entry: {problem}", "create it", Location("plugin.yaml")),))
     for name in names[:MOST_SKILLS]:
         path = name if folder == "." else f"{folder}/{name}"

@@ -1,7 +1,7 @@
 """`plugin-manifest.json` of a VCP plugin as a plugin of this host. Nothing in its folder runs while it is read.
 
     synchronous + stdio   every command is a script tool: `implementation: {type: script, protocol: vcp}`
-    everything else       is listed with the reason why it is no tool
+    everything else       is listed with the reason why it is not a tool
     <name>.block          is off, as in VCP
 
 A command is one of `capabilities.invocationCommands`; its parameters are a guess (`vcp_parameters.py`), its settings are the
@@ -101,11 +101,11 @@ class _Reading:
         """The command line of the plugin's program, and why there is none."""
         kind, protocol = self._data.get("pluginType"), self._part("communication").get("protocol")
         if isinstance(kind, str) and kind in _NEEDS_VCP:
-            return (), f"a VCP plugin of type {kind} is no tool: {_NEEDS_VCP[kind]}"
+            return (), f"a VCP plugin of type {kind} is not a tool: {_NEEDS_VCP[kind]}"
         if kind != "synchronous":
             return (), f"its pluginType {kind!r:.60} is none that is known"
         if protocol not in (None, "stdio"):
-            return (), f"its protocol {protocol!r:.60} is no tool's: VCP loads such plugins into its own process"
+            return (), f"its protocol {protocol!r:.60} is not a tool's: VCP loads such plugins into its own process"
         written = self._entry_point()
         if not written:
             return (), "its entryPoint names no program"
@@ -134,7 +134,7 @@ class _Reading:
             return written
         if written is not None:
             path = ("communication", "timeout")
-            self._warn(path, f"{written!r:.40} is no number of milliseconds; the host's limit holds instead")
+            self._warn(path, f"{written!r:.40} is not a number of milliseconds; the host's limit holds instead")
         return None
 
     # Its tools ---------------------------------------------------------------------------------------------------------

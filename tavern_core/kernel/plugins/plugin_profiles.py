@@ -20,7 +20,7 @@ def profiles_in(candidate: Candidate, cache: Path) -> tuple[dict[str, AgentProfi
         cache: where a zipped plugin is unpacked.
 
     Raises:
-        ActivationFailed: `profiles.entry` is no file or folder inside the plugin (ACTIVATION_FAILED).
+        ActivationFailed: `profiles.entry` is not a file or folder inside the plugin (ACTIVATION_FAILED).
     """
     from tavern_core.model.agent_profile import AgentProfile
     from tavern_core.model.manifest import Entry

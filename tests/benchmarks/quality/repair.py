@@ -408,7 +408,7 @@ class Repairer:
     """Changes its last answer as the report says, and knows nothing else.
 
     Args:
-        meant: what it wanted to say, for answers that are no JSON: it can say that again in the right form.
+        meant: what it wanted to say, for answers that are not JSON: it can say that again in the right form.
     """
 
     def __init__(self, answer: str, meant: str) -> None:

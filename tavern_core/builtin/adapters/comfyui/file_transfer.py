@@ -73,7 +73,7 @@ async def upload_of(written: str, call: UpstreamCall) -> Upload:
 def _from_workspace(written: str, workspace: str | None) -> bytes:
     if not workspace:
         raise ToolFailed(
-            f"{written!r:.120} is no artifact, and the caller has no workspace",
+            f"{written!r:.120} is not an artifact, and the caller has no workspace",
             hint="pass artifact:…, or CallContext(workspace_dir=...)",
         )
     root = os.path.realpath(os.path.expanduser(workspace))  # noqa: PTH111 - realpath is no method of Path

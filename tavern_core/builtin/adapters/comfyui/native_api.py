@@ -62,7 +62,7 @@ class Native:
         found: dict[str, Any] = {}
         for name in sorted(classes):
             answer = await exchange(self._http, "GET", f"/object_info/{quote(name, safe='')}")
-            with suppress(ValueError):  # infinite bounds are no JSON, and are let through here
+            with suppress(ValueError):  # infinite bounds are not JSON, and are let through here
                 value = from_json(answer.body) if answer.status == 200 else {}
                 if isinstance(value, Mapping) and name in value:
                     found[name] = value[name]

@@ -56,7 +56,7 @@ SIDECAR: Final[Mapping[str, Any]] = {
 
 
 class BadTemplate(ValueError):
-    """Why a file is no template."""
+    """Why a file is not a template."""
 
 
 @dataclass(frozen=True, slots=True)

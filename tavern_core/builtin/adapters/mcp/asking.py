@@ -27,7 +27,7 @@ async def answers_to(requests: object, call: UpstreamCall, roots: tuple[str, ...
         CallError: no one can be asked, or no one answered in time.
     """
     if not isinstance(requests, dict) or len(requests) > MOST_QUESTIONS:
-        raise UpstreamError(f"the server's questions are no object of at most {MOST_QUESTIONS}")
+        raise UpstreamError(f"the server's questions are not an object of at most {MOST_QUESTIONS}")
     return {name: await _answer(name, request, call, roots) for name, request in requests.items()}
 
 

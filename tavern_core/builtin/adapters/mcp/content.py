@@ -26,7 +26,7 @@ async def result_of(result: Mapping[str, Any], tool: str, call: UpstreamCall) ->
     """
     parts = result.get("content", [])
     if not isinstance(parts, list):
-        raise UpstreamError(f"{tool}: the content of its answer is no list", outcome="unknown")
+        raise UpstreamError(f"{tool}: the content of its answer is not a list", outcome="unknown")
     if len(parts) > MOST_PARTS:
         raise OutputTooLarge(
             f"{tool} answered in {len(parts):,} parts, more than {MOST_PARTS:,}", outcome="done", limit=MOST_PARTS

@@ -57,7 +57,7 @@ def failure_of(error: MCPError, what: str, tool: str = "") -> CallError:
         return InputInvalid(f"{what}: the server refuses the arguments: {said}", **_data(error))
     outcome: Outcome = "none" if code in _REFUSED else "unknown"
     if code == PARSE_ERROR:
-        return UpstreamError(f"{what}: the server answers with what is no MCP: {said}", outcome="unknown")
+        return UpstreamError(f"{what}: the server answers with what is not MCP: {said}", outcome="unknown")
     retryable = code == INTERNAL_ERROR
     return UpstreamError(f"{what}: {said}", outcome=outcome, retryable=retryable, **_data(error))
 

@@ -35,7 +35,7 @@ async def pages(ask: Ask, key: str) -> AsyncIterator[tuple[dict[str, Any], list[
     """Each page of a list: (the result, its items). Ends where a server has no end.
 
     Raises:
-        UpstreamError: a page is no list (UPSTREAM_ERROR).
+        UpstreamError: a page is not a list (UPSTREAM_ERROR).
     """
     params: dict[str, Any] = {}
     seen: set[str] = set()
@@ -43,7 +43,7 @@ async def pages(ask: Ask, key: str) -> AsyncIterator[tuple[dict[str, Any], list[
         result = await ask(params)
         items = result.get(key)
         if not isinstance(items, list):
-            raise UpstreamError(f"the server's list of {key} is no list")
+            raise UpstreamError(f"the server's list of {key} is not a list")
         yield result, items
         cursor = result.get("nextCursor")
         if not isinstance(cursor, str) or not cursor or len(cursor) > _LONGEST_CURSOR or cursor in seen:
@@ -119,7 +119,7 @@ class _Reader:
         try:
             size = len(to_json(item))
         except ValueError as error:
-            return f"its definition is no JSON: {error}"
+            return f"its definition is not JSON: {error}"
         if size > MOST_TOOL_BYTES:
             return f"its definition takes {size:,} bytes, more than {MOST_TOOL_BYTES:,}"
         self._bytes += size

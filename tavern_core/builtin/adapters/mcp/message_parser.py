@@ -34,7 +34,7 @@ _ANSWER: Final = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*
 
 
 class NotAMessage(ValueError):
-    """It is no JSON-RPC message."""
+    """It is not a JSON-RPC message."""
 
 
 def values_in(data: bytes) -> int:
@@ -46,7 +46,7 @@ async def read_json(data: bytes) -> Any:
     """Parse untrusted JSON.
 
     Raises:
-        NotAMessage: it is no JSON.
+        NotAMessage: it is not JSON.
         OutputTooLarge: more values than anything here is made for (OUTPUT_TOO_LARGE).
     """
     count = values_in(data)

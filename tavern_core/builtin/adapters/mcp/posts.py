@@ -78,7 +78,7 @@ class Posts:
             kind = response.headers.get("content-type", "")[:100]
             raise MCPError(INVALID_REQUEST, f"Unexpected content type: {kind}")
         except NotAMessage as error:
-            raise MCPError(PARSE_ERROR, f"the answer is no MCP: {error}") from None
+            raise MCPError(PARSE_ERROR, f"the answer is not MCP: {error}") from None
         finally:
             await response.aclose()
 
@@ -103,7 +103,7 @@ def _is(response: httpx2.Response, kind: str) -> bool:
 
 
 def _result_of(message: Any, number: object) -> dict[str, Any]:
-    """Raises MCPError: it is an error. NotAMessage: it is no answer to request `number`."""
+    """Raises MCPError: it is an error. NotAMessage: it is not an answer to request `number`."""
     result = message.get("result") if isinstance(message, dict) else None
     if (
         isinstance(message, dict)

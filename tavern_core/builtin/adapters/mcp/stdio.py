@@ -101,7 +101,7 @@ class Incoming(Stream):
                 return None
             message = message_of(value)
         except NotAMessage as error:
-            return self._garbled(line, UpstreamError(f"the answer is no MCP: {error}", outcome="unknown"))
+            return self._garbled(line, UpstreamError(f"the answer is not MCP: {error}", outcome="unknown"))
         except OutputTooLarge as error:
             return self._garbled(line, error)
         if isinstance(message, JSONRPCResponse | JSONRPCError):

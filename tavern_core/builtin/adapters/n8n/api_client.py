@@ -127,7 +127,7 @@ class Api:
             raise _refusal(answer, path)
         value = answer.json("n8n", "none")
         if not isinstance(value, Mapping):
-            raise UpstreamError(f"n8n answered {path} with something that is no object")
+            raise UpstreamError(f"n8n answered {path} with something that is not an object")
         return value
 
     @staticmethod

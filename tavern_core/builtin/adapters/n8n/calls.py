@@ -115,7 +115,7 @@ def _failure(tool: UpstreamTool, answer: Answer) -> UpstreamError:
 def _said(answer: Answer) -> Mapping[str, Any]:
     try:
         value = answer.json()
-    except Exception:  # noqa: BLE001 - an error page is no JSON, and says less than its status
+    except Exception:  # noqa: BLE001 - an error page is not JSON, and says less than its status
         return {}
     return value if isinstance(value, Mapping) else {}
 

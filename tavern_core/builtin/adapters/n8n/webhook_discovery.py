@@ -50,7 +50,7 @@ _LONGEST_PATH: Final = 500
 
 
 class _NoTool(Exception):
-    """Why a webhook is no tool."""
+    """Why a webhook is not a tool."""
 
 
 Found = tuple[dict[str, UpstreamTool], dict[str, str]]
@@ -120,10 +120,10 @@ def _tool(name: str, path: str, method: Any, mark: Mapping[str, Any]) -> Upstrea
         raise _NoTool(f"its webhook is called with {method!r:.40}, which is not known")
     parts = path.strip("/").split("/")
     if len(path) > _LONGEST_PATH or not path.isprintable() or {"", ".", ".."} & set(parts):
-        raise _NoTool(f"{path!r:.80} is no path of a webhook")
+        raise _NoTool(f"{path!r:.80} is not the path of a webhook")
     parameters = mark.get("parameters", _ANYTHING)
     if parameters.get("type", "object") != "object":
-        raise _NoTool("its parameters are no object; write {type: object, properties: …}")
+        raise _NoTool("its parameters are not an object; write {type: object, properties: …}")
     return UpstreamTool(
         name=name,
         description=mark.get("description", ""),
@@ -168,7 +168,7 @@ def _read(text: str) -> Any:
     try:
         return read_json(text)
     except NotJson as error:
-        raise _NoTool(f"the block in its sticky note is no JSON: {error}") from None
+        raise _NoTool(f"the block in its sticky note is not JSON: {error}") from None
 
 
 def _notes(workflow: Mapping[str, Any]) -> Iterator[str]:

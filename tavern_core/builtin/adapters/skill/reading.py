@@ -62,7 +62,7 @@ class Reader:
         """A part of one file. Raises ToolFailed (TOOL_ERROR)."""
         with Folder(self._folder) as folder:
             if NOT_PART.intersection(folder.parts(path)):
-                raise ToolFailed(f"{path!r:.120} is no part of the skill")
+                raise ToolFailed(f"{path!r:.120} is not part of the skill")
             content = _content(folder, path)
         text = _text(content, path)
         part, end = text[offset : offset + LONGEST_PART], offset + LONGEST_PART
@@ -121,4 +121,4 @@ def _text(content: bytes, path: str) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:
-        raise ToolFailed(f"{path!r:.120} is no text in UTF-8", hint="let a script of the skill read it") from None
+        raise ToolFailed(f"{path!r:.120} is not text in UTF-8", hint="let a script of the skill read it") from None

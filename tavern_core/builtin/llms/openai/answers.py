@@ -90,7 +90,7 @@ class Completion:
         self.finish = str(choice.get("finish_reason") or self.finish)
         calls = part.get("tool_calls") or []
         if not isinstance(calls, list):
-            raise self._odd("`tool_calls` that are no list")
+            raise self._odd("`tool_calls` that are not a list")
         for position, call in enumerate(calls):
             self._add_call(position, call)
         text = _text_of(part.get("content"))
@@ -134,7 +134,7 @@ class Completion:
 
     def _odd(self, what: str) -> UpstreamError:
         return UpstreamError(
-            f"{self._who} answered with something that is no chat completion: {what}",
+            f"{self._who} answered with something that is not a chat completion: {what}",
             hint="see that `baseUrl` is that of an OpenAI-compatible API; it often ends in /v1",
             outcome="unknown",
         )
