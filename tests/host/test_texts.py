@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tavern_core import Budget, CallContext, Guard, Plugin, Tavern, ToolFailed, hookimpl, tam, tool
+from tavern_core.errors import UpstreamError
 from tavern_core.model.text_outcome import TextOutcome
 
 from .conftest import QUIET, Opened, run, tools
@@ -788,3 +789,44 @@ def test_what_fails_is_said_in_one_language_and_words_of_tools_in_another_are_qu
         else:
             assert not re.search("[\u4e00-\u9fff]", own), feedback
     assert "文件不存在，无法读取" in outcome.feedback and "the file is not there" in outcome.feedback
+
+
+def test_retries_in_a_text_are_those_of_the_host(tmp_path: Path) -> None:
+    ran: list[str] = []
+
+    @tool(idempotent=True)
+    def away(by: str) -> None:
+        """Fail."""
+        ran.append(by)
+        raise UpstreamError("away", retryable=True, retry_after_ms=0)
+
+    @tool(limits={"rate": "1/hour"})
+    def rare() -> int:
+        """Answer."""
+        ran.append("rare")
+        return 1
+
+    with Tavern.open({}, home=tmp_path, plugins=[Plugin([away, rare], name="t")]) as host:
+        events: list[Any] = []
+        host.events.subscribe(events.append, "RETRY")
+        said(host, "<|[REQUEST_TOOL]|>\ncommand:»»»t:away«««\nby:»»»text«««\nretry:»»»2«««\n<|[END_TOOL]|>")
+        assert (ran, [event.data["attempt"] for event in events]) == (["text"] * 3, [2, 3])
+        for _ in range(2):
+            outcome = said(host, "<|[REQUEST_TOOL]|>\ncommand:»»»t:rare«««\nretry:»»»9«««\n<|[END_TOOL]|>")
+        assert kinds(outcome) == ["BUDGET_EXCEEDED"]
+        assert ran == ["text"] * 3 + ["rare"]
+        calls = [record for record in host.logs.records("TOOL_RESULT") if record.data["tool"] == "t:rare"]
+        assert len(calls) == 2
+
+
+@pytest.mark.parametrize("field", ["", "request_id:»»»r1«««\n", "retry:»»»1«««\n"])
+def test_a_text_that_a_tool_runs_has_the_rights_of_the_caller_of_the_tool(tmp_path: Path, field: str) -> None:
+    @tool
+    async def reads() -> list[str]:
+        """Run a text."""
+        outcome = await host.run_text(f"<|[REQUEST_TOOL]|>\ncommand:»»»t:needing«««\n{field}<|[END_TOOL]|>")
+        return kinds(outcome)
+
+    with Tavern.open({}, home=tmp_path, plugins=[Plugin([reads, needing], name="t")]) as host:
+        assert host.invoke_sync("t:reads", context=CallContext(principal="user:ann")).value == ["POLICY_DENIED"]
+        assert host.invoke_sync("t:reads").value == ["ok"]

@@ -94,14 +94,13 @@ class Governance:
         if governor is None:
             return await planned(plan, call, mode)
         assert context is not None
-        call.stage = "rate"
         for rate in governor.rates_of(context):
+            call.stage = "rate"
             apart = replace(rate, key=f"dry {rate.key}")
             if not governor.table.has_block(apart) and (wait := await governor.table.take(apart, mode)) > 0:
                 raise _used_up(plan, rate, wait)
-        call.stage = "concurrency"
         places = governor.places_of(context) if plan.preview is not None else ()
-        return await self._placed(plan, call, mode, places, planned)
+        return await (self._placed(plan, call, mode, places, planned) if places else planned(plan, call, mode))
 
     def _steps(self, call: RunningCall, governor: Governor | None) -> Steps:
         """The steps behind key and cache, from the first that this call has."""
@@ -185,15 +184,16 @@ class Governance:
         governor, context = plan.governor, call.context
         assert governor is not None
         assert context is not None
-        call.stage = "breaker"
-        if (breaker := governor.breaker) is not None and (left := breaker.enter()) is not None:
-            raise _open(plan, governor, breaker, left)
+        if (breaker := governor.breaker) is not None:
+            call.stage = "breaker"
+            if (left := breaker.enter()) is not None:
+                raise _open(plan, governor, breaker, left)
         try:
-            call.stage, table = "rate", governor.table
+            table = governor.table
             for rate in governor.rates_of(context) if governor.is_personal else governor.rates:
+                call.stage = "rate"
                 if not table.has_block(rate) and (wait := await table.take(rate, mode)) > 0:
                     raise _used_up(plan, rate, wait)
-            call.stage = "concurrency"
             places = governor.places_of(context) if governor.is_personal else governor.places
             tool = self._timed if governor.attempt_s or governor.idle_s else self._executed
             result = await (self._placed(plan, call, mode, places, tool) if places else tool(plan, call, mode))
@@ -209,6 +209,7 @@ class Governance:
         self, plan: Plan, call: RunningCall, mode: Mode, places: tuple[Place, ...], tool: Steps
     ) -> ToolResult:
         """The tool, at the places that it takes."""
+        call.stage = "concurrency"
         taken: list[Slots] = []
         try:
             already = held.get()

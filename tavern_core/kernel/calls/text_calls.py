@@ -19,7 +19,7 @@ from tavern_core import tam
 from tavern_core.errors import CallError, InputInvalid, TavernError, ToolNotFound
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.feedback import MOST_CHARS, render_feedback
-from tavern_core.kernel.calls.retrying import is_harmless_again
+from tavern_core.kernel.calls.running_call import frame
 from tavern_core.kernel.catalogue.call_plan import Plan
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.model.call import CallContext
@@ -285,10 +285,14 @@ class Transcript:
         self, call: tam.TamCall, found: _Found, answers: Mapping[int, Any], context: CallContext | None
     ) -> ToolResult:
         spec = found.spec
-        if call.request_id:
-            context = context or (found.plan.host if found.plan else None)
-            if context is not None:
-                context = replace(context, request_id=call.request_id, trace_id=call.request_id)
+        around = frame()
+        context = context or (around[2] if around is not None else None) or (found.plan.host if found.plan else None)
+        if context is not None and call.request_id:
+            context = replace(context, request_id=call.request_id, trace_id=call.request_id)
+        if context is not None and call.retry is not None:
+            allowed = context.budget.max_retries
+            retries = min(call.retry, MOST_RETRIES if allowed is None else allowed)
+            context = replace(context, budget=replace(context.budget, max_retries=retries))
         arguments: Mapping[str, Any] = call.arguments
         if self._config.references:
             try:
@@ -296,15 +300,7 @@ class Transcript:
             except InputInvalid as error:
                 return failure(error)
         key = f"{call.request_id}:{call.index}" if call.request_id else None
-        allowed = context.budget.max_retries if context is not None else None
-        if call.retry and context is not None:  # tries are counted here
-            context = replace(context, budget=replace(context.budget, max_retries=0))
-        result = await self._invoke(spec.id, arguments, context, key)
-        for _ in range(min(call.retry or 0, MOST_RETRIES if allowed is None else allowed)):
-            if result.ok or not _may_repeat(result, spec):
-                break
-            result = await self._invoke(spec.id, arguments, context, key)
-        return result
+        return await self._invoke(spec.id, arguments, context, key)
 
 
 def _block_of(call: tam.TamCall) -> int:
@@ -333,14 +329,6 @@ def _reads(calls: list[tam.TamCall], found: Mapping[str, _Found]) -> bool:
 def _known(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """The arguments that do not wait for the answer of an earlier step."""
     return {name: value for name, value in arguments.items() if not isinstance(value, tam.Reference)}
-
-
-def _may_repeat(result: ToolResult, spec: ToolSpec) -> bool:
-    """A failed call is repeated if it changed nothing, or if twice is the same as once."""
-    error = result.error
-    if error is None or error.kind in ("INPUT_SCHEMA_INVALID", "POLICY_DENIED", "TOOL_NOT_FOUND", "APPROVAL_REQUIRED"):
-        return False
-    return is_harmless_again(error, spec)
 
 
 def _problem_json(problem: tam.Problem) -> dict[str, Any]:
