@@ -23,6 +23,7 @@
     ├── JobNotFound                JOB_NOT_FOUND          no job of this caller has this id
     ├── SkillNotFound              SKILL_NOT_FOUND        no skill has this name
     ├── UpstreamNotFound           UPSTREAM_NOT_FOUND     tavern.yaml has no upstream with this name
+    ├── TokenNotFound              TOKEN_NOT_FOUND        no token has this id
     ├── StateDamaged               STATE_DAMAGED          a state file (lock, index, audit log) cannot be read
     └── CallError                  (becomes ToolResult.error; the code is the wire value `kind`)
         ├── ToolNotFound           TOOL_NOT_FOUND
@@ -275,6 +276,12 @@ class UpstreamNotFound(TavernError):
     code = "UPSTREAM_NOT_FOUND"
 
 
+class TokenNotFound(TavernError):
+    """No token has this id."""
+
+    code = "TOKEN_NOT_FOUND"
+
+
 class StateDamaged(TavernError):
     """A state file of the host cannot be read; the corrupt file is saved next to the new one."""
 
@@ -495,6 +502,9 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "UPSTREAM_NOT_FOUND": ErrorCode(
         "tavern.yaml has no upstream with this name.", 5, "`tavern upstreams list` shows the upstreams."
+    ),
+    "TOKEN_NOT_FOUND": ErrorCode(
+        "No token has this id.", 5, "`tavern tokens list` shows the tokens; the message names the nearest."
     ),
     "STATE_DAMAGED": ErrorCode(
         "A state file of the host is corrupt.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -95,6 +95,8 @@ def call(
     if trace and not as_json:
         for step in result.meta.get("trace", ()):
             tell_plainly(f"{step['ms']:>10.3f} ms  {step['step']}")
+    if result.job is not None and result.status == "job" and not _questions(result):  # it would end with this process
+        result = _followed(session, result, result.job, as_json)
     if as_json:
         session.out.json(result.to_json())
     elif result.ok:
@@ -226,11 +228,28 @@ def _decoded(content: bytes, name: str) -> str:
         raise UsageError(f"{name} is not UTF-8 text (line {line})", hint="save it as UTF-8") from error
 
 
+def _followed(session: Session, started: ToolResult, job: str, as_json: bool) -> ToolResult:
+    """What a call that became a job came to. One that asks something ends the command, and can be resumed."""
+    from tavern_core.cli.jobs import waits_for_an_answer, watched
+
+    say = None if as_json else tell_plainly
+    found = watched(session, job, say)
+    if not found.is_over:
+        if as_json:
+            session.out.json(started.to_json())
+        waits_for_an_answer(found, say)
+    return session.host().jobs.result(job)
+
+
+def _questions(result: ToolResult) -> Sequence[Mapping[str, Any]]:
+    """Those of a workflow that asks and waits for its answers."""
+    return result.value.get("questions") or () if isinstance(result.value, Mapping) else ()
+
+
 def _show_value(session: Session, result: ToolResult) -> None:
     if result.status == "job":
         session.out.text(f"job {result.job}")
-        if isinstance(result.value, Mapping) and result.value.get("questions"):  # a workflow that asks
-            tell_questions(str(result.job), result.value["questions"])
+        tell_questions(str(result.job), _questions(result))
     elif isinstance(result.value, str):
         session.out.data(result.value)
     elif result.value is not None:

@@ -65,6 +65,9 @@ def check(
     from tavern_core import __version__
     from tavern_core.review.plugin_check import check_plugin
 
+    if not _is_folder(target) and target in session.loaded().config.upstreams:
+        _check_upstream(session, target, as_json)
+        return
     roots = [] if _is_folder(target) else _roots(session)
     report = check_plugin(target, roots=roots, host_version=__version__)
     written: Sequence[Path] = ()
@@ -94,6 +97,23 @@ def check(
         session.out.text(_summary(report))
     if not is_ok:
         raise ReportedExit(NOTHING_FOUND if any(f.code == "PLUGIN_NOT_FOUND" for f in report.findings) else INVALID)
+
+
+def _check_upstream(session: Session, name: str, as_json: bool) -> None:
+    """Whether the entry of an upstream can be used as it is written; nothing is connected to."""
+    from tavern_core.review.plugin_check import CheckReport
+
+    flaw = session.host("none").upstreams.flaws().get(name)
+    findings = () if flaw is None else flaw.findings or (Finding(flaw.code, flaw.message, flaw.hint),)
+    report = CheckReport(name, "", findings)
+    if as_json:
+        session.out.json(_as_json(report, report.is_ok))
+    else:
+        for finding in findings:
+            show_finding(finding)
+        session.out.text(_summary(report))
+    if findings:
+        raise ReportedExit(INVALID)
 
 
 def _probed(session: Session, report: CheckReport) -> Iterator[Finding]:

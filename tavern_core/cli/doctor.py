@@ -138,6 +138,7 @@ def _about_host(session: Session, host: Tavern) -> Iterator[Examination]:
     yield _lock(session)
     yield _log(loaded.home, is_on=host.config.audit.enabled)
     yield from _settings(host)
+    yield from _upstreams(host)
     yield from _workflows(host)
     yield from _profiles(host)
     yield from _isolation(host)
@@ -195,6 +196,13 @@ def _log(home: Path, *, is_on: bool) -> Examination:
 def _settings(host: Tavern) -> Iterator[Examination]:
     for finding in host.settings.findings():
         yield Examination("settings", "error" if finding.severity == "error" else "warning", str(finding), finding.hint)
+
+
+def _upstreams(host: Tavern) -> Iterator[Examination]:
+    """Entries that no adapter can use as they are written."""
+    for name, flaw in host.upstreams.flaws().items():
+        found = flaw.findings[0].located if flaw.findings else flaw.message
+        yield Examination(f"upstream {name}", "error", found, flaw.hint)
 
 
 def _workflows(host: Tavern) -> Iterator[Examination]:

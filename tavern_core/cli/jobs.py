@@ -6,8 +6,8 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
@@ -147,8 +147,29 @@ def resume(session: Session, job: str, as_json: bool) -> None:
 
 def _follow(session: Session, job: str, as_json: bool) -> None:
     store = session.host().jobs
+    found = watched(session, job, None if as_json else session.out.text)
+    result = store.result(job) if found.is_over else None
+    if as_json:
+        session.out.json({**found.to_json(), "result": None if result is None else result.to_json()})
+    elif result is not None and result.ok and result.value is not None:
+        session.out.data(result.value if isinstance(result.value, str) else json_text(result.value, indent=2))
+    if found.status == "input_required":
+        waits_for_an_answer(found, None if as_json else session.out.text)
+    if result is not None and result.error is not None:
+        if not as_json:
+            session.out.text(f"{result.error.kind}: {result.error.message}")
+        raise ReportedExit(exit_code_of(result.error.kind))
+
+
+def watched(session: Session, job: str, say: Callable[[str], None] | None) -> Job:
+    """Follow a job until it is over or asks a question; the job as it is then.
+
+    Args:
+        say: takes a line for each change where no progress bar can be drawn; None: neither a bar nor lines.
+    """
+    store = session.host().jobs
     found = store.find(job)
-    is_drawn = not as_json and sys.stderr.isatty()
+    is_drawn = say is not None and sys.stderr.isatty()
     with _bar(found, session.out.no_color) if is_drawn else contextlib.nullcontext(None) as bar:
         seen: Any = None
         while True:
@@ -156,27 +177,21 @@ def _follow(session: Session, job: str, as_json: bool) -> None:
             now = (found.status, found.progress)
             if bar is not None:
                 bar(found)
-            elif now != seen and not as_json:
-                session.out.text(" ".join(filter(None, (found.id, found.status, _progress(found.progress)))))
+            elif now != seen and say is not None:
+                say(" ".join(filter(None, (found.id, found.status, _progress(found.progress)))))
             seen = now
             if found.is_over or found.status == "input_required":
-                break
+                return found
             time.sleep(_LOOK_S)
-    result = store.result(job) if found.is_over else None
-    if as_json:
-        session.out.json({**found.to_json(), "result": None if result is None else result.to_json()})
-    elif found.status == "input_required":
-        for question in found.questions:
-            session.out.text(f"{question['id']}: {question.get('prompt', '')}")
-        session.out.text(f"answer it with `tavern jobs answer {job} VALUE`")
-    elif result is not None and result.ok and result.value is not None:
-        session.out.data(result.value if isinstance(result.value, str) else json_text(result.value, indent=2))
-    if found.status == "input_required":
-        raise ReportedExit(exit_code_of("APPROVAL_REQUIRED"))
-    if result is not None and result.error is not None:
-        if not as_json:
-            session.out.text(f"{result.error.kind}: {result.error.message}")
-        raise ReportedExit(exit_code_of(result.error.kind))
+
+
+def waits_for_an_answer(job: Job, say: Callable[[str], None] | None) -> NoReturn:
+    """Show what a job asks, and end the command."""
+    if say is not None:
+        for question in job.questions:
+            say(f"{question['id']}: {question.get('prompt', '')}")
+        say(f"answer it with `tavern jobs answer {job.id} VALUE`")
+    raise ReportedExit(exit_code_of("APPROVAL_REQUIRED"))
 
 
 @contextlib.contextmanager

@@ -234,7 +234,7 @@ def _print(session: Session, found: UpstreamStatus, as_json: bool) -> None:
 
 def _row(one: UpstreamStatus) -> tuple[Any, ...]:
     latency = "" if one.latency_ms is None else f"{one.latency_ms:.1f} ms"
-    problem = one.last_error or one.reason
+    problem = one.reason or one.last_error
     return one.name, one.kind, one.state, len(one.tools), len(one.quarantined) or "", latency, one.target, problem
 
 

@@ -59,6 +59,9 @@ class UpstreamTool:
     forwards_key: bool = False
     """The adapter sends the idempotency key of a call on, in the way in which the operator says that the upstream honours it. So a
     call with a key may be made again when its outcome is unknown."""
+    finds_by_key: bool = False
+    """The adapter asks the upstream for the call of a key before it makes it. So a call with a key whose process ended before its answer
+    may be made again; see `UpstreamCall.is_again`."""
     data: Mapping[str, Any] = field(default_factory=dict)
     """Plain JSON of the adapter; stored with the catalogue and passed back with each call."""
 
@@ -112,6 +115,11 @@ class UpstreamCall(Protocol):
     @property
     def key(self) -> str | None:
         """The idempotency key of the call, to be forwarded if the upstream supports one."""
+        ...
+
+    @property
+    def is_again(self) -> bool:
+        """Whether a call with this key was begun before, by a process that has ended: it may have taken effect."""
         ...
 
     async def ask(self, message: str, schema: Mapping[str, Any], name: str = "answer") -> Mapping[str, Any] | None:

@@ -69,6 +69,7 @@ class ProxyConnection:
             "id": call.call.id,
             "purpose": call.call.purpose,
             "key": call.key,
+            "again": call.is_again,
             "context": pack_context(call.call.context),
             "left": call.context.seconds_left,
         }

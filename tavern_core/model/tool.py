@@ -116,6 +116,15 @@ class ToolSpec:
         return self.implementation.get("forwardsKey") is True
 
     @property
+    def finds_by_key(self) -> bool:
+        """True if a call with a key that was begun before is found again at the system behind the tool, and joined."""
+        return self.implementation.get("findsByKey") is True
+
+    def may_be_repeated(self, *, has_key: bool) -> bool:
+        """Whether a second call with the same arguments, and with the same key where there is one, changes nothing more."""
+        return self.idempotent or self.read_only or (has_key and self.forwards_key)
+
+    @property
     def described_by(self) -> str:
         """The upstream that wrote its description and parameters; empty for a tool of a plugin, which was reviewed."""
         return str(self.implementation.get("upstream", ""))

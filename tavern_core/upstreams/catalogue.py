@@ -231,6 +231,7 @@ def tool_json(tool: UpstreamTool) -> dict[str, Any]:
         "job": tool.is_job,
         "timeoutMs": tool.timeout_ms,
         "forwardsKey": tool.forwards_key,
+        "findsByKey": tool.finds_by_key,
         "data": tool.data,
     }
     return {key: value for key, value in data.items() if value or key in ("name", "inputSchema")}
@@ -253,5 +254,6 @@ def _tool(data: Mapping[str, Any]) -> UpstreamTool:
         bool(data.get("job")),
         data.get("timeoutMs"),
         data.get("forwardsKey") is True,
+        data.get("findsByKey") is True,
         data.get("data", {}),
     )

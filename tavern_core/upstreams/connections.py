@@ -13,6 +13,8 @@ from tavern_core.errors import (
     CallError,
     CallTimeout,
     ConfigInvalid,
+    Finding,
+    Location,
     PluginError,
     PolicyDenied,
     TavernError,
@@ -187,16 +189,56 @@ class Connections:
             await self._activate(entry)
             found = contributions.get("adapters", kind)
         if found is None:
-            known = contributions.all("adapters")
-            raise _misconfigured(
-                f"upstreams.{entry.name}.kind: there is no adapter of kind {kind!r}",
-                did_you_mean(kind, known) or f"kinds: {', '.join(sorted(known))}",
-            )
+            raise self._no_adapter(entry)
         adapter: Adapter = found
         if self._fitting.get(entry.name) is not adapter:
-            _check_target(entry, adapter)
+            self._check_target(entry, adapter)
             self._fitting[entry.name] = adapter
         return adapter
+
+    def flaw(self, entry: Entry) -> UpstreamError | None:
+        """Why the entry cannot be used as it is written, as far as that is known before its adapter's plugin is activated."""
+        adapter = self._lifecycle.tables.contributions.get("adapters", entry.config.kind)
+        if adapter is None:
+            return None if entry.config.kind in self._declared_kinds() else self._no_adapter(entry)
+        try:
+            self._check_target(entry, adapter)
+        except UpstreamError as flaw:
+            return flaw
+        return None
+
+    def _declared_kinds(self) -> set[str]:
+        records = self._lifecycle.records.values()
+        return {kind for record in records for kind in record.candidate.facts.declared.get("adapters", ())}
+
+    def _no_adapter(self, entry: Entry) -> UpstreamError:
+        kind, known = (
+            entry.config.kind,
+            {*self._lifecycle.tables.contributions.all("adapters"), *self._declared_kinds()},
+        )
+        hint = did_you_mean(kind, known) or f"kinds: {', '.join(sorted(known))}"
+        return self._misconfigured(entry, ".kind", f"there is no adapter of kind {kind!r}", hint)
+
+    def _check_target(self, entry: Entry, adapter: Adapter) -> None:
+        """Raises UpstreamError: the adapter does not take what the entry names (UPSTREAM_ERROR)."""
+        named = next((key for key in _TARGETS if getattr(entry.config, key) is not None), "")
+        try:
+            targets = frozenset(adapter.targets)
+        except Exception as error:
+            raise _failed(entry, error) from error
+        if targets and named not in targets:
+            takes = " or ".join(f"`{target}`" for target in sorted(map(str, targets)))
+            text = f"an upstream of kind {entry.config.kind} is reached by {takes}"
+            raise self._misconfigured(entry, "", text, f"write {takes} in tavern.yaml")
+
+    def _misconfigured(self, entry: Entry, key: str, text: str, hint: str) -> UpstreamError:
+        """What is wrong with an entry, and where it is written."""
+        path = f"upstreams.{entry.name}{key}"
+        file, _, line = self._base.loaded.origins.get(f"upstreams.{entry.name}.kind", "").rpartition(":")
+        where = (
+            (Finding(ConfigInvalid.code, text, hint, Location(file, int(line), 1, path)),) if line.isdecimal() else ()
+        )
+        return UpstreamError(f"{path}: {text}", hint=hint, outcome="none", findings=where, code=ConfigInvalid.code)
 
     def missing(self, entry: Entry) -> tuple[str, ...]:
         """What the upstream must be granted and was not; that of an upstream whose plugin is not usable: all."""
@@ -282,28 +324,9 @@ def credential_of(entry: Entry, context: CallContext | None) -> str:
     return next((key for key in caller_keys(context, None) if key in known), "*" if "*" in known else "")
 
 
-def _check_target(entry: Entry, adapter: Adapter) -> None:
-    """Raises UpstreamError: the adapter does not take what the entry names (UPSTREAM_ERROR)."""
-    named = next((key for key in _TARGETS if getattr(entry.config, key) is not None), "")
-    try:
-        targets = frozenset(adapter.targets)
-    except Exception as error:
-        raise _failed(entry, error) from error
-    if targets and named not in targets:
-        takes = " or ".join(f"`{target}`" for target in sorted(map(str, targets)))
-        raise _misconfigured(
-            f"upstreams.{entry.name}: an upstream of kind {entry.config.kind} is reached by {takes}",
-            f"write {takes} in tavern.yaml",
-        )
-
-
 def _failed(entry: Entry, why: BaseException | str) -> UpstreamError:
     text = with_type(why) if isinstance(why, BaseException) else why
     return UpstreamError(f"{entry.name} cannot be used: its adapter failed: {text}", outcome="none")
-
-
-def _misconfigured(text: str, hint: str) -> UpstreamError:
-    return UpstreamError(text, hint=hint, outcome="none", code=ConfigInvalid.code)
 
 
 async def _closed(sessions: list[Session]) -> None:

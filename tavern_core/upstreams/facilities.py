@@ -10,7 +10,7 @@ from typing import Any
 
 from tavern_core.contract.adapters import Process
 from tavern_core.contract.protocols import Sandbox
-from tavern_core.contract.tool_context import ToolContext
+from tavern_core.contract.tool_context import RUNNING, ToolContext
 from tavern_core.errors import PolicyDenied, SettingsInvalid, ToolFailed
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.execution.modes import in_thread
@@ -219,6 +219,11 @@ class CallFacility:
     @property
     def key(self) -> str | None:
         return self.call.idempotency_key
+
+    @property
+    def is_again(self) -> bool:
+        control = RUNNING.get(self.call.id)
+        return control is not None and control.is_again
 
     async def ask(self, message: str, schema: Mapping[str, Any], name: str = "answer") -> Mapping[str, Any] | None:
         asked = self.context.ask(message, schema, key=name)

@@ -198,6 +198,7 @@ _FIELDS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "idempotent": _claim,
     "is_job": lambda value: isinstance(value, bool),
     "forwards_key": lambda value: isinstance(value, bool),
+    "finds_by_key": lambda value: isinstance(value, bool),
     "timeout_ms": lambda value: value is None or (type(value) is int and 0 < value <= _LONGEST_MS),
     "data": lambda value: isinstance(value, Mapping),
 }
@@ -276,7 +277,12 @@ def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig, needs: frozen
         destructive=destructive,
         idempotent=_first(override.idempotent, trusted and bool(tool.idempotent or tool.read_only)),
         timeout_ms=override.timeout_ms or config.timeout_ms or tool.timeout_ms or TIMEOUT_MS,
-        implementation={"upstream": name, "tool": tool.name, **({"forwardsKey": True} if tool.forwards_key else {})},
+        implementation={
+            "upstream": name,
+            "tool": tool.name,
+            **({"forwardsKey": True} if tool.forwards_key else {}),
+            **({"findsByKey": True} if tool.finds_by_key else {}),
+        },
         source=f"upstream {name}",
         requires_approval=bool(override.requires_approval),
         optional=bool(override.optional),

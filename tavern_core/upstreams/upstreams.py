@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from tavern_core.contract.adapters import Connection, Documents, UpstreamCall, UpstreamTool
-from tavern_core.errors import TavernError, ToolFailed, UpstreamNotFound, UsageError
+from tavern_core.errors import TavernError, ToolFailed, UpstreamError, UpstreamNotFound, UsageError
 from tavern_core.kernel.access.tool_pins import Difference
 from tavern_core.kernel.catalogue.tools import ToolsDiff
 from tavern_core.kernel.grants.grant_store import GrantStore
@@ -99,6 +99,11 @@ class Upstreams(Mapping[str, UpstreamStatus]):
     def differences(self, name: str) -> dict[str, tuple[Difference, ...]]:
         """Tool → where it is not as it was when it was reviewed. Raises UpstreamNotFound (UPSTREAM_NOT_FOUND)."""
         return self._quarantine.differences(self._entry(name))
+
+    def flaws(self) -> dict[str, UpstreamError]:
+        """Upstream → what is wrong with its entry, as far as that is known before anything is connected to or activated."""
+        found = {name: self._connections.flaw(entry) for name, entry in self._entries.items()}
+        return {name: flaw for name, flaw in found.items() if flaw is not None}
 
     # Acting -----------------------------------------------------------------------------------------------------------
 
@@ -254,6 +259,8 @@ class Upstreams(Mapping[str, UpstreamStatus]):
             reason = record.reason or f"not granted: tavern plugins review {entry.plugin}"
         elif record is not None and not is_ours:
             reason = f"another plugin is called {entry.plugin!r}; give the upstream a `namespace`"
+        if (flaw := self._connections.flaw(entry)) is not None:
+            state, reason = "failed", f"{flaw.message} ({flaw.hint})" if flaw.hint else flaw.message
         return UpstreamStatus(
             entry.name,
             entry.config.kind,

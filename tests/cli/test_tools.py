@@ -297,3 +297,15 @@ def test_the_repair_of_an_undeclared_capability_repairs_it(tavern: Run, project:
     assert tavern(*command.split()).code == 0
     assert tavern("tools", "call", "reads:look").out == "seen\n"
     assert tavern("tools", "why", "reads:look", "--json").json["fix"] is None
+
+
+def test_a_call_that_becomes_a_job_is_followed_to_its_end(granted: Run, project: Path) -> None:
+    with (project / "tavern.yaml").open("a") as file:
+        file.write("limits: {tools: {'text:count': {inlineMs: 0}, 'text:fail': {inlineMs: 0}}}\n")
+    done = granted("tools", "call", "text:count", "text=a b")
+    assert (done.code, done.out) == (0, "2\n")
+    assert "completed" in done.err
+    assert granted("tools", "call", "text:count", "text=a b", "--json").json["value"] == 2
+    failed = granted("tools", "call", "text:fail")
+    assert failed.code == 1
+    assert "not today" in failed.err

@@ -99,3 +99,38 @@ def test_other_processes_show_why_an_upstream_failed(tavern: Run, project: Path)
     (shown,) = json.loads(tavern("upstreams", "list", "--json").out)
     assert "127.0.0.1:9" in shown["lastError"]
     assert shown["askedAt"]
+
+
+MISTAKES = """\
+upstreams:
+  typo:
+    kind: mpc
+    command: [mcp-server-time]
+  nowhere: {kind: mcp}
+  well: {kind: mcp, url: "http://127.0.0.1:9/mcp"}
+"""
+
+
+def test_an_entry_that_no_adapter_can_use_is_reported_before_anything_is_granted(tavern: Run, project: Path) -> None:
+    (project / "tavern.yaml").write_text(MISTAKES)
+    states = {one["name"]: (one["state"], one["reason"]) for one in tavern("upstreams", "list", "--json").json}
+    assert states["typo"] == ("failed", "upstreams.typo.kind: there is no adapter of kind 'mpc' (did you mean 'mcp'?)")
+    assert states["nowhere"][0] == "failed"
+    assert states["well"][0] == "pending_consent"
+    looked = tavern("doctor", "--json")
+    found = {one["what"]: (one["found"], one["fix"]) for one in looked.json["host"] if one["verdict"] == "error"}
+    assert looked.code == 1
+    assert set(found) == {"upstream typo", "upstream nowhere"}
+    assert "tavern.yaml:3:" in found["upstream typo"][0]
+    assert "tavern.yaml:5:" in found["upstream nowhere"][0]
+    assert found["upstream nowhere"][1] == "write `command` or `url` in tavern.yaml"
+    checked = tavern("plugins", "check", "typo")
+    assert checked.code == 4
+    assert "did you mean 'mcp'?" in checked.err
+    assert tavern("plugins", "check", "well").code == 0
+
+
+def test_a_token_that_is_not_there_is_not_found(tavern: Run, project: Path) -> None:
+    revoked = tavern("tokens", "revoke", "nothing")
+    assert revoked.code == 5
+    assert "TOKEN_NOT_FOUND" in revoked.err

@@ -128,7 +128,7 @@ def test_a_response_without_calls_has_no_results(response: Any, tmp_path: Path) 
     assert (outcome.api, outcome.results, outcome.messages) == (None, (), ())
 
 
-@pytest.mark.parametrize("response", [None, 1, "text", {"x": 1}, []])
+@pytest.mark.parametrize("response", [None, 1, "text", {"x": 1}, [], {"choices": [{"delta": {"tool_calls": []}}]}])
 def test_what_is_no_response_is_refused(response: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not a response of a model API"):
         run(tmp_path, response)

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from tavern_core import Plugin, PluginContext, Prompt, Resource, Tavern, hookimpl, tool
-from tavern_core.errors import TavernError, UsageError
+from tavern_core.errors import TavernError, TokenNotFound
 from tests import programs
 from tests.mcp_server.shop import answer, post
 from tests.state.processes import ENVIRONMENT
@@ -48,7 +48,7 @@ def test_a_token_says_exactly_what_its_calls_may_do(tmp_path: Path) -> None:
         assert tavern.tokens.verify(text) == token
         tavern.tokens.revoke(token.id)
         assert tavern.tokens.verify(text) is None
-        with pytest.raises(UsageError, match="there is no token"):
+        with pytest.raises(TokenNotFound, match="there is no token"):
             tavern.tokens.revoke(token.id)
 
 

@@ -226,6 +226,14 @@ def test_a_folder_called_block_is_off(project: Project) -> None:
         assert value(tavern.invoke_sync("weather:do"))["asked"] == {"command": "do"}
 
 
+def test_a_folder_that_is_off_hides_no_plugin_of_its_name(project: Project) -> None:
+    project.vcp("Weather", folder="Old.block")
+    project.vcp("Weather", folder="Weather")
+    with project.host() as tavern:
+        assert "vcp/Weather" in tavern.plugins["weather"].location
+        assert tavern.plugins["weather"].state == "pending_consent"
+
+
 def test_folders_without_a_manifest_are_no_plugins(project: Project) -> None:
     project.vcp("Weather")
     project.write("vcp/README.md", "text")

@@ -9,6 +9,7 @@ import asyncio
 import json
 import struct
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -258,12 +259,13 @@ class ComfyStub:
         socket = self._clients.get(client)
         if socket is None or socket.closed:
             return
-        if isinstance(message, bytes):
-            await socket.send_bytes(message)
-        elif isinstance(message, str):
-            await socket.send_str(message)
-        else:
-            await socket.send_json(message)
+        with suppress(ConnectionError):  # its process was killed
+            if isinstance(message, bytes):
+                await socket.send_bytes(message)
+            elif isinstance(message, str):
+                await socket.send_str(message)
+            else:
+                await socket.send_json(message)
 
 
 def preview(data: bytes = JPEG, *, metadata: Any = None) -> bytes:

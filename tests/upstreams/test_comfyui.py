@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -157,6 +158,59 @@ async def test_a_run_is_over_when_the_history_has_it_and_not_when_it_says_so(tmp
         assert not calling.done()
         comfy.written.set()
         assert (await calling).ok
+
+
+CALLER = """
+import sys
+from tavern_core import Tavern
+with Tavern.open(sys.argv[1] + "/tavern.yaml", home=sys.argv[1] + "/home") as host:
+    host.invoke_sync("comfy:invert", {"width": 64, "color": 77, "name": "cat"}, idempotency_key="k")
+"""
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True])
+@APIS
+async def test_a_key_finds_the_run_of_a_process_that_was_killed(tmp_path: Path, api: str, is_forgotten: bool) -> None:
+    write(tmp_path)
+    async with ComfyStub() as comfy, served(tmp_path, comfy, api) as host:
+        comfy.hold.clear()
+        await host.upstreams.refresh("comfy")
+        killed = await asyncio.create_subprocess_exec(sys.executable, "-c", CALLER, str(tmp_path))
+        try:
+            await asyncio.wait_for(comfy.begun.wait(), 60)
+        finally:
+            killed.kill()
+            await killed.wait()
+        if is_forgotten:
+            await comfy.crash()
+        calling = asyncio.create_task(host.invoke("comfy:invert", ARGUMENTS, idempotency_key="k"))
+        comfy.hold.set()
+        result = await calling
+        if is_forgotten:
+            assert failure(result) == ("UPSTREAM_ERROR", "unknown", "lost")
+        else:
+            assert result.ok and len(result.value["files"]) == 1
+        assert len(comfy.runs) == 1
+
+
+async def test_a_job_with_a_key_is_resumed_after_its_process_was_killed(tmp_path: Path) -> None:
+    write(tmp_path)
+    async with ComfyStub() as comfy, served(tmp_path, comfy) as host:
+        comfy.hold.clear()
+        await host.upstreams.refresh("comfy")
+        code = CALLER.replace('key="k"', 'key="k", job=True').replace("host.invoke", "job = host.invoke")
+        code += "    host.wait(host.jobs.wait(job.job, 60))\n"
+        killed = await asyncio.create_subprocess_exec(sys.executable, "-c", code, str(tmp_path))
+        try:
+            await asyncio.wait_for(comfy.begun.wait(), 60)
+        finally:
+            killed.kill()
+            await killed.wait()
+        [job] = host.jobs.list(tool="comfy:invert")
+        await host.jobs.resume(job.id)
+        comfy.hold.set()
+        assert (await host.jobs.wait(job.id, 60)).status == "completed"
+        assert len(comfy.runs) == 1
 
 
 @APIS

@@ -134,6 +134,7 @@ LEFT_OUT: dict[str, tuple[Any, dict[str, Any], str]] = {
     "no-place": (GRAPH, {"inputs": {"x": {"description": "y"}}}, "names no node and input"),
     "no-such-node": (GRAPH, {"inputs": {"x": {"node": "9", "input": "y"}}}, "no node has the id or title '9'"),
     "wired": (GRAPH, {"inputs": {"x": {"node": "2", "input": "image"}}}, "comes from another node"),
+    "nested": (sampler(lora={"on": True, "name": ["{{lora}}"]}), {}, "{{lora}} stands within a list or an object"),
     "outputs": (GRAPH, {"outputs": ["nothing"]}, "no node has the id or title 'nothing'"),
 }
 

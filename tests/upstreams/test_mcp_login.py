@@ -10,6 +10,8 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -77,6 +79,41 @@ def test_after_a_login_every_process_calls_and_refreshes_the_tokens_alone(projec
     done = subprocess.run([*TAVERN, "tools", "call", "docs:refreshed"], capture_output=True, text=True, timeout=120)
     found = re.search(r"\d+", done.stdout)
     assert found is not None and int(found[0]) > 0, done.stderr
+
+
+@pytest.mark.slow
+def test_a_login_that_fails_says_so_once_and_leaves_the_one_before(project: Path) -> None:
+    logged_in()
+    with Program(
+        [*TAVERN, "upstreams", "connect", "docs"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as command:
+        assert command.stderr is not None
+        address = next(line.strip() for line in command.stderr if line.startswith("  http"))
+        asked = {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
+        for state in ("", "&state=guessed"):  # a page that guesses the port ends no login
+            with pytest.raises(HTTPError, match="404"):
+                urllib.request.urlopen(f"{asked['redirect_uri']}?error=access_denied{state}")
+        urllib.request.urlopen(f"{asked['redirect_uri']}?error=access_denied&state={asked['state']}").close()
+        said = command.stderr.read()
+        assert command.wait(60) == 1
+    assert "the server refused: access_denied" in said
+    assert "Traceback" not in said and "http://127.0.0.1" not in said
+    assert json.loads(ran("tools", "call", "docs:refreshed"))["result"] >= 0
+
+
+@pytest.mark.slow
+def test_processes_that_refresh_in_turn_lose_no_login(project: Path) -> None:
+    logged_in()
+    with Tavern.open() as one, Tavern.open() as other:
+        begun = one.invoke_sync("docs:refreshed", {}).value["result"]
+        deadline = time.monotonic() + 60
+        now = begun
+        while now < begun + 3:
+            for host in (other, one):
+                done = host.invoke_sync("docs:refreshed", {})
+                assert done.ok, done.error
+                now = done.value["result"]
+            assert time.monotonic() < deadline
 
 
 @pytest.mark.slow

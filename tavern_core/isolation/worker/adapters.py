@@ -87,7 +87,9 @@ def _call(tool: Mapping[str, Any], arguments: Mapping[str, Any], facts: Mapping[
     async def ask(message: str, schema: Mapping[str, Any], name: str = "answer") -> Any:
         return await context.ask(message, schema, key=name)
 
-    return SimpleNamespace(call=call, context=context, key=facts["key"], ask=ask, in_thread=in_thread)
+    return SimpleNamespace(
+        call=call, context=context, key=facts["key"], is_again=facts["again"] is True, ask=ask, in_thread=in_thread
+    )
 
 
 def tool_json(tool: UpstreamTool) -> dict[str, Any]:
@@ -96,7 +98,8 @@ def tool_json(tool: UpstreamTool) -> dict[str, Any]:
         "name": tool.name, "description": tool.description, "inputSchema": tool.input_schema, "outputSchema": tool.output_schema,
         "displayName": tool.display_name, "tags": list(tool.tags), "version": tool.version, "readOnly": tool.read_only,
         "destructive": tool.destructive, "idempotent": tool.idempotent, "capabilities": sorted(tool.capabilities),
-        "job": tool.is_job, "timeoutMs": tool.timeout_ms, "forwardsKey": tool.forwards_key, "data": dict(tool.data),
+        "job": tool.is_job, "timeoutMs": tool.timeout_ms, "forwardsKey": tool.forwards_key,
+        "findsByKey": tool.finds_by_key, "data": dict(tool.data),
     }  # fmt: skip
 
 
@@ -105,5 +108,5 @@ def tool_of(data: Mapping[str, Any]) -> UpstreamTool:
     return UpstreamTool(
         data["name"], data["description"], data["inputSchema"], data["outputSchema"], data["displayName"], tuple(data["tags"]),
         data["version"], (), data["readOnly"], data["destructive"], data["idempotent"], frozenset(data["capabilities"]),
-        data["job"] is True, data["timeoutMs"], data["forwardsKey"] is True, data["data"],
+        data["job"] is True, data["timeoutMs"], data["forwardsKey"] is True, data["findsByKey"] is True, data["data"],
     )  # fmt: skip

@@ -34,6 +34,10 @@ class WorkerControl:
         self.is_cancelled = False
 
     @property
+    def is_again(self) -> bool:
+        return False  # of calls of upstreams only, whose adapter learns it by `UpstreamCall`
+
+    @property
     def seconds_left(self) -> float | None:
         return None if self._ends is None else max(self._ends - time.perf_counter(), 0)
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 from pydantic_core import to_json
 
 from tavern_core.contract.stores import Record, RecordStore
-from tavern_core.errors import UsageError
+from tavern_core.errors import TokenNotFound, UsageError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.nearest import did_you_mean
@@ -142,11 +142,11 @@ class Tokens:
             token: its id.
 
         Raises:
-            UsageError: there is none; names the nearest (USAGE).
+            TokenNotFound: there is none; names the nearest (TOKEN_NOT_FOUND).
         """
         if not isinstance(token, str) or not token.isascii() or not self._records.remove(KIND, token):
             near = did_you_mean(str(token), [one.id for one in self.list()])
-            raise UsageError(f"there is no token {token!r:.80}", hint=near or "`tavern tokens list` shows them")
+            raise TokenNotFound(f"there is no token {token!r:.80}", hint=near or "`tavern tokens list` shows them")
 
     def verify(self, text: str, audience: str = AUDIENCE) -> Token | None:
         """The token behind its text; None: there is none, it is over, or it is for another audience."""

@@ -64,6 +64,10 @@ class CallControl:
         return is_given_up(self._call)
 
     @property
+    def is_again(self) -> bool:
+        return self._call.is_again
+
+    @property
     def seconds_left(self) -> float | None:
         return self._call.seconds
 

@@ -182,7 +182,8 @@ class Idempotency:
         ):
             return None
         # Its process has ended, or its record is corrupt: it may have happened.
-        if plan.spec.idempotent or plan.spec.read_only:
+        if plan.spec.may_be_repeated(has_key=True) or plan.spec.finds_by_key:
+            call.is_again = True
             mine = replace(known, state=RUNNING, data=own.data, expires=0.0)
             if not await ask(mode, self._records, self._records.replace, mine):
                 return None  # another process was faster: look again

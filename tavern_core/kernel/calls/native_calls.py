@@ -69,7 +69,8 @@ def read_calls(response: Any) -> tuple[Api | None, tuple[NativeCall, ...]]:
                 return (api, found) if found else (None, ())
     raise UsageError(
         f"{type(response).__name__} is not a response of a model API",
-        hint="pass the response or message of OpenAI, Anthropic or Gemini, as a mapping or as the object of their SDK",
+        hint="pass the response or message of OpenAI, Anthropic or Gemini, as a mapping or as the object of their SDK; "
+        "of a stream, what its pieces make together",
     )
 
 
@@ -119,7 +120,9 @@ def _plain(response: Any) -> Any:
 def _openai(data: Mapping[str, Any]) -> Iterable[NativeCall] | None:
     message = data
     if isinstance(choices := data.get("choices"), Sequence) and choices:
-        message = _mapping(_mapping(choices[0]).get("message"))
+        if "message" not in (choice := _mapping(choices[0])) and "delta" in choice:
+            return None  # a piece of a stream
+        message = _mapping(choice.get("message"))
     elif "tool_calls" not in data and data.get("role") != "assistant":
         return None
     if isinstance(message.get("content"), list) and "tool_calls" not in message:

@@ -323,11 +323,12 @@ class Pipeline:
 
     async def _detached(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
         """Make the call in the background. Its caller gets its answer, where that is there in time, else a job."""
-        spec, own = plan.spec, plan.intake(call.arguments)
+        spec, own, has_key = plan.spec, plan.intake(call.arguments), call.key is not None
+        again = spec.may_be_repeated(has_key=has_key) or (has_key and spec.finds_by_key)
         done: Future[ToolResult] | None = Future() if plan.inline_s else None
         request = Request(
             call.written, call.arguments if own is None else own, call.context, call.purpose, call.key, call.door,
-            spec.kind == "workflow", spec.idempotent or spec.read_only, own is not None, done,
+            spec.kind == "workflow", again, own is not None, done,
         )  # fmt: skip
         job = self.background.begin(request)
         if done is not None:

@@ -34,8 +34,7 @@ def is_harmless_again(error: CallError | ToolError, tool: ToolSpec, *, has_key: 
     Args:
         has_key: the call has an idempotency key, and so would the second attempt.
     """
-    is_once = tool.idempotent or tool.read_only or (has_key and tool.forwards_key)
-    return error.outcome == "none" or (error.outcome == "unknown" and is_once)
+    return error.outcome == "none" or (error.outcome == "unknown" and tool.may_be_repeated(has_key=has_key))
 
 
 def may_pass(error: CallError | ToolError) -> bool:

@@ -155,10 +155,10 @@ def choose(found: Iterable[FoundPlugin]) -> tuple[tuple[FoundPlugin, ...], tuple
 
 def _rank(plugin: FoundPlugin) -> tuple[Any, ...]:
     source, _, name, folder, root, found, value, _ = plugin.candidate
-    # A skill that cannot be used does not keep another from being used.
+    # A skill that cannot be used, or a folder that VCP switches off, does not keep another from being used.
     return (
         _RANKS[source],
-        source == "skill" and plugin.is_failed,
+        (source == "skill" and plugin.is_failed) or (source == "vcp" and folder.endswith(".block")),
         root,
         "" if found is None else found.key,
         value,

@@ -42,7 +42,7 @@ Event = tuple[str, Mapping[str, Any]]
 
 
 class JobsApi:
-    """One server; see `native.Native`."""
+    """One server; see `native_api.Native`."""
 
     def __init__(self, http: Any, url: str, *, previews: bool) -> None:
         self._http = http

@@ -80,6 +80,8 @@ class Native:
         reporter = ProgressReporter(order.call, previews=self._previews)
         entry = await self._state(order.run) if order.is_keyed else "gone"
         run = order.run
+        if entry == "gone" and order.call.is_again:
+            raise _lost(run, "the process that asked for it has ended, and the server does not know it")
         try:
             if entry == "gone":
                 client = str(uuid.uuid4())

@@ -58,6 +58,7 @@ def tool_of(template: Template, info: Info | None) -> UpstreamTool:
         display_name=about.get("displayName", ""),
         tags=tuple(about.get("tags", ())),
         is_job=about.get("job", True),
+        finds_by_key=True,
         timeout_ms=about.get("timeoutMs", _TIMEOUT_MS),
         data={
             "graph": template.graph,

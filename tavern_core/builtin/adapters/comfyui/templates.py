@@ -186,6 +186,10 @@ def _parameters(graph: Mapping[str, Any], listed: Mapping[str, Any]) -> Iterator
     whole: set[str] = set()
     for node, content in graph.items():
         for slot, value in content["inputs"].items():
+            if not isinstance(value, str) and (within := _MARK.search(str(value))):
+                raise BadTemplate(
+                    f"node {node}, {slot}: {within[0]} stands within a list or an object; mark whole inputs or texts"
+                )
             for name in _MARK.findall(value) if isinstance(value, str) else ():
                 marked.setdefault(name, []).append((node, slot))
                 if _MARK.fullmatch(value.strip()):

@@ -86,8 +86,8 @@ class Contained:
             response = await self._sender.send(request, stream=True, follow_redirects=False, auth=self._auth)
         except CallError as error:
             return self._failed(request, number, error)
-        except LoginNeeded:
-            return self._failed(request, number, login_needed(self._name))
+        except LoginNeeded as error:
+            return self._failed(request, number, login_needed(self._name, error))
         except (OAuthFlowError, OAuthTokenError, ValidationError) as error:
             why = UpstreamError(f"logging in to {self._name} failed: {str(error)[:500]}", fixFor="operator")
             return self._failed(request, number, why)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
@@ -38,6 +40,8 @@ _PAGE: Final = (
 )
 _NO_PAGE: Final = b"HTTP/1.1 404 Not Found\r\nconnection: close\r\n\r\n"
 
+logging.getLogger("mcp.client.auth").addHandler(logging.NullHandler())  # what goes wrong is an error of the upstream
+
 Show = Callable[[str], None]
 """Shows the person an address to open."""
 
@@ -46,10 +50,10 @@ class LoginNeeded(OAuthFlowError):
     """Only a person can go on."""
 
 
-def login_needed(name: str) -> UpstreamError:
+def login_needed(name: str, why: object = "") -> UpstreamError:
     """The error for a server that was not logged in to."""
     return UpstreamError(
-        f"{name} wants to know who calls (HTTP 401)",
+        f"{name} wants to know who calls (HTTP 401){f': {why}' if why else ''}",
         hint=f"tavern upstreams connect {name}, or set `headers: {{Authorization: …}}` in tavern.yaml",
         fixFor="operator",
     )
@@ -68,6 +72,7 @@ async def login(upstream: Upstream, show: Show | None) -> AsyncIterator[OAuthCli
         async with _Callback(int(upstream.settings.get("redirectPort", 0))) as callback:
 
             async def redirect(address: str) -> None:
+                callback.expect(address)
                 show(address)
 
             yield _provider(upstream, callback.address, redirect, callback.result, fresh=True)
@@ -76,7 +81,10 @@ async def login(upstream: Upstream, show: Show | None) -> AsyncIterator[OAuthCli
         async def refuse(address: str) -> None:
             raise LoginNeeded("the tokens that are kept hold no longer")
 
-        yield _provider(upstream, "http://127.0.0.1/callback", refuse, None, fresh=False)
+        async def no_one() -> AuthorizationCodeResult:
+            raise LoginNeeded("no person is there")
+
+        yield _provider(upstream, "http://127.0.0.1/callback", refuse, no_one, fresh=False)
     else:
         yield None
 
@@ -91,11 +99,24 @@ def _provider(upstream: Upstream, address: str, redirect: Any, callback: Any, *,
         token_endpoint_auth_method=None if settings.get("clientSecret") else "none",
     )
     storage = _Kept(upstream, address)
-    provider = OAuthClientProvider(
+    provider = _Provider(
         upstream.url, wanted, storage, redirect, callback, client_metadata_url=settings.get("clientMetadataUrl")
     )
     storage.restore(provider, fresh)
+    provider.kept = None if fresh else storage
     return provider
+
+
+class _Provider(OAuthClientProvider):
+    """The library's, which looks for the tokens of other processes before it refreshes its own."""
+
+    kept: _Kept | None = None
+    """None: a person logs in."""
+
+    def async_auth_flow(self, request: Any) -> Any:
+        if self.kept is not None and not self.context.is_token_valid():
+            self.kept.renew()
+        return super().async_auth_flow(request)
 
 
 class _Kept:
@@ -122,6 +143,17 @@ class _Kept:
         context.protected_resource_metadata = _read(ProtectedResourceMetadata, self._kept.get("resource"))
         context.auth_server_url = self._kept.get("server")
         context.token_expiry_time = self._kept.get("expires")
+        self._is_fresh = fresh
+
+    def renew(self) -> None:
+        """Take the tokens that another process has got meanwhile: a refresh token often works only once."""
+        with suppress(ValueError):
+            kept = json.loads(self._upstream.load(KEPT) or "{}")
+            tokens = _read(OAuthToken, kept.get("tokens")) if isinstance(kept, dict) else None
+            if tokens is not None and kept["tokens"] != self._kept.get("tokens"):
+                self._kept, context = kept, self._context
+                context.current_tokens, context.token_expiry_time = tokens, kept.get("expires")
+                context.client_info = _read(OAuthClientInformationFull, kept.get("client")) or context.client_info
 
     async def get_tokens(self) -> OAuthToken | None:
         tokens: OAuthToken | None = _read(OAuthToken, self._kept.get("tokens"))
@@ -153,7 +185,8 @@ class _Kept:
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
         self._kept["client"] = _written(client_info)
-        self._save()
+        if not self._is_fresh:  # else with its tokens: until then, those of the login before hold
+            self._save()
 
     def _save(self) -> None:
         self._upstream.save(KEPT, json.dumps(self._kept))
@@ -176,6 +209,8 @@ class _Callback:
     def __init__(self, port: int) -> None:
         self._port = port
         self._result: asyncio.Future[AuthorizationCodeResult] = asyncio.get_running_loop().create_future()
+        self._state = ""
+        self._refusal = ""
 
     async def __aenter__(self) -> _Callback:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port, limit=_MOST_REQUEST)
@@ -185,6 +220,12 @@ class _Callback:
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
         await self._server.wait_closed()
+
+    def expect(self, address: str) -> None:
+        """A person is about to be sent to `address`. Raises LoginNeeded: the server has refused already."""
+        if self._refusal:
+            raise LoginNeeded(self._refusal)
+        self._state = parse_qs(urlsplit(address).query).get("state", [""])[0]
 
     async def result(self) -> AuthorizationCodeResult:
         """What the browser brought; each login has a result of its own."""
@@ -213,8 +254,11 @@ class _Callback:
         if address is None or address.path != "/callback" or self._result.done():
             return False
         given = {name: values[0] for name, values in parse_qs(address.query).items()}
+        if not self._state or not secrets.compare_digest(given.get("state", "").encode(), self._state.encode()):
+            return False  # of some other page
         if "error" in given:
-            self._result.set_exception(LoginNeeded(f"the server refused: {given['error'][:200]}"))
+            self._refusal = f"the server refused: {given['error'][:200]}"
+            self._result.set_exception(LoginNeeded(self._refusal))
         else:
             self._result.set_result(
                 AuthorizationCodeResult(code=given.get("code", ""), state=given.get("state"), iss=given.get("iss"))
