@@ -25,7 +25,7 @@ settings.load_profile("tavern")
 # The folders of the tests are in memory where it has room: on a disk, making and removing them takes as long as the tests.
 MEMORY = "/dev/shm"
 ROOM = 4 << 30
-BOXED = {"docs", "isolation", "upstreams"}
+BOXED = {"docs", "executors", "isolation", "upstreams"}
 """Parts whose programs run in boxes: a box has a /dev/shm of its own, so their folders are on the disk."""
 
 with contextlib.suppress(OSError):

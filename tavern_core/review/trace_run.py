@@ -125,10 +125,15 @@ def _tested(
 
 def _has_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
     """Wait for a process without reaping it: until then its id is not reused, so its group can be ended."""
-    ended = threading.Thread(target=os.waitid, args=(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT), daemon=True)
+    ended = threading.Thread(target=_wait_for, args=(process.pid,), daemon=True)
     ended.start()
     ended.join(seconds)
     return not ended.is_alive()
+
+
+def _wait_for(pid: int) -> None:
+    with suppress(ChildProcessError):  # reaped in the meantime
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
 @contextmanager

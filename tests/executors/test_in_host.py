@@ -154,6 +154,7 @@ def test_closing_a_host_ends_every_process_it_started(tmp_path: Path) -> None:
         manifest.write(f"permissions: {{capabilities: [{{name: write:fs, scope: [{str(started.parent)!r}]}}]}}\n")
     with host(tmp_path) as tavern:
         tavern.grant("demo", "write:fs")
+        assert tavern.invoke_sync("demo:one", {}).value == 1  # what starts programs is shared by all hosts of the tests
     before = in_use()
 
     async def use() -> None:

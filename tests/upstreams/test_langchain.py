@@ -265,5 +265,5 @@ def test_the_tools_of_a_plugin_of_llm_are_tools_of_the_host(tmp_path: Path) -> N
     with Tavern.open(config, home=tmp_path) as host:
         assert host.upstreams.connect_sync("calc").tools == ("calc:simple_eval",)
         assert host.invoke_sync("calc:simple_eval", {"expression": "6 * 7"}).value in (42, "42")
-        with pytest.raises(Exception, match="no plugin of llm"):
+        with pytest.raises(Exception, match="not a plugin of llm"):
             host.upstreams.connect_sync("no")
