@@ -39,6 +39,11 @@ class Scripts:
                 self._made = ScriptExecutor()
         return self._made.bind(tool, home)
 
+    def close(self) -> None:
+        """End the process that starts scripts; called when the plugin is stopped."""
+        if self._made is not None:
+            self._made.close()
+
 
 @hookimpl
 def tavern_register_executors(ctx: PluginContext) -> Mapping[str, Executor]:
