@@ -34,7 +34,7 @@ class RunHandle:
         return self._run.leave()
 
     def promise(self) -> None:
-        """Its caller was told its questions: they stay open when the host closes."""
+        """Its caller has its questions: they stay open when the host closes."""
         self._run.promised = True
 
     async def stop(self) -> None:

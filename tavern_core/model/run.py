@@ -62,10 +62,10 @@ class NodeError:
 
     def to_caller(self) -> dict[str, Any]:
         """`to_json` without the place in the node's code, which names a file of this machine."""
-        told = self.to_json()
+        data = self.to_json()
         if PLACE in self.details:
-            told["details"] = {key: value for key, value in self.details.items() if key != PLACE}
-        return {key: value for key, value in told.items() if value}
+            data["details"] = {key: value for key, value in self.details.items() if key != PLACE}
+        return {key: value for key, value in data.items() if value}
 
 
 @dataclass(frozen=True, slots=True)

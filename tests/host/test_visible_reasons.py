@@ -43,7 +43,7 @@ BROKEN: dict[str, tuple[str, str, str]] = {
 
 
 def check_visible(host: Tavern, plugin: str, tool_id: str, reason: str) -> None:
-    """The reason is told by status, diagnostics, why, get, call and profile."""
+    """Status, diagnostics, why, get, call and profile give the reason."""
     assert any(reason in str(f) and f.details["tool"] for f in host.plugins[plugin].findings)
     assert any(reason in d.message and d.severity == "error" for d in host.diagnostics if d.plugin == plugin)
     why = host.tools.why(tool_id)

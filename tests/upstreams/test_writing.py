@@ -97,10 +97,10 @@ def test_a_server_that_cannot_be_an_entry_costs_no_other(tmp_path: Path) -> None
     (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": servers}))
     (tmp_path / "tavern.yaml").write_text("upstreams:\n  clock: {kind: mcp, command: [x]}  # ours\n")
     done = tavern("upstreams", "import", "servers.json", "--json", cwd=tmp_path, home=tmp_path / "home")
-    told = json.loads(done.stdout)
-    assert (done.returncode, [new["name"] for new in told["upstreams"]]) == (1, ["files"])
-    assert set(told["leftOut"]) == {"Files", "???", "none", "odd", "clock"}
-    assert "already" in told["leftOut"]["clock"] and "list of texts" in told["leftOut"]["odd"]
+    printed = json.loads(done.stdout)
+    assert (done.returncode, [new["name"] for new in printed["upstreams"]]) == (1, ["files"])
+    assert set(printed["leftOut"]) == {"Files", "???", "none", "odd", "clock"}
+    assert "already" in printed["leftOut"]["clock"] and "list of texts" in printed["leftOut"]["odd"]
     text = (tmp_path / "tavern.yaml").read_text()
     assert "# ours" in text and "mcp-server-files" in text and "other" not in text
 

@@ -300,13 +300,13 @@ async def test_callers_learn_what_failed_and_no_file_of_the_machine(flows: Flows
     flows.write("caught", caught, "c.error>w.value", description="d")
     async with flows.open(Plugin(Failing(), name="x")) as tavern:
         failed = await tavern.invoke("workflow:fails", {})
-        told = await tavern.invoke("workflow:caught", {})
+        handled = await tavern.invoke("workflow:caught", {})
         run = await tavern.workflows.run("fails")
     assert failed.error is not None
     assert failed.error.details["errors"][0]["path"] == "f"
-    assert told.value["value"]["message"] == "ValueError: no"
-    assert ".py" not in json.dumps([failed.to_json(), told.to_json()])
-    assert ".py:" in run.errors[0].details["where"], "whoever runs the host learns the place"
+    assert handled.value["value"]["message"] == "ValueError: no"
+    assert ".py" not in json.dumps([failed.to_json(), handled.to_json()])
+    assert ".py:" in run.errors[0].details["where"], "the operator of the host sees the place"
 
 
 async def test_a_question_makes_a_call_a_job(flows: Flows) -> None:

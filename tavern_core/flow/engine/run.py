@@ -120,7 +120,7 @@ class Run:
         self.is_left = False
         self._leaves = self._looks = False
         self.promised = False
-        """Whether a caller was told that it goes on once its questions are answered."""
+        """Whether a caller knows that it goes on once its questions are answered."""
         self._scope: Scheduler | None = None
         self.questions: dict[str, Question] = {}
         self.unanswered: dict[str, Question] = {}

@@ -98,7 +98,7 @@ class Skills:
 
     def _own(self, record: Record) -> Skill:
         facts = record.candidate.facts
-        own = self._lifecycle.tables.base.config.skills.user  # a failed skill requests nothing: its place tells
+        own = self._lifecycle.tables.base.config.skills.user  # a failed skill requests nothing: its place decides
         origin: Origin = "user" if str(Path(record.candidate.location).parent) in own else "project"
         tool = next((tool for tool in record.candidate.tool_ids if not tool.endswith(RUN)), "")
         state: SkillState = "ready" if record.usable else "off"

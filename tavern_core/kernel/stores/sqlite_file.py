@@ -157,7 +157,7 @@ def is_damaged(error: sqlite3.Error, *, is_cache: bool = False) -> bool:
 
 
 def inode_of(path: Path) -> int:
-    """What tells a file from another one of the same name; 0: there is none."""
+    """What distinguishes a file from another one of the same name; 0: there is none."""
     try:
         return path.stat().st_ino
     except OSError:
