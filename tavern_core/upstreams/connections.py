@@ -137,18 +137,34 @@ class Connections:
         theirs, ours = self._base.portal.loop(), asyncio.get_running_loop()
         if theirs is ours:
             return await ours.create_task(work)
-        # Written out: `asyncio.run_coroutine_threadsafe` and `wrap_future` go through two more futures and their locks.
+        # Written out: `asyncio.run_coroutine_threadsafe` and `wrap_future` go through two more futures and their locks, and
+        # what waits for the end of a task hears of it a turn of the loop later.
         waiter = ours.create_future()
-        begun: list[asyncio.Task[T]] = []
+        begun: list[asyncio.Task[None]] = []
+        answers: list[T] = []
+        errors: list[BaseException] = []
+
+        async def run() -> None:
+            try:
+                answers.append(await work)
+            except BaseException as error:  # noqa: BLE001 - the caller gets it as it is, and the loop goes on
+                errors.append(error)
+            wake()
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # the caller's loop has been closed
+                ours.call_soon_threadsafe(lambda: None if waiter.done() else waiter.set_result(None))
 
         def begin() -> None:
-            task = theirs.create_task(work)
+            task = theirs.create_task(run())
             begun.append(task)
             task.add_done_callback(ended)
 
-        def ended(_: object) -> None:
-            with suppress(RuntimeError):  # the caller's loop has been closed
-                ours.call_soon_threadsafe(lambda: None if waiter.done() else waiter.set_result(None))
+        def ended(task: asyncio.Task[None]) -> None:
+            if not answers and not errors:  # it was cancelled before it began
+                work.close()
+                errors.append(asyncio.CancelledError())
+                wake()
 
         theirs.call_soon_threadsafe(begin)
         try:
@@ -158,7 +174,9 @@ class Connections:
         ):  # a deadline is thrown into the coroutine, and does not reach what it waits for by itself
             theirs.call_soon_threadsafe(lambda: begun[0].cancel())
             raise
-        return begun[0].result()
+        if errors:
+            raise errors[0]
+        return answers[0]
 
     async def log_in(self, entry: Entry, show: Callable[[str], None]) -> None:
         """Let a person log in to an upstream where its kind knows that; open connections are closed, so that the next is theirs."""

@@ -19,7 +19,7 @@ _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _PIECE: Final = 4_096
 """Packed bytes that are unpacked at a time: at most 4 MB come of them, so the event loop is never held up."""
 _STREAM_FACTOR: Final = 16
-_OF_PACKING: Final = frozenset({"content-encoding", "content-length"})
+_OF_PACKING: Final = "content-encoding", "content-length"
 """Headers of an answer that do not hold any more once it is unpacked."""
 
 
@@ -139,16 +139,12 @@ class OriginTransport(httpx2.AsyncBaseTransport):
         limit = self._max_bytes * (_STREAM_FACTOR if is_stream else 1)
         unpacker = Unpacker(headers.get("content-encoding", ""), limit, str(self._target))
         is_packed = "content-encoding" in headers
-        dropped = _OF_PACKING | {"set-cookie"} if is_packed else {"set-cookie"}
-        kept = [(name, value) for name, value in headers.multi_items() if name.lower() not in dropped]
-        stream = response.stream
-        assert isinstance(stream, httpx2.AsyncByteStream)
-        return httpx2.Response(
-            response.status_code,
-            headers=kept,
-            stream=_Bounded(stream, unpacker, is_packed),
-            extensions=response.extensions,
-        )
+        for name in ("set-cookie", *_OF_PACKING) if is_packed else ("set-cookie",):
+            if name in headers:
+                del headers[name]
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        response.stream = _Bounded(response.stream, unpacker, is_packed)
+        return response
 
 
 class _Bounded(httpx2.AsyncByteStream):

@@ -124,7 +124,7 @@ class Session:
             self._owner = asyncio.create_task(self._own(opened), name=f"tavern-upstream-{self._name}")
             self._owners.add(self._owner)
             self._owner.add_done_callback(self._owners.discard)
-        connection = await asyncio.shield(opened)
+        connection = opened.result() if opened.done() else await asyncio.shield(opened)
         if self._used and not self._tasks and time.monotonic() - self._used > CHECK_AFTER_S:
             await self._checked(connection)
             return await self._ready()

@@ -6,7 +6,7 @@ wrong with one request becomes an answer to this one request, and the reason is 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ _NUMBER: Final = "tavern_number"
 """Key of the JSON-RPC id among a request's extensions."""
 _MOST_WAIT_S: Final = 3_600.0
 _MOST_LOGIN_BYTES: Final = 1_000_000
+_POSTED: Final = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 
 
 @asynccontextmanager
@@ -63,6 +64,8 @@ class Contained:
     def __init__(self, sender: httpx2.AsyncClient, upstream: Upstream, note: Note, auth: httpx2.Auth | None) -> None:
         self._sender = sender
         self._headers = dict(upstream.headers)  # of requests to the server, and not of those to who knows its users
+        self._posted = {name.lower(): value for name, value in {**sender.headers, **self._headers, **_POSTED}.items()}
+        """Headers of each request of `post`."""
         self._name = upstream.name
         self._note = note
         self._auth = auth
@@ -78,6 +81,13 @@ class Contained:
         if isinstance(message, dict) and "method" in message and "id" in message:
             request.extensions = {**request.extensions, _NUMBER: message["id"]}
         return request
+
+    async def post(self, url: httpx2.URL, message: Mapping[str, Any], headers: Mapping[str, str]) -> httpx2.Response:
+        """Send a request of MCP. As `build_request` and `send`, which merge the same headers anew for each request."""
+        sent = {**self._posted, **{name.lower(): value for name, value in headers.items()}}
+        extensions = {"timeout": self._timeout.as_dict(), _NUMBER: message["id"]}
+        request = httpx2.Request("POST", url, headers=sent, content=to_json(message), extensions=extensions)
+        return await self.send(request)
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """See `httpx2.AsyncClient`; always a stream, and never a redirect that is followed."""

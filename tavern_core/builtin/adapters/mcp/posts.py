@@ -7,7 +7,7 @@ three times, which costs more than all that the host adds to a call. The old era
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import httpx2
 from mcp.shared.exceptions import MCPError
@@ -23,27 +23,23 @@ from pydantic import ValidationError
 
 from tavern_core.builtin.adapters.mcp.message_parser import NotAMessage, read_json
 
-_HEADERS: Final[Mapping[str, str]] = {
-    "accept": "application/json, text/event-stream",
-    "content-type": "application/json",
-}
 Notify = Callable[[Mapping[str, Any]], object]
 """Gets the notifications that come before an answer."""
 
 
 class Client(Protocol):
-    """What is used of an `httpx2.AsyncClient`."""
+    """What sends requests."""
 
-    def build_request(self, method: str, url: httpx2.URL | str, **options: Any) -> httpx2.Request: ...
-
-    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response: ...
+    async def post(
+        self, url: httpx2.URL, message: Mapping[str, Any], headers: Mapping[str, str]
+    ) -> httpx2.Response: ...
 
 
 class Posts:
     """Makes requests.
 
     Args:
-        client: `http.Contained`, which has the methods of a client of httpx2.
+        client: `http.Contained`.
         most: bytes of one event.
     """
 
@@ -64,15 +60,14 @@ class Posts:
             MCPError: the server says so, or there is no answer.
             CallError: the answer is too large.
         """
-        request = self._client.build_request("POST", self._url, json=message, headers={**_HEADERS, **headers})
-        response = await self._client.send(request)
+        response = await self._client.post(self._url, message, headers)
         try:
             if response.has_redirect_location:
                 return None
             if response.status_code >= 400 or response.status_code == 202:
                 raise await _refusal(response, message["id"])
             if _is(response, "application/json"):
-                return _result_of(await read_json(await response.aread()), message["id"])
+                return _result_of(await read_json(await _content(response)), message["id"])
             if _is(response, "text/event-stream"):
                 return await self._streamed(response, message["id"], notify)
             kind = response.headers.get("content-type", "")[:100]
@@ -96,6 +91,12 @@ class Posts:
         except httpx2.SSEError as error:
             raise MCPError(CONNECTION_CLOSED, f"the stream failed: {error}") from None
         raise MCPError(CONNECTION_CLOSED, "the stream ended without a response")
+
+
+async def _content(response: httpx2.Response) -> bytes:
+    """As `response.aread`, which has three layers to unpack what the host has unpacked."""
+    assert isinstance(response.stream, httpx2.AsyncByteStream)
+    return b"".join([piece async for piece in response.stream])
 
 
 def _is(response: httpx2.Response, kind: str) -> bool:
