@@ -119,6 +119,7 @@ def test_strange_answers_are_read_and_recorded(office: Office, answer: Any) -> N
     assert json.dumps(office.within(lambda agents: agents.get(outcome.run_id)).to_json()).isascii()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "answer", ["\ud800 half a character", LLMAnswer("", tool_calls=(ModelCall("c", "\udfff", "{}"),))]
 )

@@ -137,6 +137,7 @@ def test_a_model_that_does_not_learn_is_stopped_with_the_reason(
     assert outcome.fix
 
 
+@pytest.mark.slow
 def test_the_second_identical_call_is_pointed_out(office: Office) -> None:
     outcome = office.answers([block("add", a=1), block("add", a=1), FINE]).run()
     assert outcome.state == "done"

@@ -22,6 +22,8 @@ from tests.agents.desk import PROFILE, Desk, Office, block, native
 from tests.engine.workbench import flow
 from tests.workflows.folder import NodePlugin
 
+pytestmark = pytest.mark.slow
+
 FINE = "All is done."
 ASKS = {"approval": {"ask": ["desk:note"]}}
 

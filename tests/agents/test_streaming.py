@@ -13,6 +13,8 @@ from tavern_core.model.agent_run import AgentOutcome
 from tests.agents.desk import PROFILE, Desk, block
 from tests.llms.openai_server import OpenAIServer, Reply
 
+pytestmark = pytest.mark.slow
+
 FINE = "The sum is 3."
 PRICE = {"input": 1, "output": 2}
 

@@ -29,7 +29,7 @@ from .answers import (
     without,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 def flow(**more: Any) -> dict[str, Any]:

@@ -178,6 +178,7 @@ def test_a_good_file_is_read_and_foreign_keys_are_reported(text, name, warnings)
     assert all(words in finding.message for words, finding in zip(warnings, findings, strict=True))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.one_of(st.binary(max_size=80), st.text(max_size=80)))
 def test_any_bytes_are_a_profile_or_a_located_error(text):

@@ -207,6 +207,7 @@ def test_tools_come_and_go_and_change(catalogue):
     assert ids(catalogue.search("天气")) == []
 
 
+@pytest.mark.slow
 def test_the_answer_does_not_depend_on_the_order_of_arrival(catalogue):
     twins = [ToolSpec(f"p{n % 7}:t{n}", "the same words for all", plugin=f"p{n % 7}") for n in range(800)]
     queries = ["same words", "t5", "p3", "all", "天气 same", "weather", ""]

@@ -69,6 +69,7 @@ def test_a_query_keeps_what_tells_something(query, words):
     assert query_words(query) == words
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.text(st.characters()))
 def test_words_hold_letters_and_digits_only(text):

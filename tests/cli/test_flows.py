@@ -19,6 +19,8 @@ from tests.programs import Program
 
 from .conftest import Run
 
+pytestmark = pytest.mark.slow
+
 NODES = '''\
 """Nodes of the tests of the command line."""
 from typing import Annotated, Literal

@@ -11,6 +11,8 @@ from tavern_core import __version__
 from tavern_core.contract.hookspecs import HOOKS
 from tests.cli.conftest import Run
 
+pytestmark = pytest.mark.slow
+
 GUARD = """\
 from tavern_core import hookimpl
 

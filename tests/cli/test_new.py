@@ -13,6 +13,8 @@ import pytest
 from tavern_core.cli.new import render, template_folder
 from tests.cli.conftest import Run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.slow
 def test_a_plugin_is_made_that_check_has_nothing_against(tavern: Run, tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from tavern_core.cli.app import COMMANDS
 from tavern_core.model.naming_rules import RESERVED_COMMANDS
 from tests.cli.conftest import Run
 
+pytestmark = pytest.mark.slow
+
 
 def test_help_names_them_without_importing_their_plugins(tavern: Run, tmp_path: Path) -> None:
     reported = tavern("--help").out

@@ -14,6 +14,8 @@ import pytest
 
 from tests.cli.conftest import PLUGINS, Run
 
+pytestmark = pytest.mark.slow
+
 HOOK = "hook:server:tool:check"
 EVENTS = "hook:server:events"
 

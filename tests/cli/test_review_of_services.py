@@ -8,6 +8,8 @@ import pytest
 
 from .conftest import Run
 
+pytestmark = pytest.mark.slow
+
 BRINGS = """\
 from tavern_core import Service, hookimpl, mutates, read_only
 open("{trace}", "w").close()

@@ -16,6 +16,8 @@ from tavern_core.__main__ import main
 from tavern_core.errors import HIDDEN
 from tests.cli.conftest import Run
 
+pytestmark = pytest.mark.slow
+
 MANIFEST = """\
 name: noisy
 version: "1.0"

@@ -9,6 +9,8 @@ import pytest
 
 from tests.cli.conftest import Run
 
+pytestmark = pytest.mark.slow
+
 START, END = "<|[REQUEST_TOOL]|>", "<|[END_TOOL]|>"
 
 

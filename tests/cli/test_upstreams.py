@@ -10,6 +10,8 @@ import yaml
 
 from tests.cli.conftest import Run
 
+pytestmark = pytest.mark.slow
+
 
 def test_entries_are_written_with_the_comments_kept_and_no_name_twice(tavern: Run, project: Path) -> None:
     file = project / "tavern.yaml"

@@ -12,6 +12,8 @@ from tests.patches.example import BY_ID, flow, op
 
 from .conftest import Run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def file(project: Path) -> Path:

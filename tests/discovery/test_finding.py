@@ -572,6 +572,7 @@ LEADS_OUT = ["plugins/text-evil", "plugins/text-evil/deep", "plugins", "elsewher
 """Where a link of plugins/text leads: a neighbour whose name begins like its own, a folder of it, the folder above, anywhere."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", LEADS_OUT)
 @pytest.mark.parametrize("link", ["way", "way/in", "way/in/deep"])
 def test_no_file_of_a_plugin_lies_behind_a_link_that_leaves_it(places: Places, link: str, target: str) -> None:

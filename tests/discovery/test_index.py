@@ -296,6 +296,7 @@ def test_names_that_are_not_utf8_are_kept(places: Places) -> None:
 # Several -----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_each_path_and_each_set_of_roots_has_its_own_index_and_old_ones_go(places: Places) -> None:
     fill(places)
     for number in range(20):

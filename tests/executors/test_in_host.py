@@ -13,6 +13,8 @@ from tavern_core import Service, Tavern, hookimpl, read_only
 
 from .workbench import in_use, left_since, until
 
+pytestmark = pytest.mark.slow
+
 NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
 
 

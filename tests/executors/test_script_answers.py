@@ -24,6 +24,8 @@ from tavern_core.errors import InputInvalid, UpstreamError
 
 from .workbench import Scripts, failing
 
+pytestmark = pytest.mark.slow
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),

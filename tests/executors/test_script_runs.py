@@ -25,6 +25,8 @@ from tavern_core.errors import (
 
 from .workbench import Scripts, call, failing
 
+pytestmark = pytest.mark.slow
+
 ECHO = "import sys; sys.stdout.write(sys.stdin.read())"
 LONG = "import time; time.sleep(60)"
 

@@ -14,6 +14,8 @@ from pydantic import Field
 from tavern_core import CallContext, NodeContext, Plugin, Tavern, ToolContext, hookimpl, node, tool
 from tests import programs
 
+pytestmark = pytest.mark.slow
+
 ANN = CallContext(principal="user:ann")
 BOB = CallContext(principal="user:bob")
 PNG = b"\x89PNG\r\n\x1a\n" + b"x" * 5_000

@@ -24,6 +24,8 @@ from tests import programs
 from tests.governance import redis_server
 from tests.state.processes import start
 
+pytestmark = pytest.mark.slow
+
 ANN = CallContext(principal="user:ann", user_id="ann")
 BOB = CallContext(principal="user:bob", user_id="bob")
 BOSS = CallContext(principal="user:boss", user_id="boss", roles=frozenset({"approver"}))

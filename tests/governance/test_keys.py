@@ -265,6 +265,7 @@ def test_the_command_line_takes_a_key(tmp_path: Path) -> None:
     assert (tmp_path / "out.txt").read_text(encoding="utf-8") == "x"
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_call_that_its_own_caller_gave_up_makes_it_himself() -> None:
     ran: list[int] = []
 

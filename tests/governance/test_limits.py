@@ -26,6 +26,8 @@ from tavern_core.model.limits import Breaker, ToolLimits, parse_rate
 from tests import programs
 from tests.governance import redis_server
 
+pytestmark = pytest.mark.slow
+
 ANN = CallContext(principal="user:ann")
 BOB = CallContext(principal="user:bob")
 BATCH = CallContext(principal="job", roles=frozenset({"batch"}))

@@ -13,6 +13,8 @@ from tavern_core import Plugin, Tavern, tool
 from tavern_core.errors import ToolNotFound, UsageError
 from tests import programs
 
+pytestmark = pytest.mark.slow
+
 
 @tool
 def count(text: str) -> int:

@@ -157,6 +157,7 @@ def test_a_process_is_present_from_entering_to_leaving(opener: Opener) -> None:
     assert not other.is_present("p1")
 
 
+@pytest.mark.slow
 @given(text=st.text(max_size=200), key=st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=80))
 @settings(max_examples=40)
 def test_any_text_comes_back_as_it_was(opener: Opener, text: str, key: str) -> None:
@@ -207,6 +208,7 @@ def test_processes_go_on_with_one_store_after_one_of_them_found_it_corrupt(tmp_p
     late.close()
 
 
+@pytest.mark.slow
 def test_a_corrupt_file_is_put_aside_by_the_first_who_notices_alone(tmp_path: Path) -> None:
     path = tmp_path / "state.sqlite"
     store = SqliteRecords(path)
@@ -275,6 +277,7 @@ def test_rates_that_nobody_uses_any_more_are_forgotten(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.slow
 def test_redis_forgets_the_names_of_records_that_have_expired(tmp_path: Path) -> None:
     with redis_server.running(tmp_path) as address:
         store = RedisRecords(address)

@@ -13,6 +13,8 @@ from tavern_core import CallContext, Plugin, Tavern, tool
 from tavern_core.errors import ArtifactNotFound, JobNotFound, PolicyDenied, TavernError, UsageError
 from tavern_core.kernel.calls import plan_tokens, stored_approvals
 
+pytestmark = pytest.mark.slow
+
 SECRET = "the plans of ann"
 ANN = CallContext(principal="user:ann", user_id="ann")
 STRANGERS = [

@@ -12,7 +12,7 @@ import pytest
 
 from tavern_core import Approval, Budget, CallContext, Out, Plugin, Tavern, ToolResult, hookimpl, node, tool
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 FAR = """\
 import asyncio, time

@@ -11,6 +11,8 @@ from tavern_core import Plugin, tool
 
 from .workshop import HELLO, TOOL, Workshop, codes, ids, reported
 
+pytestmark = pytest.mark.slow
+
 LIFE = """
 @hookimpl
 def tavern_start(ctx): note("start " + ctx.id)

@@ -13,6 +13,8 @@ from tavern_core import Budget, CallContext, Out, Plugin, hookimpl, node, tool
 
 from .conftest import Opened, run, tools
 
+pytestmark = pytest.mark.slow
+
 THREADS = 4
 CONFIG = {"limits": {"threads": THREADS}}
 WITHIN = 20

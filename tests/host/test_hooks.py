@@ -515,6 +515,7 @@ def test_hooks_may_be_static_class_or_module_functions(opened: Opened, how: str)
     assert "gate" in host_with(opened, Plugin(thing, name="s")).invoke_sync("t:echo").error.message
 
 
+@pytest.mark.slow
 def test_an_approval_that_a_tool_declares_is_asked_for(opened: Opened) -> None:
     @tool(requires_approval=True)
     def risky() -> int:

@@ -21,6 +21,8 @@ from tests.programs import Program
 from .test_life import until
 from .workshop import HELLO, TOOL, Workshop, reported
 
+pytestmark = pytest.mark.slow
+
 EXIT = "import os\ngetattr(os, '_' + 'exit')(3)\n"
 """Ends the process in a way that reading the source does not show."""
 

@@ -404,6 +404,7 @@ AWAITED: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", AWAITED)
 def test_a_closed_host_refuses_also_what_is_awaited(home: Path, what: str) -> None:
     with Tavern.open(QUIET, home=home, plugins=[tools(add)]) as host:

@@ -231,6 +231,7 @@ def test_nothing_of_a_chain_runs_when_a_later_step_is_known_to_be_refused(
     ).ok  # nothing was spent on it
 
 
+@pytest.mark.slow
 def test_a_chain_within_its_budget_runs_whatever_was_spent_before(host: Tavern, notes: Notes) -> None:
     context = CallContext(budget=Budget(max_tool_calls=5))
     two = block(("command1", "notes:write"), ("text1", "a"), ("command2", "notes:write"), ("text2", "b"))
@@ -239,6 +240,7 @@ def test_a_chain_within_its_budget_runs_whatever_was_spent_before(host: Tavern, 
     assert said(host, block(("command", "notes:write"), ("text", "c")), context=context).ok
 
 
+@pytest.mark.slow
 def test_nothing_of_a_chain_runs_when_the_arguments_of_a_later_step_are_refused(opened: Opened, notes: Notes) -> None:
     asked: list[str] = []
 
@@ -281,6 +283,7 @@ def test_nothing_of_a_chain_runs_when_the_arguments_of_a_later_step_are_refused(
                 assert asked == ["notes:write", later]  # a gate of a plugin is asked once, when the call is made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["pending", "isolated", "broken"])
 def test_nothing_of_a_chain_runs_when_the_plugin_of_a_later_step_cannot_be_used(
     opened: Opened, notes: Notes, tmp_path: Path, what: str

@@ -104,6 +104,7 @@ def test_an_approval_without_an_approver_fails_at_that_step(opened: Opened) -> N
     assert "approval" in names(host.tool_plan("t:double"))
 
 
+@pytest.mark.slow
 def test_an_unknown_tool_has_no_plan(opened: Opened) -> None:
     with pytest.raises(ToolNotFound, match="t:dubble"):
         opened(Plugin([double], name="t")).tool_plan("t:dubble")

@@ -16,6 +16,8 @@ from tavern_core.errors import UsageError
 
 from ..host.workshop import Workshop
 
+pytestmark = pytest.mark.slow
+
 CODE = """
 import contextlib, os
 from tavern_core import hookimpl, tool

@@ -23,6 +23,8 @@ from tests import programs
 
 from ..host.workshop import Workshop, reported
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).parents[2] / "example_plugins" / "misbehaving"
 PACKAGE = "tavern_plugin_misbehaving"
 SECRET = "canary-2236067977"

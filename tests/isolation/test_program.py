@@ -82,6 +82,7 @@ def test_a_program_runs_as_itself_among_its_own_processes_only(user: int) -> Non
     assert (os.waitstatus_to_exitcode(how["status"]), how["skipped"]) == (3, [])
 
 
+@pytest.mark.slow
 def test_what_it_leaves_behind_ends_with_it(user: int, marker: str) -> None:
     script = f"for n in 1 2 3; do setsid sh -c 'trap : TERM HUP; sleep 300; : {marker}' & done; sleep 0.1; echo done"
     out, _ = ended(user, SHELL, "/bin/sh", "-c", script)

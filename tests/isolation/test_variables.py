@@ -14,6 +14,8 @@ from tavern_core.__main__ import main
 
 from ..host.workshop import Workshop
 
+pytestmark = pytest.mark.slow
+
 PLANTED = "planted-value-17"
 SCRIPT = "import json, os\nprint(json.dumps(dict(os.environ)))\n"
 CODE = """

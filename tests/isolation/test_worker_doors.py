@@ -14,6 +14,8 @@ from tavern_core.__main__ import main
 
 from ..host.workshop import Workshop
 
+pytestmark = pytest.mark.slow
+
 SERVED = '''
 import os
 from tavern_core import Service, hookimpl, read_only, tool

@@ -21,6 +21,8 @@ from tavern_core.isolation.worker_fork_server import worker_server
 from ..host.workshop import Workshop
 from .waiting import until
 
+pytestmark = pytest.mark.slow
+
 CODE = '''
 import asyncio, os, time
 from tavern_core import Service, factory, hookimpl, tool

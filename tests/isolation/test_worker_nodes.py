@@ -13,6 +13,8 @@ from tavern_core import Tavern, ToolResult
 
 from ..host.workshop import Workshop
 
+pytestmark = pytest.mark.slow
+
 NODES = '''
 import os
 from typing import Annotated, Literal

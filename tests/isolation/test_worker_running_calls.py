@@ -16,6 +16,8 @@ from tavern_core.isolation.host_requests import MOST_OPEN
 
 from ..host.workshop import Workshop
 
+pytestmark = pytest.mark.slow
+
 CODE = '''
 import asyncio, os, time
 from tavern_core import NodeContext, ToolContext, hookimpl, node, tool

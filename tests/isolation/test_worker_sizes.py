@@ -11,6 +11,8 @@ from tavern_core import Plugin, Service, Tavern, hookimpl
 
 from ..host.workshop import Workshop
 
+pytestmark = pytest.mark.slow
+
 FAR = '''
 import logging, os
 from tavern_core import Service, ToolFailed, ToolResult, hookimpl, tool

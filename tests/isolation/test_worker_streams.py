@@ -13,6 +13,8 @@ from tavern_core.errors import WorkflowInvalid
 
 from ..host.workshop import Workshop
 
+pytestmark = pytest.mark.slow
+
 NODES = '''
 import asyncio, os, time
 from typing import Annotated, Any, AsyncIterator

@@ -20,6 +20,8 @@ from tavern_core import Plugin, Tavern, tool
 from tests import programs
 from tests.mcp_server.shop import ERAS, answer, client, open_shop, post
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Any:

@@ -13,6 +13,8 @@ import pytest
 
 from tests.mcp_server.shop import META, answer, client, open_shop, post
 
+pytestmark = pytest.mark.slow
+
 ASKS = {"elicitation": {"form": {}}}
 CALL = {"name": "shop__price", "arguments": {"item": "tea"}}
 SMALL = {

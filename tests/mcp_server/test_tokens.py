@@ -19,6 +19,8 @@ from tests import programs
 from tests.mcp_server.shop import answer, post
 from tests.state.processes import ENVIRONMENT
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_token_says_exactly_what_its_calls_may_do(tmp_path: Path) -> None:
     with Tavern.open({}, home=tmp_path) as tavern:

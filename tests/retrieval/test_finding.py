@@ -30,6 +30,7 @@ QUESTIONS = [
 ]
 
 
+@pytest.mark.slow
 def test_words_of_both_languages_find_the_node_type_that_says_them(kitchen: Kitchen) -> None:
     with kitchen.open() as host:
         for request, expected in QUESTIONS:

@@ -8,6 +8,8 @@ import pytest
 
 from tavern_core import Tavern
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("request_", "type_"),

@@ -14,6 +14,8 @@ from tavern_core import Plugin, hookimpl
 from tavern_core.contract.ranking import NodeDocument
 from tests.retrieval.kitchen import Kitchen, types_of
 
+pytestmark = pytest.mark.slow
+
 
 class Trigrams:
     """Vectors of letter triples: they find "ovn" and "doughs" where words do not."""

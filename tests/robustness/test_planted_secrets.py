@@ -17,6 +17,8 @@ from tavern_core.errors import TavernError
 
 from .projects import Project
 
+pytestmark = pytest.mark.slow
+
 MARK = "Kanarienvogel"
 
 

@@ -74,6 +74,7 @@ def test_each_kind_of_callable_has_its_own_text(function: object, text: str) -> 
     assert docstring_of(function).description == text  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @given(st.text("abc:-()\n \t*，：Args参数Returns", max_size=200))
 def test_any_text_is_a_docstring(text: str) -> None:
     parse_docstring(text)

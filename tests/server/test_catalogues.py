@@ -11,6 +11,8 @@ from tavern_core import Plugin, hookimpl, tool
 from tavern_core.model.node import NodeSpec, Slot
 from tests.server.desk import Served, served
 
+pytestmark = pytest.mark.slow
+
 
 class Many:
     """A plugin with 3,000 node types."""

@@ -140,6 +140,7 @@ def test_any_call_may_be_a_job_whose_approval_comes_over_http(desk: Served) -> N
     assert desk.send("POST", path, own, {**body, "job": "yes"}).status_code == 422
 
 
+@pytest.mark.slow
 def test_a_job_and_its_progress_are_its_callers(desk: Served) -> None:
     own = desk.token("agent:jobs")
     with desk.socket(own) as mine, desk.socket(desk.token("agent:z")) as others:
@@ -204,6 +205,7 @@ def test_a_client_that_names_what_is_not_known_learns_that_events_may_be_missing
         assert "kept" in texts(again.until("TOOL_RESULT"))
 
 
+@pytest.mark.slow
 def test_events_that_were_dropped_are_reported_as_lost(tmp_path: Path) -> None:
     with served(tmp_path, {"events": 4}) as desk:
         token = desk.token()

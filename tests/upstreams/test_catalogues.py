@@ -82,6 +82,7 @@ def test_a_refresh_registers_what_is_new_drops_what_is_gone_and_tells_what_chang
     assert gone.error is not None and gone.error.kind == "TOOL_NOT_FOUND"
 
 
+@pytest.mark.slow
 def test_an_upstream_that_says_it_changed_is_listed_again(tmp_path: Path) -> None:
     async def changes() -> None:
         system = System()
@@ -197,6 +198,7 @@ class Slow(System):
         return connection
 
 
+@pytest.mark.slow
 def test_a_list_that_is_under_way_when_the_host_ends_is_finished_or_noted_as_late(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -168,6 +168,7 @@ with Tavern.open(sys.argv[1] + "/tavern.yaml", home=sys.argv[1] + "/home") as ho
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_forgotten", [False, True])
 @APIS
 async def test_a_key_finds_the_run_of_a_process_that_was_killed(tmp_path: Path, api: str, is_forgotten: bool) -> None:
@@ -193,6 +194,7 @@ async def test_a_key_finds_the_run_of_a_process_that_was_killed(tmp_path: Path, 
         assert len(comfy.runs) == 1
 
 
+@pytest.mark.slow
 async def test_a_job_with_a_key_is_resumed_after_its_process_was_killed(tmp_path: Path) -> None:
     write(tmp_path)
     async with ComfyStub() as comfy, served(tmp_path, comfy) as host:

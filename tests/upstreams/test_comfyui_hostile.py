@@ -14,7 +14,7 @@ from tests.upstreams.comfyui_stub import ComfyStub, Handler
 from tests.upstreams.opening import failure, opened
 from tests.upstreams.test_comfyui import ARGUMENTS, served, write
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 RUN = "RUN"
 SUCCESS = {"status_str": "success", "completed": True, "messages": []}

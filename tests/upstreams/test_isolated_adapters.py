@@ -15,6 +15,8 @@ from tavern_core import Tavern
 
 from ..isolation.waiting import until
 
+pytestmark = pytest.mark.slow
+
 MANIFEST = """\
 name: far
 version: "1"

@@ -13,7 +13,7 @@ from tavern_core import CallContext, Tavern, ToolResult
 from tests.upstreams.n8n_stub import KEY, Handler, N8nStub, answers, execution, sticky, webhook_node, workflow
 from tests.upstreams.opening import failure, opened
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 SLACK = {
     "path": "slack",

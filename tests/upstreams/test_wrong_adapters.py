@@ -156,6 +156,7 @@ def test_texts_about_the_upstream_hold_no_control_characters(tmp_path: Path) -> 
     assert (status.description + status.version).isprintable()
 
 
+@pytest.mark.slow
 def test_an_upstream_that_changes_without_end_is_not_asked_without_end(tmp_path: Path) -> None:
     async def calls() -> None:
         system = System()
