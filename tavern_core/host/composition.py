@@ -258,7 +258,7 @@ def _jobs(
     changes = JobChanges(JobRecords(kept, config.ttl_ms / 1000), base.recorder)
     running = RunningJobs(changes, stored, base.portal, tables.engines, disk, config.concurrency)
     new = NewJobs(running, disk, base.config.limits.argument_bytes, config.poll_ms, config.ttl_ms)
-    return running, new, Jobs(running, new, stored)
+    return running, new, Jobs(running, new, stored, base.mode)
 
 
 def _contribute(tables: Tables, tools: Tools, flow: Flow, jobs: Jobs, knowledge: Knowledge, pipeline: Pipeline) -> None:

@@ -94,20 +94,21 @@ class Approvals:
             PolicyDenied: the request cannot be recorded and audit.required is set (POLICY_DENIED).
             TimeLimit: the caller's time limit passed first.
         """
-        mark = fingerprint(call, plan.spec)
+        mark, entered = fingerprint(call, plan.spec), time.perf_counter()
         seconds = self._seconds if left is None else min(self._seconds, left)
         request = _request(plan, call, wish, mark, time.time() + seconds)
         facts = {**wish.details, "plugin": wish.by, "fingerprint": mark, "risk": request.risk}
         definition = _definition(plan, wish)
         known = self._recalled(plan, mark + definition)
         if known is None:
-            known = await self.stored.asked(mode, self._ruled, call, mark, definition)
+            known = await self.stored.asked(mode, self._ruled, call, mark, definition, seconds=left)
         if known is not None:
             await tell(self._decided(call, request, known, 0.0, "remembered"))
             _judge(known, request, facts)
             return None
         if self._approver is None:
-            return await self._settle_later(definition, call, request, facts, mode, tell)
+            end = None if left is None else entered + left
+            return await self._settle_later(definition, call, request, facts, mode, tell, end)
         await tell(self._requested(call, request))
         began = time.perf_counter()
         waits = waiting.get()
@@ -146,13 +147,15 @@ class Approvals:
         facts: dict[str, Any],
         mode: Mode,
         tell: Callable[[Event], Any],
+        end: float | None,
     ) -> Record | None:
         """Use the stored answer, or leave a request to be answered."""
         why = say(MESSAGES["needs_approval"], tool=request.tool, reason=request.reason)
         try:
             answer, used_up = await self.stored.asked(
-                mode, self.stored.settle, call, request, definition, why, _details(facts, request.tool)
-            )
+                mode, self.stored.settle, call, request, definition, why, _details(facts, request.tool),
+                seconds=None if end is None else max(end - time.perf_counter(), 0), undo=self.stored.give_back,
+            )  # fmt: skip
         except ApprovalRequired:
             await tell(self._requested(call, request))
             raise

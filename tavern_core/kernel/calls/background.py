@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.execution.modes import Mode
 from tavern_core.model.call import CallContext
 from tavern_core.model.job import Job
 from tavern_core.model.result import ToolResult
@@ -39,14 +40,18 @@ class Request:
 class Background(Protocol):
     """Where calls go on."""
 
-    def begin(self, request: Request) -> Job:
+    async def begin(self, request: Request, mode: Mode, left: float | None) -> Job:
         """Keep a job and let it run as soon as there is a place.
+
+        Args:
+            left: seconds until the deadline of who wants it; None: there is none.
 
         Raises:
             CallError: it cannot be stored (INTERNAL).
+            TimeLimit: a slow store did not answer in time.
         """
         ...
 
-    def now(self, job: Job) -> Job:
-        """A job of this process as it is now."""
+    async def now(self, job: Job, mode: Mode, left: float | None) -> Job:
+        """A job of this process as it is now; as it was, where the store does not say."""
         ...

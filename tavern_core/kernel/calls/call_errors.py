@@ -21,7 +21,7 @@ from tavern_core.errors import (
 from tavern_core.kernel.calls.messages import MESSAGES, together
 from tavern_core.kernel.calls.running_call import RunningCall
 from tavern_core.kernel.catalogue.call_plan import Plan
-from tavern_core.kernel.execution.modes import LeftBehind, TimeLimit, cancellations, has_begun
+from tavern_core.kernel.execution.modes import LeftBehind, StoreSilent, TimeLimit, cancellations, has_begun
 from tavern_core.kernel.registry import no_text
 from tavern_core.model.language import say
 from tavern_core.model.result import ToolResult
@@ -42,6 +42,8 @@ def error_of(error: BaseException, call: RunningCall) -> CallError:
     if isinstance(error, TimeLimit):
         outcome = _outcome(call.plan, error)
         failed: CallError = timed_out(call, stopped=error.stopped, outcome=outcome, begun=error.begun)
+        if isinstance(error, StoreSilent):
+            failed.hint = "the store of this host did not answer: look after the server of state.store"
     else:
         in_tool = call.token is not None
         is_lost = (

@@ -51,7 +51,7 @@ class Foresight:
         if shown is not None and (error := shown.error) is not None:
             return shown.replace(error=replace(error, details={**error.details, "stage": call.stage}))
         given = call.asked if call.asked is not None else call.values or {}
-        token, until = await self.plans.issue(plan, asked, given, mode)
+        token, until = await self.plans.issue(plan, asked, given, mode, call.seconds)
         value: dict[str, Any] = {
             "tool": plan.id, "version": plan.spec.version, "definition": definition_of(plan.spec),
             "arguments": plan.redact(call.values or {}), "steps": [step.to_json() for step in plan.steps()],

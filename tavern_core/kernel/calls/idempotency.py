@@ -11,20 +11,23 @@ A key belongs to one tool and one caller. It is stored on disk before the tool r
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from typing import Any, Final
 
 from pydantic_core import from_json, to_json
 
 from tavern_core.contract.stores import Record, RecordStore
-from tavern_core.errors import CallError, CallMisused, ConnectionLost, IdempotencyConflict, StateDamaged
+from tavern_core.errors import CallError, CallMisused, ConnectionLost, IdempotencyConflict, InternalError, StateDamaged
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.retrying import is_harmless_again
 from tavern_core.kernel.calls.running_call import RunningCall
@@ -50,6 +53,8 @@ _Answer = tuple[str, str, float]
 """Digest of the arguments, JSON of the result, until when (seconds since the epoch)."""
 _FIRST_LOOK_S: Final = 0.005
 _LONGEST_LOOK_S: Final = 0.1
+_LEAST_WRITE_S: Final = 0.25
+"""How long a caller waits at least until its answer is stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +85,22 @@ class Idempotency:
         self._entered = False
         self._lock = threading.Lock()
         self._running: dict[str, Claim] = {}
-        self._unwritten: dict[str, ToolResult] = {}
-        """Answers that could not be written; they are known here as long as this host is open."""
+        self._unwritten: dict[str, tuple[ToolResult, str, Record | None]] = {}
+        """Answers that could not be written, with the digest of their arguments; None: never can be. Known while this host is open."""
+        self._unsure: dict[str, Record] = {}
+        """Records of calls that do not run; the store failed, so they may stand there nevertheless."""
         self._recent: dict[str, _Answer] = {}
         self._older: dict[str, _Answer] = {}
         """Answers that were written lately, in two generations: they change no more until they expire, so none is read again."""
 
     def close(self) -> None:
+        with suppress(StateDamaged):
+            for _, _, done in self._unwritten.values():
+                if done is not None:
+                    self._write(done)
         if self._entered:
-            self._records.leave(self._process)
+            with suppress(StateDamaged):
+                self._records.leave(self._process)
 
     async def claim(self, plan: Plan, call: RunningCall, mode: Mode) -> Claim | ToolResult:
         """The key for this call, or the answer that there is already.
@@ -121,6 +133,15 @@ class Idempotency:
             if recent[0] != digest:
                 raise _conflict(plan, key)
             return _again(result_of(from_json(recent[1])), call, key, "replayed")
+        if (unwritten := self._unwritten.get(name)) is not None:
+            answer, of, done = unwritten
+            if of != digest:
+                raise _conflict(plan, key)
+            if done is not None:
+                with suppress(InternalError, TimeLimit):
+                    await ask(mode, self._records, self._write, done, seconds=call.seconds)
+                    self._unwritten.pop(name, None)
+            return _again(answer, call, key, "replayed")
         pause = _FIRST_LOOK_S
         while True:
             known = self._running.get(name)
@@ -147,15 +168,53 @@ class Idempotency:
     ) -> Claim | ToolResult | None:
         """Write the key down, or read what stands there; None: another process runs the call."""
         records = self._records
+        if self._unsure:
+            await self._sweep(call, mode)
         own = Record(KIND, name, owner, RUNNING, f'{{"digest":"{digest}","process":"{self._process}"}}', time.time())
         if not self._entered:
-            await ask(mode, records, records.enter, self._process)
+            await ask(mode, records, records.enter, self._process, seconds=call.seconds)
             self._entered = True
-        known = at_once(records.add, own) if records.is_quick else await ask(mode, records, records.add, own)
+        try:
+            known = (
+                at_once(records.add, own)
+                if records.is_quick
+                else await ask(mode, records, records.add, own, seconds=call.seconds, undo=partial(self._release, own))
+            )
+        except (InternalError, TimeLimit, asyncio.CancelledError):
+            self._unsure[name] = own
+            raise
         if known is None:
             claim = self._running[name] = Claim(own, digest, [])
             return claim
         return await self._found(plan, call, mode, own, known, digest)
+
+    def _release(self, own: Record, known: Record | None) -> None:
+        """Give back the key of a call whose caller has gone before it could run."""
+        if known is None:
+            self._records.remove(own.kind, own.key)
+
+    def _put_back(self, before: Record, is_taken: bool) -> None:
+        """The same for a key that was taken over from a process that has ended."""
+        if is_taken:
+            self._records.replace(before)
+
+    async def _sweep(self, call: RunningCall, mode: Mode) -> None:
+        """Remove what stands in the store of calls that do not run, as soon as the store works again."""
+        while self._unsure:
+            try:
+                name, record = self._unsure.popitem()
+            except KeyError:  # another thread was faster
+                return
+            try:
+                await ask(mode, self._records, self._swept, record, seconds=call.seconds)
+            except BaseException:
+                self._unsure[name] = record
+                raise
+
+    def _swept(self, record: Record) -> None:
+        found = self._records.get(record.kind, record.key)
+        if found is not None and (found.state, found.created, found.data) == (RUNNING, record.created, record.data):
+            self._records.remove(record.kind, record.key)
 
     async def _found(
         self, plan: Plan, call: RunningCall, mode: Mode, own: Record, known: Record, digest: str
@@ -167,8 +226,6 @@ class Idempotency:
             known: what stands there.
         """
         name = own.key
-        if (answer := self._unwritten.get(name)) is not None:
-            return _again(answer, call, call.key or "", "replayed")
         facts: Mapping[str, Any] = json.loads(known.data) if known.data else {}
         if facts.get("digest", digest) != digest:
             raise _conflict(plan, call.key or "")
@@ -178,20 +235,22 @@ class Idempotency:
             return _again(result_of(facts["result"]), call, call.key or "", "replayed")
         process = str(facts.get("process", ""))
         if known.state == RUNNING and (
-            process == self._process or await ask(mode, self._records, self._records.is_present, process)
+            process == self._process
+            or await ask(mode, self._records, self._records.is_present, process, seconds=call.seconds)
         ):
             return None
         # Its process has ended, or its record is corrupt: it may have happened.
         if plan.spec.may_be_repeated(has_key=True) or plan.spec.finds_by_key:
             call.is_again = True
             mine = replace(known, state=RUNNING, data=own.data, expires=0.0)
-            if not await ask(mode, self._records, self._records.replace, mine):
+            late = partial(self._put_back, replace(known, version=known.version + 1))
+            if not await ask(mode, self._records, self._records.replace, mine, seconds=call.seconds, undo=late):
                 return None  # another process was faster: look again
             claim = self._running[name] = Claim(replace(mine, version=known.version + 1), digest, [])
             return claim
         if known.state == RUNNING:
             lost = replace(known, state=UNKNOWN, expires=own.created + self._seconds)
-            if not await ask(mode, self._records, self._records.replace, lost):
+            if not await ask(mode, self._records, self._records.replace, lost, seconds=call.seconds):
                 return None
         raise ConnectionLost(
             f"{plan.id}: the call with the key {call.key!r} was started, and its process ended before it had an answer",
@@ -213,36 +272,52 @@ class Idempotency:
         """Record the outcome of the call and notify its waiters. A failure without an effect releases the key."""
         record, error = claim.record, result.error
         is_free = error is not None and is_harmless_again(error, plan.spec, has_key=True)
+        # The tool has run: its caller gets the answer in time, whatever the store takes.
+        left = None if call.deadline is None else max(call.deadline - time.perf_counter(), _LEAST_WRITE_S)
+        done: Record | None = None
         try:
             if is_free:
-                await ask(mode, self._records, self._records.remove, record.kind, record.key)
+                await ask(mode, self._records, self._records.remove, record.kind, record.key, seconds=left)
             else:
                 text = result_text(self._disk.result(result, call.arguments, call.values))
                 until = time.time() + self._seconds
                 data = f'{{"digest":"{claim.digest}","result":{text}}}'
                 done = Record(KIND, record.key, record.owner, DONE, data, record.created, until, record.version)
                 if self._records.is_quick:
-                    is_kept = self._records.replace(done)
+                    self._write(done)
                 else:
-                    is_kept = await ask(mode, self._records, self._records.replace, done)
-                if not is_kept:  # the store was lost meanwhile, and a new one begun
-                    await ask(mode, self._records, self._records.add, replace(done, version=1, created=time.time()))
+                    late = partial(self._forget_unwritten, record.key)
+                    await ask(mode, self._records, self._write, done, seconds=left, undo=late)
                 if len(text) <= _SHORT:
                     self._remember(record.key, (claim.digest, text, until))
-        except (CallError, StateDamaged, ValueError, OSError) as failed:
-            self._diagnostics.add(
-                "ANSWER_NOT_KEPT",
-                f"{plan.id}: the result of a call with a key could not be stored: {failed}",
-                hint="free space for the state folder; until it closes, this host remembers the answer",
-                severity="error",
-            )
-            if not is_free:
-                self._unwritten[record.key] = result
+        except (CallError, StateDamaged, ValueError, OSError, TimeLimit) as failed:
+            if not isinstance(failed, TimeLimit):  # else it is written in a moment
+                self._diagnostics.add(
+                    "ANSWER_NOT_KEPT",
+                    f"{plan.id}: the result of a call with a key could not be stored: {failed}",
+                    hint="make the store usable again; until it closes, this host remembers the answer",
+                    severity="error",
+                )
+            if is_free:
+                self._unsure[record.key] = record
+            else:
+                self._unwritten[record.key] = result, claim.digest, done
         finally:
             with self._lock:
                 self._running.pop(record.key, None)
             for wanted in claim.waiting:
                 wanted.set_result(result)
+
+    def _write(self, done: Record) -> None:
+        """Store an answer, also where the store was lost meanwhile, or another process took this one for dead."""
+        if self._records.replace(done):
+            return
+        known = self._records.add(replace(done, version=1, created=time.time()))
+        if known is not None and known.state == UNKNOWN:
+            self._records.replace(replace(done, version=known.version))
+
+    def _forget_unwritten(self, name: str, _: None) -> None:
+        self._unwritten.pop(name, None)
 
     def _remember(self, name: str, answer: _Answer) -> None:
         if len(self._recent) >= _MOST_RECENT // 2:

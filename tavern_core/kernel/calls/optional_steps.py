@@ -97,7 +97,10 @@ class Governance:
         for rate in governor.rates_of(context):
             call.stage = "rate"
             apart = replace(rate, key=f"dry {rate.key}")
-            if not governor.table.has_block(apart) and (wait := await governor.table.take(apart, mode)) > 0:
+            if (
+                not governor.table.has_block(apart)
+                and (wait := await governor.table.take(apart, mode, call.seconds)) > 0
+            ):
                 raise _used_up(plan, rate, wait)
         places = governor.places_of(context) if plan.preview is not None else ()
         return await (self._placed(plan, call, mode, places, planned) if places else planned(plan, call, mode))
@@ -192,7 +195,7 @@ class Governance:
             table = governor.table
             for rate in governor.rates_of(context) if governor.is_personal else governor.rates:
                 call.stage = "rate"
-                if not table.has_block(rate) and (wait := await table.take(rate, mode)) > 0:
+                if not table.has_block(rate) and (wait := await table.take(rate, mode, call.seconds)) > 0:
                     raise _used_up(plan, rate, wait)
             places = governor.places_of(context) if governor.is_personal else governor.places
             tool = self._timed if governor.attempt_s or governor.idle_s else self._executed

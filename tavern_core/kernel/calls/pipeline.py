@@ -75,6 +75,8 @@ class Phase:
 
 DRY_RUN: Final = Phase(is_dry=True)
 AS_JOB: Final = Phase(is_job=True)
+_LOOK_S: Final = 0.25
+"""How long a caller who waited for a job in vain waits for a slow store to say how far the job is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,11 +332,13 @@ class Pipeline:
             call.written, call.arguments if own is None else own, call.context, call.purpose, call.key, call.door,
             spec.kind == "workflow", again, own is not None, done,
         )  # fmt: skip
-        job = self.background.begin(request)
+        ends = _ends_of_caller(call)
+        left = max(min(ends) - time.perf_counter(), 0) if ends else None
+        job = await self.background.begin(request, mode, left)
         if done is not None:
             if await mode.until(done, plan.inline_s):
                 return done.result()
-            job = self.background.now(job)
+            job = await self.background.now(job, mode, _LOOK_S)
         return ToolResult(True, handle(job), status="job", job=job.id, trace=call.trace(self.series))
 
     async def _change(self, plan: Plan, call: RunningCall, mode: Mode) -> None:
@@ -368,7 +372,8 @@ class Pipeline:
 
     async def _use_token(self, plan: Plan, call: RunningCall, context: CallContext, mode: Mode, token: str) -> None:
         asked = call.call or tool_call(plan, call, context, self.series)
-        used_up = await self.plans.use(token, plan, replace(asked, arguments=call.values or {}), mode)
+        asked = replace(asked, arguments=call.values or {})
+        used_up = await self.plans.use(token, plan, asked, mode, call.seconds)
         if used_up is not None:
             call.used_up = (*call.used_up, used_up)
 
@@ -385,9 +390,7 @@ class Pipeline:
         rule = plan.approval
         if rule is not None:
             check_rule(plan, rule)
-        ends = [] if call.outer is None or call.outer[1] is None else [call.outer[1]]
-        if (own := asked.context.budget.timeout_ms) is not None:
-            ends.append(call.clock + own / 1000)
+        ends = _ends_of_caller(call)
         end = min(ends, default=None)
         left = None if end is None else end - time.perf_counter()
         if left is not None and left <= 0:
@@ -411,6 +414,14 @@ class Pipeline:
     def refused(self, written: str, context: CallContext | None, result: ToolResult, door: str = "tam") -> ToolResult:
         """Record a call that was refused before it reached the pipeline: an invalid block of text."""
         return self.conclusion.refused(written, context, result, door)
+
+
+def _ends_of_caller(call: RunningCall) -> list[float]:
+    """When a call ends for the sake of its caller, or of the call around it, on the monotonic clock."""
+    ends = [] if call.outer is None or call.outer[1] is None else [call.outer[1]]
+    if call.context is not None and (own := call.context.budget.timeout_ms) is not None:
+        ends.append(call.clock + own / 1000)
+    return ends
 
 
 def _leave(token: Token[Frame | None]) -> None:

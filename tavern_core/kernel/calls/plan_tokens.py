@@ -21,11 +21,11 @@ from typing import Any, Final
 from pydantic_core import to_json
 
 from tavern_core.contract.stores import Record, RecordStore
-from tavern_core.errors import BudgetExceeded, CallMisused, PolicyDenied, TavernError
+from tavern_core.errors import BudgetExceeded, CallMisused, CallTimeout, PolicyDenied, TavernError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.approvals import definition_of, fingerprint
 from tavern_core.kernel.catalogue.call_plan import Plan
-from tavern_core.kernel.execution.modes import Mode
+from tavern_core.kernel.execution.modes import Mode, TimeLimit
 from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.kernel.stores.store_offload import ask
 from tavern_core.model.call import CallContext, ToolCall, owner_of
@@ -33,6 +33,8 @@ from tavern_core.model.call import CallContext, ToolCall, owner_of
 KIND: Final = "plan"
 MOST_OPEN: Final = 1_000
 """Tokens of one caller that were not used."""
+_GIVE_BACK_S: Final = 0.25
+"""How long a call that was refused waits for a slow store; what was given to the store is done in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +59,21 @@ class PlanTokens:
         self._records = records
         self._seconds = seconds
 
-    async def issue(self, plan: Plan, call: ToolCall, given: Mapping[str, Any], mode: Mode) -> tuple[str, float]:
+    async def issue(
+        self, plan: Plan, call: ToolCall, given: Mapping[str, Any], mode: Mode, left: float | None
+    ) -> tuple[str, float]:
         """A token for this call, and until when it holds.
 
         Args:
             given: the arguments as the caller gave them: hooks change them again when the call is made.
+            left: seconds until the deadline of the call; None: there is none.
 
         Raises:
             BudgetExceeded: this caller has too many of them (BUDGET_EXCEEDED).
         """
         owner = owner_of(call.context)
         unused = partial(self._records.count, KIND, owner=owner, state="open", since=time.time() - self._seconds)
-        if await ask(mode, self._records, unused) >= MOST_OPEN:
+        if await ask(mode, self._records, unused, seconds=left) >= MOST_OPEN:
             raise BudgetExceeded(
                 f"{call.context.principal} has {MOST_OPEN:,} plans that were not committed",
                 hint="commit some of them, or wait until they end (approval.planMs)",
@@ -82,7 +87,7 @@ class PlanTokens:
         )
         data = {"tool": plan.id, "mark": _mark(call, plan), "arguments": None if kept is None else dict(kept)}
         record = Record(KIND, token, owner, "open", to_json(data).decode(), now, now + self._seconds)
-        await ask(mode, self._records, self._records.add, record)
+        await ask(mode, self._records, self._records.add, record, seconds=left)
         return token, now + self._seconds
 
     async def find(self, token: object, context: CallContext | None, mode: Mode, key: str | None = None) -> PlannedCall:
@@ -93,15 +98,25 @@ class PlanTokens:
 
         Raises:
             PolicyDenied: it is unknown, another caller's, used, or expired (POLICY_DENIED).
+            CallTimeout: a slow store did not answer before the deadline of the caller (TIMEOUT).
         """
-        record = await self._open(token, mode, key)
+        left = None if context is None or context.budget.timeout_ms is None else context.budget.timeout_ms / 1000
+        try:
+            record = await self._open(token, mode, key, left)
+        except TimeLimit as error:
+            raise CallTimeout(
+                "the store of the plan tokens did not answer in time", hint="commit the token again", retryable=True
+            ) from error
         if context is not None and record.owner != owner_of(context):
             raise _refused("it is not a token of this caller")
         data = json.loads(record.data)
         return PlannedCall(record.key, data["tool"], data["arguments"])
 
-    async def use(self, token: str, plan: Plan, call: ToolCall, mode: Mode) -> Record | None:
+    async def use(self, token: str, plan: Plan, call: ToolCall, mode: Mode, left: float | None) -> Record | None:
         """Use a token up, for the call as it will run.
+
+        Args:
+            left: seconds until the deadline of the call; None: there is none.
 
         Returns:
             What `give_back` takes; None: the key of the call had used it before.
@@ -109,7 +124,7 @@ class PlanTokens:
         Raises:
             PolicyDenied: the call is not the one that was planned, or the token cannot be used (POLICY_DENIED).
         """
-        record = await self._open(token, mode, call.idempotency_key)
+        record = await self._open(token, mode, call.idempotency_key, left)
         if record.owner != owner_of(call.context):
             raise _refused("it is not a token of this caller")
         data = json.loads(record.data)
@@ -123,22 +138,28 @@ class PlanTokens:
         kept = (
             "{}" if call.idempotency_key is None else to_json({**data, "key": _digest(call.idempotency_key)}).decode()
         )
-        if not await ask(mode, self._records, self._records.replace, replace(record, state="used", data=kept)):
+        used, before = replace(record, state="used", data=kept), replace(record, version=record.version + 1)
+
+        def unused(is_used: bool) -> None:
+            if is_used:
+                self._records.replace(before)
+
+        if not await ask(mode, self._records, self._records.replace, used, seconds=left, undo=unused):
             raise _refused("it was used just now")
-        return replace(record, version=record.version + 1)
+        return before
 
     async def give_back(self, used_up: tuple[Record, ...], mode: Mode) -> None:
         """Make tokens, and approvals, of a call whose tool did not begin usable again. Where the store fails, they stay used."""
-        with suppress(TavernError):
+        with suppress(TavernError, TimeLimit):
             for record in used_up:
-                await ask(mode, self._records, self._records.replace, record)
+                await ask(mode, self._records, self._records.replace, record, seconds=_GIVE_BACK_S)
 
-    async def _open(self, token: object, mode: Mode, key: str | None) -> Record:
+    async def _open(self, token: object, mode: Mode, key: str | None, left: float | None) -> Record:
         if not isinstance(token, str) or not token.isascii() or not token.startswith("plan-") or len(token) > 80:
             raise CallMisused(
                 f"{token!r:.40} is not a plan token", hint="invoke(..., dry_run=True) gives one in its value"
             )
-        record: Record | None = await ask(mode, self._records, self._records.get, KIND, token)
+        record: Record | None = await ask(mode, self._records, self._records.get, KIND, token, seconds=left)
         if record is None:
             raise _refused("it does not exist, or has expired")
         is_again = (

@@ -25,6 +25,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.log.recorder import Recorder
+from tavern_core.kernel.stores.store_offload import in_time
 from tavern_core.model.approval import Approval, ApprovalRequest
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext, ToolCall, owner_name, owner_of
 from tavern_core.model.event import APPROVAL_DECIDED
@@ -115,11 +116,18 @@ class StoredApprovals:
         self._seconds = seconds
         self._recorder = recorder
 
-    async def asked(self, mode: Mode, method: Callable[..., T], *args: Any) -> T:
-        """What a method says; in a worker thread where the store is slow."""
+    async def asked(
+        self,
+        mode: Mode,
+        method: Callable[..., T],
+        *args: Any,
+        seconds: float | None,
+        undo: Callable[[T], Any] | None = None,
+    ) -> T:
+        """What a method says; in a worker thread where the store is slow. See `store_offload.in_time`."""
         if self._records.is_quick:
             return method(*args)
-        return await mode.guarded(method, *args, seconds=None)  # type: ignore[no-any-return]
+        return await in_time(mode, method, *args, seconds=seconds, undo=undo)
 
     # The pipeline ------------------------------------------------------------------------------------------------------
 
@@ -174,6 +182,11 @@ class StoredApprovals:
             if self._records.replace(used):
                 return Approval(True, known.reason, known.decided_by), replace(record, version=record.version + 1)
         raise ApprovalRequired(f"{request.tool}: its approval is being used elsewhere", hint="call it again", **facts)
+
+    def give_back(self, settled: tuple[Approval, Record | None]) -> None:
+        """Make the approval usable again that `settle` used up, for a call that has gone."""
+        if settled[1] is not None:
+            self._records.replace(settled[1])
 
     def check(self, call: ToolCall, request: ApprovalRequest, definition: str, why: str, facts: dict[str, Any]) -> None:
         """Return when the call is approved; consume nothing.

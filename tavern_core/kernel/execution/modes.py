@@ -36,6 +36,13 @@ class TimeLimit(Exception):
         """Abandoned work; done when it has ended."""
 
 
+class StoreSilent(TimeLimit):
+    """The time was over before the store of the host answered; the tool has not begun."""
+
+    def __init__(self) -> None:
+        super().__init__(stopped=True, begun=False)
+
+
 class LeftBehind(asyncio.CancelledError):
     """The caller was cancelled, and what it waited for goes on in a thread: `goes_on` is done when that has ended."""
 

@@ -106,13 +106,14 @@ class JobRecords:
         self.records.remove(ANSWER, key)
         self.records.add(Record(ANSWER, key, "", "given", to_json({"value": value}).decode(), now, now + self._seconds))
 
-    def take_answer(self, id: str, question: str) -> builtins.list[Any]:  # noqa: A002 - the job's
-        """The answer that was left to a question, which is forgotten by that; none or one."""
-        key = f"{id}\x1f{question}"
-        record = self.records.get(ANSWER, key)
-        if record is None or not self.records.remove(ANSWER, key):
-            return []
-        return [json.loads(record.data)["value"]]
+    def answer_left(self, id: str, question: str) -> builtins.list[Any]:  # noqa: A002 - the job's
+        """The answer that was left to a question; none or one."""
+        record = self.records.get(ANSWER, f"{id}\x1f{question}")
+        return [] if record is None else [json.loads(record.data)["value"]]
+
+    def forget_answer(self, id: str, question: str) -> None:  # noqa: A002 - the job's
+        """Remove the answer that was left to a question: the job has it."""
+        self.records.remove(ANSWER, f"{id}\x1f{question}")
 
     def put_result(self, id: str, owner: str, result: ToolResult) -> None:  # noqa: A002 - the job's
         """Store the result of a job, before it is reported as finished."""

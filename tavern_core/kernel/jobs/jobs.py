@@ -14,12 +14,14 @@ import asyncio
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tavern_core.errors import JobNotFound, UsageError
 from tavern_core.kernel.calls.background import Request
 from tavern_core.kernel.calls.stored_approvals import StoredApprovals
 from tavern_core.kernel.calls.untrusted_content import running_call_has_read, sources_of
+from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.jobs.job_records import LOST, KeptJob, ended
 from tavern_core.kernel.jobs.new_jobs import NewJobs
 from tavern_core.kernel.jobs.running_job import RunningJob, give_answer
@@ -35,10 +37,12 @@ class Jobs(Mapping[str, Job]):
 
     Args:
         running: those of this process.
+        mode: how slow stores are asked.
         new: where further ones begin.
     """
 
-    def __init__(self, running: RunningJobs, new: NewJobs, approvals: StoredApprovals) -> None:
+    def __init__(self, running: RunningJobs, new: NewJobs, approvals: StoredApprovals, mode: Mode) -> None:
+        self._mode = mode
         self._running = running
         self._new = new
         self._changes = running.changes
@@ -144,11 +148,25 @@ class Jobs(Mapping[str, Job]):
         end = None if seconds is None else time.monotonic() + seconds
         pause = 0.01
         while True:
-            job = self.find(id, context=context)
-            if job.is_over or job.status == "input_required" or (end is not None and time.monotonic() >= end):
+            job, is_asking = await self._running.aside(self._looked_at, id, context)
+            if job.is_over or is_asking or (end is not None and time.monotonic() >= end):
                 return job
             await asyncio.sleep(pause if end is None else max(min(pause, end - time.monotonic()), 0))
             pause = min(pause * 1.5, self._new.poll_ms / 1000)
+
+    def _looked_at(self, id_: str, context: CallContext | None) -> tuple[Job, bool]:
+        """A job, and whether it has a question that nobody has answered: its process takes an answer up a moment later."""
+        job, kept = self._found(id_, context)
+        if job.status != "input_required":
+            return job, False
+        records = self._records
+        if kept is None or job.id.startswith("run-") or not records.records.is_present(str(kept.facts.get("process"))):
+            return job, True
+        approval = kept.facts.get("approval")
+        return job, not all(
+            self._approvals.get(name).state != "pending" if name == approval else records.answer_left(id_, name)
+            for name in (str(question["id"]) for question in job.questions)
+        )
 
     # Changing ------------------------------------------------------------------------------------------------------------
 
@@ -167,7 +185,8 @@ class Jobs(Mapping[str, Job]):
             CallError: it cannot be stored (INTERNAL), or too many wait (BUDGET_EXCEEDED).
         """
         is_run = isinstance(tool, str) and tool.startswith("workflow:")
-        return self._new.begin(Request(tool, arguments, context, purpose, idempotency_key, "api", is_run))
+        request = Request(tool, arguments, context, purpose, idempotency_key, "api", is_run)
+        return await self._new.begin(request, self._mode, None)
 
     def cancel(self, id: str, *, context: CallContext | None = None) -> bool:  # noqa: A002 - the job's
         """Ask a job to end, in any process; False: it is finished already. Raises as `find`."""
@@ -233,7 +252,7 @@ class Jobs(Mapping[str, Job]):
             JobNotFound: it does not exist, or is another caller's (JOB_NOT_FOUND).
             UsageError: it runs, is finished, may have happened, or its arguments held secrets (USAGE).
         """
-        job, kept = self._found(id, context)
+        job, kept = await self._running.aside(self._found, id, context)
         runs = self._engines.runs
         if kept is None or (id.startswith("run-") and runs is not None and runs.job(id) is not None):
             raise UsageError(f"{id} is a run of a workflow", hint=f"tavern.workflows.resume({id!r})")
@@ -255,10 +274,9 @@ class Jobs(Mapping[str, Job]):
             kept.facts.get("key"),
             str(kept.facts.get("door", "api")),
         )
-        self._running.enter()
-        changed = self._changes.change(
-            id, lambda one: replace(one, status="queued", error=None, questions=()), process=self._running.process
-        )
+        await self._running.aside(self._running.enter)
+        again = partial(replace, status="queued", error=None, questions=())
+        changed = await self._running.aside(self._changes.change, id, again, process=self._running.process)
         if changed is None:
             raise UsageError(f"{id} was taken up elsewhere", hint=f"tavern jobs show {id}")
         self._running.take_up(RunningJob(id, kept.record.owner, request, request.arguments, request.context, job.trace))

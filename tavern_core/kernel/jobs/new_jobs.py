@@ -12,9 +12,12 @@ from tavern_core.kernel.calls.arguments import own_copy
 from tavern_core.kernel.calls.background import Request
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.calls.untrusted_content import inherited
+from tavern_core.kernel.execution.modes import Mode, TimeLimit
+from tavern_core.kernel.jobs.job_records import ended
 from tavern_core.kernel.jobs.running_job import RunningJob
-from tavern_core.kernel.jobs.running_jobs import RunningJobs
+from tavern_core.kernel.jobs.running_jobs import NEVER_RAN, RunningJobs
 from tavern_core.kernel.settings.result_redaction import ForDisk
+from tavern_core.kernel.stores.store_offload import ask
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext, owner_of
 from tavern_core.model.job import Job
 
@@ -40,13 +43,25 @@ class NewJobs:
         self._argument_bytes = argument_bytes
         self._ttl_ms = ttl_ms
 
-    def begin(self, request: Request) -> Job:
+    async def begin(self, request: Request, mode: Mode, left: float | None) -> Job:
         """See `Background`.
 
         Raises:
             CallMisused: tool, purpose or idempotency key is not text (USAGE).
             InternalError: the store cannot be used (INTERNAL).
+            TimeLimit: a slow store did not answer in time.
         """
+        records = self._changes.records.records
+        job: Job
+        job, running = await ask(mode, records, self._stored_job, request, seconds=left, undo=self._withdraw)
+        self._running.take_up(running)
+        return job
+
+    def _withdraw(self, stored: tuple[Job, RunningJob]) -> None:
+        """Nobody waits for the job any more, and it has not begun."""
+        self._changes.change(stored[0].id, lambda job: ended(job, "cancelled", NEVER_RAN))
+
+    def _stored_job(self, request: Request) -> tuple[Job, RunningJob]:
         if not (
             isinstance(request.tool, str) and isinstance(request.purpose, str) and isinstance(request.key or "", str)
         ):
@@ -83,12 +98,15 @@ class NewJobs:
         running = RunningJob(id_, owner, request, own, context, trace, outer)
         if request.done is not None:
             running.done = request.done
-        self._running.take_up(running)
-        return job
+        return job, running
 
-    def now(self, job: Job) -> Job:
+    async def now(self, job: Job, mode: Mode, left: float | None) -> Job:
         """See `Background`."""
-        kept = self._changes.records.get(job.id)
+        records = self._changes.records
+        try:
+            kept = await ask(mode, records.records, records.get, job.id, seconds=left)
+        except (InternalError, TimeLimit):
+            return job
         return job if kept is None else kept.job
 
     def _copied(self, request: Request) -> Any:

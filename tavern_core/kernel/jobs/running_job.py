@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -47,6 +46,12 @@ class RunningJob:
     """Of its call, once that has ended."""
     saved_at = 0.0
     """When its progress was stored, on the monotonic clock."""
+    progress: Mapping[str, Any] | None = None
+    """The newest that is to be stored."""
+    saving: asyncio.Task[None] | None = None
+    """Stores its progress where the store is slow."""
+    is_shown = True
+    """Whether its questions are stored as they are."""
 
     def __init__(
         self,
@@ -87,14 +92,20 @@ class JobConversation:
             name = next(n for i in range(1, 1_000_000) if (n := key if i == 1 else f"{key}-{i}") not in asked)
             future: asyncio.Future[Any] = loop.create_future()
             asked[name], waits[key] = (question, future), (name, future)
-        show_questions(self._changes, self._running)
+        await self._show()
         try:
             return {key: await future for key, (_, future) in waits.items()}
         finally:
             for name, future in waits.values():
                 if asked.get(name, (None, None))[1] is future:  # it ends unanswered
                     del asked[name]
+            await self._show()
+
+    async def _show(self) -> None:
+        if self._changes.records.records.is_quick:
             show_questions(self._changes, self._running)
+        else:
+            await asyncio.to_thread(show_questions, self._changes, self._running)
 
     def log(self, level: LogLevel, message: str) -> None:
         pass  # the log of the process has it
@@ -107,8 +118,11 @@ def show_questions(changes: JobChanges, running: RunningJob) -> None:
         questions = tuple({"id": name, **question.to_json()} for name, (question, _) in tuple(running.asked.items()))
         return replace(job, status="input_required" if questions else "running", questions=questions)
 
-    with suppress(TavernError):
+    try:
         changes.change(running.id, now)
+        running.is_shown = True
+    except TavernError:
+        running.is_shown = False  # stored as soon as the store can be used
 
 
 def give_answer(changes: JobChanges, running: RunningJob, name: str, value: Any) -> None:

@@ -13,11 +13,12 @@ import secrets
 import threading
 import time
 from asyncio import _get_running_loop as _running_loop
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from tavern_core.contract.protocols import Calls, RunJobs
 from tavern_core.contract.tracing import within_trace
@@ -37,13 +38,14 @@ from tavern_core.kernel.calls.untrusted_content import Starter
 from tavern_core.kernel.execution.portal import Portal
 from tavern_core.kernel.jobs.job_changes import JobChanges
 from tavern_core.kernel.jobs.job_records import LOST, ended
-from tavern_core.kernel.jobs.running_job import JobConversation, RunningJob, give_answer
+from tavern_core.kernel.jobs.running_job import JobConversation, RunningJob, give_answer, show_questions
 from tavern_core.kernel.limits.slots import Full, Slots
 from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
-from tavern_core.model.job import JobStatus
+from tavern_core.model.job import Job, JobStatus
 from tavern_core.model.result import ToolError, ToolResult, failure
 
+T = TypeVar("T")
 _WATCH_S: Final = 0.2
 """How often a process checks for cancellations and approvals of its jobs by other processes."""
 _SAVE_S: Final = 0.2
@@ -94,6 +96,9 @@ class RunningJobs:
         self._running: dict[str, RunningJob] = {}
         self._starting: list[RunningJob] = []
         self._watcher: asyncio.Task[None] | None = None
+        self._unwritten: dict[str, tuple[RunningJob, ToolResult, JobStatus]] = {}
+        """Ends of jobs that could not be stored yet."""
+        self._ending: set[asyncio.Task[None]] = set()
         self._entered = False
 
     def get(self, id: str) -> RunningJob | None:  # noqa: A002 - the job's
@@ -164,7 +169,7 @@ class RunningJobs:
             if place is not None:
                 await asyncio.wrap_future(_beside(place))
             has_place = True
-            self.changes.change(running.id, lambda job: replace(job, status="running"))
+            await self._mark(running, lambda job: replace(job, status="running"))
             result = await self._called(running)
             status = _status_of(result)
         except asyncio.CancelledError:
@@ -185,7 +190,29 @@ class RunningJobs:
             if running.is_left and (status == "cancelled" or result.status != ("ok" if result.ok else "error")):
                 self._gone(running, ToolResult(False, error=LOST, job=running.id))
             else:
-                self._over(running, result.replace(job=running.id), status)
+                result = result.replace(job=running.id)
+                if self._records.records.is_quick:
+                    self._over(running, result, status)
+                else:  # a task of its own: no second cancellation keeps the end from being stored
+                    ending = asyncio.ensure_future(self._over_aside(running, result, status))
+                    self._ending.add(ending)
+                    ending.add_done_callback(self._ending.discard)
+
+    async def aside(self, method: Callable[..., T], *args: Any, **options: Any) -> T:
+        """Ask the store; a slow one in a thread: the loop serves other calls."""
+        if self._records.records.is_quick:
+            return method(*args, **options)
+        return await asyncio.to_thread(method, *args, **options)
+
+    async def _mark(self, running: RunningJob, edit: Callable[[Job], Job], **facts: Any) -> None:
+        """Change a stored job before it goes on. While the store cannot be used, it waits: after a kill, the record must be right."""
+        while True:
+            try:
+                await self.aside(self.changes.change, running.id, edit, **facts)
+            except StateDamaged:
+                await asyncio.sleep(_WATCH_S)
+            else:
+                return
 
     def _leave(self, running: RunningJob) -> None:
         """Give its slot back, as soon as the last thread of it has ended that could not be stopped."""
@@ -214,7 +241,7 @@ class RunningJobs:
                 asked = runs.job(running.id)
                 questions = () if asked is None else asked.questions
                 waiting = partial(replace, status="input_required", questions=questions, call_id=result.call_id)
-                self.changes.change(running.id, waiting)
+                await self._mark(running, waiting)
                 return await runs.outcome(running.id)
             approval = result.error.details.get("approval") if result.error is not None else None
             if result.status != "input_required" or not isinstance(approval, str):
@@ -222,11 +249,11 @@ class RunningJobs:
             why = result.error.message if result.error is not None else ""
             question = {"id": approval, "type": "approval", "prompt": why}
             waiting = partial(replace, status="input_required", questions=(question,), call_id=result.call_id)
-            self.changes.change(running.id, waiting, approval=approval)
             running.is_waiting = True
+            await self._mark(running, waiting, approval=approval)
             await self._decided(running, approval)
+            await self._mark(running, partial(replace, status="running", questions=()), approval=None)
             running.is_waiting = False
-            self.changes.change(running.id, partial(replace, status="running", questions=()), approval=None)
 
     async def _call(self, running: RunningJob) -> ToolResult:
         calls, request = self.engines.calls, running.request
@@ -237,10 +264,12 @@ class RunningJobs:
         wake = running.wake = asyncio.Event()
         while True:
             try:
-                if self._approvals.get(approval).state != "pending":
+                if (await self.aside(self._approvals.get, approval)).state != "pending":
                     return
             except UsageError:
                 return
+            except StateDamaged:
+                pass  # asked again in a moment
             wake.clear()
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(wake.wait(), _WATCH_S)
@@ -250,19 +279,53 @@ class RunningJobs:
         if now - running.saved_at < _SAVE_S and progress.done != progress.total:
             return
         running.saved_at = now
-        shown = progress.to_json()
+        running.progress = progress.to_json()
+        if self._records.records.is_quick:
+            self._save_progress(running)
+        else:
+            with suppress(TavernError, RuntimeError):  # the host has been closed
+                self._portal.loop().call_soon_threadsafe(self._save_aside, running)
+
+    def _save_progress(self, running: RunningJob) -> None:
+        shown = running.progress
         with suppress(TavernError):
             self.changes.change(running.id, lambda job: replace(job, progress=shown))
+
+    def _save_aside(self, running: RunningJob) -> None:
+        async def save() -> None:
+            shown = None
+            while shown is not running.progress:
+                shown = running.progress
+                await asyncio.to_thread(self._save_progress, running)
+
+        if running.saving is None or running.saving.done():
+            running.saving = asyncio.ensure_future(save())
 
     # Ending --------------------------------------------------------------------------------------------------------------
 
     def _over(self, running: RunningJob, result: ToolResult, status: JobStatus) -> None:
         clean = self._disk.result(result, running.arguments)
-        with suppress(TavernError, ValueError):  # it is still reported as finished; the result is known here
-            self._records.put_result(running.id, running.owner, clean)
-        with suppress(TavernError):
-            self.changes.change(running.id, lambda job: ended(job, status, clean.error, running.call_id), approval=None)
+        try:
+            self._write_end(running, clean, status)
+        except TavernError:
+            self._unwritten[running.id] = running, clean, status
         self._gone(running, result)
+
+    async def _over_aside(self, running: RunningJob, result: ToolResult, status: JobStatus) -> None:
+        if running.saving is not None:
+            await asyncio.wait([running.saving])
+        await asyncio.to_thread(self._over, running, result, status)
+
+    def _write_end(self, running: RunningJob, clean: ToolResult, status: JobStatus) -> None:
+        with suppress(ValueError):  # it is still reported as finished; the result is known here
+            self._records.put_result(running.id, running.owner, clean)
+        self.changes.change(running.id, lambda job: ended(job, status, clean.error, running.call_id), approval=None)
+
+    def _write_ends(self) -> None:
+        """Store the ends that could not be stored before. Raises StateDamaged."""
+        for id_, (running, clean, status) in list(self._unwritten.items()):
+            self._write_end(running, clean, status)
+            self._unwritten.pop(id_, None)
 
     def _gone(self, running: RunningJob, result: ToolResult) -> None:
         with self._lock:
@@ -286,17 +349,27 @@ class RunningJobs:
 
     async def _watch(self) -> None:
         """While jobs run here: check for requests of other processes to end one, and for their answers."""
-        while self._running:
+        while self._running or self._unwritten:
             await asyncio.sleep(_WATCH_S)
             with suppress(TavernError):  # tried again in a moment
-                for id_ in self._records.asked_to_end():
+                for id_ in await self.aside(self._records.asked_to_end):
                     if (running := self._running.get(id_)) is not None and not running.is_cancelled:
                         self.end(running)
                 for running in list(self._running.values()):
-                    for name in list(running.asked):
-                        for value in self._records.take_answer(running.id, name):
-                            with suppress(InputInvalid):  # the question stays open
-                                give_answer(self.changes, running, name, value)
+                    if running.asked:
+                        await self.aside(self._take_answers, running)
+                if self._unwritten:
+                    await self.aside(self._write_ends)
+
+    def _take_answers(self, running: RunningJob) -> None:
+        """Hand the answers of other processes to the tool that asked."""
+        if not running.is_shown:
+            show_questions(self.changes, running)
+        for name in list(running.asked):
+            for value in self._records.answer_left(running.id, name):
+                with suppress(InputInvalid):  # the question stays open
+                    give_answer(self.changes, running, name, value)
+                self._records.forget_answer(running.id, name)
 
     def leave(self) -> set[str]:
         """Soon the jobs of this process end with it; whatever of them can be resumed stays stored as it is. Returns their ids."""
@@ -313,9 +386,10 @@ class RunningJobs:
         for _, done in waits:
             with suppress(Exception):
                 await asyncio.wait_for(asyncio.wrap_future(done), 5)  # type: ignore[arg-type]
-        if self._entered:
-            with suppress(StateDamaged):
-                self._records.records.leave(self.process)
+        with suppress(StateDamaged):
+            await self.aside(self._write_ends)
+            if self._entered:
+                await self.aside(self._records.records.leave, self.process)
 
 
 def _status_of(result: ToolResult) -> JobStatus:

@@ -248,17 +248,22 @@ class LimitTable:
             self._blocks[rate.key] = left - 1, until
             return True
 
-    async def take(self, rate: Rate, mode: Mode) -> float:
+    async def take(self, rate: Rate, mode: Mode, left: float | None = None) -> float:
         """Count one use for which there is no block (`has_block`).
+
+        Args:
+            left: seconds until the deadline of the call; None: there is none.
 
         Returns:
             0 if it was counted; else the seconds until the rate allows it.
 
         Raises:
             InternalError: the store cannot be used (INTERNAL).
+            TimeLimit: a slow store did not answer before the deadline.
         """
         now, block = time.time(), rate.block
-        wait: float = await ask(mode, self.records, self.records.take, rate.key, rate.most // block, rate.seconds, now)
+        most = rate.most // block
+        wait: float = await ask(mode, self.records, self.records.take, rate.key, most, rate.seconds, now, seconds=left)
         if not wait and block > 1:
             with self._lock:
                 if len(self._blocks) >= _MOST_CALLERS:

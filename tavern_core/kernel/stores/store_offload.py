@@ -2,26 +2,80 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from tavern_core.contract.stores import RecordStore
-from tavern_core.errors import InternalError, StateDamaged
-from tavern_core.kernel.execution.modes import Mode
+from tavern_core.errors import InternalError, StateDamaged, TavernError
+from tavern_core.kernel.execution.modes import Mode, StoreSilent, TimeLimit
+
+T = TypeVar("T")
 
 
-async def ask(mode: Mode, records: RecordStore, method: Callable[..., Any], *args: Any) -> Any:
+async def ask(
+    mode: Mode,
+    records: RecordStore,
+    method: Callable[..., Any],
+    *args: Any,
+    seconds: float | None = None,
+    undo: Callable[[Any], Any] | None = None,
+) -> Any:
     """What a store says: at once where it is quick, else from a worker thread.
+
+    Args:
+        seconds: how long the caller waits for a slow store; None: as long as the store takes.
+        undo: gets an answer that came after the caller had stopped waiting.
 
     Raises:
         InternalError: the store cannot be used; the call had no effect yet (INTERNAL).
+        StoreSilent: a slow store did not answer in time.
     """
     if records.is_quick:
         return at_once(method, *args)
     try:
-        return await mode.guarded(method, *args, seconds=None)
+        return await in_time(mode, method, *args, seconds=seconds, undo=undo)
     except StateDamaged as error:
         raise _unusable(error) from error
+
+
+async def in_time(
+    mode: Mode,
+    method: Callable[..., T],
+    *args: Any,
+    seconds: float | None = None,
+    undo: Callable[[T], Any] | None = None,
+) -> T:
+    """`ask` of a slow store, with its own errors."""
+    lock, answers, is_gone = threading.Lock(), list[T](), False
+
+    def work() -> T:
+        answer = method(*args)
+        with lock:
+            answers.append(answer)
+            is_late = is_gone
+        if is_late:
+            take_back(answer)
+        return answer
+
+    def take_back(answer: T) -> None:
+        if undo is not None:
+            with suppress(TavernError):
+                undo(answer)
+
+    try:
+        return await mode.guarded(work, seconds=seconds)  # type: ignore[no-any-return]
+    except (TimeLimit, asyncio.CancelledError) as error:
+        with lock:
+            is_gone = True
+            early = [*answers]
+        for answer in early:
+            take_back(answer)
+        if isinstance(error, TimeLimit):
+            raise StoreSilent from None
+        raise
 
 
 def at_once(method: Callable[..., Any], *args: Any) -> Any:

@@ -1,0 +1,169 @@
+"""A Redis server that goes away, does not answer, and comes back, under an open host."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tavern_core import Budget, CallContext, Plugin, Tavern, ToolResult, tool
+from tavern_core.errors import StateDamaged
+from tests.governance.redis_server import Server
+
+pytestmark = pytest.mark.slow
+
+SOON = CallContext(principal="user:ann", budget=Budget(timeout_ms=300))
+RATE = {"limits": {"tools": {"t:rated": {"rate": "5/minute"}}}}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    made = Server(tmp_path, is_durable=True)
+    yield made
+    made.kill()
+
+
+class Home:
+    """A host on a server, whose tools count their runs."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self.runs: list[int] = []
+        self.during: Callable[[], None] = lambda: None
+        self.gate, self.over = threading.Event(), threading.Event()
+
+        @tool
+        def pay(n: int) -> int:
+            self.runs.append(n)
+            self.during()
+            return n
+
+        @tool
+        def rated() -> int:
+            return 1
+
+        @tool(requires_approval=True)
+        def guarded() -> int:
+            return 1
+
+        @tool(job=True)
+        async def slow() -> str:
+            await asyncio.to_thread(self.gate.wait, 20)
+            self.over.set()
+            return "done"
+
+        @tool
+        async def turn() -> None:
+            await asyncio.sleep(0.05)
+
+        plugins = [Plugin([pay, rated, guarded, slow, turn], name="t")]
+        self.tavern = Tavern.open({"state": {"store": server.address}, **RATE}, home=folder, plugins=plugins)
+
+
+@pytest.fixture
+def home(server: Server, tmp_path: Path) -> Iterator[Home]:
+    home = Home(server, tmp_path / "home")
+    with home.tavern:
+        yield home
+
+
+WAYS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("t:pay", {"n": 1}, {"idempotency_key": "k"}),
+    ("t:rated", {}, {}),
+    ("t:guarded", {}, {}),
+    ("t:pay", {"n": 1}, {"dry_run": True}),
+    ("t:pay", {"n": 1}, {"job": True}),
+]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_server_that_does_not_answer_keeps_no_call_beyond_its_deadline(
+    home: Home, server: Server, is_async: bool
+) -> None:
+    server.pause()
+    for name, arguments, options in WAYS:
+        if is_async:
+            result = asyncio.run(home.tavern.invoke(name, arguments, context=SOON, **options))
+        else:
+            result = home.tavern.invoke_sync(name, arguments, context=SOON, **options)
+        assert result.error is not None
+        assert (result.error.kind, result.error.outcome) == ("TIMEOUT", "none"), name
+        assert "state.store" in result.error.fix
+    assert home.runs == []
+
+
+def test_a_key_whose_call_found_no_answer_is_free_when_the_server_is_back(home: Home, server: Server) -> None:
+    server.pause()
+    assert not keyed(home).ok
+    server.go_on()
+    again = CallContext(principal="user:ann", budget=Budget(timeout_ms=20_000))
+    assert keyed(home, again).value == 1
+    assert keyed(home, again).value == 1
+    assert home.runs == [1]
+
+
+def test_a_server_that_is_gone_is_one_clear_error_until_it_is_back(home: Home, server: Server) -> None:
+    assert keyed(home).ok
+    server.kill()
+    for name, arguments, options in WAYS:
+        if name == "t:guarded":  # its approval cannot be asked for
+            continue
+        error = home.tavern.invoke_sync(name, arguments, **options).error
+        assert error is not None
+        assert (error.kind, error.outcome) == ("INTERNAL", "none"), name
+        assert "state.store" in error.message + error.fix
+    server.start()
+    assert [home.tavern.invoke_sync(name, arguments, **options).error for name, arguments, options in WAYS[:2]] == [
+        None,
+        None,
+    ]
+    assert keyed(home).value == 1
+
+
+@pytest.mark.parametrize("ends", ["open", "closed"])
+def test_an_answer_that_could_not_be_stored_is_stored_when_the_server_is_back(
+    home: Home, server: Server, tmp_path: Path, ends: str
+) -> None:
+    home.during = server.kill
+    assert keyed(home).value == 1
+    assert keyed(home).value == 1  # the host knows it meanwhile
+    server.start()
+    if ends == "open":
+        assert keyed(home).value == 1
+    else:
+        home.tavern.wait(home.tavern.close())
+    other = Home(server, tmp_path / "other")
+    with other.tavern:
+        assert keyed(other).value == 1
+    assert (home.runs, other.runs) == ([1], [])
+
+
+def test_a_caller_gets_its_answer_in_time_though_the_server_does_not_take_it(home: Home, server: Server) -> None:
+    home.during = server.pause
+    assert keyed(home).value == 1
+    server.go_on()
+    assert keyed(home).value == 1
+    assert home.runs == [1]
+
+
+def test_the_end_of_a_job_is_stored_when_the_server_is_back(home: Home, server: Server) -> None:
+    job = home.tavern.invoke_sync("t:slow").job
+    assert job is not None
+    while home.tavern.jobs[job].status != "running":
+        pass
+    server.kill()
+    home.gate.set()
+    assert home.over.wait(20)
+    home.tavern.invoke_sync("t:turn")  # on the loop of the job, after its end
+    with pytest.raises(StateDamaged):
+        home.tavern.jobs.find(job)
+    server.start()
+    assert home.tavern.wait(home.tavern.jobs.wait(job, 30)).status == "completed"
+    assert home.tavern.jobs.result(job).value == "done"
+
+
+def keyed(home: Home, context: CallContext = SOON) -> ToolResult:
+    return home.tavern.invoke_sync("t:pay", {"n": 1}, context=context, idempotency_key="order-1")
