@@ -96,7 +96,7 @@ def call(
         for step in result.meta.get("trace", ()):
             tell_plainly(f"{step['ms']:>10.3f} ms  {step['step']}")
     if result.job is not None and result.status == "job" and not _questions(result):  # it would end with this process
-        result = _followed(session, result, result.job, as_json)
+        result = _followed(session, result.job, as_json)
     if as_json:
         session.out.json(result.to_json())
     elif result.ok:
@@ -228,7 +228,7 @@ def _decoded(content: bytes, name: str) -> str:
         raise UsageError(f"{name} is not UTF-8 text (line {line})", hint="save it as UTF-8") from error
 
 
-def _followed(session: Session, started: ToolResult, job: str, as_json: bool) -> ToolResult:
+def _followed(session: Session, job: str, as_json: bool) -> ToolResult:
     """What a call that became a job came to. One that asks something ends the command, and can be resumed."""
     from tavern_core.cli.jobs import waits_for_an_answer, watched
 
@@ -236,7 +236,7 @@ def _followed(session: Session, started: ToolResult, job: str, as_json: bool) ->
     found = watched(session, job, say)
     if not found.is_over:
         if as_json:
-            session.out.json(started.to_json())
+            session.out.json(session.host().jobs.result(job).to_json())
         waits_for_an_answer(found, say)
     return session.host().jobs.result(job)
 

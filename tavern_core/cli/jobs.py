@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from tavern_core.cli.errors import ReportedExit, exit_code_of, tell_plainly
+from tavern_core.cli.errors import ReportedExit, exit_code_of, show_call_error, tell_plainly
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import as_json as json_text
 from tavern_core.cli.session import Command, Session, json_option, pass_session
@@ -118,8 +118,9 @@ def answer(session: Session, job: str, value: str, question: str, as_json: bool)
         session.out.json({"jobId": job, "answered": taken})
     else:
         session.out.text(f"{job} has the answer" if taken else f"{job} has no question")
-        if taken and job.startswith("run-"):
-            tell_plainly(f"if no process runs it any more: tavern workflows resume {job}")
+        if taken:
+            kind = "workflows" if job.startswith("run-") else "jobs"
+            tell_plainly(f"if no process runs it any more: tavern {kind} resume {job}")
 
 
 @jobs.command(cls=Command)
@@ -138,7 +139,7 @@ def watch(session: Session, job: str, as_json: bool) -> None:
 def resume(session: Session, job: str, as_json: bool) -> None:
     """Resume a job whose process has ended, and follow it.
 
-    Possible for a job that had not begun, that waits for approval, or that may safely run twice.
+    Possible for a job that had not begun, that waits for approval or an answer, or that may safely run twice.
     """
     host = session.host()
     host.wait(host.jobs.resume(job))
@@ -147,18 +148,18 @@ def resume(session: Session, job: str, as_json: bool) -> None:
 
 def _follow(session: Session, job: str, as_json: bool) -> None:
     store = session.host().jobs
-    found = watched(session, job, None if as_json else session.out.text)
+    say = None if as_json else tell_plainly
+    found = watched(session, job, say)
     result = store.result(job) if found.is_over else None
     if as_json:
         session.out.json({**found.to_json(), "result": None if result is None else result.to_json()})
     elif result is not None and result.ok and result.value is not None:
         session.out.data(result.value if isinstance(result.value, str) else json_text(result.value, indent=2))
     if found.status == "input_required":
-        waits_for_an_answer(found, None if as_json else session.out.text)
+        waits_for_an_answer(found, say)
     if result is not None and result.error is not None:
-        if not as_json:
-            session.out.text(f"{result.error.kind}: {result.error.message}")
-        raise ReportedExit(exit_code_of(result.error.kind))
+        kind = result.error.kind
+        raise ReportedExit(exit_code_of(kind) if as_json else show_call_error(result.error.to_json()))
 
 
 def watched(session: Session, job: str, say: Callable[[str], None] | None) -> Job:
@@ -190,7 +191,9 @@ def waits_for_an_answer(job: Job, say: Callable[[str], None] | None) -> NoReturn
     if say is not None:
         for question in job.questions:
             say(f"{question['id']}: {question.get('prompt', '')}")
-        say(f"answer it with `tavern jobs answer {job.id} VALUE`")
+        say(
+            f"answer it with `tavern jobs answer {job.id} VALUE`; then, if no process runs it: `tavern jobs resume {job.id}`"
+        )
     raise ReportedExit(exit_code_of("APPROVAL_REQUIRED"))
 
 

@@ -194,11 +194,21 @@ class NodeContext(ABC):
         """Call a tool for the caller of the workflow, within the permissions of both."""
 
     @abstractmethod
-    async def ask(self, schema: Mapping[str, Any], prompt: str = "") -> Any:
-        """Ask a person: wait for an answer that fits `schema`; other branches continue meanwhile.
+    async def ask(
+        self,
+        *question: str | Mapping[str, Any],
+        prompt: str | None = None,
+        schema: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Ask a person: ``await ctx.ask("Which colour?", {"type": "string"})``. Other branches continue meanwhile.
 
         The question is stored with the run. If the host ends before the answer arrives, the node later runs again from its
         beginning, and this call returns at once.
+
+        Args:
+            question: the prompt, which may be left out, and the JSON Schema of the answer, in either order.
+            prompt: the prompt by name.
+            schema: the schema by name.
         """
 
     @abstractmethod

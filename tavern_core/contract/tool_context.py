@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, Protocol
 
 from tavern_core.contract.tracing import trace_headers
 from tavern_core.errors import CallCancelled, InputRequired, OutputTooLarge, UsageError
-from tavern_core.model.question import Question, QuestionKind
+from tavern_core.model.question import Question, QuestionKind, prompt_and_schema
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -159,15 +159,23 @@ class ToolContext:
         """Whether the caller can answer such a question: a person, a language model, a workspace."""
         return self._control is not None and self._control.can_ask(kind)
 
-    async def ask(self, prompt: str, schema: Mapping[str, Any], *, key: str = "") -> dict[str, Any] | None:
+    async def ask(
+        self,
+        *question: str | Mapping[str, Any],
+        prompt: str | None = None,
+        schema: Mapping[str, Any] | None = None,
+        key: str = "",
+    ) -> dict[str, Any] | None:
         """Ask a person on the caller's side: ``await ctx.ask("How many?", {"type": "object", ...})``.
 
         If no caller waits for the call any more, it ends here and is made again from its beginning once the answer is there. So
         ask before you change anything.
 
         Args:
-            prompt: what the person reads.
-            schema: JSON Schema of an object of text, numbers, booleans and choices.
+            question: what the person reads, and the JSON Schema of an object of text, numbers, booleans and choices; in either
+                order, as in `NodeContext.ask`.
+            prompt: what the person reads, by name.
+            schema: the schema by name.
             key: names the question in this call; by default its number.
 
         Returns:
@@ -176,7 +184,9 @@ class ToolContext:
         Raises:
             InputRequired: nobody can be asked now (INPUT_REQUIRED). Let it through.
         """
-        answer: dict[str, Any] | None = await self._one(key, Question.form(prompt, schema))
+        answer: dict[str, Any] | None = await self._one(
+            key, Question.form(*prompt_and_schema(question, prompt, schema))
+        )
         return answer
 
     async def complete(

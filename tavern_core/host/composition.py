@@ -255,7 +255,7 @@ def _jobs(
     tables: Tables, kept: RecordStore, stored: StoredApprovals, disk: ForDisk
 ) -> tuple[RunningJobs, NewJobs, Jobs]:
     base, config = tables.base, tables.base.config.jobs
-    changes = JobChanges(JobRecords(kept, config.ttl_ms / 1000), base.recorder)
+    changes = JobChanges(JobRecords(kept, config.ttl_ms / 1000), base.recorder, disk)
     running = RunningJobs(changes, stored, base.portal, tables.engines, disk, config.concurrency)
     new = NewJobs(running, disk, base.config.limits.argument_bytes, config.poll_ms, config.ttl_ms)
     return running, new, Jobs(running, new, stored, base.mode)

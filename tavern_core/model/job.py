@@ -76,11 +76,13 @@ class Job:
 
 
 def handle(job: Job) -> dict[str, Any]:
-    """What a caller gets instead of an answer: enough to poll."""
+    """What a caller gets instead of an answer: enough to poll, and the questions if there are some."""
+    questions = {"questions": [dict(question) for question in job.questions]} if job.questions else {}
     return {
         "jobId": job.id,
         "status": job.status,
         "progress": None if job.progress is None else dict(job.progress),
         "pollIntervalMs": job.poll_ms,
         "ttlMs": job.ttl_ms,
+        **questions,
     }

@@ -77,3 +77,22 @@ class Question:
         if not (isinstance(prompt, str) and isinstance(schema, Mapping) and isinstance(request, Mapping)):
             raise UsageError("a question has a prompt, and a mapping as its schema or request")
         return cls(data["type"], prompt, dict(schema), dict(request))
+
+
+def prompt_and_schema(
+    given: tuple[Any, ...], prompt: str | None, schema: Mapping[str, Any] | None
+) -> tuple[str, dict[str, Any]]:
+    """The prompt and the schema of a question, which may be given by name and in either order.
+
+    Raises:
+        UsageError: one of them is missing, given twice or of another type (USAGE).
+    """
+    whole = (*given, *(one for one in (prompt, schema) if one is not None))
+    texts = [one for one in whole if isinstance(one, str)]
+    schemas = [one for one in whole if isinstance(one, Mapping)]
+    if len(schemas) != 1 or len(texts) > 1 or len(whole) > len(texts) + 1:
+        raise UsageError(
+            "a question is a prompt and a JSON Schema of its answer",
+            hint='await ctx.ask("How many?", {"type": "object", "properties": {"count": {"type": "integer"}}})',
+        )
+    return (texts[0] if texts else ""), dict(schemas[0])

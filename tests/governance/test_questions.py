@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tavern_core import CallContext, Plugin, Question, Tavern, ToolContext, tool
+from tavern_core import CallContext, NodeContext, Out, Plugin, Question, Tavern, ToolContext, hookimpl, node, tool
 from tavern_core.errors import InputInvalid, UsageError
 from tavern_core.kernel.calls.elicitation import conversation, misfit
 from tests.state.processes import ENVIRONMENT
@@ -281,3 +281,136 @@ def test_an_answer_to_a_question_approves_no_call_whatever_its_name(tmp_path: Pa
             assert tavern.approvals.get(waiting[0]).state == "pending"
 
     asyncio.run(main())
+
+
+class Desk:
+    """A tool that asks twice, and one whose call waits for approval."""
+
+    def __init__(self) -> None:
+        self.ran = 0
+
+    @tool(job=True)
+    async def table(self, ctx: ToolContext) -> Any:
+        """Asks for a count, then for folders."""
+        self.ran += 1
+        return [await ctx.ask("How many?", COUNT), await ctx.roots()]
+
+    @tool(requires_approval=True, job=True)
+    async def pay(self) -> int:
+        """Pay."""
+        return 1
+
+    def open(self, home: Path) -> Tavern:
+        return Tavern.open({}, home=home, plugins=[Plugin([self.table, self.pay], name="desk")])
+
+
+@pytest.mark.parametrize("is_same", [True, False], ids=["same host", "another host of the home"])
+@pytest.mark.parametrize("name", ["desk:table", "desk:pay"])
+def test_who_answers_a_job_and_then_waits_gets_its_next_question_or_its_end(
+    tmp_path: Path, name: str, is_same: bool
+) -> None:
+    with Desk().open(tmp_path) as tavern, Desk().open(tmp_path) as other:
+        person = tavern if is_same else other
+        job = str(tavern.invoke_sync(name, {}, context=CallContext(principal="user:ann")).job)
+        found = person.wait(person.jobs.wait(job, 20))
+        for answer in [True] if name == "desk:pay" else [{"count": 1}, []]:
+            assert found.status == "input_required"
+            question = found.questions[0]["id"]
+            assert person.jobs.answer(job, answer, question)
+            found = person.wait(person.jobs.wait(job, 20))
+            assert question not in [each["id"] for each in found.questions]
+        assert found.status == "completed"
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["one answer was given before", "none was"])
+def test_a_job_that_asks_waits_on_when_its_process_ends_and_is_resumed_with_its_answers(
+    tmp_path: Path, is_told: bool
+) -> None:
+    first, second = Desk(), Desk()
+    with first.open(tmp_path) as tavern:
+        job = str(tavern.invoke_sync("desk:table").job)
+        tavern.wait(tavern.jobs.wait(job, 20))
+        with second.open(tmp_path) as other, pytest.raises(UsageError, match="nothing to resume"):
+            other.wait(other.jobs.resume(job))
+        if is_told:
+            tavern.jobs.answer(job, {"count": 7})
+            tavern.wait(tavern.jobs.wait(job, 20))
+    with second.open(tmp_path) as tavern:
+        found = tavern.jobs.find(job)
+        assert (found.status, found.questions[0]["id"]) == ("input_required", "question-2" if is_told else "question-1")
+        with pytest.raises(InputInvalid, match="does not fit"):
+            tavern.jobs.answer(job, {"name": "x"})
+        assert tavern.jobs.answer(job, [] if is_told else {"count": 7})
+        assert tavern.wait(tavern.jobs.wait(job, 20)).status == "input_required"  # nobody runs it
+        tavern.wait(tavern.jobs.resume(job))
+        found = tavern.wait(tavern.jobs.wait(job, 20))
+        if not is_told:
+            tavern.jobs.answer(job, [])
+            found = tavern.wait(tavern.jobs.wait(job, 20))
+        assert (found.status, tavern.jobs.result(job).value) == ("completed", [{"count": 7}, []])
+    assert (first.ran, second.ran) == (1, 1)
+
+
+def test_a_job_that_asks_and_has_no_process_can_be_cancelled(tmp_path: Path) -> None:
+    with Desk().open(tmp_path) as tavern:
+        job = str(tavern.invoke_sync("desk:table").job)
+        tavern.wait(tavern.jobs.wait(job, 20))
+    with Desk().open(tmp_path) as tavern:
+        assert tavern.jobs.cancel(job)
+        error = tavern.jobs.find(job).error
+        assert error is not None
+        assert (error.kind, error.outcome) == ("CANCELLED", "unknown")
+
+
+TEXT = {"type": "string"}
+
+
+@pytest.mark.parametrize(
+    ("given", "named", "expected"),
+    [
+        (("Why?", TEXT), {}, ("Why?", TEXT)),
+        ((TEXT, "Why?"), {}, ("Why?", TEXT)),
+        ((TEXT,), {}, ("", TEXT)),
+        (("Why?",), {"schema": TEXT}, ("Why?", TEXT)),
+        ((TEXT,), {"prompt": "Why?"}, ("Why?", TEXT)),
+        ((), {"prompt": "Why?", "schema": TEXT}, ("Why?", TEXT)),
+        (("Why?",), {}, None),
+        (("Why?", "What?"), {"schema": TEXT}, None),
+        ((TEXT, TEXT), {}, None),
+        (("Why?", TEXT, 5), {}, None),
+    ],
+)
+def test_tools_and_nodes_ask_with_prompt_and_schema_in_either_order(
+    tmp_path: Path, given: tuple[Any, ...], named: dict[str, Any], expected: tuple[str, dict[str, Any]] | None
+) -> None:
+    seen: list[tuple[str, Any]] = []
+
+    @node("t:Ask")
+    async def ask_node(ctx: NodeContext) -> Out(answer=str):  # type: ignore[valid-type]
+        return await ctx.ask(*given, **named)
+
+    @tool(job=True)
+    async def ask_tool(ctx: ToolContext) -> Any:
+        return await ctx.ask(*given, **named)
+
+    class Asking:
+        @hookimpl
+        def tavern_register_nodes(self) -> Any:
+            return [ask_node]
+
+        @hookimpl
+        def tavern_register_tools(self) -> Any:
+            return [ask_tool]
+
+    async def main() -> None:
+        async with Tavern.open({}, home=tmp_path, plugins=[Plugin(Asking(), name="t")]) as tavern:
+            run = await tavern.workflows.start({"nodes": [{"id": "a", "type": "t:Ask"}]})
+            run.leave()
+            await run
+            for job in (run.id, (await tavern.invoke("t:ask_tool")).job):
+                found = await tavern.jobs.wait(str(job), 20)
+                seen.extend((each["prompt"], each["schema"]) for each in found.questions)
+                assert found.questions or "a question is a prompt" in str(found.error)
+
+    asyncio.run(main())
+    assert seen == ([] if expected is None else [expected, expected])

@@ -106,4 +106,4 @@ async def ask(ctx: NodeContext, prompt: str, options: list[str] | None = None) -
     schema: dict[str, Any] = {"type": "string"}
     if options:
         schema["enum"] = options
-    return {"answer": await ctx.ask(schema, prompt)}
+    return {"answer": await ctx.ask(prompt, schema)}

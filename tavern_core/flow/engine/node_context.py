@@ -16,6 +16,7 @@ from tavern_core.kernel.views.awaitable import Awaited, awaited
 from tavern_core.kernel.views.clean_errors import fresh
 from tavern_core.kernel.views.sealed_functions import hidden
 from tavern_core.kernel.views.values import exact
+from tavern_core.model.question import prompt_and_schema
 from tavern_core.model.result import ToolResult
 
 
@@ -71,8 +72,14 @@ class RunningNode(NodeContext):
     async def invoke(self, tool: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> ToolResult:
         return _settled(await self._behind("invoke", tool, arguments, options))  # type: ignore[no-any-return]
 
-    async def ask(self, schema: Mapping[str, Any], prompt: str = "") -> Any:
-        return _settled(await self._behind("ask", dict(schema), prompt))
+    async def ask(
+        self,
+        *question: str | Mapping[str, Any],
+        prompt: str | None = None,
+        schema: Mapping[str, Any] | None = None,
+    ) -> Any:
+        words, wanted = prompt_and_schema(question, prompt, schema)
+        return _settled(await self._behind("ask", wanted, words))
 
     def llm(self, name: str = "") -> LLM:
         return self._behind("llm", name)  # type: ignore[no-any-return]

@@ -21,6 +21,7 @@ from tavern_core.kernel.nodes.node_discovery import nodes_in
 from tavern_core.kernel.nodes.node_types import NodeOwner, describe_nodes
 from tavern_core.kernel.nodes.value_conversion import adapt, adapted
 from tavern_core.model.node import NodeSpec
+from tavern_core.model.question import prompt_and_schema
 from tavern_core.model.result import ToolResult
 
 ASKED: Final = ("needs", "fingerprint", "validate", "upgrade")
@@ -227,9 +228,15 @@ class _FarContext(NodeContext):
         result: ToolResult = CALLS.decode(packed, {"trusted": True})
         return result
 
-    async def ask(self, schema: Mapping[str, Any], prompt: str = "") -> Any:
+    async def ask(
+        self,
+        *question: str | Mapping[str, Any],
+        prompt: str | None = None,
+        schema: Mapping[str, Any] | None = None,
+    ) -> Any:
+        words, wanted = prompt_and_schema(question, prompt, schema)
         return VALUES.decode(
-            await self._host_client.ask_later("node", token=self._token, method="ask", given=[dict(schema), prompt])
+            await self._host_client.ask_later("node", token=self._token, method="ask", given=[wanted, words])
         )
 
     def llm(self, name: str = "") -> LLM:

@@ -8,6 +8,7 @@ from typing import Any
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.jobs.job_records import JobRecords
 from tavern_core.kernel.log.recorder import Recorder
+from tavern_core.kernel.settings.result_redaction import ForDisk
 from tavern_core.model.event import JOB_CHANGED
 from tavern_core.model.job import Job
 
@@ -18,6 +19,8 @@ class JobChanges:
 
     records: JobRecords
     recorder: Recorder
+    disk: ForDisk
+    """Redacts secrets before storing."""
 
     def change(self, id_: str, edit: Callable[[Job], Job], **facts: Any) -> Job | None:
         """Change an unfinished job; None: it is finished or removed.

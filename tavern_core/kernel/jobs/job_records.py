@@ -148,7 +148,9 @@ class JobRecords:
             process = str(facts.get("process", ""))
             if process not in alive:
                 alive[process] = self.records.is_present(process)
-            if not alive[process] and not (job.status == "input_required" and facts.get("approval")):
+            # A job that asks is made again from its beginning when it is resumed; a run keeps its questions itself.
+            is_waiting = facts.get("approval") or (job.questions and not job.id.startswith("run-"))
+            if not alive[process] and not (job.status == "input_required" and is_waiting):
                 job = replace(job, status="failed", error=NEVER_BEGUN if job.status == "queued" else LOST)
                 is_lost = True
         return KeptJob(job, record, facts, is_lost)

@@ -17,18 +17,20 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tavern_core.errors import JobNotFound, UsageError
+from tavern_core.errors import InputInvalid, JobNotFound, UsageError
 from tavern_core.kernel.calls.background import Request
+from tavern_core.kernel.calls.elicitation import misfit
 from tavern_core.kernel.calls.stored_approvals import StoredApprovals
 from tavern_core.kernel.calls.untrusted_content import running_call_has_read, sources_of
 from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.jobs.job_records import LOST, KeptJob, ended
 from tavern_core.kernel.jobs.new_jobs import NewJobs
 from tavern_core.kernel.jobs.running_job import RunningJob, give_answer
-from tavern_core.kernel.jobs.running_jobs import NEVER_RAN, RunningJobs
+from tavern_core.kernel.jobs.running_jobs import CANCELLED, NEVER_RAN, RunningJobs
 from tavern_core.model.call import CallContext, owner_of
 from tavern_core.model.job import JOB_STATUSES, Job, handle
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.question import Question
 from tavern_core.model.result import ToolResult
 
 
@@ -201,7 +203,9 @@ class Jobs(Mapping[str, Job]):
         if self._records.records.is_present(str(kept.facts.get("process", ""))):
             self._records.ask_to_end(id)
             return True
-        return self._changes.change(id, lambda job: ended(job, "cancelled", NEVER_RAN)) is not None
+        has_run = job.status == "input_required" and not kept.facts.get("approval")
+        error = CANCELLED if has_run else NEVER_RAN
+        return self._changes.change(id, lambda job: ended(job, "cancelled", error)) is not None
 
     def answer(self, id: str, value: Any, question: str = "", *, context: CallContext | None = None) -> bool:  # noqa: A002 - the job's
         """Answer a question of a job; False: it has no open question.
@@ -239,6 +243,8 @@ class Jobs(Mapping[str, Job]):
             return True
         if kept is not None and not id.startswith("run-"):
             if (running := self._running.get(id)) is None or running.task is None:
+                if why := misfit(Question.from_json(asked[name]), value):
+                    raise InputInvalid(f"the answer to {name} does not fit: {why}", hint="answer again")
                 self._records.leave_answer(id, name, value)  # for the process in which it runs
             else:
                 give_answer(self._changes, running, name, value)
@@ -256,7 +262,11 @@ class Jobs(Mapping[str, Job]):
         runs = self._engines.runs
         if kept is None or (id.startswith("run-") and runs is not None and runs.job(id) is not None):
             raise UsageError(f"{id} is a run of a workflow", hint=f"tavern.workflows.resume({id!r})")
-        is_waiting = job.status == "input_required" and self._running.get(id) is None
+        process = str(kept.facts.get("process", ""))
+        is_here = job.status == "input_required" and await self._running.aside(
+            self._records.records.is_present, process
+        )
+        is_waiting = job.status == "input_required" and not is_here
         if not is_waiting and (job.error is None or job.error.kind != "CONNECTION_LOST"):
             raise UsageError(f"{id} is {job.status}: there is nothing to resume", hint="start it again")
         if not is_waiting and job.error is not None and job.error.outcome != "none" and not kept.facts.get("again"):
@@ -279,7 +289,10 @@ class Jobs(Mapping[str, Job]):
         changed = await self._running.aside(self._changes.change, id, again, process=self._running.process)
         if changed is None:
             raise UsageError(f"{id} was taken up elsewhere", hint=f"tavern jobs show {id}")
-        self._running.take_up(RunningJob(id, kept.record.owner, request, request.arguments, request.context, job.trace))
+        known = kept.facts.get("answers") or ()
+        self._running.take_up(
+            RunningJob(id, kept.record.owner, request, request.arguments, request.context, job.trace, known=known)
+        )
         return changed
 
     def _found(self, id_: str, context: CallContext | None) -> tuple[Job, KeptJob | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -29,6 +29,7 @@ class RunningJob:
         context: its caller; None: the host.
         trace: `traceparent` and `tracestate` of the call that began it.
         outer: the call that began it.
+        known: (question, answer) of what its tool was told when another process ran it.
     """
 
     # What few jobs have is an attribute of the class until it is set.
@@ -62,6 +63,7 @@ class RunningJob:
         context: CallContext | None,
         trace: Mapping[str, str],
         outer: Frame | None = None,
+        known: Iterable[Sequence[Any]] = (),
     ) -> None:
         self.id = id
         self.owner = owner
@@ -74,6 +76,10 @@ class RunningJob:
         """Threads of it that could not be stopped."""
         self.asked: dict[str, tuple[Question, asyncio.Future[Any]]] = {}
         """What its tool asks now, and where the answer is waited for."""
+        self.known = [(str(name), value) for name, value in known]
+        """Answers of the process that ran it before, each for the next question of its name."""
+        self.given: list[tuple[str, Any]] = []
+        """The answers that its tool has got: another process gives them again."""
 
 
 class JobConversation:
@@ -88,18 +94,34 @@ class JobConversation:
     async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
         asked, loop = self._running.asked, asyncio.get_running_loop()
         waits: dict[str, tuple[str, asyncio.Future[Any]]] = {}
+        told = {key: answer for key, question in questions.items() for answer in self._known(key, question)}
+        if len(told) == len(questions):
+            return told
         for key, question in questions.items():
+            if key in told:
+                continue
             name = next(n for i in range(1, 1_000_000) if (n := key if i == 1 else f"{key}-{i}") not in asked)
             future: asyncio.Future[Any] = loop.create_future()
             asked[name], waits[key] = (question, future), (name, future)
         await self._show()
         try:
-            return {key: await future for key, (_, future) in waits.items()}
+            return {**told, **{key: await future for key, (_, future) in waits.items()}}
         finally:
             for name, future in waits.values():
                 if asked.get(name, (None, None))[1] is future:  # it ends unanswered
                     del asked[name]
-            await self._show()
+            if not self._running.is_left:  # else its questions stay open for whoever resumes it
+                await self._show()
+
+    def _known(self, name: str, question: Question) -> list[Any]:
+        """The answer that another process had got to this question, which is taken out by that; none or one."""
+        running = self._running
+        for at, (of, answer) in enumerate(running.known):
+            if of == name and not misfit(question, answer):
+                del running.known[at]
+                running.given.append((name, answer))
+                return [answer]
+        return []
 
     async def _show(self) -> None:
         if self._changes.records.records.is_quick:
@@ -118,8 +140,9 @@ def show_questions(changes: JobChanges, running: RunningJob) -> None:
         questions = tuple({"id": name, **question.to_json()} for name, (question, _) in tuple(running.asked.items()))
         return replace(job, status="input_required" if questions else "running", questions=questions)
 
+    answers = changes.disk.arguments({"given": running.given}) or {}
     try:
-        changes.change(running.id, now)
+        changes.change(running.id, now, answers=answers.get("given", ()))
         running.is_shown = True
     except TavernError:
         running.is_shown = False  # stored as soon as the store can be used
@@ -138,5 +161,6 @@ def give_answer(changes: JobChanges, running: RunningJob, name: str, value: Any)
         raise InputInvalid(f"the answer to {name} does not fit: {why}", hint="answer again; the question stays open")
     if running.asked.pop(name, None) is None:  # it was answered already
         return
+    running.given.append((name, value))
     running.task.get_loop().call_soon_threadsafe(lambda: None if future.done() else future.set_result(value))
     show_questions(changes, running)
