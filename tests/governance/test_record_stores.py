@@ -272,7 +272,7 @@ def test_rates_that_nobody_uses_any_more_are_forgotten(tmp_path: Path) -> None:
     store.close()
     store = SqliteRecords(path)
     assert store.take("a month", 1, 40 * 86_400, now) > 0
-    with contextlib.closing(sqlite3.connect(path)) as db:
+    with contextlib.contextlib.closing(sqlite3.connect(path)) as db:
         assert {key for (key,) in db.execute("SELECT key FROM uses")} == {"a month"}
     store.close()
 
@@ -291,3 +291,17 @@ def test_redis_forgets_the_names_of_records_that_have_expired(tmp_path: Path) ->
             assert client.zcard("tavern:i:answer") < 450
         assert len(store.list("answer", most=1000)) == 300
         store.close()
+
+
+def test_a_file_of_an_earlier_version_gets_the_index_that_lists_need(tmp_path: Path) -> None:
+    path = tmp_path / "state.sqlite"
+    store = SqliteRecords(path)
+    store.add(Record("job", "a", "ann", "queued", "{}", 1.0))
+    store.close()
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("DROP INDEX newest")
+    store = SqliteRecords(path)
+    assert [record.key for record in store.list("job")] == ["a"]
+    store.close()
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'newest'").fetchone() == (1,)

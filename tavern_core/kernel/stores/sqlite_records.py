@@ -33,12 +33,14 @@ _CHECKPOINT_PAGES: Final = 4_000
 """Pages of 4 kB in the write-ahead log before they go into the file, which waits for the disk: four times SQLite's own."""
 _CACHE_KB: Final = 8_000
 """Of pages, four times SQLite's own: keys are hashes, so each call looks at another page."""
-_SCHEMA: Final = """
+_NEWEST: Final = "CREATE INDEX IF NOT EXISTS newest ON records (kind, created, owner, state) WHERE kind != 'answer'"
+"""Files of earlier versions have no such index, and get it when they are opened."""
+_SCHEMA: Final = f"""
 CREATE TABLE IF NOT EXISTS records (
     kind TEXT NOT NULL, key TEXT NOT NULL, owner TEXT NOT NULL, state TEXT NOT NULL, data TEXT NOT NULL, created REAL NOT NULL,
     expires REAL NOT NULL, version INTEGER NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY (kind, key)
 ) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS newest ON records (kind, created, owner, state) WHERE kind != 'answer';
+{_NEWEST};
 CREATE TABLE IF NOT EXISTS uses (key TEXT, slot INTEGER, at REAL, PRIMARY KEY (key, slot)) WITHOUT ROWID
 """
 _COLUMNS: Final = "kind, key, owner, state, data, created, expires, version, crc"
@@ -220,6 +222,7 @@ class SqliteRecords:
         if self._db is None:
             self._inode = inode_of(self._path)
             db = connect(self._path, _SCHEMA, is_checked=True, autocommit=True, on_damage=self._on_damage)
+            db.execute(_NEWEST)
             db.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
             db.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
             self._db, self._inode = db, inode_of(self._path)
