@@ -257,7 +257,9 @@ def _jobs(
     base, config = tables.base, tables.base.config.jobs
     changes = JobChanges(JobRecords(kept, config.ttl_ms / 1000), base.recorder, disk)
     running = RunningJobs(changes, stored, base.portal, tables.engines, disk, config.concurrency)
-    new = NewJobs(running, disk, base.config.limits.argument_bytes, config.poll_ms, config.ttl_ms)
+    new = NewJobs(
+        running, disk, base.config.limits.argument_bytes, config.poll_ms, config.ttl_ms, base.config.idempotency.ttl_ms
+    )
     return running, new, Jobs(running, new, stored, base.mode)
 
 

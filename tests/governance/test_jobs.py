@@ -962,3 +962,66 @@ def test_the_command_line_resumes_a_job(tmp_path: Path) -> None:
     done = programs.tavern("jobs", "resume", job, "--json", cwd=tmp_path, home=home)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["result"]["value"] == 5
+
+
+class Keyed:
+    """A tool whose jobs have keys, in a home that others may open, too."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def open(self, home: Path, store: str = "sqlite") -> Tavern:
+        @tool
+        async def once(n: int, fails_first: bool = False) -> int:
+            self.runs += 1
+            await asyncio.sleep(0.01)
+            if fails_first and self.runs == 1:
+                raise ToolFailed("not yet")
+            return n
+
+        state = {"state": {"store": store}}
+        return Tavern.open(state, home=home, plugins=[Plugin([once], name="t")])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["sqlite", "memory", "redis"])
+def test_the_same_call_with_the_same_key_is_one_job(tmp_path: Path, store: str) -> None:
+    with redis_server.running(tmp_path) as address:
+        made = Keyed()
+        store = address if store == "redis" else store
+        with made.open(tmp_path / "home", store) as first, made.open(tmp_path / "home", store) as second:
+            hosts = [first] if store == "memory" else [first, second]
+            call = {"n": 1}
+            started = [
+                host.invoke_sync("t:once", call, job=True, idempotency_key="k", context=ANN)
+                for host in hosts
+                for _ in range(5)
+            ]
+            ids = {result.job for result in started}
+            assert len(ids) == 1
+            job = str(ids.pop())
+            assert first.wait(first.jobs.wait(job, 20)).status == "completed"
+            assert first.jobs.result(job).value == 1
+            over = first.invoke_sync("t:once", call, job=True, idempotency_key="k", context=ANN)
+            assert (over.job, over.value["status"]) == (job, "completed")
+            others = [
+                first.invoke_sync("t:once", {"n": 2}, job=True, idempotency_key="k", context=ANN),
+                first.invoke_sync("t:once", call, job=True, idempotency_key="k", context=BOB),
+                first.invoke_sync("t:once", call, job=True, idempotency_key="other", context=ANN),
+            ]
+            ends = [first.wait(first.jobs.wait(str(result.job), 20)) for result in others]
+            assert len({job, *(end.id for end in ends)}) == 4
+            assert [end.error and end.error.kind for end in ends] == ["IDEMPOTENCY_CONFLICT", None, None]
+            assert made.runs == 3
+
+
+def test_a_key_that_is_free_again_is_a_new_job(tmp_path: Path) -> None:
+    made = Keyed()
+    with made.open(tmp_path) as host:
+        call = {"n": 1, "fails_first": True}
+        ends = []
+        for _ in range(2):
+            job = host.invoke_sync("t:once", call, job=True, idempotency_key="k").job
+            ends.append(host.wait(host.jobs.wait(str(job), 20)))
+        assert [end.status for end in ends] == ["failed", "completed"]
+        assert ends[0].id != ends[1].id

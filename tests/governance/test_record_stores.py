@@ -272,7 +272,7 @@ def test_rates_that_nobody_uses_any_more_are_forgotten(tmp_path: Path) -> None:
     store.close()
     store = SqliteRecords(path)
     assert store.take("a month", 1, 40 * 86_400, now) > 0
-    with contextlib.contextlib.closing(sqlite3.connect(path)) as db:
+    with contextlib.closing(sqlite3.connect(path)) as db:
         assert {key for (key,) in db.execute("SELECT key FROM uses")} == {"a month"}
     store.close()
 

@@ -121,7 +121,7 @@ class Idempotency:
         owner = owner_of(context)
         whole = f"{plan.id}\x1f{key}\x1f{owner}"
         name = sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:32]  # a key may be made of secrets
-        digest = sha256(_canonical(call.values or {} if call.asked is None else call.asked)).hexdigest()[:32]
+        digest = digest_of(call.values or {} if call.asked is None else call.asked)
         if name in held.get():
             raise IdempotencyConflict(
                 f"{plan.id}: the key {key!r} belongs to a call that contains this one",
@@ -325,8 +325,12 @@ class Idempotency:
         self._recent[name] = answer
 
 
+def digest_of(values: Mapping[str, Any]) -> str:
+    """What names these arguments, in whatever order they were given."""
+    return sha256(_canonical(values)).hexdigest()[:32]
+
+
 def _canonical(values: Mapping[str, Any]) -> bytes:
-    """These arguments, in whatever order they were given."""
     if _PLAIN.issuperset(map(type, values.values())):  # as nearly always, and three times as quick
         try:
             return to_json(sorted(values.items()))

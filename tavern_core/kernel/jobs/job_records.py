@@ -57,10 +57,11 @@ class JobRecords:
         self.records = records
         self._seconds = seconds
 
-    def add(self, job: Job, owner: str, facts: Mapping[str, Any]) -> None:
-        """Keep a new job."""
+    def add(self, job: Job, owner: str, facts: Mapping[str, Any]) -> KeptJob | None:
+        """Keep a new job; the one that has its id already, if there is one."""
         expires = job.created + _LONGEST_S
-        self.records.add(Record(KIND, job.id, owner, job.status, _text(job, facts), job.created, expires))
+        known = self.records.add(Record(KIND, job.id, owner, job.status, _text(job, facts), job.created, expires))
+        return None if known is None else self._kept(known, {}) or KeptJob(job, known, {})
 
     def get(self, id: str) -> KeptJob | None:  # noqa: A002 - the job's
         """One job; None: it does not exist or is unreadable."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from hashlib import sha256
 from os import urandom
 from typing import Any, Final
 
@@ -10,10 +12,11 @@ from tavern_core.contract.tracing import trace_headers, traceparent_of
 from tavern_core.errors import CallMisused, InputInvalid, InternalError, StateDamaged
 from tavern_core.kernel.calls.arguments import own_copy
 from tavern_core.kernel.calls.background import Request
+from tavern_core.kernel.calls.idempotency import digest_of
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.calls.untrusted_content import inherited
 from tavern_core.kernel.execution.modes import Mode, TimeLimit
-from tavern_core.kernel.jobs.job_records import ended
+from tavern_core.kernel.jobs.job_records import KeptJob, ended
 from tavern_core.kernel.jobs.running_job import RunningJob
 from tavern_core.kernel.jobs.running_jobs import NEVER_RAN, RunningJobs
 from tavern_core.kernel.settings.result_redaction import ForDisk
@@ -33,9 +36,13 @@ class NewJobs:
         argument_bytes: most characters of the arguments of a call.
         poll_ms: how long callers should wait before they poll again.
         ttl_ms: how long a job stays stored after its end.
+        key_ms: how long an idempotency key holds after it.
     """
 
-    def __init__(self, running: RunningJobs, disk: ForDisk, argument_bytes: int, poll_ms: int, ttl_ms: int) -> None:
+    def __init__(
+        self, running: RunningJobs, disk: ForDisk, argument_bytes: int, poll_ms: int, ttl_ms: int, key_ms: int
+    ) -> None:
+        self._key_s = key_ms / 1000
         self.poll_ms = poll_ms
         self._running = running
         self._changes = running.changes
@@ -54,14 +61,17 @@ class NewJobs:
         records = self._changes.records.records
         job: Job
         job, running = await ask(mode, records, self._stored_job, request, seconds=left, undo=self._withdraw)
-        self._running.take_up(running)
+        if running is not None:
+            self._running.take_up(running)
         return job
 
-    def _withdraw(self, stored: tuple[Job, RunningJob]) -> None:
+    def _withdraw(self, stored: tuple[Job, RunningJob | None]) -> None:
         """Nobody waits for the job any more, and it has not begun."""
-        self._changes.change(stored[0].id, lambda job: ended(job, "cancelled", NEVER_RAN))
+        if stored[1] is not None:
+            self._changes.change(stored[0].id, lambda job: ended(job, "cancelled", NEVER_RAN))
 
-    def _stored_job(self, request: Request) -> tuple[Job, RunningJob]:
+    def _stored_job(self, request: Request) -> tuple[Job, RunningJob | None]:
+        """A new job and what runs it; None: the same call with the same key is a job already."""
         if not (
             isinstance(request.tool, str) and isinstance(request.purpose, str) and isinstance(request.key or "", str)
         ):
@@ -76,26 +86,35 @@ class NewJobs:
         caller = context or _HOST
         owner, now = owner_of(caller), time.time()
         trace = trace_headers() or (traceparent_of(caller.trace_id) if caller.trace_id else {})
-        id_ = f"{'run' if request.is_run else 'job'}-{urandom(8).hex()}"
+        id_ = own_id = f"{'run' if request.is_run else 'job'}-{urandom(8).hex()}"
+        arguments = request.arguments if request.has_copy else self._copied(request)
+        digest = ""
+        if request.key and not request.is_run and request.done is None and arguments is not None:
+            digest, whole = digest_of(arguments), f"{request.tool}\x1f{request.key}\x1f{owner}"
+            id_ = f"job-{sha256(whole.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
         job = Job(
             id_, request.tool, "queued", caller.principal, now, now, None, (), None, "", self.poll_ms, self._ttl_ms,
             self._disk.text(request.purpose) if request.purpose else "", "" if context is None else caller.request_id,
             caller.task_id, trace,
         )  # fmt: skip
-        arguments = request.arguments if request.has_copy else self._copied(request)
         facts = {
             "process": self._running.process, "caller": None if context is None else context.to_json(), "user": caller.user_id,
             "arguments": arguments and self._stored(arguments, request.key), "key": request.key and self._disk.text(request.key),
-            "door": request.door, "again": request.is_harmless_again,
+            "door": request.door, "again": request.is_harmless_again, **({"digest": digest} if digest else {}),
         }  # fmt: skip
         try:
             self._running.enter()
-            self._changes.records.add(job, owner, facts)
+            known = self._changes.records.add(job, owner, facts)
+            if known is not None:
+                if self._is_same(known, digest, now):
+                    return known.job, None
+                job = replace(job, id=own_id)
+                self._changes.records.add(job, owner, facts)
         except StateDamaged as error:
             raise InternalError(f"the job cannot be stored: {error.message}", hint=error.hint) from error
         self._changes.report(job, caller.user_id)
         own = request.arguments if arguments is None else arguments
-        running = RunningJob(id_, owner, request, own, context, trace, outer)
+        running = RunningJob(job.id, owner, request, own, context, trace, outer)
         if request.done is not None:
             running.done = request.done
         return job, running
@@ -108,6 +127,13 @@ class NewJobs:
         except (InternalError, TimeLimit):
             return job
         return job if kept is None else kept.job
+
+    def _is_same(self, known: KeptJob, digest: str, now: float) -> bool:
+        """Whether a job with this key is the same call, and the key is still taken: else the call decides anew."""
+        job, facts = known.job, known.facts
+        if facts.get("digest") != digest or (job.is_over and job.updated + self._key_s <= now):
+            return False
+        return job.error is None or not (job.error.outcome == "none" or facts.get("again"))
 
     def _copied(self, request: Request) -> Any:
         """A copy of the arguments; None where they are not JSON or too large, as the call itself will say."""
