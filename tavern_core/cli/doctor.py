@@ -16,7 +16,7 @@ import click
 from tavern_core.cli.errors import FAILED, INVALID, ReportedExit
 from tavern_core.cli.output import shorten
 from tavern_core.cli.session import Command, Session, json_option, pass_session
-from tavern_core.errors import ERROR_CODES, ProfileInvalid, TavernError
+from tavern_core.errors import ERROR_CODES, ProfileInvalid, StateDamaged, TavernError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.plugin_status import Diagnostic
 
@@ -135,6 +135,8 @@ def _about_host(session: Session, host: Tavern) -> Iterator[Examination]:
     loaded = session.loaded()
     yield Examination("configuration", "ok", str(loaded.project_file or "no project file; defaults"))
     yield _home(loaded.home)
+    if host.config.state.store not in ("sqlite", "memory"):
+        yield _server(host)
     yield _lock(session)
     yield _log(loaded.home, is_on=host.config.audit.enabled)
     yield from _settings(host)
@@ -160,6 +162,15 @@ def _home(home: Path) -> Examination:
             "state folder", "error", f"{home} cannot be written", "correct its permissions, or use --home"
         )
     return Examination("state folder", "ok", str(home))
+
+
+def _server(host: Tavern) -> Examination:
+    """The Redis server that holds keys, approvals, jobs and rates."""
+    try:
+        host.jobs.list(most=1)
+    except StateDamaged as error:
+        return Examination("state.store", "error", error.message, error.hint)
+    return Examination("state.store", "ok", "the Redis server answers")
 
 
 def _lock(session: Session) -> Examination:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tavern_core.contract.nodes import Out, node
+from tavern_core.errors import UpstreamError
 from tavern_core.model.node import PassThrough
 from tests.engine.nodes import ALL
 from tests.engine.workbench import flow, group, kinds, made, ran, reported
@@ -181,6 +182,16 @@ async def test_a_node_is_tried_again_as_often_as_its_file_says() -> None:
     run = made(flow({"s": {"type": "t:Shaky", "exec": {"retry": {"times": 4, "delayMs": 1}}}}), [*ALL, shaky])
     result = await run.execute()
     assert (result.ok, result.outputs["s"]["y"], kinds(run, "s").count("retry")) == (True, 3, 2)
+
+
+async def test_a_node_that_is_to_wait_for_hours_is_not_tried_again() -> None:
+    @node("t:Busy")
+    async def busy() -> Out(y=int):
+        raise UpstreamError("come back tomorrow", outcome="none", retryable=True, retry_after_ms=86_400_000)
+
+    run = made(flow({"s": {"type": "t:Busy", "exec": {"retry": {"times": 4, "delayMs": 1}}}}), [*ALL, busy])
+    result = await run.execute()
+    assert (result.ok, kinds(run, "s").count("retry")) == (False, 0)
 
 
 async def test_a_deadline_ends_a_node() -> None:

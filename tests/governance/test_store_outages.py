@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tavern_core import Budget, CallContext, Plugin, Tavern, ToolResult, tool
 from tavern_core.errors import StateDamaged
+from tests import programs
 from tests.governance.redis_server import Server
 
 pytestmark = pytest.mark.slow
@@ -163,6 +166,24 @@ def test_the_end_of_a_job_is_stored_when_the_server_is_back(home: Home, server: 
     server.start()
     assert home.tavern.wait(home.tavern.jobs.wait(job, 30)).status == "completed"
     assert home.tavern.jobs.result(job).value == "done"
+
+
+def test_metrics_and_doctor_work_while_the_server_is_gone(server: Server, tmp_path: Path) -> None:
+    state = {"state": {"store": server.address}, "metrics": {"enabled": True}}
+    (tmp_path / "tavern.yaml").write_text(json.dumps(state), encoding="utf-8")
+
+    def found() -> str:
+        done = programs.tavern("doctor", "--json", cwd=tmp_path, home=tmp_path / "home")
+        return next(row["verdict"] for row in json.loads(done.stdout)["host"] if row["what"] == "state.store")
+
+    assert found() == "ok"
+    with Tavern.open(tmp_path / "tavern.yaml", home=tmp_path / "home") as tavern:
+        tavern.invoke_sync("system:get_current_time")
+        server.kill()
+        names = {family.name for family in text_string_to_metric_families(tavern.metrics.text())}
+    assert "tool_invocations" in names
+    assert "jobs" not in names
+    assert found() == "error"
 
 
 def keyed(home: Home, context: CallContext = SOON) -> ToolResult:

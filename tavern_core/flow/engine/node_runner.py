@@ -21,6 +21,7 @@ from tavern_core.flow.engine.node_values import fresh
 from tavern_core.flow.engine.plan_tables import Work
 from tavern_core.flow.engine.protocols import ScopePart
 from tavern_core.graph.plan import FlowPlan
+from tavern_core.kernel.calls.retrying import LONGEST_WAIT_S
 from tavern_core.kernel.calls.untrusted_content import judge_node
 from tavern_core.kernel.execution.modes import TimeLimit, bounded
 from tavern_core.kernel.execution.threads import Owner
@@ -94,12 +95,14 @@ async def tried(scope: ScopePart, number: int, work: Work, once: Callable[[int],
         try:
             return await once(attempt)
         except Exception as error:
-            if attempt > retry.times or isinstance(error, _NEVER_AGAIN) or not _is_harmless_again(error, work):
+            asked_ms = getattr(error, "retry_after_ms", None) or 0
+            is_last = attempt > retry.times or asked_ms >= LONGEST_WAIT_S * 1000
+            if is_last or isinstance(error, _NEVER_AGAIN) or not _is_harmless_again(error, work):
                 with suppress(Exception):  # an error may refuse new attributes
                     error.__tavern_attempts__ = attempt  # type: ignore[attr-defined]
                 raise
             pause = min(retry.delay_ms * retry.backoff ** (attempt - 1), retry.max_delay_ms)
-            pause = max(pause, getattr(error, "retry_after_ms", None) or 0)
+            pause = max(pause, asked_ms)
             reported = {"attempt": attempt, "error": with_type(error)[:500], "pauseMs": pause}
             scope.run.note("retry", scope.prefix + work.step.id, reported)
         async with scope.resting(number):

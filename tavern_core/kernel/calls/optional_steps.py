@@ -24,7 +24,7 @@ from tavern_core.kernel.calls.call_errors import error_of
 from tavern_core.kernel.calls.conclusion import Conclusion
 from tavern_core.kernel.calls.idempotency import Claim, Idempotency
 from tavern_core.kernel.calls.normalise import NOT_AWAITABLE
-from tavern_core.kernel.calls.retrying import is_harmless_again, may_pass, pause_before
+from tavern_core.kernel.calls.retrying import LONGEST_WAIT_S, is_harmless_again, may_pass, pause_before
 from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, enter, frame_of, leave
 from tavern_core.kernel.calls.untrusted_content import marked, taken_over
 from tavern_core.kernel.catalogue.call_plan import Plan
@@ -40,8 +40,6 @@ _BEHIND: Final = frozenset({"UPSTREAM_ERROR", "TIMEOUT", "CONNECTION_LOST"})
 """Failures of what is behind a tool: these open a breaker."""
 _QUEUE_PAUSE_MS: Final = 1_000
 """When to call again what found a queue full; nobody knows when the calls before it end."""
-_LONGEST_WAIT_S: Final = 300.0
-"""How long a call without a deadline waits at most before it tries again, whatever an upstream asks for."""
 Steps = Callable[[Plan, RunningCall, Mode], Coroutine[Any, Any, ToolResult]]
 
 
@@ -160,7 +158,7 @@ class Governance:
                 raise raised
             pause = pause_before(attempt + 1, failed)
             left = call.seconds
-            if pause >= (_LONGEST_WAIT_S if left is None else left):
+            if pause >= (LONGEST_WAIT_S if left is None else left):
                 if given is not None:
                     return given
                 raise raised

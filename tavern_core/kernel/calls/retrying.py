@@ -21,6 +21,8 @@ from tavern_core.model.tool import ToolSpec
 
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 30.0
+LONGEST_WAIT_S: Final = 300.0
+"""How long a call without a deadline, or a node, waits at most before it tries again, whatever an upstream asks for."""
 _PASSING: Final = frozenset({"UPSTREAM_ERROR", "CONNECTION_LOST", "TIMEOUT"})
 _OURS: Final = frozenset(
     {"BUDGET_EXCEEDED", "CIRCUIT_OPEN", "POLICY_DENIED", "APPROVAL_REQUIRED", "IDEMPOTENCY_CONFLICT"}

@@ -4,7 +4,7 @@
     tool_retries_total{toolName}               policy_denied_total{toolName,reason}
     llm_requests_total{llm,ok}                 llm_tokens_total{llm,direction}
 
-and gauges, computed at each scrape: running and waiting calls, breakers, cached answers, jobs by status.
+and gauges, computed at each scrape: running and waiting calls, breakers, cached answers, and, if the store can be read, jobs by status.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import threading
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import accumulate
 from typing import Any, Final
 
-from tavern_core.errors import UsageError
+from tavern_core.errors import StateDamaged, UsageError
 from tavern_core.kernel.jobs.jobs import Jobs
 from tavern_core.kernel.limits.limit_table import LimitTable
 from tavern_core.kernel.log.recorder import DENIALS, Recorder
@@ -131,11 +132,13 @@ class Metrics:
         hits.add_metric(["true"], cache.hits)
         hits.add_metric(["false"], cache.misses)
         size = GaugeMetricFamily("tool_cache_bytes", "Bytes of cached answers.", value=cache.bytes)
-        jobs = GaugeMetricFamily("jobs", "Jobs by status.", labels=["status"])
-        counts = Counter(job.status for job in self._jobs.list(most=_MOST_JOBS))
-        for status in JOB_STATUSES:
-            jobs.add_metric([status], counts[status])
-        yield from (retries, running, waiting, breakers, hits, size, jobs)
+        yield from (retries, running, waiting, breakers, hits, size)
+        with suppress(StateDamaged):  # the rest is wanted most while the store is away
+            counts = Counter(job.status for job in self._jobs.list(most=_MOST_JOBS))
+            jobs = GaugeMetricFamily("jobs", "Jobs by status.", labels=["status"])
+            for status in JOB_STATUSES:
+                jobs.add_metric([status], counts[status])
+            yield jobs
 
     def _model_use(self) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily
