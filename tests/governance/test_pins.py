@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tavern_core import Plugin, Tavern, tool
-from tavern_core.errors import ToolNotFound, UsageError
+from tavern_core.errors import StateDamaged, ToolNotFound, UsageError
 from tests import programs
 
 pytestmark = pytest.mark.slow
@@ -152,3 +152,30 @@ def test_the_command_line_pins_shows_and_forgets(tmp_path: Path) -> None:
     assert tavern("call", "pen:add", "line=x")[:2] == (0, "x\n")
     assert tavern("unpin", "pen:add")[0] == 0
     assert json.loads(tavern("pins", "--json")[1]) == []
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"version": 1, "pins": 5}', '{"version": 99}', "\xff\xfe"])
+def test_pins_that_cannot_be_read_let_no_changed_tool_pass(tmp_path: Path, content: str) -> None:
+    def called(*tools: Any) -> Any:
+        with Tavern.open(
+            {"tools": {"pin": ["t:count"]}}, home=tmp_path, plugins=[Plugin([*tools, other], name="t")]
+        ) as tavern:
+            assert tavern.invoke_sync("t:other", {"n": 1}).ok
+            if (tmp_path / "tool-pins.json").read_bytes() != whole:
+                with pytest.raises(StateDamaged, match=r"tool-pins\.json"):
+                    tavern.tools.pins()
+                assert any("tool-pins.json" in str(one) for one in tavern.diagnostics)
+            return tavern.invoke_sync("t:count", {"text": "x"}).error
+
+    whole = b""
+    with Tavern.open({"tools": {"pin": ["t:count"]}}, home=tmp_path, plugins=[Plugin([count], name="t")]) as tavern:
+        assert tavern.invoke_sync("t:count", {"text": "x"}).ok
+    whole = (tmp_path / "tool-pins.json").read_bytes()
+    (tmp_path / "tool-pins.json").write_bytes(content.encode("latin-1"))
+    for offered in (further, count):
+        error = called(offered)
+        assert error.kind == "TOOL_QUARANTINED"
+        assert "tool-pins.json" in error.fix
+    assert (tmp_path / "tool-pins.json").read_bytes() == content.encode("latin-1")
+    (tmp_path / "tool-pins.json").write_bytes(whole)
+    assert (called(count), called(further).kind) == (None, "TOOL_QUARANTINED")

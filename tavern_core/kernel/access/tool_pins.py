@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from tavern_core.errors import ToolQuarantined, UsageError
+from tavern_core.errors import Finding, StateDamaged, ToolQuarantined, UsageError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.tool_selectors import ToolList, ToolNames
 from tavern_core.kernel.files.json_state import JsonStateFile
@@ -65,10 +65,14 @@ class ToolPins:
 
     Args:
         home: the folder.
+        on_damage: called with what is wrong with their file.
     """
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, on_damage: Callable[[Finding], None] = lambda finding: None) -> None:
         self._file = JsonStateFile(home / FILE, "pins")
+        self._on_damage = on_damage
+        self._damage: Finding | None = None
+        """What is wrong with the file; None: it can be read."""
         self._signature: object = None
         self._pins: dict[str, dict[str, Any]] = {}
 
@@ -80,14 +84,19 @@ class ToolPins:
             known: the ids of all tools, to distinguish a renamed tool from a new one.
 
         Raises:
-            ToolQuarantined: it is not (TOOL_QUARANTINED).
-            StateDamaged: the pins cannot be read or written (STATE_DAMAGED).
+            ToolQuarantined: it is not, or the pins cannot be read (TOOL_QUARANTINED).
+            StateDamaged: the pins cannot be written (STATE_DAMAGED).
         """
         is_wanted = wanted is not None and wanted.match(ToolNames.of(tool)) is not None
         pins = self._read()
         pin = pins.get(tool.id)
         if pin is None and not is_wanted:
             return
+        if self._damage is not None:
+            raise ToolQuarantined(
+                f"{tool.id} is pinned and in quarantine: the pins cannot be read: {self._damage.located}",
+                hint=f"restore {self._file.path}; or remove it, and each tool is pinned as it is then",
+            )
         now = definition(tool)
         if pin is not None:
             if pin != now:
@@ -120,8 +129,13 @@ class ToolPins:
 
         Args:
             tools: id → the tool; None: it is there, and only its code knows it.
+
+        Raises:
+            StateDamaged: the pins cannot be read (STATE_DAMAGED).
         """
         pins, found = self._read(), []
+        if self._damage is not None:
+            raise StateDamaged(f"the pins cannot be read: {self._damage.located}", hint=self._damage.hint)
         unpinned = {name: definition(tool) for name, tool in tools.items() if tool is not None and name not in pins}
         for name, pin in sorted(pins.items()):
             tool = tools.get(name)
@@ -138,8 +152,12 @@ class ToolPins:
     def _read(self) -> dict[str, dict[str, Any]]:
         signature = self._file.signature()
         if signature != self._signature or self._signature is None:
-            self._pins = {str(name): pin for name, pin in self._file.read().values.items() if isinstance(pin, dict)}
+            state = self._file.read()
+            self._pins = {str(name): pin for name, pin in state.values.items() if isinstance(pin, dict)}
             self._signature = signature
+            self._damage = state.findings[0] if state.findings else None
+            if self._damage is not None:
+                self._on_damage(self._damage)
         return self._pins
 
     def _keep(self, pins: dict[str, dict[str, Any]]) -> None:

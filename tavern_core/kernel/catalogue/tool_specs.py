@@ -69,7 +69,7 @@ class ToolSpecs:
         self.diagnostics = base.diagnostics
         self.default = CallContext(principal=HOST_PRINCIPAL, config=frozen(base.config.config))
         """The host itself as a caller."""
-        self.pins = ToolPins(base.home)
+        self.pins = ToolPins(base.home, base.diagnostics.add_finding)
         self._file = base.file
         self._calls = lifecycle.tables.calls
         self._inline = base.inline
