@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -100,6 +101,22 @@ def test_an_artifact_whose_time_is_over_is_gone(tmp_path: Path) -> None:
         threading.Event().wait(0.01)
         with pytest.raises(ArtifactNotFound):
             host.artifacts.get(made.id)
+
+
+def test_the_first_artifact_of_a_host_removes_bytes_that_nobody_owns_any_more(tmp_path: Path) -> None:
+    folder = tmp_path / "home" / "artifacts"
+    with opened(tmp_path, ttlMs=1) as host:
+        host.artifacts.put(b"over", "text/plain")
+    (folder / ".new-killed").write_bytes(b"half of something")
+    (folder / ".new-young").write_bytes(b"being written")
+    for path in folder.rglob("*"):
+        if path.is_file() and path.name != ".new-young":
+            os.utime(path, (0, 0))
+    with opened(tmp_path) as host:
+        kept = host.artifacts.put(b"new", "text/plain")
+        assert host.artifacts.read(kept.id) == b"new"
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert {path.name for path in files} == {".new-young", kept.digest.removeprefix("sha256:")[2:]}
 
 
 def test_too_much_is_refused_and_leaves_nothing(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ KIND: Final = "artifact"
 _CHUNK: Final = 1 << 20
 _TYPE: Final = r"(?i:[a-z0-9][a-z0-9!#$&^_.+-]{0,63}/[a-z0-9][a-z0-9!#$&^_.+-]{0,63}(; ?[a-z0-9-]+=[\w.-]+)?)"
 _LONGEST_NAME: Final = 200
+_BEGUN: Final = ".new-"
+"""How the names of files begin that are being written."""
 _PURGE_EVERY: Final = 50
 
 
@@ -92,7 +94,7 @@ class Artifacts:
             reported["untrusted"] = made.untrusted
         self._records.add(Record(KIND, made.id, owner, "kept", to_json(reported).decode(), now, made.expires))
         self._put += 1
-        if self._put % _PURGE_EVERY == 0:
+        if self._put % _PURGE_EVERY == 1:  # the first, too: most processes put few
             self.purge()
         return made
 
@@ -151,10 +153,13 @@ class Artifacts:
                 self._path(known.digest).unlink()
 
     def purge(self) -> int:
-        """Remove bytes without an owner; the number of files. Those of the last hour stay: a record for them may be on its way."""
+        """Remove bytes without an owner; the number of files. Those of the last hour stay: a record for them may be on its way.
+
+        What a killed process was writing has no owner either.
+        """
         kept = {one.digest.removeprefix("sha256:") for one in self._all()}
         gone = 0
-        for path in self._folder.glob("??/*"):
+        for path in (*self._folder.glob("??/*"), *self._folder.glob(f"{_BEGUN}*")):
             with contextlib.suppress(OSError):
                 if path.parent.name + path.name not in kept and path.stat().st_mtime < time.time() - 3600:
                     path.unlink()
@@ -174,7 +179,7 @@ class Artifacts:
         hashed, size = hashlib.sha256(), 0
         try:
             make_private_folder(self._folder)
-            descriptor, name = tempfile.mkstemp(dir=self._folder, prefix=".new-")
+            descriptor, name = tempfile.mkstemp(dir=self._folder, prefix=_BEGUN)
             beside = Path(name)
             try:
                 with os.fdopen(descriptor, "wb") as file:
