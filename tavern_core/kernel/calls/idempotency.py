@@ -272,9 +272,9 @@ class Idempotency:
         """Record the outcome of the call and notify its waiters. A failure without an effect releases the key."""
         record, error = claim.record, result.error
         is_free = error is not None and is_harmless_again(error, plan.spec, has_key=True)
-        # The tool has run: its caller gets the answer in time, whatever the store takes.
-        left = None if call.deadline is None else max(call.deadline - time.perf_counter(), _LEAST_WRITE_S)
-        done: Record | None = None
+        left = done = None
+        if call.deadline is not None and not self._records.is_quick:  # its caller gets the answer in time in any case
+            left = max(call.deadline - time.perf_counter(), _LEAST_WRITE_S)
         try:
             if is_free:
                 await ask(mode, self._records, self._records.remove, record.kind, record.key, seconds=left)

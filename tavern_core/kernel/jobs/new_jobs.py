@@ -59,8 +59,11 @@ class NewJobs:
             TimeLimit: a slow store did not answer in time.
         """
         records = self._changes.records.records
-        job: Job
-        job, running = await ask(mode, records, self._stored_job, request, seconds=left, undo=self._withdraw)
+        job, running = (
+            self._stored_job(request)
+            if records.is_quick
+            else await ask(mode, records, self._stored_job, request, seconds=left, undo=self._withdraw)
+        )
         if running is not None:
             self._running.take_up(running)
         return job
