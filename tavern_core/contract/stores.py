@@ -7,9 +7,12 @@ A record belongs to one kind and has a unique key there; to change it, pass the 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Protocol
+from typing import Final, Protocol
 
 from tavern_core.frozen_dataclass import dataclass
+
+DAMAGED: Final = "damaged"
+"""State of a record whose data are not what was written; they are empty."""
 
 
 @dataclass(frozen=True, slots=True)

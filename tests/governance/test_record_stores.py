@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tavern_core.builtin.stores.redis_records import RedisRecords
-from tavern_core.contract.stores import Record, RecordStore
+from tavern_core.contract.stores import DAMAGED, Record, RecordStore
 from tavern_core.errors import StateDamaged
 from tavern_core.kernel.stores.memory_records import MemoryRecords
-from tavern_core.kernel.stores.sqlite_records import DAMAGED, SqliteRecords
+from tavern_core.kernel.stores.sqlite_records import SqliteRecords
 from tests.governance import redis_server
 
 Opener = Callable[[], RecordStore]
@@ -305,3 +305,24 @@ def test_a_file_of_an_earlier_version_gets_the_index_that_lists_need(tmp_path: P
     store.close()
     with contextlib.closing(sqlite3.connect(path)) as db:
         assert db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'newest'").fetchone() == (1,)
+
+
+@pytest.mark.parametrize("field", [{"data": b"\xff\xfe"}, {"created": "yesterday"}, {"version": ""}])
+def test_a_record_in_redis_that_somebody_else_has_changed_is_reported_as_damaged(
+    tmp_path: Path, field: dict[str, str | bytes]
+) -> None:
+    with redis_server.running(tmp_path) as address:
+        store = RedisRecords(address)
+        store.add(record("a"))
+        store.add(record("b"))
+        with redis.Redis.from_url(address) as client:
+            for name, value in field.items():
+                client.hset(f"tavern:r:{record('a').kind}:a", name, value)
+        found = store.get(record("a").kind, "a")
+        assert found is not None
+        assert (found.state, found.data) == (DAMAGED, "")
+        again = store.add(record("a"))
+        assert again is not None
+        assert again.state == DAMAGED
+        assert {one.key for one in store.list(record("a").kind)} == {"a", "b"}
+        store.close()

@@ -17,7 +17,7 @@ import time
 from collections.abc import Collection
 from typing import Any, Final
 
-from tavern_core.contract.stores import Record
+from tavern_core.contract.stores import DAMAGED, Record
 from tavern_core.errors import StateDamaged, UsageError
 
 _LIFE_S: Final = 6.0
@@ -76,7 +76,11 @@ class RedisRecords:
             ) from error
         self._errors = redis.exceptions.RedisError
         self._redis: Any = redis.Redis.from_url(
-            address, decode_responses=True, socket_timeout=5, socket_connect_timeout=5
+            address,
+            decode_responses=True,
+            encoding_errors="surrogateescape",
+            socket_timeout=5,
+            socket_connect_timeout=5,
         )
         self._add, self._replace, self._take = map(self._redis.register_script, (_ADD, _REPLACE, _TAKE))
         self._number = 0
@@ -206,4 +210,8 @@ def _place(kind: str, key: str) -> str:
 
 def _record(kind: str, key: str, row: builtins.list[str]) -> Record:
     owner, state, data, created, expires, version = row
-    return Record(kind, key, owner, state, data, float(created), float(expires), int(version))
+    try:
+        data.encode()
+        return Record(kind, key, owner, state, data, float(created), float(expires), int(version))
+    except (TypeError, ValueError, AttributeError):  # somebody else wrote it
+        return Record(kind, key, owner, DAMAGED, "", 0.0, version=int(version) if (version or "").isdecimal() else 1)

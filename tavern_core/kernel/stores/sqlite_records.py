@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tavern_core.contract.stores import Record
+from tavern_core.contract.stores import DAMAGED, Record
 from tavern_core.errors import StateDamaged
 from tavern_core.kernel.stores.memory_records import wait_for
 from tavern_core.kernel.stores.presence import Presence
@@ -24,8 +24,6 @@ from tavern_core.kernel.stores.sqlite_file import connect, inode_of, is_damaged,
 if TYPE_CHECKING:
     import sqlite3
 
-DAMAGED: Final = "damaged"
-"""State of a record whose data are not what was written; they are empty."""
 _PURGE_EVERY: Final = 5_000
 _LOOK_S: Final = 0.1
 """How often it is checked that the file is still the one of this name."""
