@@ -289,10 +289,9 @@ class Jobs(Mapping[str, Job]):
         changed = await self._running.aside(self._changes.change, id, again, process=self._running.process)
         if changed is None:
             raise UsageError(f"{id} was taken up elsewhere", hint=f"tavern jobs show {id}")
-        known = kept.facts.get("answers") or ()
-        self._running.take_up(
-            RunningJob(id, kept.record.owner, request, request.arguments, request.context, job.trace, known=known)
-        )
+        running = RunningJob(id, kept.record.owner, request, request.arguments, request.context, job.trace)
+        running.known = [(str(name), value) for name, value in kept.facts.get("answers") or ()]
+        self._running.take_up(running)
         return changed
 
     def _found(self, id_: str, context: CallContext | None) -> tuple[Job, KeptJob | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -29,7 +29,6 @@ class RunningJob:
         context: its caller; None: the host.
         trace: `traceparent` and `tracestate` of the call that began it.
         outer: the call that began it.
-        known: (question, answer) of what its tool was told when another process ran it.
     """
 
     # What few jobs have is an attribute of the class until it is set.
@@ -63,7 +62,6 @@ class RunningJob:
         context: CallContext | None,
         trace: Mapping[str, str],
         outer: Frame | None = None,
-        known: Iterable[Sequence[Any]] = (),
     ) -> None:
         self.id = id
         self.owner = owner
@@ -76,7 +74,7 @@ class RunningJob:
         """Threads of it that could not be stopped."""
         self.asked: dict[str, tuple[Question, asyncio.Future[Any]]] = {}
         """What its tool asks now, and where the answer is waited for."""
-        self.known = [(str(name), value) for name, value in known]
+        self.known: list[tuple[str, Any]] = []
         """Answers of the process that ran it before, each for the next question of its name."""
         self.given: list[tuple[str, Any]] = []
         """The answers that its tool has got: another process gives them again."""
