@@ -126,6 +126,8 @@ def test_a_clock_that_is_set_back_stops_no_call_for_longer_than_the_period(opene
     store = opener()
     assert store.take("clock", 1, 10.0, 1_000_000.0) == 0
     assert 0 < store.take("clock", 1, 10.0, 100.0) <= 10.0
+    assert 0 < store.take("clock", 1, 10.0, 105.0) <= 5.0
+    assert store.take("clock", 1, 10.0, 110.5) == 0
 
 
 def test_many_threads_add_a_key_once_and_use_a_rate_as_often_as_it_says(opener: Opener) -> None:

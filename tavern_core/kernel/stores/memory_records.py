@@ -91,6 +91,8 @@ class MemoryRecords:
             elif uses.maxlen != most:  # the limit was changed
                 uses = self._uses[key] = deque(uses, maxlen=most)
             if len(uses) == most and (wait := wait_for(uses[0], seconds, now)) > 0:
+                if uses[0] > now:  # the clock was set back: from now on they count as uses of now
+                    uses.extend([min(at, now) for at in uses])
                 return wait
             uses.append(now)
         return 0.0

@@ -156,6 +156,8 @@ class SqliteRecords:
                     None,
                 )
                 if earlier is not None and (wait := wait_for(earlier, seconds, now)) > 0:
+                    if earlier > now:  # the clock was set back: from now on they count as uses of now
+                        db.execute("UPDATE uses SET at = ? WHERE key = ? AND slot >= 0 AND at > ?", (now, key, now))
                     return wait
                 db.execute(
                     "INSERT OR REPLACE INTO uses VALUES (?, ?, ?), (?, -1, ?)", (key, slot, now, key, number + 1)
