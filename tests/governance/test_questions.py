@@ -322,15 +322,16 @@ def test_who_answers_a_job_and_then_waits_gets_its_next_question_or_its_end(
         assert found.status == "completed"
 
 
+@pytest.mark.parametrize("has_key", [True, False], ids=["with a key", "without"])
 @pytest.mark.parametrize("is_told", [True, False], ids=["one answer was given before", "none was"])
 def test_a_job_that_asks_waits_on_when_its_process_ends_and_is_resumed_with_its_answers(
-    tmp_path: Path, is_told: bool
+    tmp_path: Path, is_told: bool, has_key: bool
 ) -> None:
     first, second = Desk(), Desk()
     with first.open(tmp_path) as tavern:
-        job = str(tavern.invoke_sync("desk:table").job)
+        job = str(tavern.invoke_sync("desk:table", idempotency_key="k" if has_key else None).job)
         tavern.wait(tavern.jobs.wait(job, 20))
-        with second.open(tmp_path) as other, pytest.raises(UsageError, match="nothing to resume"):
+        with second.open(tmp_path) as other, pytest.raises(UsageError, match="a process of this home runs"):
             other.wait(other.jobs.resume(job))
         if is_told:
             tavern.jobs.answer(job, {"count": 7})

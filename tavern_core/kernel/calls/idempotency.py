@@ -29,6 +29,7 @@ from pydantic_core import from_json, to_json
 from tavern_core.contract.stores import Record, RecordStore
 from tavern_core.errors import CallError, CallMisused, ConnectionLost, IdempotencyConflict, InternalError, StateDamaged
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.calls.background import has_asked
 from tavern_core.kernel.calls.retrying import is_harmless_again
 from tavern_core.kernel.calls.running_call import RunningCall
 from tavern_core.kernel.catalogue.call_plan import Plan
@@ -142,7 +143,10 @@ class Idempotency:
                     await ask(mode, self._records, self._write, done, seconds=call.seconds)
                     self._unwritten.pop(name, None)
             return _again(answer, call, key, "replayed")
-        pause = _FIRST_LOOK_S
+        is_resumed, pause = has_asked.get(), _FIRST_LOOK_S
+        if is_resumed:
+            has_asked.set(False)
+            call.is_again = True
         while True:
             known = self._running.get(name)
             if known is None:
@@ -240,7 +244,7 @@ class Idempotency:
         ):
             return None
         # Its process has ended, or its record is corrupt: it may have happened.
-        if plan.spec.may_be_repeated(has_key=True) or plan.spec.finds_by_key:
+        if call.is_again or plan.spec.may_be_repeated(has_key=True) or plan.spec.finds_by_key:
             call.is_again = True
             mine = replace(known, state=RUNNING, data=own.data, expires=0.0)
             late = partial(self._put_back, replace(known, version=known.version + 1))

@@ -266,7 +266,9 @@ class Jobs(Mapping[str, Job]):
         is_here = job.status == "input_required" and await self._running.aside(
             self._records.records.is_present, process
         )
-        is_waiting = job.status == "input_required" and not is_here
+        if is_here:
+            raise UsageError(f"a process of this home runs {id}", hint=f"answer it: tavern jobs answer {id} VALUE")
+        is_waiting = job.status == "input_required"
         if not is_waiting and (job.error is None or job.error.kind != "CONNECTION_LOST"):
             raise UsageError(f"{id} is {job.status}: there is nothing to resume", hint="start it again")
         if not is_waiting and job.error is not None and job.error.outcome != "none" and not kept.facts.get("again"):
@@ -290,6 +292,7 @@ class Jobs(Mapping[str, Job]):
         if changed is None:
             raise UsageError(f"{id} was taken up elsewhere", hint=f"tavern jobs show {id}")
         running = RunningJob(id, kept.record.owner, request, request.arguments, request.context, job.trace)
+        running.has_asked = is_waiting and not kept.facts.get("approval")
         running.known = [(str(name), value) for name, value in kept.facts.get("answers") or ()]
         self._running.take_up(running)
         return changed

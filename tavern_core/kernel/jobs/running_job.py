@@ -11,7 +11,7 @@ from typing import Any
 from tavern_core.contract.tool_context import LogLevel
 from tavern_core.errors import InputInvalid, TavernError
 from tavern_core.kernel.calls.background import Request
-from tavern_core.kernel.calls.elicitation import misfit
+from tavern_core.kernel.calls.elicitation import misfit, unanswered
 from tavern_core.kernel.calls.running_call import Frame
 from tavern_core.kernel.jobs.job_changes import JobChanges
 from tavern_core.model.call import CallContext
@@ -40,6 +40,8 @@ class RunningJob:
     is_cancelled = has_begun = False
     is_waiting = False
     """For an approval: its tool does not run."""
+    has_asked = False
+    """It waited for an answer when the process ended that ran it before."""
     is_left = False
     """Its host closes: what has not ended by itself stays as it is stored, to be resumed."""
     call_id = ""
@@ -104,6 +106,10 @@ class JobConversation:
         await self._show()
         try:
             return {**told, **{key: await future for key, (_, future) in waits.items()}}
+        except asyncio.CancelledError:
+            if self._running.is_left:  # nothing was changed before the question, so the key of the call is free again
+                raise unanswered(questions) from None
+            raise
         finally:
             for name, future in waits.values():
                 if asked.get(name, (None, None))[1] is future:  # it ends unanswered

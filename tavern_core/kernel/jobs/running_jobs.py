@@ -29,7 +29,7 @@ from tavern_core.errors import (
     TavernError,
     UsageError,
 )
-from tavern_core.kernel.calls.background import job_id
+from tavern_core.kernel.calls.background import has_asked, job_id
 from tavern_core.kernel.calls.call_control import Progress, on_left_behind, on_progress
 from tavern_core.kernel.calls.elicitation import conversation
 from tavern_core.kernel.calls.running_call import current
@@ -226,6 +226,7 @@ class RunningJobs:
     async def _called(self, running: RunningJob) -> ToolResult:
         """The call, repeated until no approval is missing."""
         job_id.set(running.id)
+        has_asked.set(running.has_asked and running.request.key is not None)
         on_progress.set(lambda progress: self._moved(running, progress))
         on_left_behind.set(running.left.append)
         conversation.set(JobConversation(self.changes, running))
