@@ -22,6 +22,8 @@ PAUSE_S: Final = 1.0
 """How often the events of a running run are written."""
 _LOOK_S: Final = 0.25
 """How often to check whether another process has cancelled the run."""
+_MOST_OUTPUTS: Final = 1_000_000
+"""Characters of the outputs that are stored as the result of a run; masking more would hold up others."""
 _log = logging.getLogger("tavern.workflows")
 
 
@@ -185,7 +187,7 @@ class RunRecorder:
         outputs = None
         if result is not None and result.ok and (self._about.times_taken_up or run.answers):
             # Nobody may be waiting for it where it ends. What is too large for a row is with its nodes.
-            outputs = None if is_large([result.outputs]) else self._store.masked(result.outputs)
+            outputs = None if is_large([result.outputs], _MOST_OUTPUTS) else self._store.masked(result.outputs)
         return replace(
             self._about, outputs=outputs, state=state, latency_ms=self._about.latency_ms + took, caller=caller, answers=dict(run.answers),
             questions=questions, errors=tuple(self._errors),

@@ -415,3 +415,33 @@ def test_tools_and_nodes_ask_with_prompt_and_schema_in_either_order(
 
     asyncio.run(main())
     assert seen == ([] if expected is None else [expected, expected])
+
+
+@pytest.mark.parametrize("output", ["a\ud800b", "x" * 900_000, "\x00\u2028😀"], ids=["half a character", "long", "odd"])
+def test_a_run_that_was_answered_and_resumed_has_its_output_whatever_text_it_is(tmp_path: Path, output: str) -> None:
+    @node("t:Odd")
+    async def odd(ctx: NodeContext) -> Out(text=str):  # type: ignore[valid-type]
+        return output + await ctx.ask("?", TEXT)
+
+    class Nodes:
+        @hookimpl
+        def tavern_register_nodes(self) -> Any:
+            return [odd]
+
+    def opened() -> Tavern:
+        return Tavern.open({}, home=tmp_path, plugins=[Plugin(Nodes(), name="t")])
+
+    async def asked() -> str:
+        async with opened() as tavern:
+            run = await tavern.workflows.start({"nodes": [{"id": "a", "type": "t:Odd"}]})
+            run.leave()
+            await run
+            return run.id
+
+    run = asyncio.run(asked())
+    with opened() as tavern:
+        tavern.jobs.answer(run, "!")
+        assert tavern.wait(tavern.workflows.resume(run)).outputs == {"a": {"text": output + "!"}}
+    with opened() as tavern:
+        assert tavern.jobs.find(run).status == "completed"
+        assert tavern.jobs.result(run).value == {"text": f"{output}!"}

@@ -68,9 +68,13 @@ def weight(value: Any, each_takes: int = 50) -> int:
     return total
 
 
-def is_large(values: Iterable[Any]) -> bool:
-    """Whether visiting everything in `values` takes so long that it should not block others; itself fast."""
-    room, stack = _LARGE, [values]
+def is_large(values: Iterable[Any], room: int = _LARGE) -> bool:
+    """Whether visiting everything in `values` takes so long that it should not block others; itself fast.
+
+    Args:
+        room: characters and bytes, about.
+    """
+    stack = [values]
     while stack:
         for value in stack.pop():
             kind = type(value)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import json
+import re
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -58,6 +59,7 @@ CREATE TABLE IF NOT EXISTS events (run TEXT, first INTEGER, last INTEGER, data T
 _MOST_DOCUMENTS: Final = 50
 Mask = Callable[[Any], Any]
 """Returns plain JSON without its secrets."""
+_HALF: Final = re.compile("[\ud800-\udfff]")
 Fixed = tuple[str, tuple[str, ...]]
 """See `RunStore.fixed`."""
 Events = tuple[int, int, bytes]
@@ -466,7 +468,11 @@ def _text(value: Any) -> str:
 
 
 def _decoded(text: bytes) -> str:
-    return text.decode("utf-8", "backslashreplace")
+    """JSON as SQLite takes it: half a character is written as its escape."""
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        return _HALF.sub(lambda found: f"\\u{ord(found[0]):04x}", text.decode("utf-8", "surrogatepass"))
 
 
 def _crc(text: str) -> int:
