@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.datastructures import Headers
 
+from tavern_core.errors import StateDamaged
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.tokens import Token
 
@@ -69,10 +70,18 @@ class RequestAccess:
         """
         return await self._tavern.tokens.verified(text, self._tavern.config.mcp.audience)
 
+    async def is_valid(self, token: Token | None) -> bool:
+        """Whether a token that was accepted is still valid; None never is."""
+        try:
+            return token is not None and await self._tavern.tokens.still_holds(token)
+        except StateDamaged:
+            return False
+
 
 def bearer_token(headers: Headers) -> str:
-    """The bearer token of a request; empty if it has none."""
-    kind, _, text = headers.get("authorization", "").partition(" ")
+    """The bearer token of a request; empty if it has none, or several headers that could contain one."""
+    shown = headers.getlist("authorization")
+    kind, _, text = shown[0].partition(" ") if len(shown) == 1 else ("", "", "")
     return text.strip() if kind.lower() == "bearer" else ""
 
 

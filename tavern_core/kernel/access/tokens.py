@@ -165,6 +165,13 @@ class Tokens:
             return self.verify(text, audience)
         return await asyncio.to_thread(self.verify, text, audience)
 
+    async def still_holds(self, token: Token) -> bool:
+        """Whether a token that was verified earlier was neither revoked since nor is over."""
+        quick = self._records.is_quick
+        get = self._records.get
+        record = get(KIND, token.id) if quick else await asyncio.to_thread(get, KIND, token.id)
+        return record is not None and _token(record)[0] == token
+
 
 def _check(principal: object, approver: str, audience: object, days: float | None) -> None:
     if not isinstance(principal, str) or not principal.strip() or not principal.isprintable():

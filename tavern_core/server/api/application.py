@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import to_json
@@ -95,7 +95,7 @@ class Application:
             holder = None if route.is_public else await self._admitted(route, text)
             if holder is not None:
                 _only_known(connection.query_params, route)
-            valid = self._still_valid(holder, text)
+            valid = partial(self._access.is_valid, holder)
             return await route.handler(Exchange(connection, receive, self.parts, holder, variables, valid))
         except Problem as problem:
             return problem.response
@@ -138,15 +138,6 @@ class Application:
             detail = f"this needs a token with the role {route.needs}"
             raise Problem(403, "POLICY_DENIED", detail, f"tavern tokens create … --role {route.roles[0]}")
         return holder
-
-    def _still_valid(self, holder: Token | None, text: str) -> Callable[[], Coroutine[Any, Any, bool]]:
-        async def is_valid() -> bool:
-            try:
-                return await self._access.token(text) == holder
-            except StateDamaged:
-                return False
-
-        return is_valid
 
 
 def _only_known(query: QueryParams, route: Route) -> None:

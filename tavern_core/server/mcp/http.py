@@ -8,6 +8,7 @@ A request from another web page's script, or under a name that is not ours, ends
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -25,7 +26,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from tavern_core.errors import StateDamaged
 from tavern_core.kernel.access.tokens import Token
-from tavern_core.server.mcp.event_store import RecentEvents
+from tavern_core.server.mcp.event_store import RecentEvents, SessionEvents
 from tavern_core.server.mcp.service import Pages, Service
 from tavern_core.server.request_access import RequestAccess, bearer_token, has_role
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 _METADATA: Final = "/.well-known/oauth-protected-resource"
 _RETRY_MS: Final = 500
 """How soon a client should come back to a stream that was closed."""
+_FRESH_S: Final = 0.1
+"""A token that was checked so lately is not checked again before a stream goes on."""
 _ANSWERED_AT_ONCE: Final = frozenset(
     {
         "completion/complete", "prompts/list", "resources/list", "resources/templates/list", "server/discover", "tasks/cancel",
@@ -91,11 +94,29 @@ class Application:
         headers = [(name, value) for name, value in scope["headers"] if name != b"authorization"]
         inner = {**scope, "headers": headers, "user": AuthenticatedUser(access), "tavern.holder": holder}
         token = _now.set(holder)
+        sending = _with_pages(self._while_valid(holder, send), self._service.pages)
         try:
             manager = plain if _is_answered_at_once(scope) else streaming
-            await manager.handle_request(inner, receive, _with_pages(send, self._service.pages))
+            await manager.handle_request(inner, receive, sending)
         finally:
             _now.reset(token)
+
+    def _while_valid(self, holder: Token, send: Send) -> Send:
+        """`send`, which ends a stream of events when the token of its client is not valid any more."""
+        is_stream, has_ended, checked = False, False, time.monotonic()
+
+        async def watched(message: Message) -> None:
+            nonlocal is_stream, has_ended, checked
+            if has_ended:
+                return
+            if message["type"] == "http.response.start":
+                is_stream = any(value.startswith(b"text/event-stream") for _, value in message["headers"])
+            elif is_stream and time.monotonic() - checked > _FRESH_S:
+                has_ended = not await self._access.is_valid(holder)
+                checked = time.monotonic()
+            await send({"type": "http.response.body", "body": b""} if has_ended else message)
+
+        return watched
 
     def _refused(self, headers: Headers) -> Response | None:
         """The answer to a request under a name that is not ours, or from a page that may not call; None: it is neither."""
@@ -163,11 +184,12 @@ class Application:
         async def no_lifespan(_: Server[Any]) -> AsyncIterator[None]:
             yield
 
+        events = RecentEvents(service.pages)
         here = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # it was looked at before
         schema_of = _schema_of(service)
-        streaming = StreamableHTTPSessionManager(
+        streaming = _Sessions(
             service.server(lifespan, schema_of),
-            event_store=RecentEvents(service.pages),
+            events,
             retry_interval=_RETRY_MS,
             security_settings=here,
             session_idle_timeout=config.session_idle_ms / 1000,
@@ -191,6 +213,23 @@ class Application:
         self._stop.set()
         if self._running is not None:
             await asyncio.wait([self._running])
+
+
+class _Sessions(StreamableHTTPSessionManager):
+    """The library's sessions, which would all share one store of events."""
+
+    def __init__(self, server: Server[Any], events: RecentEvents, **options: Any) -> None:
+        self._events = events
+        super().__init__(server, **options)
+
+    @property
+    def event_store(self) -> SessionEvents:
+        """The store for a new session, which asks for it once."""
+        return SessionEvents(self._events)
+
+    @event_store.setter
+    def event_store(self, given: Any) -> None:
+        """Nothing: the library sets what it was given."""
 
 
 def application(tavern: Tavern, path: str, hosts: tuple[str, ...], origins: tuple[str, ...]) -> Application:
@@ -222,8 +261,8 @@ def _with_pages(send: Send, pages: Pages) -> Send:
     started: list[Message] = []
 
     async def put_in(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            started.append(message)  # its content-length may change
+        if message["type"] == "http.response.start" and any(name == b"content-length" for name, _ in message["headers"]):
+            started.append(message)  # its length may change; streams have none, and begin at once
             return
         body = message.get("body", b"")
         if pages.sign in body:

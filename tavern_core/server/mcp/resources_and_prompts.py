@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import anyio
 from mcp.server.context import ServerRequestContext
+from mcp.server.subscriptions import ListenHandler
 from mcp.shared.exceptions import MCPError
 from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 from mcp_types import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     CompleteRequestParams,
+    EmptyResult,
     GetPromptRequestParams,
     PaginatedRequestParams,
     ReadResourceRequestParams,
     ResourceTemplateReference,
     SubscribeRequestParams,
+    SubscriptionsListenRequestParams,
+    SubscriptionsListenResult,
     UnsubscribeRequestParams,
 )
 
@@ -61,6 +66,7 @@ class Offers:
         self._listings = listings
         self._calls = calls
         self._changes = changes
+        self._listen = ListenHandler(changes.bus)
 
     def offer(self, server: Server[Any]) -> None:
         """Let a server answer the methods for resources and prompts."""
@@ -68,8 +74,9 @@ class Offers:
         server.add_request_handler("resources/list", PaginatedRequestParams, self.list_resources)
         server.add_request_handler("resources/templates/list", PaginatedRequestParams, self.list_templates)
         server.add_request_handler("resources/read", ReadResourceRequestParams, self.read)
-        server.add_request_handler("resources/subscribe", SubscribeRequestParams, changes.subscribe)
+        server.add_request_handler("resources/subscribe", SubscribeRequestParams, self.subscribe)
         server.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, changes.unsubscribe)
+        server.add_request_handler("subscriptions/listen", SubscriptionsListenRequestParams, self.listen)
         server.add_request_handler("prompts/list", PaginatedRequestParams, self.list_prompts)
         server.add_request_handler("prompts/get", GetPromptRequestParams, self.get_prompt)
         server.add_request_handler("completion/complete", CompleteRequestParams, self.complete)
@@ -102,6 +109,28 @@ class Offers:
             if (arguments := _arguments(resource, uri)) is not None:
                 return await self._read_by_tool(ctx, params, resource, uri, arguments)
         raise _unknown(ctx, uri)
+
+    async def subscribe(self, ctx: ServerRequestContext[Any, Any], params: SubscribeRequestParams) -> EmptyResult:
+        """`resources/subscribe`, of what the caller may read."""
+        if not await self._is_offered(ctx, uri := str(params.uri)):
+            raise _unknown(ctx, uri)
+        return await self._changes.subscribe(ctx, params)
+
+    async def listen(
+        self, ctx: ServerRequestContext[Any, Any], params: SubscriptionsListenRequestParams
+    ) -> SubscriptionsListenResult:
+        """`subscriptions/listen`: of resources, to those that the caller may read."""
+        asked = params.notifications
+        found = [uri for uri in asked.resource_subscriptions or () if await self._is_offered(ctx, str(uri))]
+        honoured = asked.model_copy(update={"resource_subscriptions": found})
+        return await self._listen(ctx, params.model_copy(update={"notifications": honoured}))
+
+    async def _is_offered(self, ctx: ServerRequestContext[Any, Any], uri: str) -> bool:
+        if uri.startswith(SCHEME):
+            with suppress(ArtifactNotFound):
+                return bool(self._tavern.artifacts.get(uri, context=holder_of(ctx).context()))
+            return False
+        return any(_arguments(resource, uri) is not None for resource in await self._resources(ctx))
 
     async def _read_by_tool(
         self,
@@ -170,6 +199,8 @@ class Offers:
             tools = [each.tool for each in await self._resources(ctx) if each.uri == ref.uri]
         else:
             tools = [each.tool for each in await self._prompts(ctx) if each.name == ref.name]
+        if not tools:
+            raise MCPError(INVALID_PARAMS, "there is no such prompt or resource template", {"ref": ref.model_dump()})
         for tool in tools[:1]:
             schema = listing.specs[tool].input_schema.get("properties", {}).get(name, {})
             values = [str(value) for value in schema.get("enum", ()) if str(value).startswith(params.argument.value)]

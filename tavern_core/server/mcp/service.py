@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel.server import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
-from mcp.server.subscriptions import ListenHandler
 from mcp_types import EmptyResult, NotificationParams, PaginatedRequestParams, SetLevelRequestParams
 
 from tavern_core import __version__
@@ -28,6 +27,16 @@ if TYPE_CHECKING:
 
 _LIST_TTL_MS: Final = 60_000
 _MOST_PAGES: Final = 256
+_CHANGES: Final = NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
+
+
+class _Server(Server[Any]):
+    """The library's server. Clients of the older protocol learn over every transport that lists change."""
+
+    def create_initialization_options(
+        self, notification_options: NotificationOptions | None = None, *rest: Any, **named: Any
+    ) -> InitializationOptions:
+        return super().create_initialization_options(notification_options or _CHANGES, *rest, **named)
 
 
 class Pages:
@@ -94,7 +103,7 @@ class Service:
             lifespan: what the library enters before it serves.
             schema_of: name of a tool → its parameters, for the caller of the request that is being served.
         """
-        server: Server[Any] = Server(
+        server = _Server(
             "tavern",
             version=__version__,
             title="tavern",
@@ -102,7 +111,6 @@ class Service:
             get_tool_input_schema=schema_of,
             on_list_tools=_never,
             on_call_tool=self.calls.call_tool,  # type: ignore[arg-type]  # a mapping is what it becomes anyway
-            on_subscriptions_listen=ListenHandler(self.changes.bus),
         )
         self.offers.offer(server)
         server.add_notification_handler("notifications/initialized", NotificationParams, self.changes.initialized)
@@ -111,11 +119,6 @@ class Service:
         server.middleware.append(self._list_tools)
         self.tasks.offer(server)
         return server
-
-    def initialization(self, server: Server[Any]) -> InitializationOptions:
-        """The server's side of `initialize`: what clients of the older protocol learn first."""
-        changes = NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
-        return server.create_initialization_options(changes)
 
     def watching(self) -> AbstractAsyncContextManager[None]:
         """Notify clients of changes while the context is open."""

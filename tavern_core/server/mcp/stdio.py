@@ -8,8 +8,11 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import anyio
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.stdio import stdio_server
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_REQUEST
 
 from tavern_core.server.mcp.service import Pages, Service
 
@@ -46,7 +49,14 @@ async def serve(tavern: Tavern, holder: Token, output: TextIO | None) -> None:
         async with service.watching():
             yield holder
 
+    async def while_valid(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        """A token of the host may be revoked, or end, while its client is there."""
+        if ctx.request_id is not None and holder.created and not await tavern.tokens.still_holds(holder):
+            raise MCPError(INVALID_REQUEST, "the token of this client is not valid any more")
+        return await call_next(ctx)
+
     server = service.server(lifespan)
+    server.middleware.append(while_valid)
     lines = cast("anyio.AsyncFile[str]", _Lines(output or sys.stdout, service.pages))
     async with stdio_server(None, lines) as (reading, writing):  # what tools start finds an empty stdin
-        await server.run(reading, writing, service.initialization(server))
+        await server.run(reading, writing, server.create_initialization_options())

@@ -1,0 +1,207 @@
+"""Streams of events: those of the 2025 era go on where they were lost, each for its own session, and all end with their token."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from mcp import Client, MCPError, StdioServerParameters
+from mcp_types import JSONRPCResponse
+
+from tavern_core import Tavern, tool
+from tavern_core.server.mcp import event_store
+from tavern_core.server.mcp.event_store import RecentEvents, SessionEvents
+from tavern_core.server.mcp.service import Pages
+from tests.mcp_server.shop import META, answer, open_shop
+
+pytestmark = pytest.mark.slow
+JSON = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+
+
+class Session:
+    """A session of the 2025 era, on the wire."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self.url = url
+        self.headers = {**JSON, "authorization": f"Bearer {token}"}
+        client = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+        begun = self.post("initialize", client, id_=0)
+        self.server = answer(begun)["result"]
+        self.headers |= {"mcp-session-id": begun.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
+        self.post("notifications/initialized", {}, id_=None)
+
+    def post(self, method: str, params: dict[str, Any], id_: int | None = 1) -> httpx2.Response:
+        body = {"jsonrpc": "2.0", "method": method, "params": params, **({} if id_ is None else {"id": id_})}
+        return httpx2.post(self.url, json=body, headers=self.headers, timeout=30)
+
+    def price(self, item: str) -> str:
+        """Call a tool, always with the same id; the id of the last event."""
+        response = self.post("tools/call", {"name": "shop__price", "arguments": {"item": item}})
+        assert item in response.text
+        return [line.removeprefix("id: ") for line in response.text.splitlines() if line.startswith("id: ")][-1]
+
+    def events_after(self, event: str) -> list[str]:
+        """What is sent again, up to where the stream goes on."""
+        found: list[str] = []
+        with httpx2.stream("GET", self.url, headers={**self.headers, "last-event-id": event}, timeout=30) as response:
+            for line in response.iter_lines():
+                if line.startswith("retry:"):
+                    break
+                found.append(line)
+        return found
+
+
+@contextmanager
+def listening(url: str, headers: dict[str, str], **request: Any) -> Iterator[list[str]]:
+    """Lines of a stream of events as they come, and ``end`` after the last one."""
+    lines: list[str] = []
+    ready = threading.Event()
+
+    def read() -> None:
+        with httpx2.stream(url=url, headers=headers, timeout=30, **request) as response:
+            ready.set()
+            lines.extend(response.iter_lines())
+        lines.append("end")
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    assert ready.wait(20)
+    yield lines
+    thread.join(30)
+
+
+def test_a_lost_stream_goes_on_for_its_own_session_alone(tmp_path: Path) -> None:
+    with open_shop(tmp_path) as (url, tavern, _):
+        ann, bob = (Session(url, tavern.tokens.create(f"agent:{name}")[1]) for name in ("ann", "bob"))
+        ann_s = ann.price("apples")
+        bob_s = bob.price("secrets")
+        first = ann_s.rpartition("-")[0] + "-1"
+        assert "apples" in "".join(ann.events_after(first))
+        for event in (ann_s, first):
+            assert "secrets" not in "".join(ann.events_after(event))
+        again = Session(url, ann.headers["authorization"].removeprefix("Bearer "))
+        for session, event in ((ann, bob_s.rpartition("-")[0] + "-1"), (again, first)):
+            with httpx2.stream("GET", url, headers={**session.headers, "last-event-id": event}, timeout=30) as other:
+                assert other.read() == b""
+
+
+@pytest.mark.parametrize("event", ["nonsense", "-", "a-b", "a-" + "9" * 5_000, "é"])
+def test_an_event_that_is_none_is_followed_by_nothing(event: str) -> None:
+    sent: list[Any] = []
+    store = SessionEvents(RecentEvents(Pages()))
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def main() -> None:
+        known = await store.store_event("1", JSONRPCResponse(jsonrpc="2.0", id=1, result={}))
+        assert await store.replay_events_after(event, send) is None
+        assert await store.replay_events_after(known.rpartition("-")[0] + "-" + "9" * 5_000, send) is None
+
+    asyncio.run(main())
+    assert sent == []
+
+
+def test_what_was_sent_longest_ago_is_dropped_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_store, "_MOST_BYTES", 10_000)
+    recent = RecentEvents(Pages())
+    one, other = SessionEvents(recent), SessionEvents(recent)
+
+    async def replayed(store: SessionEvents, event: str) -> int | None:
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        found = await store.replay_events_after(event.rpartition("-")[0] + "-0", send)
+        return None if found is None else len(sent)
+
+    async def main() -> list[int | None]:
+        large = JSONRPCResponse(jsonrpc="2.0", id=1, result={"text": "x" * 3_000})
+        old = await one.store_event("1", large)
+        busy = await other.store_event("1", large)
+        await one.store_event("2", large)
+        await other.store_event("1", large)  # the oldest is dropped for it
+        await one.store_event("1", large)  # …and the next oldest for a new stream of its id
+        return [await replayed(one, old), await replayed(other, busy)]
+
+    assert asyncio.run(main()) == [None, 2]
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18"])
+def test_a_stream_of_events_begins_before_the_first_event(tmp_path: Path, version: str) -> None:
+    with open_shop(tmp_path) as (url, tavern, _):
+        session = Session(url, tavern.tokens.create("agent:x")[1])
+        headers = {**session.headers, "mcp-protocol-version": version}
+        timeout = httpx2.Timeout(10)  # a sign of life comes after 15 seconds
+        with httpx2.stream("GET", url, headers=headers, timeout=timeout) as response:
+            assert response.status_code == 200
+
+
+def test_clients_of_the_2025_era_learn_that_lists_change(tmp_path: Path) -> None:
+    with open_shop(tmp_path) as (url, tavern, _):
+        capabilities = Session(url, tavern.tokens.create("agent:x")[1]).server["capabilities"]
+    assert [capabilities[name]["listChanged"] for name in ("tools", "prompts", "resources")] == [True, True, True]
+
+
+def test_only_what_a_caller_may_read_is_watched(tmp_path: Path) -> None:
+    with open_shop(tmp_path) as (url, tavern, _):
+        text = tavern.tokens.create("agent:x")[1]
+        session = Session(url, text)
+        watched = {uri: answer(session.post("resources/subscribe", {"uri": uri})) for uri in ("shop://cover", "x://y")}
+        wanted = {"resourceSubscriptions": ["x://y", "shop://manual/2", "artifact:none"]}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": {"_meta": META, "notifications": wanted}}
+        headers = {**JSON, "authorization": f"Bearer {text}", "mcp-protocol-version": "2026-07-28"}
+        headers |= {"mcp-method": "subscriptions/listen"}
+        with httpx2.stream("POST", url, headers=headers, json=body, timeout=30) as response:
+            acknowledged = next(line for line in response.iter_lines() if line.startswith("data:"))
+    assert watched["shop://cover"]["result"] == {} and watched["x://y"]["error"]["code"] == -32002
+    assert json.loads(acknowledged.removeprefix("data:"))["params"]["notifications"] == {
+        "resourceSubscriptions": ["shop://manual/2"]
+    }
+
+
+@pytest.mark.parametrize("era", ["2025-11-25", "2026-07-28"])
+def test_a_stream_of_events_ends_with_its_token(tmp_path: Path, era: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tavern_core.server.mcp.http._FRESH_S", 0)
+    with open_shop(tmp_path) as (url, tavern, _):
+        token, text = tavern.tokens.create("agent:x")
+        if era == "2025-11-25":
+            headers, request = Session(url, text).headers, {"method": "GET"}
+        else:
+            params = {"_meta": META, "notifications": {"toolsListChanged": True}}
+            body = {"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": params}
+            headers = {**JSON, "authorization": f"Bearer {text}", "mcp-protocol-version": era}
+            headers, request = {**headers, "mcp-method": "subscriptions/listen"}, {"method": "POST", "json": body}
+        with listening(url, headers, **request) as lines:
+            tavern.tokens.revoke(token.id)
+            tavern.tools.register(tool(name="further")(lambda: 1))
+    assert lines[-1] == "end" and "list_changed" not in "".join(lines)
+
+
+def test_over_stdio_a_client_is_refused_as_soon_as_its_token_is_revoked(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with Tavern.open({}, home=home) as tavern:
+        token, text = tavern.tokens.create("agent:x")
+        command = ["-m", "tavern_core", "mcp", "--home", str(home)]
+        environment = {**os.environ, "TAVERN_MCP_TOKEN": text}
+        server = StdioServerParameters(command=sys.executable, args=command, cwd=tmp_path, env=environment)
+
+        async def main() -> None:
+            async with Client(server, mode="legacy") as client:
+                assert (await client.list_tools()).tools
+                tavern.tokens.revoke(token.id)
+                for request in (client.list_tools(cache_mode="refresh"), client.call_tool("system__get_current_time", {})):
+                    with pytest.raises(MCPError, match="not valid any more"):
+                        await request
+
+        asyncio.run(main())
