@@ -54,8 +54,10 @@ def _holder(tavern: Any, permissions: str | None, profile: str | None, principal
 
     Raises:
         PolicyDenied: the token of the environment does not hold (POLICY_DENIED).
+        ProfileInvalid: the profile cannot be used (PROFILE_INVALID).
+        UsageError: the principal is a name of the host's own (USAGE).
     """
-    from tavern_core.kernel.access.tokens import Token
+    from tavern_core.kernel.access.tokens import Token, check_principal
 
     if text := os.environ.pop(VARIABLE, ""):  # nothing that is started from here sees it
         if (token := tavern.tokens.verify(text, tavern.config.mcp.audience)) is None:
@@ -64,6 +66,9 @@ def _holder(tavern: Any, permissions: str | None, profile: str | None, principal
             )
         found: Token = token
         return found
+    check_principal(principal)
+    if profile is not None:
+        tavern.profile(profile)
     context = caller(permissions or "", profile)
     assert context is not None
     return Token("stdio", principal, context.permissions, profile)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
@@ -72,7 +72,12 @@ class Session:
         return self._loaded
 
     def host(
-        self, activate: Literal["needed", "all", "none"] = "needed", *, deciding: bool = False, asking: bool = True
+        self,
+        activate: Literal["needed", "all", "none"] = "needed",
+        *,
+        deciding: bool = False,
+        asking: bool = True,
+        further: Mapping[str, Any] = {},
     ) -> Tavern:
         """The host, opened at the first call and closed with the session. While it is open, stdout is for results only.
 
@@ -81,6 +86,7 @@ class Session:
             deciding: for commands by which the operator changes the lock file: they may, even if the configuration has
                 `plugins.locked`; ``--locked`` on the command line forbids it for them, too.
             asking: calls that need approval are asked about on the terminal; a server leaves that to others.
+            further: dotted key → value, as if the configuration had it already.
         """
         if self._tavern is None:
             from tavern_core.cli.approval_prompt import terminal_approver
@@ -98,7 +104,7 @@ class Session:
                 activate=activate,
                 safe_mode=self.safe_mode,
                 locked=False if deciding and not self.locked else None,
-                overrides=self.overrides(),
+                overrides={**self.overrides(), **further},
                 approve=terminal_approver() if asking else None,
             )
             if tracer is not None:

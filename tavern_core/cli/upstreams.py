@@ -13,7 +13,7 @@ from tavern_core.cli.errors import FAILED
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import as_json as json_text
 from tavern_core.cli.session import Command, Session, json_option, pass_session
-from tavern_core.errors import TavernError, UsageError
+from tavern_core.errors import ConfigInvalid, TavernError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -174,7 +174,11 @@ def add(session: Session, kind: str, words: tuple[str, ...], name: str, as_json:
     """
     from tavern_core.upstreams.config_entries import entry_of_words
 
-    _write(session, _file(session), [entry_of_words(kind, words, name)], as_json)
+    new = entry_of_words(kind, words, name)
+    host = session.host("none", further={f"upstreams.{new.name}": new.entry})
+    if (flaw := host.upstreams.flaws().get(new.name)) is not None:
+        raise ConfigInvalid(flaw.message, hint=flaw.hint)
+    _write(session, _file(session), [new], as_json)
 
 
 @upstreams.command("import", cls=Command)

@@ -63,8 +63,8 @@ def entry_of_words(kind: str, words: Sequence[str], name: str = "") -> NewEntry:
         entry = {"kind": kind, "command": list(words)}
         if UpstreamConfig.model_construct(command=tuple(words)).needs_full_trust:
             entry["trusted"] = True
-    notes = ("it runs outside of the sandbox, with your rights",) if entry.get("trusted") else ()
-    return _checked(NewEntry(_name(name) if name else _name_of(words), entry, notes))
+    notes = ["it runs outside of the sandbox, with your rights"] if entry.get("trusted") else []
+    return _checked(NewEntry(_name(name) if name else _name_of(words), entry, (*_open_secrets(entry), *notes)))
 
 
 def read_servers(file: Path) -> str:
@@ -162,13 +162,20 @@ def _entry_of(name: str, server: Any) -> NewEntry:
         notes.append("its transport is SSE there, which is out of use: it is reached over streamable HTTP here")
     if server.get("cwd"):
         notes.append("its `cwd` is not imported: programs start in the folder of tavern.yaml")
-    if any(redact_text(word) != word or _REFERENCE.search(word) for word in entry.get("command", ())):
-        notes.append("its command line may hold a secret: move it into `environment`, by reference")
+    notes += _open_secrets(entry)
     if entry.get("trusted"):
         notes.append("it runs outside of the sandbox, with your rights")
     if server.get("disabled") is True:
         notes.append("it is switched off there; nothing uses it here either until you grant it")
     return NewEntry(own, entry, tuple(notes))
+
+
+def _open_secrets(entry: Mapping[str, Any]) -> Iterator[str]:
+    """What the operator must know about secrets in places that everyone may see: they cannot be references."""
+    if any(redact_text(word) != word or _REFERENCE.search(word) for word in entry.get("command", ())):
+        yield "its command line may hold a secret: move it into `environment`, by reference"
+    if redact_text(url := entry.get("url", "")) != url or _REFERENCE.search(url):
+        yield "its address may hold a secret, which listings and the lock file show: move it into `headers`, by reference"
 
 
 def _words(written: Any) -> list[str]:

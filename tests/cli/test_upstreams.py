@@ -39,6 +39,24 @@ def test_a_file_is_made_where_there_is_none(tavern: Run, project: Path) -> None:
     assert written == {"upstreams": {"here": {"kind": "mcp", "command": ["mcp-server-git"]}}}
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("mpc", "--", "mcp-server-time"), "did you mean 'mcp'?"),
+        (("n8n", "ftp://n8n.test"), "an upstream of kind n8n is reached by `url`"),
+        (("comfyui", "--", "comfyui"), "an upstream of kind comfyui is reached by `url`"),
+        (("langchain", "https://x.test"), "an upstream of kind langchain is reached by `package`"),
+    ],
+)
+def test_an_entry_that_no_adapter_could_use_is_not_written(
+    tavern: Run, project: Path, words: tuple[str, ...], says: str
+) -> None:
+    before = (project / "tavern.yaml").read_text()
+    done = tavern("upstreams", "add", *words)
+    assert done.code == 2 and says in done.err
+    assert (project / "tavern.yaml").read_text() == before
+
+
 ENTRIES = """\
 upstreams:
   fetched: {kind: mcp, command: [uvx, mcp-server-time], trusted: true}

@@ -65,6 +65,8 @@ def test_a_token_says_exactly_what_its_calls_may_do(tmp_path: Path) -> None:
         ("agent:x", {"permissions": "read:fs"}, "takes a list"),
         ("agent:x", {"roles": "guest"}, "takes a list"),
         ("agent:x", {"approver": "agent:x"}, "cannot approve its own"),
+        ("agent:x", {"approver": "host"}, "the host's own"),
+        ("agent:x", {"approver": "plugin:x"}, "the host's own"),
         ("agent:x", {"audience": ""}, "audience"),
         ("agent:x", {"days": 0}, "time for which"),
         ("agent:x", {"days": -1}, "time for which"),
@@ -102,6 +104,8 @@ def test_the_command_serves_over_http_what_the_command_for_tokens_gave(tmp_path:
     made = json.loads(run("tokens", "create", "agent:x", "--name", "test", "--days", "1", "--json").stdout)
     assert run("tokens", "create", "agent:x", "--profile", "nobody").returncode == 2
     assert run("mcp", "--http", "nonsense").returncode == 2
+    for wrong in (("--profile", "nobody"), ("--principal", "host"), ("--permissions", "read:everything")):
+        assert run("mcp", *wrong).returncode == 2
     assert run("mcp", "--http", "127.0.0.1:1", "--profile", "x").returncode == 2
     command = [sys.executable, "-m", "tavern_core", "mcp", "--http", "127.0.0.1:0", "--home", str(tmp_path / "home")]
     with programs.Program(command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as server:

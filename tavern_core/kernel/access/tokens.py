@@ -173,11 +173,22 @@ class Tokens:
         return record is not None and _token(record)[0] == token
 
 
-def _check(principal: object, approver: str, audience: object, days: float | None) -> None:
+def check_principal(principal: object) -> None:
+    """Refuse a name that no caller from outside can have.
+
+    Raises:
+        UsageError: it is none, or one of the host's own (USAGE).
+    """
     if not isinstance(principal, str) or not principal.strip() or not principal.isprintable():
         raise UsageError(f"{principal!r:.80} is not a principal", hint='tavern.tokens.create("agent:claude")')
     if principal == HOST_PRINCIPAL or principal.startswith("plugin:"):
         raise UsageError(f"{principal!r:.80} is a name of the host's own", hint="for example agent:claude or user:ann")
+
+
+def _check(principal: object, approver: str, audience: object, days: float | None) -> None:
+    check_principal(principal)
+    if approver:
+        check_principal(approver)
     if approver == principal:
         raise UsageError(
             f"{principal} calls, and cannot approve its own calls", hint="name the person at the client: user:ann"
