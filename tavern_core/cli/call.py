@@ -254,6 +254,9 @@ def _show_value(session: Session, result: ToolResult) -> None:
         session.out.data(result.value)
     elif result.value is not None:
         session.out.data(json_text(result.value, indent=2))
-    else:
-        for block in result.content:
-            session.out.data(str(block["text"]) if block.get("type") == "text" else json_text(block))
+    for block in result.content if result.has_content and result.status != "job" else ():
+        if block.get("type") == "text":
+            if result.value is None:
+                session.out.data(str(block["text"]))
+        elif block != result.value:  # images and links are not in the value
+            session.out.data(json_text(block))
