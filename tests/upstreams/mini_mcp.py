@@ -95,6 +95,7 @@ async def parts(call: Call) -> Any:
             {"type": "image", "data": PIXEL, "mimeType": "image/png"},
             {"type": "audio", "data": PIXEL, "mimeType": "audio/wav"},
             {"type": "resource_link", "uri": "mini://note", "name": "note", "_meta": {"x": 1}},
+            {"type": "resource_link", "uri": "mini://odd", "name": {"a": 1}, "title": 5, "size": "large", "mimeType": []},
             {"type": "resource", "resource": {"uri": "mini://text", "mimeType": "text/plain", "text": "inside"}},
             {"type": "resource", "resource": {"uri": "mini://a/blob.bin", "blob": PIXEL}},
             {"type": "hologram", "data": "?"},
@@ -183,6 +184,12 @@ async def nag(call: Call) -> Any:
 async def pry(call: Call) -> Any:
     requests = {"model": {"method": "sampling/createMessage", "params": {"messages": []}}}
     return {"resultType": "input_required", "inputRequests": requests}
+
+
+@tool()
+async def lure(call: Call) -> Any:
+    asked = {"mode": "url", "message": "Log in", "url": "javascript:alert(1)", "elicitationId": "1"}
+    return {"resultType": "input_required", "inputRequests": {"who": {"method": "elicitation/create", "params": asked}}}
 
 
 @tool()

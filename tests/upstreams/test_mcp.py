@@ -61,6 +61,7 @@ def test_every_kind_of_content_arrives_and_bytes_are_artifacts_of_the_caller(min
         "resource_link",
         "resource_link",
         "resource_link",
+        "resource_link",
         "resource",
         "resource_link",
         "text",
@@ -70,9 +71,10 @@ def test_every_kind_of_content_arrives_and_bytes_are_artifacts_of_the_caller(min
     assert image["mimeType"] == "image/png"
     assert mini.artifacts.read(image["uri"].rpartition(":")[2], context=alice) == b"\x89PNG pixel"
     assert result.content[3] == {"type": "resource_link", "uri": "mini://note", "name": "note"}
-    assert result.content[4]["resource"]["text"] == "inside"
-    assert result.content[5]["name"] == "blob.bin"
-    assert "hologram" in result.content[6]["text"]
+    assert result.content[4] == {"type": "resource_link", "uri": "mini://odd", "name": "mini://odd"}
+    assert result.content[5]["resource"]["text"] == "inside"
+    assert result.content[6]["name"] == "blob.bin"
+    assert "hologram" in result.content[7]["text"]
 
 
 FAILURES: dict[str, tuple[str, str, str]] = {

@@ -85,9 +85,12 @@ def test_where_no_one_can_be_asked_the_call_fails_with_that(era: str, tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_question_of_the_old_era_that_may_be_for_two_callers_is_put_to_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("eve", [{"principal": "user:eve"}, {"user_id": "eve"}])
+def test_a_question_of_the_old_era_that_may_be_for_two_callers_is_put_to_none(
+    eve: dict[str, str], tmp_path: Path
+) -> None:
     async def use(connection: Connection, tools: Mapping[str, UpstreamTool]) -> None:
-        other = DirectCall({"name": "Eve"}, principal="user:eve")
+        other = DirectCall({"name": "Eve"}, **eve)
         waiting = asyncio.create_task(connection.invoke(tools["wait"], {}, other))
         await asyncio.wait_for(other.moved.wait(), 10)
         call = DirectCall({"name": "Ada"})
@@ -103,6 +106,7 @@ def test_a_question_of_the_old_era_that_may_be_for_two_callers_is_put_to_none(tm
 REFUSED: dict[str, tuple[str, str]] = {
     "nag": ("again and again", "2026"),
     "pry": ("'sampling/createMessage', which this host does not give", "2026"),
+    "lure": ("'javascript:alert.1.', which is no address of a web page", "2026"),
 }
 
 

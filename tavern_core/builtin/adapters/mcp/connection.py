@@ -54,6 +54,7 @@ from tavern_core.builtin.adapters.mcp.tasks import EXTENSION, result_of_task
 from tavern_core.builtin.adapters.mcp.watching import watch_list
 from tavern_core.contract.adapters import Listing, Upstream, UpstreamCall, UpstreamTool
 from tavern_core.errors import CallError, ConnectionLost, UpstreamError
+from tavern_core.model.call import owner_of
 from tavern_core.model.result import ToolResult
 
 if TYPE_CHECKING:
@@ -354,7 +355,7 @@ class McpConnection(Documents):
     async def _elicit(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:
         """A question during a call of the old era. It does not say which call: with several callers no one can be asked."""
         calls = list(self._running.items())
-        if not calls or len({call.call.context.principal for _, call in calls}) != 1:
+        if not calls or len({owner_of(call.call.context) for _, call in calls}) != 1:
             return ErrorData(code=INVALID_REQUEST, message="it is not known whom this question is for")
         number, call = calls[-1]
         try:

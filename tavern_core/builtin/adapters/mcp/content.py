@@ -13,7 +13,7 @@ from tavern_core.errors import OutputTooLarge, UpstreamError
 from tavern_core.model.result import ToolResult
 
 MOST_PARTS: Final = 1_000
-_LINK_KEYS: Final = ("uri", "name", "title", "description", "mimeType", "size")
+_LINK_KEYS: Final = ("name", "title", "description", "mimeType")
 
 
 async def result_of(result: Mapping[str, Any], tool: str, call: UpstreamCall) -> ToolResult:
@@ -49,10 +49,19 @@ async def block_of(part: object, tool: str, call: UpstreamCall) -> dict[str, Any
         if kind in ("image", "audio") and isinstance(part.get("data"), str):
             return await _kept(part["data"], part.get("mimeType"), f"{tool}-{kind}", call)
         if kind == "resource_link" and isinstance(part.get("uri"), str):
-            return {"type": "resource_link", **{key: part[key] for key in _LINK_KEYS if key in part}}
+            return _link(part)
         if kind == "resource" and isinstance(resource := part.get("resource"), dict):
             return await _resource(resource, tool, call)
     return {"type": "text", "text": f"[a part of kind {text_of(kind)[:40] or 'unknown'}, which cannot be shown]"}
+
+
+def _link(part: Mapping[str, Any]) -> dict[str, Any]:
+    """A link; what is not as the protocol has it is left out. A link has a name, if only its address."""
+    link: dict[str, Any] = {"type": "resource_link", "uri": part["uri"], "name": part["uri"]}
+    link |= {key: text for key in _LINK_KEYS if (text := text_of(part.get(key)))}
+    if isinstance(size := part.get("size"), int) and not isinstance(size, bool):
+        link["size"] = size
+    return link
 
 
 async def _resource(resource: Mapping[str, Any], tool: str, call: UpstreamCall) -> dict[str, Any]:
