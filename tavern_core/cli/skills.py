@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +17,7 @@ from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.model.plugin_status import finding_json
 
 if TYPE_CHECKING:
+    from tavern_core.errors import Finding
     from tavern_core.kernel.manifest.skill_file import SkillFile
     from tavern_core.model.skill import Skill
 
@@ -84,7 +86,7 @@ def check(session: Session, targets: tuple[str, ...], as_json: bool) -> None:
     else:
         for folder, found in checked:
             for finding in found.findings:
-                show_finding(finding, folder=folder)
+                show_finding(_placed(finding, folder), folder=Path.cwd())
             session.out.text(f"{one_line(str(folder))}: {'valid' if found.is_valid else 'not valid'}")
     if not are_valid:
         raise ReportedExit(INVALID)
@@ -117,6 +119,16 @@ def _folder(session: Session, target: str) -> Path:
     if path.is_file() and path.name.lower() == "skill.md":
         return path.parent
     return Path(session.host("none").skills.get(target).location)
+
+
+def _placed(finding: Finding, folder: Path) -> Finding:
+    """A finding whose place says in which of several folders it is."""
+    where = finding.where
+    if where is None:
+        return finding
+    path = folder.absolute() / where.file
+    near = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return replace(finding, where=replace(where, file=str(near)))
 
 
 def _verdict(folder: Path, found: SkillFile) -> dict[str, Any]:
