@@ -231,6 +231,33 @@ def test_connections_that_are_cut_leave_the_server_well(shop: Any, token: str) -
     assert answer(post(url, token, "tools/call", CALL))["result"]["isError"] is False
 
 
+PROFILES: dict[str, tuple[str, str]] = {
+    "not there any more": ("", "the profile 'work' cannot be used"),
+    "no JSON": ("{", "the profile 'work' cannot be used"),
+    "a name that is none": ('{"tool_ids_inventory": ["shop:price"], "wire_names": {"shop:price": "a b"}}', "'a b' is not"),
+    "the name of the search": (
+        '{"tool_ids_inventory": ["shop:price"], "wire_names": {"shop:price": "call_tool"}, "listing": "search"}',
+        "shop:price are both 'call_tool'",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", PROFILES)
+def test_a_profile_that_became_unusable_is_one_clear_error_without_paths(tmp_path: Path, case: str) -> None:
+    written, says = PROFILES[case]
+    profile = tmp_path / "profiles" / "work.json"
+    profile.parent.mkdir()
+    profile.write_text('{"tool_ids_inventory": ["shop:price"]}')
+    with open_shop(tmp_path, {"profiles": [str(profile.parent)]}) as (url, tavern, _):
+        text = tavern.tokens.create("agent:x", profile="work")[1]
+        assert len(answer(post(url, text, "tools/list"))["result"]["tools"]) == 1
+        profile.write_text(written) if written else profile.unlink()
+        for method, params in (("tools/list", {}), ("tools/call", CALL), ("prompts/list", {})):
+            error = answer(post(url, text, method, params))["error"]
+            assert error["code"] == -32603 and says in error["message"] and str(tmp_path) not in error["message"]
+
+
 @pytest.mark.slow
 def test_the_token_goes_no_further_than_the_door(tmp_path: Path) -> None:
     with open_shop(tmp_path) as (url, tavern, plugin):

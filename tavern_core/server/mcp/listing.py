@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import logging
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from tavern_core.kernel.access.profiles import Profile
     from tavern_core.kernel.access.tokens import Token
 
+_log: Final = logging.getLogger("tavern.mcp")
 _WIRE: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}", re.ASCII)
 CALL_TOOL: Final = "call_tool"
 """The tool that calls what the search found, where only the search is listed."""
@@ -45,6 +47,7 @@ _CALL: Final[Mapping[str, Any]] = {
         "additionalProperties": False,
     },
 }
+_OF_THE_SEARCH: Final[Mapping[str, str]] = {CALL_TOOL: CALL_TOOL, wire_name(SEARCH_TOOLS): SEARCH_TOOLS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,11 @@ class Listings:
 
     def known(self, holder: Token) -> Listing | None:
         """The list of a caller, when it is there and nothing has changed since."""
-        stamp, kept = tools_stamp(self._tavern, holder), self._kept.get(holder.id)
+        kept = self._kept.get(holder.id)
+        try:
+            stamp = tools_stamp(self._tavern, holder)
+        except ProfileInvalid:
+            return None
         return kept[1] if kept is not None and kept[0] == stamp else None
 
     async def of(self, holder: Token) -> Listing:
@@ -99,7 +106,11 @@ class Listings:
             return known
         try:
             return await asyncio.to_thread(self.make, holder)
-        except (ProfileInvalid, NameConflict) as error:
+        except ProfileInvalid as error:
+            _log.error("%s", error)  # names files of this machine
+            text = f"the list of tools cannot be made: the profile {holder.profile!r:.100} cannot be used"
+            raise MCPError(INTERNAL_ERROR, text) from error
+        except NameConflict as error:
             raise MCPError(INTERNAL_ERROR, f"the list of tools cannot be made: {error.message}") from error
 
     def make(self, holder: Token) -> Listing:
@@ -119,12 +130,13 @@ class Listings:
             offered.tool for section in ("resources", "prompts") for offered in tavern.contributions(section).values()
         }
         specs = {spec.id: spec for spec in found}
-        names = _names(specs, {} if profile is None else profile.wire_names)
+        is_search = profile is not None and profile.listing == "search"
+        names = _names(specs, {} if profile is None else profile.wire_names, _OF_THE_SEARCH if is_search else {})
         exports = {id_: {**self._exported(spec), "name": names[id_]} for id_, spec in specs.items()}
         lacking = tavern.tools.lacking(found, context=context)
         hidden = serving | {id_ for id_, need in lacking.items() if need.is_certain}
         shown = [export for id_, export in exports.items() if id_ not in hidden]
-        if profile is not None and profile.listing == "search":
+        if is_search:
             specs, names, exports, shown = self._search_only(specs, names, exports)
         pages = tuple(_written(shown[at : at + self._page]) for at in range(0, max(len(shown), 1), self._page))
         made = Listing(specs, {name: id_ for id_, name in names.items()}, exports, pages, profile)
@@ -158,14 +170,18 @@ class Listings:
         )
 
 
-def _names(specs: Mapping[str, ToolSpec], given: Mapping[str, str]) -> dict[str, str]:
+def _names(specs: Mapping[str, ToolSpec], given: Mapping[str, str], reserved: Mapping[str, str]) -> dict[str, str]:
     """Id → name on the wire.
+
+    Args:
+        given: id → name, of the profile.
+        reserved: name → id of the only tool that may have it.
 
     Raises:
         NameConflict: a name that a profile gives is none, or two tools would have the same (NAME_CONFLICT).
     """
     names: dict[str, str] = {}
-    taken: dict[str, str] = {}
+    taken = dict(reserved)
     for id_ in specs:
         name = given.get(id_) or wire_name(id_)
         if not _WIRE.fullmatch(name):
