@@ -134,7 +134,10 @@ def failures(who: str, outcome: Outcome, *, repeatable: bool = False) -> Iterato
             outcome=outcome,
             reason="broken off",
         ) from error
-    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+    except httpx2.InvalidURL as error:  # nothing was sent
+        text = f"no address for {who} can be made of this: {_said(error)}"
+        raise UpstreamError(text, hint="pass shorter texts", outcome="none") from error
+    except httpx2.HTTPError as error:
         text = f"{who} could not be reached: {_said(error)}"
         raise UpstreamError(text, hint=_HINTS[outcome], outcome=outcome) from error
 

@@ -182,6 +182,25 @@ async def test_a_key_is_sent_where_the_operator_says_and_nowhere_else(tmp_path: 
         assert n8n.bodies[2:] == [{"a": 1}]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("key", "sent"), [("a%b c", "a%b c"), ("订单-1", "%E8%AE%A2%E5%8D%95-1"), (" a ", "%20a%20")]
+)
+async def test_any_key_becomes_a_header(tmp_path: Path, key: str, sent: str) -> None:
+    async with N8nStub() as n8n:
+        n8n.webhooks["POST slack"] = answers({})
+        assert (await call(tmp_path, n8n, "slack", {}, idempotency_key=key)).ok
+        assert n8n.headers[-1]["idempotency-key"] == sent
+
+
+async def test_arguments_too_long_for_an_address_have_done_nothing(tmp_path: Path) -> None:
+    async with N8nStub() as n8n:
+        more = entry(n8n, slack={"path": "slack", "method": "GET"})
+        result = await call(tmp_path, n8n, "slack", {"text": "x" * 100_000}, more=more)
+        assert result.error is not None and result.error.outcome == "none"
+        assert n8n.asked == []
+
+
 async def test_a_file_becomes_an_artifact_of_the_caller(tmp_path: Path) -> None:
     async def picture(request: web.Request) -> web.StreamResponse:
         return web.Response(body=b"\x89PNG", content_type="image/png")

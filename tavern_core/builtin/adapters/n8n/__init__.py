@@ -23,6 +23,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
+from urllib.parse import quote
 
 from tavern_core.builtin.adapters.n8n.api_client import Api
 from tavern_core.builtin.adapters.n8n.calls import call_webhook
@@ -93,7 +94,7 @@ class N8nConnection:
 
     async def invoke(self, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> Any:
         header, field = self._upstream.idempotency_header, self._upstream.settings.get("idempotencyField")
-        key = {header: call.key} if header and call.key else {}
+        key = {header: _header(call.key)} if header and call.key else {}
         sent = {**arguments, field: call.key} if field and call.key else arguments
         return await call_webhook(self._http, self._api, tool, sent, key, call)
 
@@ -106,6 +107,11 @@ class N8nConnection:
 
     async def close(self) -> None:
         await self._http.aclose()
+
+
+def _header(key: str) -> str:
+    """A key as the value of a header: as it is, or percent-encoded if it could not be sent so."""
+    return key if key.isascii() and key == key.strip() else quote(key)
 
 
 adapter = N8n()
