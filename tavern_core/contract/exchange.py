@@ -25,6 +25,7 @@ _HINTS: Final[Mapping[Outcome, str]] = {
     "done": "it took effect; do not call again",
     "unknown": "look there whether it took effect before you call again",
 }
+_ODD_HEADER: Final = "a header has a value that cannot be sent"
 _READING: Final = frozenset({"GET", "HEAD"})
 
 
@@ -126,6 +127,10 @@ def failures(who: str, outcome: Outcome, *, repeatable: bool = False) -> Iterato
     except httpx2.TimeoutException as error:
         text = f"{who} was silent for too long"
         raise CallTimeout(text, hint=_HINTS[outcome], retryable=outcome == "none", outcome=outcome) from error
+    except UnicodeEncodeError:  # of a header, whose value the error shows
+        raise UpstreamError(f"{who} cannot be asked: {_ODD_HEADER}", outcome="none") from None
+    except httpx2.LocalProtocolError:  # in nearly all cases the same
+        raise UpstreamError(f"{who} cannot be asked: {_ODD_HEADER}", outcome=outcome) from None
     except (httpx2.NetworkError, httpx2.ProtocolError) as error:
         raise UpstreamError(
             f"{who} broke off: {_said(error)}",

@@ -109,9 +109,11 @@ class UpstreamFacility:
             written[key] = {**written[key], **own.get(key, {})}
         settings = self._followed(written["settings"], f"upstreams.{self.name}.settings")
         self.settings = _checked(settings, schema, f"upstreams.{self.name}.settings")
-        for key in ("headers", "environment"):
-            values = self._followed(written[key], f"upstreams.{self.name}.{key}")
-            setattr(self, "headers" if key == "headers" else "_environment", {k: str(v) for k, v in values.items()})
+        place = f"upstreams.{self.name}.headers"
+        headers = self._followed(written["headers"], place)
+        self.headers = {name: _header(str(value), f"{place}.{name}") for name, value in headers.items()}
+        environment = self._followed(written["environment"], f"upstreams.{self.name}.environment")
+        self._environment = {name: str(value) for name, value in environment.items()}
 
     def http(self, url: str = "", *, timeout_s: float = 30.0, max_bytes: int = 64_000_000) -> Any:
         from tavern_core.upstreams.http_client import client
@@ -183,6 +185,18 @@ class UpstreamFacility:
         if kind == SECRET:
             return self._granted.secret(str(reference[kind]), None)
         return self._granted.secret(place, reference)
+
+
+def _header(value: str, place: str) -> str:
+    """A value that can be sent in a header; blanks and line breaks around it, as files and commands leave them, are no part of it.
+
+    Raises:
+        SettingsInvalid: it cannot; the message does not show it (SETTINGS_INVALID).
+    """
+    value = value.strip()
+    if not value.isascii() or not value.isprintable():
+        raise SettingsInvalid(f"{place}: a header cannot have this value", hint="use printable ASCII signs alone")
+    return value
 
 
 def _checked(settings: Mapping[str, Any], schema: Mapping[str, Any], place: str) -> Mapping[str, Any]:

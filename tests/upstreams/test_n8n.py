@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from tavern_core import CallContext, Tavern, ToolResult
+from tavern_core.errors import TavernError
 from tests.upstreams.n8n_stub import KEY, Handler, N8nStub, answers, execution, sticky, webhook_node, workflow
 from tests.upstreams.opening import failure, opened
 
@@ -414,3 +415,36 @@ async def test_a_wrong_key_names_the_setting(tmp_path: Path) -> None:
     async with N8nStub() as n8n, opened(tmp_path, {"n8n": entry(n8n, api=True)}, secrets={"n8n": "wrong"}) as host:
         assert "refuses the key" in await listed(host)
         assert "wrong" not in host.upstreams["n8n"].last_error.replace("wrong key", "")
+
+
+SECRETS: dict[str, tuple[str, bool]] = {
+    "a line break at its end, as commands leave it": ("pass-phrase-of-ann\n", True),
+    "a line break in it": ("pass-phrase\nof-ann", False),
+    "signs outside of ASCII": ("pass-phräse-of-ann", False),
+}
+
+
+@pytest.mark.parametrize("place", ["headers", "apiKey", "headers of mcp"])
+@pytest.mark.parametrize("case", SECRETS)
+async def test_a_secret_that_no_header_can_have_is_in_no_error(
+    tmp_path: Path, place: str, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret, can_be_sent = SECRETS[case]
+    monkeypatch.setenv("SECRET_OF_TESTS", secret)
+    reference = {"$env": "SECRET_OF_TESTS"}
+    async with N8nStub() as n8n:
+        upstream: dict[str, Any] = {"kind": "mcp" if place == "headers of mcp" else "n8n", "url": n8n.url}
+        upstream |= {"settings": {"apiKey": reference}} if place == "apiKey" else {"headers": {"X-Key": reference}}
+        async with opened(tmp_path, {"n8n": upstream}) as host:
+            said = ""
+            for ask in (host.upstreams.refresh, host.upstreams.check):
+                try:
+                    await ask("n8n")
+                except TavernError as error:
+                    said += f"{error}{error.hint}"
+            said += repr(host.upstreams["n8n"])
+        sent = {headers.get("x-key") or headers.get("x-n8n-api-key") for headers in n8n.headers}
+    assert "pass-phr" not in said
+    assert ("pass-phrase-of-ann" in sent) is can_be_sent
+    stored = (tmp_path / "home" / "cache").rglob("*")
+    assert not any(b"pass-phr" in path.read_bytes() for path in stored if path.is_file())

@@ -31,7 +31,7 @@ class Api:
     def __init__(self, http: Any, url: str, key: str) -> None:
         self._http = http
         self._url = url.rstrip("/")
-        self._headers = {"X-N8N-API-KEY": key}
+        self._headers = {"X-N8N-API-KEY": key.strip()}
 
     async def workflows(self) -> list[Any]:
         """Every active workflow.
