@@ -130,7 +130,18 @@ class Connections:
             except BaseException as error:
                 raise _failed(entry, error) from error
 
-        return await self.use(entry, None, bounded)
+        try:
+            return await self.use(entry, None, bounded)
+        except TavernError as error:
+            self._without_secrets(error)
+            raise
+
+    def _without_secrets(self, error: TavernError) -> None:
+        """Take the host's secrets out of an error: an upstream may say again what it was told. Results of calls are redacted elsewhere."""
+        mask = self._base.known_secrets.mask_text
+        error.message, error.hint = mask(error.message), mask(error.hint)
+        error.args = (error.message,)
+        error.details = {key: mask(value) if isinstance(value, str) else value for key, value in error.details.items()}
 
     async def on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Run in a task of the host's loop, from whichever loop the caller is on; cancelling the caller cancels the work."""

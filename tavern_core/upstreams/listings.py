@@ -156,7 +156,7 @@ class Listings:
             entry.fingerprint,
             time.time(),
             self._connections.session(entry).latency_ms,
-            "" if error is None else seen(error.message)[:500],
+            "" if error is None else seen(self._base.known_secrets.mask_text(error.message))[:500],
         )
         await asyncio.to_thread(self._catalogue.note_health, entry.name, health)
 
@@ -216,10 +216,12 @@ class Listings:
             self._catalogue.store(entry.name, replace(known, at=now), entry.definitions)
             return ToolsDiff()
         listing = well_formed(listing)
-        tools, left_out = sound(listing, entry.config)
+        mask = self._base.known_secrets.mask_text
+        tools, left_out = sound(listing, entry.config, mask)
         reviewed = self._quarantine.reviewed(entry)
         listed = Listed(entry.fingerprint, now, listing.ttl_ms, listing.etag, tuple(tools))
-        kept = Definitions(tools, left_out, listing.description, listing.version, reviewed)
+        left_out = {mask(name): mask(why) for name, why in left_out.items()}
+        kept = Definitions(tools, left_out, mask(listing.description), mask(listing.version), reviewed)
         if not entry.is_listed:
             self._first.add(entry.name)
         try:

@@ -79,12 +79,15 @@ def well_formed(answer: object) -> Listing:
     return Listing(tools, ttl_ms, etag[:1_000], left_out, description[:2_000], version[:100])
 
 
-def sound(listing: Listing, config: UpstreamConfig) -> tuple[dict[str, UpstreamTool], dict[str, str]]:
+def sound(
+    listing: Listing, config: UpstreamConfig, mask: Callable[[str], str]
+) -> tuple[dict[str, UpstreamTool], dict[str, str]]:
     """The tools of a listing that can be offered, by name; and why others cannot.
 
     Args:
         listing: of `well_formed`.
         config: what the operator allows.
+        mask: takes the secrets of the host out of a text: an upstream may say again what it was told.
     """
     found: dict[str, UpstreamTool] = {}
     left_out = dict(listing.left_out)
@@ -108,10 +111,10 @@ def sound(listing: Listing, config: UpstreamConfig) -> tuple[dict[str, UpstreamT
         else:
             found[name] = replace(
                 tool,
-                description=_description(tool.description),
-                display_name=neutralise(tool.display_name),
-                input_schema=_harmless(tool.input_schema),
-                output_schema=_harmless(tool.output_schema),
+                description=_description(tool.description, mask),
+                display_name=neutralise(mask(tool.display_name)),
+                input_schema=_harmless(tool.input_schema, mask),
+                output_schema=_harmless(tool.output_schema, mask),
             )
     return found, left_out
 
@@ -205,31 +208,32 @@ _FIELDS: Final[Mapping[str, Callable[[Any], bool]]] = {
 """Field of an `UpstreamTool` → whether a value can stand in it. Adapters are typed, and plugins are not checked by mypy."""
 
 
-def _description(text: object) -> str:
+def _description(text: object, mask: Callable[[str], str]) -> str:
     if not isinstance(text, str):
         return ""
+    text = mask(text)
     return neutralise(text if len(text) <= MAX_DESCRIPTION else f"{text[:MAX_DESCRIPTION]}…")
 
 
-def _harmless(schema: Any, *, silent: bool = False) -> Any:
-    """A schema whose texts for people cannot be read as a call; what it means stays the same.
+def _harmless(schema: Any, mask: Callable[[str], str] | None) -> Any:
+    """A schema whose texts for people cannot be read as a call, and show no secret; what it means stays the same.
 
     Args:
-        silent: without these texts.
+        mask: see `sound`; None: without these texts.
     """
     if isinstance(schema, list | tuple):
-        return [_harmless(part, silent=silent) for part in schema]
+        return [_harmless(part, mask) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
     changed: dict[str, Any] = {}
     for key, part in schema.items():
         if key in _NAMED and isinstance(part, Mapping):
-            changed[key] = {name: _harmless(inner, silent=silent) for name, inner in part.items()}
+            changed[key] = {name: _harmless(inner, mask) for name, inner in part.items()}
         elif key in _PROSE and isinstance(part, str):
-            if not silent:
-                changed[key] = neutralise(part)
+            if mask is not None:
+                changed[key] = neutralise(mask(part))
         else:
-            changed[key] = part if key in _DATA else _harmless(part, silent=silent)
+            changed[key] = part if key in _DATA else _harmless(part, mask)
     return changed
 
 
@@ -241,8 +245,8 @@ def withheld(tool: UpstreamTool) -> UpstreamTool:
         display_name="",
         tags=(),
         examples=(),
-        input_schema=_harmless(tool.input_schema, silent=True),
-        output_schema=_harmless(tool.output_schema, silent=True),
+        input_schema=_harmless(tool.input_schema, None),
+        output_schema=_harmless(tool.output_schema, None),
     )
 
 

@@ -49,6 +49,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         self._catalogue = catalogue
         self._lifecycle = lifecycle
         self._wait = base.portal.run
+        self._mask = base.known_secrets.mask_text
         self._changed = base.signals.tools.emit
         self._quarantine = Quarantine(grants, catalogue)
         for entry in self._entries.values():
@@ -248,7 +249,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         if health is not None and health.fingerprint != entry.fingerprint:
             health = None
         was_used = error is not None or session.latency_ms is not None  # by this process, which knows better
-        latency_ms, last_error = session.latency_ms, error.message if error is not None else ""
+        latency_ms, last_error = session.latency_ms, self._mask(error.message) if error is not None else ""
         if health is not None and not was_used:
             latency_ms, last_error = health.latency_ms, health.error
         is_ours = record is not None and entry.is_plugin(record.candidate)

@@ -159,7 +159,12 @@ def test_only_what_a_caller_may_read_is_watched(tmp_path: Path) -> None:
         session = Session(url, text)
         watched = {uri: answer(session.post("resources/subscribe", {"uri": uri})) for uri in ("shop://cover", "x://y")}
         wanted = {"resourceSubscriptions": ["x://y", "shop://manual/2", "artifact:none"]}
-        body = {"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": {"_meta": META, "notifications": wanted}}
+        body = {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "subscriptions/listen",
+            "params": {"_meta": META, "notifications": wanted},
+        }
         headers = {**JSON, "authorization": f"Bearer {text}", "mcp-protocol-version": "2026-07-28"}
         headers |= {"mcp-method": "subscriptions/listen"}
         with httpx2.stream("POST", url, headers=headers, json=body, timeout=30) as response:
@@ -200,7 +205,10 @@ def test_over_stdio_a_client_is_refused_as_soon_as_its_token_is_revoked(tmp_path
             async with Client(server, mode="legacy") as client:
                 assert (await client.list_tools()).tools
                 tavern.tokens.revoke(token.id)
-                for request in (client.list_tools(cache_mode="refresh"), client.call_tool("system__get_current_time", {})):
+                for request in (
+                    client.list_tools(cache_mode="refresh"),
+                    client.call_tool("system__get_current_time", {}),
+                ):
                     with pytest.raises(MCPError, match="not valid any more"):
                         await request
 

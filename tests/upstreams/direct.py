@@ -76,9 +76,7 @@ class DirectUpstream:
 class DirectCall:
     """`contract.adapters.UpstreamCall` whose person gives one answer to everything."""
 
-    def __init__(
-        self, answer: Mapping[str, Any] | None = None, principal: str = "user:a", user_id: str = ""
-    ) -> None:
+    def __init__(self, answer: Mapping[str, Any] | None = None, principal: str = "user:a", user_id: str = "") -> None:
         self.call = ToolCall("server:t", {}, CallContext(principal=principal, user_id=user_id), id="call-1")
         self.context = _Context(self)
         self.key = None

@@ -184,9 +184,7 @@ async def test_a_key_is_sent_where_the_operator_says_and_nowhere_else(tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("key", "sent"), [("a%b c", "a%b c"), ("订单-1", "%E8%AE%A2%E5%8D%95-1"), (" a ", "%20a%20")]
-)
+@pytest.mark.parametrize(("key", "sent"), [("a%b c", "a%b c"), ("订单-1", "%E8%AE%A2%E5%8D%95-1"), (" a ", "%20a%20")])
 async def test_any_key_becomes_a_header(tmp_path: Path, key: str, sent: str) -> None:
     async with N8nStub() as n8n:
         n8n.webhooks["POST slack"] = answers({})

@@ -14,7 +14,7 @@ import pytest
 
 from tavern_core import Plugin, Tavern, hookimpl
 from tavern_core.contract.adapters import Listing, UpstreamTool
-from tavern_core.errors import CallError
+from tavern_core.errors import CallError, UpstreamError
 from tavern_core.model.tool import Example
 from tests.upstreams.toy import ECHO, SETTINGS, System, opened
 
@@ -51,14 +51,14 @@ def adapter(opens: Any = None, **parts: Any) -> Any:
     return SimpleNamespace(**{"settings": SETTINGS, "targets": frozenset({"url"}), "connect": connect, **parts})
 
 
-def host_with(adapter: Any, home: Path) -> Tavern:
+def host_with(adapter: Any, home: Path, **entry: Any) -> Tavern:
     @hookimpl
     def tavern_register_adapters() -> dict[str, Any]:
         return {"toy": adapter}
 
     plugin = Plugin(SimpleNamespace(tavern_register_adapters=tavern_register_adapters), name="toys")
     host = Tavern.open(
-        {"upstreams": {"toy": {"kind": "toy", "url": "http://127.0.0.1:9"}}}, home=home, plugins=[plugin]
+        {"upstreams": {"toy": {"kind": "toy", "url": "http://127.0.0.1:9", **entry}}}, home=home, plugins=[plugin]
     )
     host.grant("toy", all_requested=True)
     return host
@@ -184,3 +184,36 @@ def test_many_first_calls_ask_for_one_list(tmp_path: Path) -> None:
         assert system.listed == 1
 
     asyncio.run(calls())
+
+
+TOLD = {"type": "object", "properties": {"x": {"type": "integer", "description": "pass-phrase-of-ann"}}}
+ECHOES: dict[str, Any] = {
+    "an error": UpstreamError(
+        "bad credentials: pass-phrase-of-ann", hint="not pass-phrase-of-ann", said="pass-phrase-of-ann"
+    ),
+    "its texts": Listing(
+        (replace(ECHO, description="for pass-phrase-of-ann", display_name="pass-phrase-of-ann", input_schema=TOLD),),
+        description="You are pass-phrase-of-ann.",
+        version="pass-phrase-of-ann",
+        left_out={"other": "not for pass-phrase-of-ann"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ECHOES)
+def test_an_upstream_that_says_its_secret_again_shows_it_to_no_one(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_OF_TESTS", "pass-phrase-of-ann")
+    echo = adapter(connection(list_tools=ECHOES[case], check=ECHOES["an error"]))
+    with host_with(echo, tmp_path, settings={"key": {"$env": "SECRET_OF_TESTS"}}) as tavern:
+        told: list[Any] = []
+        for ask in (tavern.upstreams.refresh_sync, tavern.upstreams.check_sync):
+            try:
+                told.append(ask("toy"))
+            except CallError as error:
+                told += [error, error.hint, error.details]
+        told += [tavern.upstreams["toy"], tavern.tool_specs(), tavern.manual()]
+    assert "***" in repr(told) and "pass-phrase" not in repr(told)
+    stored = [path.read_text() for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert stored and not any("pass-phrase" in text for text in stored)

@@ -261,7 +261,9 @@ def _with_pages(send: Send, pages: Pages) -> Send:
     started: list[Message] = []
 
     async def put_in(message: Message) -> None:
-        if message["type"] == "http.response.start" and any(name == b"content-length" for name, _ in message["headers"]):
+        if message["type"] == "http.response.start" and any(
+            name == b"content-length" for name, _ in message["headers"]
+        ):
             started.append(message)  # its length may change; streams have none, and begin at once
             return
         body = message.get("body", b"")

@@ -102,7 +102,9 @@ class Contained:
             why = UpstreamError(f"logging in to {self._name} failed: {str(error)[:500]}", fixFor="operator")
             return self._failed(request, number, why)
         except (httpx2.LocalProtocolError, UnicodeEncodeError):  # their texts show the header, which may be a token
-            why = UpstreamError(f"{self._name} cannot be asked: a header has a value that cannot be sent", outcome="none")
+            why = UpstreamError(
+                f"{self._name} cannot be asked: a header has a value that cannot be sent", outcome="none"
+            )
             return self._failed(request, number, why)
         except httpx2.TransportError as error:
             return self._failed(request, number, _lost(error, self._name))
