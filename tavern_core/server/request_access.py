@@ -98,7 +98,7 @@ def tools_stamp(tavern: Tavern, holder: Token) -> tuple[Any, ...]:
         ProfileInvalid: the profile of the token cannot be used (PROFILE_INVALID).
     """
     profile = None if holder.profile is None else tavern.profile(holder.profile)
-    return (tavern.tools.version, id(profile), holder.permissions, holder.roles, holder.principal, holder.user_id)
+    return (tavern.tools.version, profile, holder.permissions, holder.roles, holder.principal, holder.user_id)
 
 
 def _is_among(name: str, allowed: tuple[str, ...]) -> bool:
