@@ -34,7 +34,7 @@ from tavern_core.model.settings import Line
 from tavern_core.model.written_limits import WrittenLimits
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
-INSTALLERS: Final = frozenset({"uvx", "uv", "npx", "pnpx", "bunx", "pipx"})
+INSTALLERS: Final = frozenset({"uvx", "uv", "npx", "npm", "pnpx", "pnpm", "yarn", "bunx", "pipx"})
 """Programs that fetch code and run it: that code was not reviewed, so they always need full trust."""
 FULL_TRUST: Final = "process:host"
 """The permission to run code of an upstream with the rights of the host itself."""
@@ -64,6 +64,12 @@ def _variable(name: str) -> str:
     if not is_name(name) or is_refused(name):
         raise refused(f"{name!r:.60} is never passed to a program", "delete the line")
     return name
+
+
+def _word(written: str) -> str:
+    if not written.isprintable():
+        raise refused(f"{written!r:.60} has signs that cannot be reviewed", "delete line breaks and control characters")
+    return written
 
 
 def _header_name(name: str) -> str:
@@ -111,6 +117,18 @@ class ToolOverride(_Part):
     limits: WrittenLimits | None = None
 
 
+_Variables = dict[Annotated[str, AfterValidator(_variable)], Any]
+_Headers = dict[Annotated[str, AfterValidator(_header_name)], Any]
+
+
+class Credentials(_Part):
+    """What differs for the calls of one caller; see `UpstreamConfig`."""
+
+    environment: _Variables = Field(default_factory=dict)
+    headers: _Headers = Field(default_factory=dict)
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+
 class UpstreamConfig(_Part):
     """One entry of `upstreams:`."""
 
@@ -119,7 +137,7 @@ class UpstreamConfig(_Part):
     """The only origin of this upstream; private addresses are possible."""
     origins: tuple[Annotated[str, AfterValidator(_origin_url)], ...] = ()
     """Further origins that it needs, such as that of its authorization server. `headers` are not sent there."""
-    command: tuple[Annotated[str, Field(min_length=1, max_length=4096)], ...] | None = None
+    command: tuple[Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_word)], ...] | None = None
     """Program and arguments, never a shell."""
     package: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] | None = None
     """An installed distribution; its code runs in the host, so it needs full trust."""
@@ -128,11 +146,11 @@ class UpstreamConfig(_Part):
     namespace: Annotated[str, AfterValidator(_upstream_name)] | None = None
     """The part of the ids before the colon; default: the name of the entry."""
     description: Line = ""
-    environment: dict[Annotated[str, AfterValidator(_variable)], Any] = Field(default_factory=dict)
+    environment: _Variables = Field(default_factory=dict)
     """Variables of the command; values may be references: ``{$secret: name}``, ``{$env: NAME}``."""
-    headers: dict[Annotated[str, AfterValidator(_header_name)], Any] = Field(default_factory=dict)
+    headers: _Headers = Field(default_factory=dict)
     settings: dict[str, Any] = Field(default_factory=dict)
-    credentials: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    credentials: dict[str, Credentials] = Field(default_factory=dict)
     """Caller (``user:alice``, ``role:…``, a principal, ``*``) → settings, headers and variables for its calls."""
     permissions: tuple[CapabilityRequest, ...] = ()
     """What the command may do in its sandbox."""

@@ -103,7 +103,8 @@ class UpstreamFacility:
             SettingsInvalid: a setting is not what the adapter takes, or nothing is behind a reference (SETTINGS_INVALID).
             PolicyDenied: a secret was not granted (POLICY_DENIED).
         """
-        own = self._config.credentials.get(self._credential, {})
+        known = self._config.credentials.get(self._credential)
+        own = {} if known is None else known.model_dump(mode="json")
         written = self._config.model_dump(mode="json", include={"settings", "headers", "environment"})
         for key in ("settings", "headers", "environment"):
             written[key] = {**written[key], **own.get(key, {})}

@@ -32,6 +32,18 @@ WRONG: dict[str, tuple[str, str, str]] = {
     "an unknown right": ("{kind: mcp, command: [x], permissions: [netwrk]}", "not a capability", "network"),
     "a loader variable": ("{kind: mcp, command: [x], environment: {LD_PRELOAD: y}}", "never passed", "delete"),
     "a header of the connection": ("{kind: mcp, url: http://a.example, headers: {Host: b}}", "not a header", "delete"),
+    "a misspelt part of credentials": (
+        "{kind: mcp, url: http://a.example, credentials: {'user:ann': {header: {X: y}}}}",
+        "unknown key",
+        "headers",
+    ),
+    "a loader variable in credentials": (
+        "{kind: mcp, command: [x], credentials: {'user:ann': {environment: {LD_PRELOAD: y}}}}",
+        "never passed",
+        "delete",
+    ),
+    "a line break in the command": ('{kind: mcp, command: [x, "a\\nb"]}', "cannot be reviewed", "line breaks"),
+    "another installer": ("{kind: mcp, command: [npm, exec, a]}", "fetches code and runs it", "trusted: true"),
     "an override of nothing": (
         "{kind: mcp, url: http://a.example, tools: {t: {readOnl: true}}}",
         "unknown key",
