@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 _SETTLES_S: Final = 0.05
 """One change seldom comes alone: those within so many seconds are sent together."""
-_MOST_WATCHED: Final = 1_000
-"""Resources that one session watches."""
+MOST_WATCHED: Final = 1_000
+"""Resources that one session, or one stream, watches."""
 
 
 class Changes:
@@ -92,7 +92,7 @@ class Changes:
     async def subscribe(self, ctx: ServerRequestContext[Any, Any], params: SubscribeRequestParams) -> EmptyResult:
         """`resources/subscribe`."""
         watched = self._watched.setdefault(_name(ctx), set())
-        if len(watched) < _MOST_WATCHED:
+        if len(watched) < MOST_WATCHED:
             watched.add(str(params.uri))
         if len(self._watched) > self._most:
             self._watched.popitem(last=False)

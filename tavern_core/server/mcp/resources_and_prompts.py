@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -40,6 +41,7 @@ from tavern_core.model.result import ToolResult
 from tavern_core.model.skill import RUN
 from tavern_core.model.tool import ToolSpec
 from tavern_core.server.mcp.calls import Calls, is_modern
+from tavern_core.server.mcp.changes import MOST_WATCHED, Changes
 from tavern_core.server.mcp.content import complete, error_text, prompt_messages, resource_contents
 from tavern_core.server.mcp.listing import Listing, Listings, cursor_of, page_number
 from tavern_core.server.mcp.request_state import holder_of
@@ -48,12 +50,13 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel.server import Server
 
     from tavern_core.host import Tavern
-    from tavern_core.server.mcp.changes import Changes
 
 _OF: Final = {"resources": Resource, "prompts": Prompt}
 _NOT_FOUND_OF_2025: Final = -32002
 _TTL_MS: Final = 60_000
 _MOST_SUGGESTIONS: Final = 100
+_LONGEST_URI: Final = 2_000
+"""Of a resource that is watched."""
 _LARGEST_ARTIFACT: Final = 16_000_000
 
 
@@ -112,7 +115,7 @@ class Offers:
 
     async def subscribe(self, ctx: ServerRequestContext[Any, Any], params: SubscribeRequestParams) -> EmptyResult:
         """`resources/subscribe`, of what the caller may read."""
-        if not await self._is_offered(ctx, uri := str(params.uri)):
+        if not self._is_offered(ctx, uri := str(params.uri), await self._resources(ctx)):
             raise _unknown(ctx, uri)
         return await self._changes.subscribe(ctx, params)
 
@@ -120,17 +123,20 @@ class Offers:
         self, ctx: ServerRequestContext[Any, Any], params: SubscriptionsListenRequestParams
     ) -> SubscriptionsListenResult:
         """`subscriptions/listen`: of resources, to those that the caller may read."""
-        asked = params.notifications
-        found = [uri for uri in asked.resource_subscriptions or () if await self._is_offered(ctx, str(uri))]
+        asked, resources = params.notifications, await self._resources(ctx)
+        wanted = islice(asked.resource_subscriptions or (), MOST_WATCHED)
+        found = [uri for uri in wanted if self._is_offered(ctx, str(uri), resources)]
         honoured = asked.model_copy(update={"resource_subscriptions": found})
         return await self._listen(ctx, params.model_copy(update={"notifications": honoured}))
 
-    async def _is_offered(self, ctx: ServerRequestContext[Any, Any], uri: str) -> bool:
+    def _is_offered(self, ctx: ServerRequestContext[Any, Any], uri: str, resources: Sequence[Resource]) -> bool:
+        if len(uri) > _LONGEST_URI:
+            return False
         if uri.startswith(SCHEME):
             with suppress(ArtifactNotFound):
                 return bool(self._tavern.artifacts.get(uri, context=holder_of(ctx).context()))
             return False
-        return any(_arguments(resource, uri) is not None for resource in await self._resources(ctx))
+        return any(_arguments(resource, uri) is not None for resource in resources)
 
     async def _read_by_tool(
         self,
