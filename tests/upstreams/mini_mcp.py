@@ -207,6 +207,7 @@ async def later(call: Call) -> Any:
         "taskId": number,
         "status": "working",
         "wants": call.arguments.get("wants", "completed"),
+        "every": call.arguments.get("every", 50),
         "asked": 0,
     }
     return {"resultType": "task", **shown(tasks[number])}
@@ -221,7 +222,7 @@ def shown(task: dict[str, Any]) -> dict[str, Any]:
         "taskId": task["taskId"],
         "status": task["status"],
         "ttlMs": None,
-        "pollIntervalMs": 50,
+        "pollIntervalMs": task["every"],
         "statusMessage": f"asked {task['asked']} times",
     }
 
@@ -230,7 +231,7 @@ async def tasks_get(params: dict[str, Any]) -> dict[str, Any]:
     task = tasks[params["taskId"]]
     task["asked"] += 1
     if task["status"] == "working" and task["asked"] > 1:
-        task["status"] = task["wants"]
+        task["status"] = "input_required" if task["wants"] == "nagging" else task["wants"]
     found = shown(task)
     if task["status"] == "input_required":
         found["inputRequests"] = {
@@ -245,7 +246,9 @@ async def tasks_get(params: dict[str, Any]) -> dict[str, Any]:
 
 async def tasks_update(params: dict[str, Any]) -> dict[str, Any]:
     log(f"update {json.dumps(params['inputResponses'], sort_keys=True)}")
-    tasks[params["taskId"]] |= {"status": "working", "wants": "completed"}
+    task = tasks[params["taskId"]]
+    if task["wants"] != "nagging":
+        task |= {"status": "working", "wants": "completed"}
     return {}
 
 

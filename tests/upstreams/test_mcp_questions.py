@@ -124,6 +124,8 @@ def test_what_a_server_may_not_ask_ends_the_call(tool: str, tmp_path: Path) -> N
 TASKS: dict[str, tuple[dict[str, Any], str, str]] = {
     "completed": ({}, "at last", ""),
     "with a question": ({"wants": "input_required"}, "at last", ""),
+    "with a time between questions that is none": ({"every": -(10**400)}, "at last", ""),
+    "that asks without end": ({"wants": "nagging"}, "", "again and again"),
     "failed": ({"wants": "failed"}, "", "it broke"),
     "cancelled by the server": ({"wants": "cancelled"}, "", "cancelled its task"),
     "in a state that there is not": ({"wants": "dreaming"}, "", "the task failed"),

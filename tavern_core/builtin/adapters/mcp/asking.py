@@ -11,6 +11,8 @@ from tavern_core.schema.defaults import compile_defaults
 from tavern_core.schema.schema_rules import house_flaws
 
 MOST_QUESTIONS: Final = 20
+MOST_ROUNDS: Final = 20
+"""Times that one call may ask the person something."""
 _LONGEST_MESSAGE: Final = 4_000
 _OPENED: Final[Mapping[str, Any]] = {
     "type": "object",

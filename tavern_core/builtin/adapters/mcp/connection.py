@@ -43,7 +43,7 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from tavern_core.builtin.adapters.mcp.asking import answers_to, elicited
+from tavern_core.builtin.adapters.mcp.asking import MOST_ROUNDS, answers_to, elicited
 from tavern_core.builtin.adapters.mcp.content import result_of
 from tavern_core.builtin.adapters.mcp.failures import failure_of, text_of
 from tavern_core.builtin.adapters.mcp.listing import read_tools
@@ -67,8 +67,6 @@ CHECK_S: Final = 10.0
 PERSON_S: Final = 300.0
 """How much longer connecting may take where a person logs in."""
 CLOSE_S: Final = 10.0
-MOST_ROUNDS: Final = 20
-"""Times that one call may ask the person something."""
 _STATE_ONLY_S: Final = (0.05, 1.0)
 """Between rounds in which a server asks nothing and only wants to be called again: at first, at most."""
 _CAPABILITIES: Final[Mapping[str, Any]] = {"elicitation": {"form": {}, "url": {}}, "extensions": {EXTENSION: {}}}

@@ -14,6 +14,7 @@ from typing import Any, Final
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR
 
+from tavern_core.builtin.adapters.mcp.asking import MOST_ROUNDS
 from tavern_core.builtin.adapters.mcp.failures import failure_of, text_of
 from tavern_core.contract.adapters import UpstreamCall
 from tavern_core.errors import CallCancelled, CallError, UpstreamError
@@ -23,6 +24,7 @@ _SOONEST_S: Final = 0.05
 _LATEST_S: Final = 30.0
 _USUAL_S: Final = 1.0
 _CANCEL_S: Final = 5.0
+_LONGEST_ID: Final = 1_000
 
 Ask = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
 """Method, parameters → result."""
@@ -42,13 +44,16 @@ async def result_of_task(
     is_old = isinstance(begun.get("task"), dict)
     state: Mapping[str, Any] = begun["task"] if is_old else begun
     number = state.get("taskId")
-    if not isinstance(number, str) or not number:
-        raise UpstreamError(f"{tool}: the server began a task without an id", outcome="unknown")
+    if not isinstance(number, str) or not 0 < len(number) <= _LONGEST_ID or not number.isprintable():
+        raise UpstreamError(f"{tool}: the server began a task without an id that can be used", outcome="unknown")
+    rounds = 0
     try:
         while (status := state.get("status")) in ("working", "input_required", "submitted"):
-            if status == "input_required" and not is_old:
-                responses = await answer(state.get("inputRequests") or {})
-                await ask("tasks/update", {"taskId": number, "inputResponses": responses})
+            if status == "input_required" and not is_old and (requests := state.get("inputRequests")):
+                rounds += 1
+                if rounds > MOST_ROUNDS:
+                    raise UpstreamError(f"{tool}: the server asks again and again", outcome="unknown")
+                await ask("tasks/update", {"taskId": number, "inputResponses": await answer(requests)})
             else:
                 await asyncio.sleep(_interval(state))
             state = await ask("tasks/get", {"taskId": number})
@@ -86,4 +91,4 @@ def _interval(state: Mapping[str, Any]) -> float:
     wanted = state.get("pollIntervalMs", state.get("pollInterval"))
     if not isinstance(wanted, int | float) or isinstance(wanted, bool):
         return _USUAL_S
-    return min(max(wanted / 1000, _SOONEST_S), _LATEST_S)
+    return min(max(wanted, _SOONEST_S * 1000), _LATEST_S * 1000) / 1000
