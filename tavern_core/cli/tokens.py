@@ -9,7 +9,7 @@ import click
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 
-_COLUMNS: Final = ("id", "name", "principal", "permissions", "profile", "approver", "audience", "expires")
+_COLUMNS: Final = ("id", "name", "principal", "permissions", "profile", "roles", "approver", "audience", "expires")
 
 
 @click.group(cls=Group, default="list")
@@ -90,6 +90,7 @@ def list_(session: Session, as_json: bool) -> None:
             one["principal"],
             ", ".join(one["permissions"]),
             one["profile"] or "",
+            ", ".join(one["roles"]),
             one["approver"] or "",
             one["audience"],
             one["expiresAt"] or "never",

@@ -311,3 +311,50 @@ def test_a_call_that_becomes_a_job_is_followed_to_its_end(granted: Run, project:
     failed = granted("tools", "call", "text:fail")
     assert failed.code == 1
     assert "not today" in failed.err
+
+
+PICTURES = """\
+from tavern_core import ToolResult, hookimpl, tool
+
+LINK = {"type": "resource_link", "uri": "file:///a.png", "name": "a"}
+
+
+@tool
+def both() -> ToolResult:
+    "A text and a link."
+    return ToolResult(True, "Here it is.", content=({"type": "text", "text": "Here it is."}, LINK))
+
+
+@tool
+def link() -> ToolResult:
+    "A link, which is the value, too."
+    return ToolResult(True, LINK, content=(LINK,))
+
+
+@hookimpl
+def tavern_register_tools(ctx):
+    return [both, link]
+"""
+
+
+def test_links_and_images_of_an_answer_are_printed_once(tavern: Run, project: Path) -> None:
+    folder = project / "plugins" / "pictures"
+    folder.mkdir()
+    (folder / "plugin.yaml").write_text(
+        'name: pictures\nversion: "1"\ntools: [{id: both, implementation: {type: python}}, '
+        "{id: link, implementation: {type: python}}]\n"
+    )
+    (folder / "__init__.py").write_text(PICTURES)
+    text, link = tavern("tools", "call", "pictures:both").out.splitlines()
+    assert (text, json.loads(link)["uri"]) == ("Here it is.", "file:///a.png")
+    assert json.loads(tavern("tools", "call", "pictures:link").out)["uri"] == "file:///a.png"
+
+
+def test_findings_about_skills_name_their_folders(tavern: Run, project: Path) -> None:
+    for name in ("one", "two"):
+        folder = project / "skills" / name
+        folder.mkdir(parents=True)
+        (folder / "SKILL.md").write_text(f"---\nname: {name}\n---\nNothing describes it.\n")
+    checked = tavern("skills", "check")
+    assert checked.code == 4
+    assert all(f"skills/{name}/SKILL.md:2:1" in checked.err for name in ("one", "two"))
