@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from mcp.client import InputRequiredRoundsExceededError
 from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitResult
 
-from tavern_core import Plugin, Tavern, tool
+from tavern_core import Plugin, Prompt, Tavern, hookimpl, tool
 from tests import programs
 from tests.mcp_server.shop import ERAS, answer, client, open_shop, post
 
@@ -351,6 +352,50 @@ def test_clients_are_told_when_tools_come_and_resources_change(tmp_path: Path, e
                     return [type(event).__name__]
 
         assert asyncio.run(main())[0] in ("notifications/tools/list_changed", "ToolsListChanged")
+
+
+MESSAGES: list[dict[str, Any]] = [
+    {"role": "user", "content": "hi"},
+    {
+        "role": "assistant",
+        "content": [{"type": "text", "text": "one"}, {"type": "image", "data": "aGk=", "mimeType": "a/b"}],
+    },
+    {"role": "system", "content": 5},
+    {"role": 7, "content": {"type": "text", "text": {"not": "text"}}},
+    {"role": "user"},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("era", ERAS)
+def test_messages_of_any_shape_are_messages_that_clients_can_read(tmp_path: Path, era: str) -> None:
+    @hookimpl
+    def tavern_register_prompts() -> list[Prompt]:
+        return [Prompt("odd", "messages")]
+
+    @hookimpl
+    def tavern_register_tools() -> list[Any]:
+        return [tool(name="messages", read_only=True)(lambda: MESSAGES)]
+
+    hooks = SimpleNamespace(
+        tavern_register_prompts=tavern_register_prompts, tavern_register_tools=tavern_register_tools
+    )
+    with open_shop(tmp_path, None, None, Plugin(hooks, name="odd")) as (url, tavern, _):
+        token = tavern.tokens.create("agent:x")[1]
+
+        async def main() -> list[tuple[str, str]]:
+            async with client(url, token, era) as session:
+                found = (await session.get_prompt("odd")).messages
+                return [(each.role, getattr(each.content, "text", each.content.type)) for each in found]
+
+        assert asyncio.run(main()) == [
+            ("user", "hi"),
+            ("assistant", "one"),
+            ("assistant", "image"),
+            ("user", "5"),
+            ("user", '{"type": "text", "text": {"not": "text"}}'),
+            ("user", ""),
+        ]
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from tavern_core.model.result import ToolError, ToolResult
@@ -16,6 +16,8 @@ _BLOCKS: Final[Mapping[str, tuple[str, ...]]] = {
     "resource_link": ("uri", "name"),
 }
 """Type of a block → what it must have."""
+_KINDS: Final[Mapping[str, type]] = {"resource": Mapping}
+"""Of what must be no text."""
 CALL_ID: Final = "tavern/callId"
 ERROR: Final = "tavern/error"
 
@@ -79,12 +81,15 @@ def prompt_messages(result: ToolResult) -> list[dict[str, Any]]:
     """What `prompts/get` answers for a tool that gave the messages: a text, content blocks, or messages with role and content."""
     value = result.value
     if isinstance(value, list) and all(isinstance(item, Mapping) and "role" in item for item in value):
-        return [{"role": item["role"], "content": _message(item.get("content", ""))} for item in value]
+        return [message for item in value for message in _messages(item)]
     return [{"role": "user", "content": block} for block in _blocks(result.content)]
 
 
-def _message(content: Any) -> dict[str, Any]:
-    return _text(content) if isinstance(content, str) else _block(content)
+def _messages(item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """A message as the protocol has it: of a person or a model, with one block each."""
+    role, content = "assistant" if item["role"] == "assistant" else "user", item.get("content", "")
+    for part in content if isinstance(content, list | tuple) else [content]:
+        yield {"role": role, "content": _block(part) if isinstance(part, Mapping) else _text(_as_text(part))}
 
 
 def _blocks(blocks: Iterable[Any]) -> list[dict[str, Any]]:
@@ -94,13 +99,17 @@ def _blocks(blocks: Iterable[Any]) -> list[dict[str, Any]]:
 def _block(block: Mapping[str, Any]) -> dict[str, Any]:
     """A block as the protocol has it; one of another type as JSON in a text."""
     needed = _BLOCKS.get(str(block.get("type")))
-    if needed is None or not all(name in block for name in needed):
+    if needed is None or not all(isinstance(block.get(name), _KINDS.get(name, str)) for name in needed):
         return _text(_json(block))
     return dict(block)
 
 
 def _text(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else _json(value)
 
 
 def _json(value: Any) -> str:
