@@ -141,6 +141,7 @@ class Connections:
         mask = self._base.known_secrets.mask_text
         error.message, error.hint = mask(error.message), mask(error.hint)
         error.args = (error.message,)
+        error.__notes__ = [mask(note) for note in getattr(error, "__notes__", ())]
         error.details = {key: mask(value) if isinstance(value, str) else value for key, value in error.details.items()}
 
     async def on_loop(self, work: Coroutine[Any, Any, T]) -> T:
@@ -194,7 +195,11 @@ class Connections:
         self._need(entry)
         adapter = await self.adapter(entry)
         if isinstance(adapter, LogsIn):
-            await self.on_loop(adapter.log_in(self._facility(entry, "", adapter), show))
+            try:
+                await self.on_loop(adapter.log_in(self._facility(entry, "", adapter), show))
+            except TavernError as error:
+                self._without_secrets(error)
+                raise
             await self.close(entry.name)
 
     async def close(self, *names: str) -> None:
