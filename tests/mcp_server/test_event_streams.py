@@ -213,3 +213,14 @@ def test_over_stdio_a_client_is_refused_as_soon_as_its_token_is_revoked(tmp_path
                         await request
 
         asyncio.run(main())
+
+
+def test_two_versions_in_one_request_open_no_more_sessions_than_there_may_be(tmp_path: Path) -> None:
+    with open_shop(tmp_path, {"mcp": {"sessions": 1}}) as (url, tavern, _):
+        text = tavern.tokens.create("agent:x")[1]
+        Session(url, text)
+        client = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client}
+        headers = [*JSON.items(), ("authorization", f"Bearer {text}"), ("mcp-method", "tools/list")]
+        headers += [("mcp-protocol-version", version) for version in ("2025-11-25", "2026-07-28")]
+        assert httpx2.post(url, json=body, headers=headers, timeout=30).status_code == 503

@@ -102,6 +102,7 @@ def test_a_profile_decides_what_its_token_sees_and_calls(tmp_path: Path) -> None
         (profiles / "small.json").write_text("{", "utf-8")
         broken = desk.send("GET", "/api/tools", small)
         assert (broken.status_code, broken.json()["code"]) == (500, "PROFILE_INVALID")
+        assert str(tmp_path) not in broken.text
 
 
 def test_tools_are_shown_in_the_formats_of_model_apis(desk: Served) -> None:

@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tavern_core.errors import StateDamaged, TavernError
+from tavern_core.errors import ProfileInvalid, StateDamaged, TavernError
 from tavern_core.kernel.access.tokens import Token
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.server.api.etag_cache import KeptAnswers, made
@@ -102,6 +102,9 @@ class Application:
         except StateDamaged as error:  # it names files of this machine
             _log.error("%s: %s", path, error)
             return Problem(503, error.code, "the state of the host cannot be read", "look into its log").response
+        except ProfileInvalid as error:
+            _log.error("%s: %s", path, error)
+            return Problem(500, error.code, "the profile of this token cannot be used", "look into the log").response
         except TavernError as error:
             return of_error(error)
         except ClientDisconnect:

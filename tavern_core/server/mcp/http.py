@@ -239,7 +239,7 @@ def application(tavern: Tavern, path: str, hosts: tuple[str, ...], origins: tupl
 
 def _is_answered_at_once(scope: Scope) -> bool:
     version = method = ""
-    for name, value in scope["headers"]:
+    for name, value in reversed(list(scope["headers"])):  # the first one counts, as for the library
         if name == b"mcp-protocol-version":
             version = value.decode("latin-1")
         elif name == b"mcp-method":
